@@ -1,0 +1,1 @@
+"""The data that travels, the promises between rooms, random streams, errors."""

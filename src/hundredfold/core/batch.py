@@ -1,0 +1,183 @@
+"""The data that travels: what a world looks like (`WorldSpec`) and what it says (`StepBatch`).
+
+Everything is a named numpy array whose first axis is the env. A batch is allocated once and
+written in place ever after; whoever keeps rows copies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hundredfold.core.errors import CheckpointError
+
+Array = NDArray[Any]
+BoolArray = NDArray[np.bool_]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Arrays = dict[str, Array]
+State = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape and type of one named array, for one env."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    low: float = float("-inf")
+    high: float = float("inf")
+    # Set when entries are category numbers rather than quantities: how many categories each flat
+    # entry has. Networks see these one-hot.
+    categories: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def empty(self, rows: int) -> Array:
+        """Zeros for this many envs."""
+        return np.zeros((rows, *self.shape), self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpec:
+    """Everything a backend, a learner or a report needs to know about a world's arrays."""
+
+    name: str
+    observation: Mapping[str, ArraySpec]
+    # Number of choices of each part of an action: (16,) for one choice of 16, (3, 2) for two parts.
+    choices: tuple[int, ...]
+    has_mask: bool = False
+    # Set when every episode has the same length.
+    episode_steps: int | None = None
+    # Arrays that count after every step, and arrays that count in rows where an episode ended.
+    info: Mapping[str, ArraySpec] = field(default_factory=dict)
+    episode_info: Mapping[str, ArraySpec] = field(default_factory=dict)
+    true_state: Mapping[str, ArraySpec] = field(default_factory=dict)
+    # False for envs that are not ours: their episodes cannot be frozen and continued later.
+    has_snapshots: bool = True
+
+    @property
+    def num_logits(self) -> int:
+        """Width of a mask row and of a policy's output: all choices side by side."""
+        return sum(self.choices)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """() for one choice, (parts,) for several."""
+        return () if len(self.choices) == 1 else (len(self.choices),)
+
+    def batch(self, env_ids: IntArray) -> StepBatch:
+        """A fresh batch for these envs, all zeros, all actions allowed."""
+        rows = len(env_ids)
+        return StepBatch(
+            env_ids=env_ids,
+            observation=_empty(self.observation, rows),
+            reward=np.zeros(rows),
+            terminated=np.zeros(rows, bool),
+            truncated=np.zeros(rows, bool),
+            mask=np.ones((rows, self.num_logits), bool) if self.has_mask else None,
+            final_observation=_empty(self.observation, rows),
+            info=_empty(self.info, rows),
+            episode_info=_empty(self.episode_info, rows),
+            true_state=_empty(self.true_state, rows),
+        )
+
+
+@dataclass(slots=True)
+class StepBatch:
+    """What some envs have to say after a step. Views into live buffers: copy rows to keep them."""
+
+    env_ids: IntArray  # (rows,)
+    observation: Arrays  # each (rows, ...); where an episode ended: the next one's first
+    reward: FloatArray  # (rows,)
+    terminated: BoolArray  # (rows,) the episode came to its own end
+    truncated: BoolArray  # (rows,) the episode was cut off; its value goes on
+    mask: BoolArray | None  # (rows, num_logits), True = allowed
+    final_observation: Arrays  # each (rows, ...); counts where terminated or truncated
+    info: Arrays  # each (rows, ...)
+    episode_info: Arrays  # each (rows, ...); counts where terminated or truncated
+    true_state: Arrays  # each (rows, ...)
+    # What envs of somebody else's making put into their infos, one mapping per row; None for ours.
+    foreign_infos: Sequence[Mapping[str, Any]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.env_ids)
+
+    @property
+    def ended(self) -> BoolArray:
+        """(rows,) True where an episode ended in this step, either way."""
+        return self.terminated | self.truncated
+
+    def rows(self, start: int, stop: int) -> StepBatch:
+        """The same buffers, seen through a slice of rows."""
+        cut = slice(start, stop)
+        return StepBatch(
+            env_ids=self.env_ids[cut],
+            observation=_cut(self.observation, cut),
+            reward=self.reward[cut],
+            terminated=self.terminated[cut],
+            truncated=self.truncated[cut],
+            mask=None if self.mask is None else self.mask[cut],
+            final_observation=_cut(self.final_observation, cut),
+            info=_cut(self.info, cut),
+            episode_info=_cut(self.episode_info, cut),
+            true_state=_cut(self.true_state, cut),
+            foreign_infos=None if self.foreign_infos is None else self.foreign_infos[cut],
+        )
+
+    def state(self) -> Arrays:
+        """Copies of all arrays under flat names, for a snapshot."""
+        return {name: array.copy() for name, array in self._named_arrays()}
+
+    def restore(self, state: State) -> None:
+        """Write a snapshot back into these buffers."""
+        for name, array in self._named_arrays():
+            copy_into(array, state, name)
+
+    def _named_arrays(self) -> Iterator[tuple[str, Array]]:
+        yield "reward", self.reward
+        yield "terminated", self.terminated
+        yield "truncated", self.truncated
+        if self.mask is not None:
+            yield "mask", self.mask
+        for group in ("observation", "final_observation", "info", "episode_info", "true_state"):
+            for name, array in getattr(self, group).items():
+                yield f"{group}/{name}", array
+
+
+def copy_into(array: Array, state: State, name: str) -> None:
+    """Fill `array` from `state[name]`, refusing a snapshot of another shape or type."""
+    if name not in state:
+        raise CheckpointError(f"the snapshot has no array {name!r}; it belongs to another world.")
+    saved = np.asarray(state[name])
+    if saved.shape != array.shape or saved.dtype != array.dtype:
+        raise CheckpointError(
+            f"the snapshot's {name!r} is {saved.dtype}{list(saved.shape)} while this world keeps "
+            f"{array.dtype}{list(array.shape)}; resume with the settings that made it."
+        )
+    array[...] = saved
+
+
+def with_prefix(prefix: str, state: State) -> Arrays:
+    """The same arrays under `prefix/name`."""
+    return {f"{prefix}/{name}": array for name, array in state.items()}
+
+
+def without_prefix(prefix: str, state: State) -> Arrays:
+    """Only the arrays under `prefix/`, by their own names."""
+    start = f"{prefix}/"
+    return {name[len(start) :]: array for name, array in state.items() if name.startswith(start)}
+
+
+def _empty(specs: Mapping[str, ArraySpec], rows: int) -> Arrays:
+    return {name: spec.empty(rows) for name, spec in specs.items()}
+
+
+def _cut(arrays: Arrays, cut: slice) -> Arrays:
+    return {name: array[cut] for name, array in arrays.items()}

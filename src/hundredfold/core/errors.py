@@ -1,0 +1,57 @@
+"""The errors people meet. Each message says what arrived, what was expected and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class HundredfoldError(Exception):
+    """Anything hundredfold refuses on purpose; the command line shows it without a traceback."""
+
+
+class SettingsError(HundredfoldError):
+    """A setting, flag or settings file asks for something that cannot be."""
+
+
+class ShapeError(HundredfoldError):
+    """An array has another shape or type than the world announced."""
+
+
+class ActionError(HundredfoldError):
+    """An action that is out of range, or that the mask forbids."""
+
+
+class TurnError(HundredfoldError):
+    """A backend was called out of turn, for example `send` before `recv`."""
+
+
+class EnvError(HundredfoldError):
+    """An env of somebody else's making misbehaved: it raised, or returned what cannot be used."""
+
+
+class CheckpointError(HundredfoldError):
+    """A run folder or checkpoint is missing, damaged or of another kind."""
+
+
+class TrainingError(HundredfoldError):
+    """Training cannot go on, for example because gradients stay non-finite."""
+
+
+class MissingExtraError(HundredfoldError):
+    """An optional dependency is needed here and is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {package}, which is not installed; "
+            f"install it with: pip install 'hundredfold[{extra}]'"
+        )
+
+
+def near_names(word: str, known: Iterable[str]) -> str:
+    """A ready-made hint: `did you mean ...?` when a known name is close, else the list of names."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"known names: {', '.join(names)}."

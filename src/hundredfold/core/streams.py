@@ -1,0 +1,97 @@
+"""Random streams that depend on nothing but their key and a count.
+
+Every draw is a pure function `word(key, count)`, so there is no generator to carry around: an env
+that knows its key tells the same story in one process, eight workers or a cluster, and a snapshot
+of a stream is two numbers. Keys come from `stream_keys(seed, env_ids, episodes)`; a part that needs
+several independent streams spawns them with `spawn`.
+
+The functions here work on numpy arrays. `core/compiled.py` holds the same functions for Numba
+kernels, made from the same arithmetic, with the same values to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Words = NDArray[np.uint64]
+
+# SplitMix64 (Steele, Lea and Flood 2014): a Weyl increment and two rounds of xor-shift-multiply.
+GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+MIX_A: Final = np.uint64(0xBF58476D1CE4E5B9)
+MIX_B: Final = np.uint64(0x94D049BB133111EB)
+SHIFT_A: Final = np.uint64(30)
+SHIFT_B: Final = np.uint64(27)
+SHIFT_C: Final = np.uint64(31)
+
+# Spawned keys live apart from the draws of their parent.
+SPAWN_SALT: Final = np.uint64(0xD1B54A32D192ED03)
+SEED_SALT: Final = np.uint64(0x8CB92BA72F3D8DD7)
+
+# A double has 53 bits of mantissa: the top 53 bits of a word, scaled into [0, 1).
+UNIT_SHIFT: Final = np.uint64(11)
+UNIT_SCALE: Final = 2.0**-53
+
+
+def word(key: Any, count: Any) -> Any:
+    """Draw number `count` of stream `key`: 64 random bits.
+
+    Plain arithmetic on uint64, so that Numba compiles this very function. The count is mixed
+    before it meets the key: two streams never run along one orbit at different offsets.
+    """
+    bits = (count + np.uint64(1)) * GOLDEN
+    bits = (bits ^ (bits >> SHIFT_A)) * MIX_A
+    bits = (bits ^ (bits >> SHIFT_B)) * MIX_B
+    bits = bits ^ (bits >> SHIFT_C) ^ key
+    bits = (bits ^ (bits >> SHIFT_A)) * MIX_A
+    bits = (bits ^ (bits >> SHIFT_B)) * MIX_B
+    return bits ^ (bits >> SHIFT_C)
+
+
+def words(keys: ArrayLike, counts: ArrayLike) -> Words:
+    """64 random bits for every pair of key and count, broadcast against each other."""
+    # At least one dimension: numpy warns when a scalar uint64 wraps around, and here it must wrap.
+    drawn = word(np.atleast_1d(as_words(keys)), np.atleast_1d(as_words(counts)))
+    shape = np.broadcast_shapes(np.shape(keys), np.shape(counts))
+    return np.asarray(drawn, np.uint64).reshape(shape)
+
+
+def uniforms(keys: ArrayLike, counts: ArrayLike) -> NDArray[np.float64]:
+    """Numbers in [0, 1), one for every pair of key and count."""
+    return np.asarray((words(keys, counts) >> UNIT_SHIFT) * UNIT_SCALE, np.float64)
+
+
+def integers(keys: ArrayLike, counts: ArrayLike, below: ArrayLike) -> NDArray[np.int64]:
+    """Whole numbers in 0 .. below-1, one for every pair of key and count."""
+    # Scaling a uniform: its bias is below 2**-53 x `below`, far under anything measurable here.
+    return np.asarray(uniforms(keys, counts) * np.asarray(below), np.int64)
+
+
+def normals(keys: ArrayLike, counts: ArrayLike) -> NDArray[np.float64]:
+    """Standard normal numbers (Box-Muller); draw n uses counts 2n and 2n+1 of the stream."""
+    first = as_words(counts) * np.uint64(2)
+    radius = np.sqrt(-2.0 * np.log1p(-uniforms(keys, first)))
+    angle = 2.0 * np.pi * uniforms(keys, first + np.uint64(1))
+    return np.asarray(radius * np.cos(angle), np.float64)
+
+
+def spawn(keys: ArrayLike, index: ArrayLike) -> Words:
+    """Keys of child streams: independent of the parents' draws and of each other."""
+    return words(as_words(keys) ^ SPAWN_SALT, index)
+
+
+def stream_keys(seed: int, env_ids: ArrayLike, episodes: ArrayLike) -> Words:
+    """One key per env and episode: everything random in that episode is drawn from it."""
+    return spawn(spawn(seed_key(seed), env_ids), episodes)
+
+
+def seed_key(seed: int) -> Words:
+    """The root key of a run seed; any Python integer is a seed."""
+    return words(SEED_SALT, np.uint64(seed % 2**64))
+
+
+def as_words(values: ArrayLike) -> Words:
+    """Whole numbers as uint64; negative ones wrap around."""
+    return np.asarray(values).astype(np.uint64)

@@ -1,0 +1,80 @@
+"""What every world of ours shares: stream keys of its envs, output buffers, snapshots."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from hundredfold.core import streams
+from hundredfold.core.batch import (
+    Arrays,
+    IntArray,
+    State,
+    StepBatch,
+    WorldSpec,
+    copy_into,
+    with_prefix,
+    without_prefix,
+)
+from hundredfold.core.contracts import Knowledge
+
+
+class BatchWorld(ABC):
+    """A world whose envs are rows of arrays.
+
+    A subclass starts episodes, steps, and names its arrays in `kept`; keys, buffers and snapshots
+    are done here. The stream of row i in its current episode is
+    `streams.spawn(self.env_keys[i], self.episodes[i])`.
+    """
+
+    def __init__(self, spec: WorldSpec, env_ids: IntArray) -> None:
+        self.spec = spec
+        self.env_ids = np.asarray(env_ids, np.int64)
+        self.num_envs = len(self.env_ids)
+        self.env_keys = np.zeros(self.num_envs, np.uint64)
+        self.episodes = np.zeros(self.num_envs, np.int64)
+        self.out = spec.batch(self.env_ids)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin the current episode of every env and write its first observation and mask."""
+
+    @abstractmethod
+    def step(self, actions: IntArray) -> StepBatch:
+        """Play one action per env; rows that end begin their next episode in the same step."""
+
+    @abstractmethod
+    def kept(self) -> Arrays:
+        """The live arrays that, with the output buffers, make up the state; first axis env."""
+
+    def bind(self, out: StepBatch) -> None:
+        self.out = out
+
+    def reset(self, seed: int) -> StepBatch:
+        self.env_keys[:] = streams.spawn(streams.seed_key(seed), self.env_ids)
+        self.episodes[:] = 0
+        self.out.reward[:] = 0.0
+        self.out.terminated[:] = False
+        self.out.truncated[:] = False
+        self.start()
+        return self.out
+
+    def inform(self, knowledge: Knowledge) -> None:
+        """Nothing to learn from companions unless a subclass says so."""
+
+    def state(self) -> Arrays:
+        arrays = {name: array.copy() for name, array in self._arrays().items()}
+        return {**arrays, **with_prefix("out", self.out.state())}
+
+    def restore(self, state: State) -> StepBatch:
+        for name, array in self._arrays().items():
+            copy_into(array, state, name)
+        self.out.restore(without_prefix("out", state))
+        return self.out
+
+    def close(self) -> None:
+        """Arrays need no closing."""
+
+    def _arrays(self) -> Arrays:
+        return {"env_keys": self.env_keys, "episodes": self.episodes, **self.kept()}
