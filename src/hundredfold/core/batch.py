@@ -29,8 +29,9 @@ class ArraySpec:
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    low: float = float("-inf")
-    high: float = float("inf")
+    # Bounds: one number for all entries, or one per flat entry.
+    low: float | tuple[float, ...] = float("-inf")
+    high: float | tuple[float, ...] = float("inf")
     # Set when entries are category numbers rather than quantities: how many categories each flat
     # entry has. Networks see these one-hot.
     categories: tuple[int, ...] | None = None

@@ -48,10 +48,10 @@ class MissingExtraError(HundredfoldError):
         )
 
 
-def near_names(word: str, known: Iterable[str]) -> str:
-    """A ready-made hint: `did you mean ...?` when a known name is close, else the list of names."""
+def near_names(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A ready-made hint: `did you mean ...?` when a known name is close, else all known names."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=3, cutoff=0.5)
+    close = get_close_matches(word, names, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(close)}?"
-    return f"known names: {', '.join(names)}."
+    return otherwise or f"known names: {', '.join(names)}."

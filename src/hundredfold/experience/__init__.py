@@ -1,0 +1,1 @@
+"""Gather steps, keep them, look back over them."""

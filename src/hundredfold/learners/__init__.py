@@ -1,0 +1,1 @@
+"""Turn experience into a better policy."""

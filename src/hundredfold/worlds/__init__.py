@@ -1,0 +1,88 @@
+"""What happens when envs act. `WORLDS` names the worlds; a Gymnasium id names one too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.errors import SettingsError, near_names
+
+
+@dataclass(frozen=True, slots=True)
+class WorldEntry:
+    """Where a world lives. It is imported when someone chooses it by name."""
+
+    module: str
+    world: str
+    settings: str
+    summary: str
+    gymnasium_id: str
+
+
+WORLDS: dict[str, WorldEntry] = {
+    "corridor": WorldEntry(
+        module="hundredfold.worlds.corridor",
+        world="Corridor",
+        settings="CorridorSettings",
+        summary="walk to the exit; solvable by hand, with masks",
+        gymnasium_id="hundredfold/Corridor-v0",
+    ),
+    "cartpole": WorldEntry(
+        module="hundredfold.worlds.cartpole",
+        world="CartPole",
+        settings="CartPoleSettings",
+        summary="Gymnasium's CartPole-v1 as one compiled batch",
+        gymnasium_id="hundredfold/CartPole-v0",
+    ),
+}
+
+
+def settings_class(name: str) -> type[Any]:
+    """The settings class of a world, by name or Gymnasium id."""
+    if name in WORLDS:
+        entry = WORLDS[name]
+        found: type[Any] = getattr(import_module(entry.module), entry.settings)
+        return found
+    _refuse_unknown(name)
+    from hundredfold.worlds.gymnasium_world import GymnasiumSettings
+
+    return GymnasiumSettings
+
+
+def world_factory(name: str, settings: Any) -> WorldFactory:
+    """A function from env ids to the part of the world that holds them."""
+    if name in WORLDS:
+        entry = WORLDS[name]
+        return partial(getattr(import_module(entry.module), entry.world), settings=settings)
+    _refuse_unknown(name)
+    from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+
+    return GymnasiumFactory(name, settings)
+
+
+def callable_factory(make_env: Callable[[], Any], name: str | None = None) -> WorldFactory:
+    """The same for a function that makes a Gymnasium env."""
+    from hundredfold.worlds.gymnasium_world import GymnasiumWorld
+
+    return partial(GymnasiumWorld, make_env=make_env, name=name)
+
+
+def _refuse_unknown(name: str) -> None:
+    """Our own names need no Gymnasium; for any other word it must know the id."""
+    import gymnasium
+
+    # `module:Env-v0` asks Gymnasium to import the module first; only it can tell whether it works.
+    if ":" in name or name in gymnasium.registry:
+        return
+    raise SettingsError(
+        f"there is no world called {name!r} and Gymnasium has no such id; "
+        f"{near_names(name, [*WORLDS, *gymnasium.registry], otherwise=_suggestion())}"
+    )
+
+
+def _suggestion() -> str:
+    return f"worlds are {', '.join(WORLDS)}, and any Gymnasium id such as CartPole-v1."

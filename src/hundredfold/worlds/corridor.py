@@ -25,14 +25,14 @@ class CorridorSettings:
 
     length: int = 6
     """Cells of the corridor; the exit is behind the last one."""
-    max_steps: int = 30
+    max_episode_steps: int = 30
     """Steps after which an episode is cut off (truncated)."""
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.max_steps < 1:
+        if self.length < 2 or self.max_episode_steps < 1:
             raise SettingsError(
-                f"a corridor needs length >= 2 and max_steps >= 1, "
-                f"got length {self.length} and max_steps {self.max_steps}."
+                f"a corridor needs length >= 2 and max_episode_steps >= 1, "
+                f"got length {self.length} and max_episode_steps {self.max_episode_steps}."
             )
 
 
@@ -75,7 +75,7 @@ class Corridor(BatchWorld):
         self.cell[:] += np.where(actions == RIGHT, 1, np.where(actions == LEFT, -1, 0))
         self.steps += 1
         out.terminated[:] = self.cell == length
-        out.truncated[:] = (self.steps >= self.settings.max_steps) & ~out.terminated
+        out.truncated[:] = (self.steps >= self.settings.max_episode_steps) & ~out.terminated
         inside = np.minimum(self.cell, length - 1)
         out.info["toll_paid"][:] = np.where(
             out.terminated | (actions == WAIT), 0.0, self.toll[np.arange(self.num_envs), inside]

@@ -1,0 +1,97 @@
+"""What every backend does at its door: keep the turns, check the actions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from hundredfold.core.batch import IntArray, StepBatch, WorldSpec
+from hundredfold.core.errors import ActionError, SettingsError, ShapeError, TurnError
+
+Turn = Literal["reset", "recv", "send", "closed"]
+
+ADVICE: dict[Turn, str] = {
+    "reset": "reset(seed) or restore(state) must come first",
+    "recv": "recv() is pending: take the batch that is ready first",
+    "send": "send(actions) is pending: the envs of the last recv() wait for their actions",
+    "closed": "the backend is closed: make a new one",
+}
+
+
+class Turns:
+    """Which call is pending. `reset`, then `recv` and `send` by turns, until `close`."""
+
+    def __init__(self) -> None:
+        self.pending: Turn = "reset"
+
+    def start(self, call: str) -> None:
+        """`reset` and `restore` may come at any time before `close`."""
+        if self.pending == "closed":
+            raise TurnError(f"{call}() was called, but {ADVICE['closed']}.")
+        self.pending = "recv"
+
+    def recv(self) -> None:
+        self._expect("recv", "recv()")
+        self.pending = "send"
+
+    def send(self) -> None:
+        self._expect("send", "send()")
+        self.pending = "recv"
+
+    def snapshot(self) -> None:
+        """A snapshot is whole only while every env waits for an action."""
+        self._expect("send", "state()")
+
+    def close(self) -> bool:
+        """True the first time."""
+        first = self.pending != "closed"
+        self.pending = "closed"
+        return first
+
+    def _expect(self, turn: Turn, call: str) -> None:
+        if self.pending != turn:
+            raise TurnError(f"{call} was called out of turn: {ADVICE[self.pending]}.")
+
+
+def check_num_envs(num_envs: int) -> int:
+    """Refuse an empty batch."""
+    if num_envs < 1:
+        raise SettingsError(f"num_envs must be at least 1, got {num_envs}.")
+    return num_envs
+
+
+def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> IntArray:
+    """The actions as int64, refused when their number, type or range is wrong or a mask forbids."""
+    given = np.asarray(actions)
+    wanted = (len(waiting), *spec.action_shape)
+    if given.shape != wanted:
+        ids = waiting.env_ids
+        raise ShapeError(
+            f"send() got actions of shape {given.shape} while {len(waiting)} envs wait "
+            f"(env_ids {ids[0]}..{ids[-1]}); pass shape {wanted}, one per row of the last recv()."
+        )
+    if given.dtype.kind not in "iu":
+        raise ShapeError(f"send() got actions of type {given.dtype}; pass whole numbers.")
+    chosen = given.astype(np.int64, copy=False)
+    parts = chosen.reshape(len(waiting), len(spec.choices))
+    outside = (parts < 0) | (parts >= np.asarray(spec.choices))
+    if outside.any():
+        row = int(np.argwhere(outside)[0, 0])
+        raise ActionError(
+            f"send() got action {given[row]} for env {waiting.env_ids[row]}; "
+            f"{spec.name} has actions 0..{spec.choices[0] - 1}."
+            if len(spec.choices) == 1
+            else f"send() got action {given[row]} for env {waiting.env_ids[row]}; "
+            f"{spec.name} has {spec.choices} choices, counted from 0."
+        )
+    if waiting.mask is not None:
+        offsets = np.cumsum((0, *spec.choices[:-1]))
+        allowed = np.take_along_axis(waiting.mask, parts + offsets, axis=1)
+        if not allowed.all():
+            row = int(np.argwhere(~allowed)[0, 0])
+            raise ActionError(
+                f"send() got action {given[row]} for env {waiting.env_ids[row]}, which its mask "
+                f"forbids; allowed: {np.flatnonzero(waiting.mask[row]).tolist()}."
+            )
+    return chosen

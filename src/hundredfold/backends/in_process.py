@@ -1,0 +1,48 @@
+"""All envs as one batch in this process: what a world of ours is made for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hundredfold.backends.door import Turns, check_num_envs, checked_actions
+from hundredfold.core.batch import Arrays, IntArray, State, StepBatch
+from hundredfold.core.contracts import Knowledge, WorldFactory
+
+
+class InProcessBackend:
+    """One world that holds every env; `send` steps it."""
+
+    def __init__(self, make_world: WorldFactory, num_envs: int) -> None:
+        self.num_envs = check_num_envs(num_envs)
+        self.turns = Turns()
+        self.world = make_world(np.arange(num_envs))
+        self.spec = self.world.spec
+        self.batch = self.spec.batch(np.arange(num_envs))
+
+    def reset(self, seed: int) -> None:
+        self.turns.start("reset")
+        self.batch = self.world.reset(seed)
+
+    def recv(self) -> StepBatch:
+        self.turns.recv()
+        return self.batch
+
+    def send(self, actions: IntArray) -> None:
+        chosen = checked_actions(actions, self.batch, self.spec)
+        self.turns.send()
+        self.batch = self.world.step(chosen)
+
+    def broadcast(self, knowledge: Knowledge) -> None:
+        self.world.inform(knowledge)
+
+    def state(self) -> Arrays:
+        self.turns.snapshot()
+        return self.world.state()
+
+    def restore(self, state: State) -> None:
+        self.turns.start("restore")
+        self.batch = self.world.restore(state)
+
+    def close(self) -> None:
+        if self.turns.close():
+            self.world.close()

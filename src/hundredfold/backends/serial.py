@@ -1,0 +1,68 @@
+"""Every env on its own, one after another: the plain story all other backends must retell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hundredfold.backends.door import Turns, check_num_envs, checked_actions
+from hundredfold.core.batch import Arrays, IntArray, State, StepBatch
+from hundredfold.core.contracts import Knowledge, WorldFactory
+
+
+class SerialBackend:
+    """One world per env, each writing into its row of a common batch."""
+
+    def __init__(self, make_world: WorldFactory, num_envs: int) -> None:
+        self.num_envs = check_num_envs(num_envs)
+        self.turns = Turns()
+        env_ids = np.arange(num_envs)
+        self.worlds = [make_world(env_ids[row : row + 1]) for row in range(num_envs)]
+        self.spec = self.worlds[0].spec
+        self.batch = self.spec.batch(env_ids)
+        self.rows = [self.batch.rows(row, row + 1) for row in range(num_envs)]
+        for world, row in zip(self.worlds, self.rows, strict=True):
+            world.bind(row)
+
+    def reset(self, seed: int) -> None:
+        self.turns.start("reset")
+        for world in self.worlds:
+            world.reset(seed)
+        self._gather_infos()
+
+    def recv(self) -> StepBatch:
+        self.turns.recv()
+        return self.batch
+
+    def send(self, actions: IntArray) -> None:
+        chosen = checked_actions(actions, self.batch, self.spec)
+        self.turns.send()
+        for row, world in enumerate(self.worlds):
+            world.step(chosen[row : row + 1])
+        self._gather_infos()
+
+    def broadcast(self, knowledge: Knowledge) -> None:
+        for world in self.worlds:
+            world.inform(knowledge)
+
+    def state(self) -> Arrays:
+        self.turns.snapshot()
+        states = [world.state() for world in self.worlds]
+        return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+
+    def restore(self, state: State) -> None:
+        self.turns.start("restore")
+        for row, world in enumerate(self.worlds):
+            world.restore({name: array[row : row + 1] for name, array in state.items()})
+        self._gather_infos()
+
+    def close(self) -> None:
+        if self.turns.close():
+            for world in self.worlds:
+                world.close()
+
+    def _gather_infos(self) -> None:
+        """Infos of foreign envs are objects, not arrays: they are the one thing to collect."""
+        if self.rows[0].foreign_infos is not None:
+            self.batch.foreign_infos = [
+                info for row in self.rows for info in row.foreign_infos or ({},)
+            ]

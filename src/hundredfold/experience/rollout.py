@@ -1,0 +1,167 @@
+"""The steps one update learns from, kept in arrays that are allocated once.
+
+Each env has its own cursor, so rows may arrive in any order and in batches of any size. What was
+true when an action was chosen is stored as it was used: observation, mask, log-probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, WorldSpec, copy_into
+from hundredfold.core.errors import SettingsError
+
+Index = tuple[int | IntArray, slice | IntArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSettings:
+    """How much experience one update sees."""
+
+    num_envs: int = 64
+    """Environments that run in parallel."""
+    num_steps: int = 128
+    """Steps of every env in one epoch."""
+    policy_update_interval: int = 1
+    """Epochs that are gathered and learned from together."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "num_steps", "policy_update_interval"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Steps of all envs in one epoch."""
+        return self.num_envs * self.num_steps
+
+
+@dataclass(slots=True)
+class Choice:
+    """What a policy decided for some rows, and how likely that was."""
+
+    actions: IntArray  # (rows,) or (rows, parts)
+    log_probs: NDArray[np.float32]  # (rows,)
+
+
+@dataclass(slots=True)
+class CutOff:
+    """Rows whose episode was truncated in one step: their value goes on beyond the end."""
+
+    steps: IntArray  # (rows,) where in the rollout
+    env_ids: IntArray  # (rows,)
+    final_observation: Arrays  # each (rows, ...)
+
+
+class Rollout:
+    """Steps x envs of experience, filled by `add_choice` and `add_outcome` by turns."""
+
+    def __init__(self, spec: WorldSpec, num_envs: int, num_steps: int) -> None:
+        self.num_envs = num_envs
+        self.num_steps = num_steps
+        grid = (num_steps, num_envs)
+        # One step more than the rest: what was seen after the last action, for its value.
+        self.observation = {
+            name: np.zeros((num_steps + 1, num_envs, *array.shape), array.dtype)
+            for name, array in spec.observation.items()
+        }
+        self.mask = np.ones((*grid, spec.num_logits), bool) if spec.has_mask else None
+        self.actions = np.zeros((*grid, *spec.action_shape), np.int64)
+        self.log_probs = np.zeros(grid, np.float32)
+        self.rewards = np.zeros(grid, np.float32)
+        self.terminated = np.zeros(grid, bool)
+        self.ended = np.zeros(grid, bool)
+        self.cursor = np.zeros(num_envs, np.int64)
+        self.cut_off: list[CutOff] = []
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that every env has completed."""
+        return int(self.cursor.min())
+
+    @property
+    def full(self) -> bool:
+        return self.steps_done == self.num_steps
+
+    def clear(self) -> None:
+        """Start over; arrays are written anew as steps come in."""
+        self.cursor[:] = 0
+        self.cut_off.clear()
+
+    def add_choice(self, batch: StepBatch, choice: Choice) -> None:
+        """Keep what these rows saw and what was decided for them."""
+        at = self._place(batch.env_ids)
+        for name, array in self.observation.items():
+            array[at] = batch.observation[name]
+        if self.mask is not None:
+            self.mask[at] = batch.mask
+        self.actions[at] = choice.actions
+        self.log_probs[at] = choice.log_probs
+
+    def add_outcome(self, batch: StepBatch) -> None:
+        """Keep what came of the last choice of these rows, and move their cursors on."""
+        at = self._place(batch.env_ids)
+        ended = batch.ended
+        self.rewards[at] = batch.reward
+        self.terminated[at] = batch.terminated
+        self.ended[at] = ended
+        cut = np.flatnonzero(batch.truncated & ~batch.terminated)
+        if len(cut):
+            ids = batch.env_ids[cut]
+            final = {name: array[cut] for name, array in batch.final_observation.items()}
+            self.cut_off.append(CutOff(self.cursor[ids], ids, final))
+        self.cursor[batch.env_ids] += 1
+        if self.cursor[batch.env_ids].max() == self.num_steps:
+            rows = self.cursor[batch.env_ids] == self.num_steps
+            for name, array in self.observation.items():
+                array[-1, batch.env_ids[rows]] = batch.observation[name][rows]
+
+    def state(self) -> Arrays:
+        """What has been gathered so far: nothing, unless an update spans several epochs."""
+        if not self.steps_done:
+            return {"cursor": self.cursor.copy()}
+        arrays = {name: array.copy() for name, array in self._arrays().items()}
+        for number, cut in enumerate(self.cut_off):
+            arrays[f"cut_off/{number:06d}/steps"] = cut.steps
+            arrays[f"cut_off/{number:06d}/env_ids"] = cut.env_ids
+            for name, array in cut.final_observation.items():
+                arrays[f"cut_off/{number:06d}/final/{name}"] = array
+        return arrays
+
+    def restore(self, state: State) -> None:
+        self.clear()
+        copy_into(self.cursor, state, "cursor")
+        if not self.steps_done:
+            return
+        for name, array in self._arrays().items():
+            copy_into(array, state, name)
+        for start in sorted(name[: -len("steps")] for name in state if name.endswith("/steps")):
+            final = {name: np.asarray(state[f"{start}final/{name}"]) for name in self.observation}
+            self.cut_off.append(
+                CutOff(
+                    np.asarray(state[f"{start}steps"]), np.asarray(state[f"{start}env_ids"]), final
+                )
+            )
+
+    def _place(self, env_ids: IntArray) -> Index:
+        """Where these rows' current step lives; one slice when the whole batch moves in step."""
+        cursor = self.cursor[env_ids]
+        if len(env_ids) == self.num_envs and cursor.min() == cursor.max():
+            return int(cursor[0]), slice(None)
+        return cursor, env_ids
+
+    def _arrays(self) -> Arrays:
+        arrays: Arrays = {
+            "cursor": self.cursor,
+            "actions": self.actions,
+            "log_probs": self.log_probs,
+            "rewards": self.rewards,
+            "terminated": self.terminated,
+            "ended": self.ended,
+        }
+        if self.mask is not None:
+            arrays["mask"] = self.mask
+        return arrays | {f"observation/{name}": array for name, array in self.observation.items()}

@@ -1,0 +1,53 @@
+"""Choosing among allowed actions: a categorical distribution that never picks a forbidden one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+# Far below any logit a network produces: its probability is exactly 0 in single precision, and,
+# unlike -inf, it keeps entropies and gradients finite.
+FORBIDDEN: Final = -1e9
+
+# Keeps a draw strictly below the total probability, whatever the rounding.
+BELOW_ONE: Final = 1.0 - 1e-6
+
+
+class MaskedChoice:
+    """Distribution over actions of one or several parts, under a mask."""
+
+    def __init__(self, logits: Tensor, mask: Tensor | None, choices: tuple[int, ...]) -> None:
+        if mask is not None:
+            logits = torch.where(mask, logits, FORBIDDEN)
+        parts = (logits,) if len(choices) == 1 else torch.split(logits, list(choices), dim=-1)
+        self.log_probs = [part.log_softmax(dim=-1) for part in parts]
+
+    def sample(self, uniforms: Tensor) -> Tensor:
+        """Draw by inversion: (rows, parts) numbers in [0, 1) become (rows, parts) actions."""
+        drawn = []
+        for part, log_probs in enumerate(self.log_probs):
+            ladder = log_probs.exp().cumsum(dim=-1)
+            # The rung above the draw was stepped up to, so its action has some probability.
+            mark = uniforms[:, part : part + 1] * (ladder[:, -1:] * BELOW_ONE)
+            drawn.append((ladder <= mark).sum(dim=-1))
+        return torch.stack(drawn, dim=-1)
+
+    def most_likely(self) -> Tensor:
+        """(rows, parts) the best action of each part; the lowest number wins a tie."""
+        return torch.stack([log_probs.argmax(dim=-1) for log_probs in self.log_probs], dim=-1)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """(rows,) log-probability of (rows, parts) actions."""
+        total = self.log_probs[0].gather(-1, actions[:, :1]).squeeze(-1)
+        for part in range(1, len(self.log_probs)):
+            total = total + self.log_probs[part].gather(-1, actions[:, part : part + 1]).squeeze(-1)
+        return total
+
+    def entropy(self) -> Tensor:
+        """(rows,) summed over parts."""
+        total = -(self.log_probs[0].exp() * self.log_probs[0]).sum(dim=-1)
+        for log_probs in self.log_probs[1:]:
+            total = total - (log_probs.exp() * log_probs).sum(dim=-1)
+        return total

@@ -1,0 +1,317 @@
+"""Any Gymnasium env as a world: give an id or a function that makes an env.
+
+The envs are somebody else's, so this is where they are checked: shapes, types, finite numbers,
+usable masks. Every episode starts with its own seed, drawn from the env's stream, which makes
+env i tell the same story in any slice of any batch.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from hundredfold.core import streams
+from hundredfold.core.batch import (
+    Array,
+    Arrays,
+    ArraySpec,
+    IntArray,
+    State,
+    StepBatch,
+    WorldSpec,
+)
+from hundredfold.core.errors import EnvError, SettingsError
+from hundredfold.worlds.batch_world import BatchWorld
+
+Env = gymnasium.Env[Any, Any]
+EnvMaker = Callable[[], Env]
+
+MASK = "action_mask"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GymnasiumSettings:
+    """How to make the env."""
+
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the env as key=value, for example: is_slippery=false map_name=8x8"""
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The arguments as Python values: JSON where it parses, plain text otherwise."""
+        return dict(_parse_keyword(pair) for pair in self.env_kwargs)
+
+    def __post_init__(self) -> None:
+        for pair in self.env_kwargs:
+            _parse_keyword(pair)
+
+
+class GymnasiumWorld(BatchWorld):
+    """Gymnasium envs stepped one after another, looking like any other world."""
+
+    def __init__(self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None) -> None:
+        first = make_env()
+        self.name = name or _name_of(first)
+        self.view = ObservationView(first.observation_space, self.name)
+        self.actions = ActionView(first.action_space, self.name)
+        self.mask_source = _find_mask(first, self.view)
+        spec = WorldSpec(
+            name=self.name,
+            observation=self.view.specs,
+            choices=self.actions.choices,
+            has_mask=self.mask_source is not None,
+            has_snapshots=False,
+        )
+        super().__init__(spec, env_ids)
+        self.envs = [first, *(make_env() for _ in range(self.num_envs - 1))]
+        self.steps = np.zeros(self.num_envs, np.int64)
+        self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
+
+    def start(self) -> None:
+        for row in range(self.num_envs):
+            self._begin(row)
+        self.out.foreign_infos = self.infos
+        self._refuse_bad_numbers()
+
+    def step(self, actions: IntArray) -> StepBatch:
+        out = self.out
+        moves = self.actions.for_envs(actions)
+        reward, terminated, truncated = out.reward, out.terminated, out.truncated
+        for row, env in enumerate(self.envs):
+            try:
+                seen, reward[row], over, cut, info = env.step(moves[row])
+            except Exception as error:
+                raise self._failed(row, "step()", error) from error
+            self.steps[row] += 1
+            terminated[row], truncated[row] = over, cut
+            if over or cut:
+                self._write(row, seen, out.final_observation)
+                self.episodes[row] += 1
+                self._begin(row)
+                self.infos[row] = {**self.infos[row], "final_info": info}
+            else:
+                self._write(row, seen, out.observation)
+                self.infos[row] = info
+                if self.mask_source is not None:
+                    self._write_mask(row, seen)
+        out.foreign_infos = self.infos
+        self._refuse_bad_numbers()
+        return out
+
+    def kept(self) -> Arrays:
+        return {"steps": self.steps}
+
+    def restore(self, state: State) -> StepBatch:
+        """Foreign envs cannot be frozen: their episodes are cut off and new ones begin."""
+        super().restore(state)
+        warnings.warn(
+            f"{self.name} cannot be continued in the middle of an episode; its episodes count as "
+            "truncated and new ones begin.",
+            stacklevel=2,
+        )
+        for name, array in self.out.observation.items():
+            self.out.final_observation[name][:] = array
+        self.out.reward[:] = 0.0
+        self.out.terminated[:] = False
+        self.out.truncated[:] = True
+        self.episodes += 1
+        self.start()
+        return self.out
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()  # type: ignore[no-untyped-call]
+
+    def _begin(self, row: int) -> None:
+        """Reset one env with the seed of its current episode and write what it shows."""
+        key = streams.spawn(self.env_keys[row], self.episodes[row])
+        try:
+            seen, info = self.envs[row].reset(seed=int(key >> np.uint64(33)))
+        except Exception as error:
+            raise self._failed(row, "reset()", error) from error
+        self.steps[row] = 0
+        self.infos[row] = info
+        self._write(row, seen, self.out.observation)
+        if self.mask_source is not None:
+            self._write_mask(row, seen)
+
+    def _write(self, row: int, seen: Any, buffers: Arrays) -> None:
+        """Copy one observation into its row, refusing another shape than the space promised."""
+        for name, part in self.view.parts(seen):
+            array = np.asarray(part)
+            buffer = buffers[name]
+            if array.shape != buffer.shape[1:]:
+                raise EnvError(
+                    f"{self._where(row)} returned {name!r} of shape {array.shape}; its observation "
+                    f"space says {buffer.shape[1:]}. Make observation_space match the env."
+                )
+            buffer[row] = array
+
+    def _write_mask(self, row: int, seen: Any) -> None:
+        assert self.out.mask is not None
+        if self.mask_source == "observation":
+            mask = seen[MASK]
+        elif self.mask_source == "info":
+            mask = self.infos[row].get(MASK)
+        else:
+            mask = self.envs[row].get_wrapper_attr("action_masks")()
+        wanted = self.out.mask.shape[1:]
+        if mask is None or np.shape(mask) != wanted:
+            raise EnvError(
+                f"{self._where(row)} gave the action mask {mask!r}; expected {wanted[0]} bools at "
+                "every step and reset (True = allowed), one per action."
+            )
+        self.out.mask[row] = mask
+        offset = 0
+        for count in self.spec.choices:
+            if not self.out.mask[row, offset : offset + count].any():
+                raise EnvError(
+                    f"{self._where(row)} forbids all {count} actions; a mask must leave at least "
+                    "one. End the episode where nothing can be done."
+                )
+            offset += count
+
+    def _refuse_bad_numbers(self) -> None:
+        """One check for the whole batch; the culprit is looked for only when there is one."""
+        named = [("reward", self.out.reward), *self.out.observation.items()]
+        for name, array in named:
+            if array.dtype.kind != "f" or np.isfinite(array).all():
+                continue
+            row, *place = np.argwhere(~np.isfinite(array))[0]
+            raise EnvError(
+                f"{self._where(int(row))} returned {array[(row, *place)]} in {name!r}"
+                f"{[int(i) for i in place] if place else ''}; observations and rewards must be "
+                "finite numbers. Fix the env, or clip or replace such values in a wrapper."
+            )
+
+    def _where(self, row: int) -> str:
+        return (
+            f"env {self.env_ids[row]} of {self.name} (step {self.steps[row]} of its episode "
+            f"{self.episodes[row]})"
+        )
+
+    def _failed(self, row: int, call: str, error: Exception) -> EnvError:
+        return EnvError(
+            f"{self._where(row)} raised in {call}: {type(error).__name__}: {error}. "
+            "The env's own traceback is above."
+        )
+
+
+class ObservationView:
+    """How the parts of an observation space become named arrays."""
+
+    def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
+        self.is_dict = isinstance(space, spaces.Dict)
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
+        self.mask_space = parts.pop(MASK, None) if self.is_dict else None
+        if not parts:
+            raise SettingsError(f"{env_name} observes nothing but its {MASK}.")
+        self.specs = {name: _array_spec(part, name, env_name) for name, part in parts.items()}
+
+    def parts(self, seen: Any) -> list[tuple[str, Any]]:
+        """Name and value of every part of one observation, the mask left out."""
+        if not self.is_dict:
+            return [("observation", seen)]
+        return [(name, seen[name]) for name in self.specs]
+
+
+class ActionView:
+    """How whole numbers from 0 become the actions an env expects."""
+
+    def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
+        if isinstance(space, spaces.Discrete):
+            self.choices: tuple[int, ...] = (int(space.n),)
+            self.start: IntArray = np.asarray(space.start, np.int64)
+        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            self.choices = tuple(int(n) for n in space.nvec)
+            self.start = np.asarray(space.start, np.int64)
+        else:
+            raise SettingsError(
+                f"{env_name} has the action space {space}; hundredfold plays Discrete and flat "
+                "MultiDiscrete ones. Wrap the env to offer a list of actions."
+            )
+        self.is_single = isinstance(space, spaces.Discrete)
+
+    def for_envs(self, actions: IntArray) -> list[Any]:
+        """One action per env, as its space has it."""
+        shifted = actions + self.start
+        return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.choices)))
+
+
+def _array_spec(space: spaces.Space[Any], name: str, env_name: str) -> ArraySpec:
+    if isinstance(space, spaces.Box):
+        return ArraySpec(space.shape, str(space.dtype), _bounds(space.low), _bounds(space.high))
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return ArraySpec((), "int64", 0, int(space.n) - 1, categories=(int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete) and not np.any(space.start):
+        counts = tuple(int(n) for n in space.nvec.flat)
+        high = tuple(float(count - 1) for count in counts)
+        return ArraySpec(space.shape, "int64", 0, high, categories=counts)
+    if isinstance(space, spaces.MultiBinary):
+        return ArraySpec(space.shape, "int8", 0, 1)
+    raise SettingsError(
+        f"{env_name} observes {name!r} as {space}; hundredfold reads Box, Discrete and "
+        "MultiDiscrete (from 0), MultiBinary, and a Dict of these. Flatten it with "
+        "gymnasium.wrappers.FlattenObservation or a wrapper of your own."
+    )
+
+
+def _bounds(bound: Array) -> float | tuple[float, ...]:
+    """One number where all entries share it (images would fill a settings file otherwise)."""
+    values = [float(b) for b in bound.flat]
+    return values[0] if len(set(values)) <= 1 and values else tuple(values)
+
+
+def _find_mask(env: Env, view: ObservationView) -> str | None:
+    """Where this env says which actions are allowed: observation, info, method, or nowhere."""
+    if view.mask_space is not None:
+        return "observation"
+    _, info = env.reset(seed=0)
+    if MASK in info:
+        return "info"
+    return "method" if env.has_wrapper_attr("action_masks") else None
+
+
+def _parse_keyword(pair: str) -> tuple[str, Any]:
+    key, equals, text = pair.partition("=")
+    if not equals or not key.isidentifier():
+        raise SettingsError(
+            f"env_kwargs got {pair!r}; write key=value, for example is_slippery=false."
+        )
+    try:
+        return key, json.loads(text)
+    except json.JSONDecodeError:
+        return key, text
+
+
+def _name_of(env: Env) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class GymnasiumFactory:
+    """Makes a `GymnasiumWorld` from an env id; plain data, so it travels to worker processes."""
+
+    env_id: str
+    settings: GymnasiumSettings
+
+    def __call__(self, env_ids: IntArray) -> GymnasiumWorld:
+        return GymnasiumWorld(env_ids, self.make_env, name=self.env_id)
+
+    def make_env(self) -> Env:
+        try:
+            # The adapter checks every step itself; Gymnasium's passive checker would do it again.
+            return gymnasium.make(self.env_id, disable_env_checker=True, **self.settings.keywords)
+        except gymnasium.error.Error as error:
+            raise SettingsError(f"Gymnasium cannot make {self.env_id}: {error}") from error
+        except TypeError as error:
+            raise SettingsError(
+                f"Gymnasium cannot make {self.env_id} with {self.settings.keywords}: {error}"
+            ) from error
