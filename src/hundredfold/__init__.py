@@ -1,1 +1,46 @@
-"""hundredfold."""
+"""hundredfold: train agents on hundreds of parallel environments.
+
+    import hundredfold
+
+    run = hundredfold.train("CartPole-v1", steps=100_000)
+    policy = hundredfold.load(run.path)
+    envs = hundredfold.make_vec("cartpole", num_envs=256)
+
+What needs torch is imported when it is used, so `import hundredfold` is quick and quiet.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hundredfold.interop.gymnasium import make_vec, register
+
+if TYPE_CHECKING:
+    from hundredfold.api import TrainedRun, evaluate, load, train
+    from hundredfold.learners.loaded_policy import LoadedPolicy
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "LoadedPolicy": "hundredfold.learners.loaded_policy",
+    "TrainedRun": "hundredfold.api",
+    "evaluate": "hundredfold.api",
+    "load": "hundredfold.api",
+    "train": "hundredfold.api",
+}
+
+__all__ = ["LoadedPolicy", "TrainedRun", "__version__", "evaluate", "load", "make_vec", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'hundredfold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+register()

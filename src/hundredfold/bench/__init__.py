@@ -1,0 +1,1 @@
+"""Measure: ours beside the peers that are installed, in one run, with the yardstick named."""

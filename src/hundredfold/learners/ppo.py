@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hundredfold.core import streams
-from hundredfold.core.batch import Array, Arrays, State, WorldSpec, with_prefix, without_prefix
+from hundredfold.core.batch import Arrays, State, WorldSpec, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.experience.advantages import Floats, advantages_of
 from hundredfold.experience.rollout import Rollout, RolloutSettings
 from hundredfold.learners.masking import MaskedChoice
 from hundredfold.learners.networks import ActorCritic, NetworkSettings, tensors
 from hundredfold.learners.policy import NetworkPolicy
+from hundredfold.learners.samples import Report, Samples, samples_of
 from hundredfold.learners.weights import (
     load_network,
     load_optimiser,
@@ -94,48 +95,14 @@ class PPOSettings:
             )
         if min(self.update_epochs, self.num_minibatches) < 1 or self.minibatch_size < 0:
             raise SettingsError(
-                f"update_epochs ({self.update_epochs}) and num_minibatches ({self.num_minibatches}) must "
-                f"be at least 1, and minibatch_size ({self.minibatch_size}) not negative."
+                f"update_epochs ({self.update_epochs}) and num_minibatches "
+                f"({self.num_minibatches}) must be at least 1, and minibatch_size "
+                f"({self.minibatch_size}) not negative."
             )
 
     @property
     def separate_epochs(self) -> bool:
         return self.num_value_epochs > 0
-
-
-@dataclass(slots=True)
-class Samples:
-    """Rows to learn from, in any order."""
-
-    observation: dict[str, Tensor]  # each (rows, ...)
-    mask: Tensor | None  # (rows, num_logits)
-    actions: Tensor  # (rows, parts)
-    log_probs: Tensor  # (rows,) when they were chosen
-    advantages: Tensor  # (rows,)
-    targets: Tensor  # (rows,) of the scaled value
-
-    def __len__(self) -> int:
-        return len(self.actions)
-
-    def picked(self, order: Tensor) -> Samples:
-        """The rows in another order."""
-        return Samples(
-            {name: part.index_select(0, order) for name, part in self.observation.items()},
-            None if self.mask is None else self.mask.index_select(0, order),
-            *(
-                part.index_select(0, order)
-                for part in (self.actions, self.log_probs, self.advantages, self.targets)
-            ),
-        )
-
-    def rows(self, start: int, stop: int) -> Samples:
-        """A run of rows, without copying."""
-        cut = slice(start, stop)
-        return Samples(
-            {name: part[cut] for name, part in self.observation.items()},
-            None if self.mask is None else self.mask[cut],
-            *(part[cut] for part in (self.actions, self.log_probs, self.advantages, self.targets)),
-        )
 
 
 class PPO:
@@ -235,7 +202,7 @@ class PPO:
         if settings.normalise_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         targets = (returns - float(self.network.value_mean)) / float(self.network.value_spread)
-        return self._samples(advantages, targets), outlook
+        return samples_of(rollout, advantages, targets, self.device), outlook
 
     @torch.inference_mode()
     def _values(self, observation: Arrays) -> Floats:
@@ -262,23 +229,6 @@ class PPO:
         floor = max(MIN_SCALE * abs(mixed_mean), 1e-4)
         self.network.rescale_values(
             mixed_mean, max(variance**0.5, floor), keep_values=self.updates > 0
-        )
-
-    def _samples(self, advantages: Floats, targets: Floats) -> Samples:
-        rollout = self.experience
-        seen = {name: array[:-1] for name, array in rollout.observation.items()}
-        rows = rollout.num_steps * rollout.num_envs
-
-        def flat(array: Array) -> Tensor:
-            return torch.from_numpy(array.reshape(rows, *array.shape[2:])).to(self.device)
-
-        return Samples(
-            {name: flat(array) for name, array in seen.items()},
-            None if rollout.mask is None else flat(rollout.mask),
-            flat(rollout.actions).reshape(rows, -1),
-            flat(rollout.log_probs),
-            flat(advantages),
-            flat(targets),
         )
 
     # -- learning -------------------------------------------------------------------------------
@@ -354,7 +304,7 @@ class PPO:
         if self.bad_gradients >= MAX_BAD_GRADIENTS:
             raise TrainingError(
                 f"gradients were not finite {self.bad_gradients} times in a row (update "
-                f"{self.updates + 1}, {name} loss {float(loss):g}); check the world's rewards and "
+                f"{self.updates + 1}, {name} loss {loss.item():g}); check the world's rewards and "
                 "observations for huge numbers, or lower the learning rate."
             )
 
@@ -364,14 +314,9 @@ class PPO:
 
     def _minibatches(self, samples: Samples, epoch: int) -> Iterator[Samples]:
         """Shuffled parts of the samples; the order is a matter of seed, update and epoch alone."""
-        rows = len(samples)
-        size = self.settings.minibatch_size or -(-rows // self.settings.num_minibatches)
+        size = self.settings.minibatch_size or -(-len(samples) // self.settings.num_minibatches)
         key = streams.spawn(streams.spawn(self.shuffle_key, self.updates), epoch)
-        generator = torch.Generator().manual_seed(int(key >> np.uint64(1)))
-        order = torch.randperm(rows, generator=generator).to(self.device)
-        shuffled = samples.picked(order)
-        for start in range(0, rows, size):
-            yield shuffled.rows(start, start + size)
+        return samples.shuffled_parts(size, seed=int(key >> np.uint64(1)))
 
     # -- schedules ------------------------------------------------------------------------------
 
@@ -410,28 +355,6 @@ class PPO:
             name: torch.optim.Adam(parameters, lr=self.settings.learning_rate, eps=1e-5, fused=True)
             for name, parameters in groups.items()
         }
-
-
-class Report:
-    """Averages of what minibatches report, without waiting for the device each time."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[Tensor]] = {}
-
-    def add(self, **values: Tensor) -> None:
-        for name, value in values.items():
-            self.values.setdefault(name, []).append(value.detach())
-
-    def first_ratio(self, away: Tensor) -> None:
-        """How far the first minibatch's ratios are from 1: rounding, or masks stored wrongly."""
-        if "first_ratio_error" not in self.values:
-            self.add(first_ratio_error=away.max())
-
-    def last(self, name: str) -> float:
-        return float(self.values[name][-1])
-
-    def means(self) -> dict[str, float]:
-        return {name: float(torch.stack(found).mean()) for name, found in self.values.items()}
 
 
 def _explained(values: Floats, returns: Floats) -> float:

@@ -1,0 +1,1 @@
+"""Compose the parts' own settings, read and write them."""

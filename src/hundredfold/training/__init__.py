@@ -1,0 +1,1 @@
+"""Put parts together and run them."""

@@ -41,13 +41,18 @@ WORLDS: dict[str, WorldEntry] = {
 }
 
 
+# A run on somebody's Python function is recorded under this name and the function's own.
+FROM_CALLABLE = "callable "
+
+
 def settings_class(name: str) -> type[Any]:
     """The settings class of a world, by name or Gymnasium id."""
     if name in WORLDS:
         entry = WORLDS[name]
         found: type[Any] = getattr(import_module(entry.module), entry.settings)
         return found
-    _refuse_unknown(name)
+    if not name.startswith(FROM_CALLABLE):
+        _refuse_unknown(name)
     from hundredfold.worlds.gymnasium_world import GymnasiumSettings
 
     return GymnasiumSettings
@@ -58,17 +63,23 @@ def world_factory(name: str, settings: Any) -> WorldFactory:
     if name in WORLDS:
         entry = WORLDS[name]
         return partial(getattr(import_module(entry.module), entry.world), settings=settings)
+    if name.startswith(FROM_CALLABLE):
+        raise SettingsError(
+            f"this run was trained on a Python function ({name.removeprefix(FROM_CALLABLE)}); "
+            "pass that function again from Python, for example "
+            "hundredfold.train(make_env, resume=RUN)."
+        )
     _refuse_unknown(name)
     from hundredfold.worlds.gymnasium_world import GymnasiumFactory
 
     return GymnasiumFactory(name, settings)
 
 
-def callable_factory(make_env: Callable[[], Any], name: str | None = None) -> WorldFactory:
+def callable_factory(make_env: Callable[[], Any]) -> WorldFactory:
     """The same for a function that makes a Gymnasium env."""
     from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 
-    return partial(GymnasiumWorld, make_env=make_env, name=name)
+    return partial(GymnasiumWorld, make_env=make_env)
 
 
 def _refuse_unknown(name: str) -> None:

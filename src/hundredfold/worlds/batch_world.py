@@ -57,6 +57,8 @@ class BatchWorld(ABC):
         self.out.reward[:] = 0.0
         self.out.terminated[:] = False
         self.out.truncated[:] = False
+        for array in self.out.info.values():
+            array[...] = 0
         self.start()
         return self.out
 

@@ -106,4 +106,5 @@ class Corridor(BatchWorld):
     def _observe(self) -> None:
         self.out.observation["cell"][:, 0] = self.cell
         assert self.out.mask is not None
+        self.out.mask[:] = True
         self.out.mask[:, LEFT] = self.cell > 0

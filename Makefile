@@ -1,0 +1,44 @@
+# Everything a newcomer needs: `make train` and `make test`. Both set up first, once.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help setup train test test-slow lint bench clean
+
+help:
+	@echo "make train      set up, then train an agent and draw its page"
+	@echo "make test       set up, then check style, types and behaviour"
+	@echo "make test-slow  many-seed trainings and long fault runs"
+	@echo "make bench      measure training speed beside the peers"
+	@echo "make clean      remove what set-up and tests left behind (runs/ is kept)"
+
+setup: $(INSTALLED)
+
+# The package and the extras that tests use; done again only when these files change.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,wandb]'
+	@touch $(INSTALLED)
+
+train: setup
+	$(BIN)/hundredfold train cartpole
+
+test: lint
+	$(BIN)/pytest -m "not slow" -n 2
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+lint: setup
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/hundredfold bench train
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

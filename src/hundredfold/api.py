@@ -1,0 +1,223 @@
+"""hundredfold from Python: train a run, load its policy, judge it.
+
+run = hundredfold.train("CartPole-v1", steps=100_000)
+policy = hundredfold.load(run.path)
+action = policy.act(observation)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hundredfold.backends import make_backend
+from hundredfold.core.batch import (
+    WorldSpec,
+    without_prefix,
+)
+from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.learners.loaded_policy import LoadedPolicy
+from hundredfold.learners.networks import ActorCritic
+from hundredfold.learners.policy import NetworkPolicy
+from hundredfold.learners.weights import load_network
+from hundredfold.settings.load import differences, with_overrides
+from hundredfold.settings.presets import starting_point
+from hundredfold.settings.run import CHANGEABLE, RunSettings
+from hundredfold.training.build import build, pick_device
+from hundredfold.training.checkpoint import load_checkpoint
+from hundredfold.training.evaluate import Actor, Evaluation, random_actor
+from hundredfold.training.evaluate import evaluate as play
+from hundredfold.training.loop import train as train_loop
+from hundredfold.training.metrics import read_metrics, require_wandb
+from hundredfold.training.run import Run
+from hundredfold.training.run_folder import RunFolder
+from hundredfold.worlds import FROM_CALLABLE, callable_factory, world_factory
+
+MAX_PARALLEL_EPISODES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRun:
+    """A finished or stopped training."""
+
+    path: Path
+    finished: bool
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dictionary per epoch, as in metrics.jsonl."""
+        return read_metrics(RunFolder.open(self.path))
+
+    def policy(self, checkpoint: str = "best") -> LoadedPolicy:
+        """What it learned."""
+        return load(self.path, checkpoint)
+
+
+def train(
+    world: str | Callable[[], Any] | None = None,
+    *,
+    resume: str | Path | None = None,
+    save_dir: str | Path = "runs",
+    name: str | None = None,
+    wandb: bool = False,
+    quiet: bool = True,
+    report: bool = True,
+    **settings: Any,
+) -> TrainedRun:
+    """Train on a world, a Gymnasium id or a function that makes a Gymnasium env.
+
+    Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
+    `learning_rate=1e-3`. With `resume`, a run folder is continued instead.
+    """
+    make_world = callable_factory(world) if callable(world) else None
+    if resume is not None:
+        kept = RunFolder.open(Path(resume)).settings()
+        wanted = with_overrides(kept, settings)
+        return resume_run(Path(resume), wanted, make_world, wandb=wandb, quiet=quiet, report=report)
+    if world is None:
+        raise SettingsError("train() needs a world, or resume=RUN to continue one.")
+    named = world if isinstance(world, str) else f"{FROM_CALLABLE}{_name_of(world)}"
+    chosen = with_overrides(with_length(starting_point(named), settings), settings)
+    return start_run(
+        chosen,
+        make_world,
+        save_dir=Path(save_dir),
+        name=name,
+        wandb=wandb,
+        quiet=quiet,
+        report=report,
+    )
+
+
+def start_run(
+    settings: RunSettings,
+    make_world: WorldFactory | None = None,
+    *,
+    save_dir: Path,
+    name: str | None = None,
+    wandb: bool = False,
+    quiet: bool = False,
+    report: bool = True,
+) -> TrainedRun:
+    """Make a run folder and train in it."""
+    if wandb:
+        require_wandb()
+    parts = build(settings, make_world)
+    try:
+        folder = RunFolder.create(parts.settings, save_dir, name)
+        run = Run.start(folder, parts, wandb=wandb, quiet=quiet)
+        return _finish(run, report)
+    finally:
+        parts.close()
+
+
+def resume_run(
+    path: Path,
+    settings: RunSettings | None = None,
+    make_world: WorldFactory | None = None,
+    *,
+    wandb: bool = False,
+    quiet: bool = False,
+    report: bool = True,
+) -> TrainedRun:
+    """Continue a run; only where it runs and what it writes may change."""
+    folder = RunFolder.open(path)
+    kept = folder.settings()
+    settings = settings or kept
+    fixed = [name for name in differences(kept, settings) if name.split(".")[0] not in CHANGEABLE]
+    if fixed:
+        raise SettingsError(
+            f"{', '.join(fixed)} cannot change when a run is resumed (its schedules and arrays "
+            "depend on it); leave it as it was, or start a new run."
+        )
+    if wandb:
+        require_wandb()
+    folder.claim()
+    parts = build(settings, make_world)
+    try:
+        return _finish(Run.resume(folder, parts, wandb=wandb, quiet=quiet), report)
+    finally:
+        parts.close()
+
+
+def load(run: str | Path, checkpoint: str = "best", device: str = "cpu") -> LoadedPolicy:
+    """The policy of a run; `checkpoint` is best, last or the number of an epoch."""
+    folder = RunFolder.open(Path(run))
+    settings = folder.settings()
+    saved = load_checkpoint(folder, checkpoint, parts={"learner"})
+    network = ActorCritic(saved.spec, settings.network).to(pick_device(device))
+    load_network(network, without_prefix("network", saved.parts["learner"]))
+    policy = NetworkPolicy(network, saved.spec.choices, pick_device(device))
+    return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
+
+
+def evaluate(
+    target: str | Path,
+    *,
+    policy: str | None = None,
+    episodes: int = 100,
+    seed: int = 9999,
+    checkpoint: str = "best",
+    backend: str = "auto",
+    make_env: Callable[[], Any] | None = None,
+    tick: Callable[[int], None] = lambda done: None,
+) -> Evaluation:
+    """Play whole episodes with a run's policy, or with a named rule on a world."""
+    if episodes < 1:
+        raise SettingsError(f"episodes must be at least 1, got {episodes}.")
+    is_run = (Path(target) / "settings.toml").exists()
+    if policy is None and not Path(target).exists():
+        raise SettingsError(
+            f"{target} is not a run folder; to play a rule on a world, name it: --policy random."
+        )
+    learned = load(target, checkpoint) if policy is None else None
+    settings = RunFolder.open(Path(target)).settings() if is_run else starting_point(str(target))
+    factory = (
+        callable_factory(make_env)
+        if make_env
+        else world_factory(settings.world, settings.world_settings)
+    )
+    envs = make_backend(backend, factory, min(episodes, MAX_PARALLEL_EPISODES))
+    try:
+        act = learned.actor if learned else rule_actor(policy or "", envs.spec, seed)
+        return play(envs, act, episodes, seed, tick)
+    finally:
+        envs.close()
+
+
+def rule_actor(name: str, spec: WorldSpec, seed: int) -> Actor:
+    """A policy that needs no learning, by name."""
+    if name not in RULES:
+        raise SettingsError(f"there is no policy called {name!r}; {near_names(name, RULES)}")
+    return RULES[name](spec, seed)
+
+
+RULES: dict[str, Callable[[WorldSpec, int], Actor]] = {"random": random_actor}
+
+
+def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
+    """Forget the default length when the caller names one."""
+    names = [item for item in ("epochs", "episodes", "steps") if given.get(item)]
+    if not names:
+        return settings
+    return replace(settings, length=type(settings.length)())
+
+
+def _finish(run: Run, report: bool) -> TrainedRun:
+    """Train to the end and draw the page."""
+    try:
+        finished = train_loop(run)
+        if report:
+            from hundredfold.report.page import write_report
+
+            write_report(run.folder)
+        return TrainedRun(run.folder.path, finished)
+    finally:
+        run.close()
+
+
+def _name_of(function: Callable[[], Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

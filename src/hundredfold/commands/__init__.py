@@ -1,0 +1,1 @@
+"""One module per word of the command line; each has `run(arguments) -> exit code`."""

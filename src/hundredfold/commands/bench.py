@@ -1,0 +1,55 @@
+"""`hundredfold bench ...`: every number in the docs, measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import tyro
+
+from hundredfold.commands.output import note, print_rows
+from hundredfold.core.errors import SettingsError, near_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchTrain:
+    """Training speed of PPO: ours beside Stable-Baselines3 (when installed), taken in turns."""
+
+    repeats: int = 5
+    """Measurements of each system; the table shows their median, lowest and highest."""
+    activation: Literal["relu", "silu", "tanh"] = "relu"
+    """Activation of both systems' networks; tanh is Stable-Baselines3's own default."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Hand on to the benchmark named by the first word."""
+    words = list(arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: hundredfold bench NAME [--help]\n")
+        for name, (_, summary) in BENCHES.items():
+            print(f"  {name:10}{summary}")
+        return 0 if words else 2
+    if words[0] not in BENCHES:
+        raise SettingsError(f"there is no benchmark {words[0]!r}; {near_names(words[0], BENCHES)}")
+    return BENCHES[words[0]][0](words[1:])
+
+
+def _train(arguments: Sequence[str]) -> int:
+    asked = tyro.cli(BenchTrain, args=list(arguments), prog="hundredfold bench train")
+    if asked.repeats < 1:
+        raise SettingsError(f"repeats must be at least 1, got {asked.repeats}.")
+    from hundredfold.bench.train import bench_train
+
+    rows = bench_train(asked.repeats, asked.activation, tick=note)
+    command = ["bench", "train", *arguments]
+    title = "PPO, whole training, same hyperparameters, one torch thread; peers run CartPole-v1"
+    print_rows(rows, command=command, as_json=asked.json, title=title)
+    return 0
+
+
+BENCHES: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
+    "train": (_train, "training speed of PPO, beside Stable-Baselines3"),
+}

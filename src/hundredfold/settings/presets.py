@@ -1,0 +1,54 @@
+"""Where a run starts from: settings that suit a world before anyone changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.networks import NetworkSettings
+from hundredfold.learners.ppo import PPOSettings
+from hundredfold.settings.run import LengthSettings, RunSettings
+from hundredfold.worlds import settings_class
+
+
+def starting_point(world: str) -> RunSettings:
+    """The default settings of a world, by name or Gymnasium id."""
+    make = STARTING_POINTS.get(world, _for_gymnasium)
+    return make(world)
+
+
+def _for_corridor(world: str) -> RunSettings:
+    return RunSettings(
+        world=world,
+        length=LengthSettings(steps=20_000),
+        rollout=RolloutSettings(num_envs=16, num_steps=32),
+        # 4 cells to walk and a reward at the end: small networks, quick steps.
+        network=NetworkSettings(hidden=(32, 32)),
+        ppo=PPOSettings(learning_rate=3e-3),
+        world_settings=settings_class(world)(),
+    )
+
+
+def _for_cartpole(world: str) -> RunSettings:
+    return RunSettings(
+        world=world,
+        length=LengthSettings(steps=200_000),
+        # Short rollouts of many envs: an update every 2,048 samples, each on fresh data.
+        rollout=RolloutSettings(num_envs=64, num_steps=32),
+        world_settings=settings_class(world)(),
+    )
+
+
+def _for_gymnasium(world: str) -> RunSettings:
+    return RunSettings(
+        world=world,
+        length=LengthSettings(steps=250_000),
+        rollout=RolloutSettings(num_envs=8, num_steps=128),
+        world_settings=settings_class(world)(),
+    )
+
+
+STARTING_POINTS: dict[str, Callable[[str], RunSettings]] = {
+    "corridor": _for_corridor,
+    "cartpole": _for_cartpole,
+}

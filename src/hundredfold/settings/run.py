@@ -1,0 +1,129 @@
+"""All settings of a run on one page: every part keeps its own class, and here they are composed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hundredfold.core.batch import WorldSpec
+from hundredfold.core.errors import SettingsError
+from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.networks import NetworkSettings
+from hundredfold.learners.ppo import PPOSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthSettings:
+    """How long to train: one of the three."""
+
+    epochs: int = 0
+    """Epochs to train; one epoch is num_steps steps of every env."""
+    episodes: int = 0
+    """Episodes to train, for worlds whose episodes all have one length; rounded up to epochs."""
+    steps: int = 0
+    """Steps of all envs together to train; rounded up to epochs."""
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in ("epochs", "episodes", "steps")}
+        if min(given.values()) < 0:
+            raise SettingsError(f"the length of a run cannot be negative, got {given}.")
+
+    def num_epochs(self, spec: WorldSpec, rollout: RolloutSettings) -> int:
+        """Whole epochs; fixed when the run starts, so that schedules know where they end."""
+        given = {name: getattr(self, name) for name in ("epochs", "episodes", "steps")}
+        named = {name: value for name, value in given.items() if value}
+        if len(named) != 1:
+            raise SettingsError(
+                f"say how long to train with one of --epochs, --episodes and --steps; got "
+                f"{named or 'none of them'}."
+            )
+        if self.epochs:
+            return self.epochs
+        steps = self.steps
+        if self.episodes:
+            if spec.episode_steps is None:
+                raise SettingsError(
+                    f"episodes of {spec.name} have no fixed length, so --episodes "
+                    f"{self.episodes} does not say how long to train; use --steps or --epochs."
+                )
+            steps = self.episodes * spec.episode_steps
+        return -(-steps // rollout.samples_per_epoch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSettings:
+    """How the policy is judged while it trains."""
+
+    eval_interval: int = 10
+    """Epochs between evaluations; 0 never evaluates."""
+    eval_episodes: int = 32
+    """Episodes per evaluation, always the same ones."""
+    eval_seed: int = 9999
+    """Seed of the evaluation envs."""
+
+    def __post_init__(self) -> None:
+        if self.eval_interval < 0 or self.eval_episodes < 1:
+            raise SettingsError(
+                f"eval_interval ({self.eval_interval}) must not be negative and eval_episodes "
+                f"({self.eval_episodes}) must be at least 1."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavingSettings:
+    """What is written while training."""
+
+    save_interval: int = 10
+    """Epochs between checkpoints."""
+    keep_last: int = 3
+    """Checkpoints to keep besides the best one."""
+    log_interval: int = 1
+    """Epochs between lines on the console; metrics are written every epoch."""
+
+    def __post_init__(self) -> None:
+        for name in ("save_interval", "keep_last", "log_interval"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSettings:
+    """Where a run runs. These may change when it is resumed."""
+
+    backend: str = "auto"
+    """Where envs run: auto, in_process (one batch) or serial (one env after another)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where networks run; auto takes CUDA when there is one."""
+    threads: int = 1
+    """Threads of torch on the CPU; more than one rarely helps networks of this size."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise SettingsError(f"threads must be at least 1, got {self.threads}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything that decides what a run does."""
+
+    world: str
+    """A world's name or a Gymnasium id."""
+    seed: int = 42
+    """Everything random follows from this number."""
+    length: LengthSettings = field(default_factory=LengthSettings)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    ppo: PPOSettings = field(default_factory=PPOSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    saving: SavingSettings = field(default_factory=SavingSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+    world_settings: Any = None
+
+    def resolved(self, spec: WorldSpec) -> RunSettings:
+        """The same run with its length spelled out in epochs."""
+        epochs = self.length.num_epochs(spec, self.rollout)
+        return replace(self, length=LengthSettings(epochs=epochs))
+
+
+# What may differ between a run and its continuation.
+CHANGEABLE = ("saving", "machine")

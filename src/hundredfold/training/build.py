@@ -1,0 +1,60 @@
+"""From settings to parts that are ready to train."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+from hundredfold.backends import make_backend
+from hundredfold.core.contracts import Backend, WorldFactory
+from hundredfold.experience.collect import Collector
+from hundredfold.learners.ppo import PPO
+from hundredfold.settings.run import RunSettings
+from hundredfold.worlds import world_factory
+
+
+@dataclass(slots=True)
+class Parts:
+    """Everything a training loop moves."""
+
+    settings: RunSettings
+    backend: Backend
+    learner: PPO
+    collector: Collector
+    make_world: WorldFactory
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
+    """Make world, backend and learner; the returned settings have their length in epochs."""
+    torch.set_num_threads(settings.machine.threads)
+    factory = make_world or world_factory(settings.world, settings.world_settings)
+    backend = make_backend(settings.machine.backend, factory, settings.rollout.num_envs)
+    try:
+        settings = settings.resolved(backend.spec)
+        interval = settings.rollout.policy_update_interval
+        learner = PPO(
+            backend.spec,
+            settings=settings.ppo,
+            network=settings.network,
+            rollout=settings.rollout,
+            num_updates=max(settings.length.epochs // interval, 1),
+            seed=settings.seed,
+            device=pick_device(settings.machine.device),
+        )
+        return Parts(settings, backend, learner, Collector(backend, settings.seed), factory)
+    except BaseException:
+        backend.close()
+        raise
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes CUDA when it works; asking for CUDA without one falls back with a warning."""
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        warnings.warn("no CUDA device was found; the networks run on the CPU.", stacklevel=2)
+    return torch.device("cuda" if available and name != "cpu" else "cpu")

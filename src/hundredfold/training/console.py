@@ -1,0 +1,114 @@
+"""What a person sees while training: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class TrainingDisplay:
+    """Progress of a run: epochs, steps per second, time left, mean return."""
+
+    def __init__(self, *, total_steps: int, done_steps: int, quiet: bool = False) -> None:
+        self.total_steps = total_steps
+        self.done_steps = self.start_steps = done_steps
+        self.quiet = quiet
+        self.started = time.perf_counter()
+        self.console = Console(stderr=True, highlight=False)
+        self.progress: Progress | None = None
+        self.task = TaskID(0)
+        self.return_text = "-"
+        if not quiet and self.console.is_terminal:
+            self.progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[steps]} steps"),
+                TextColumn("{task.fields[rate]} steps/s"),
+                TimeRemainingColumn(),
+                TextColumn("return {task.fields[reward]}"),
+                console=self.console,
+            )
+            self.task = self.progress.add_task("training", total=total_steps, **self._fields())
+            self.progress.start()
+
+    @property
+    def steps_per_second(self) -> float:
+        return (self.done_steps - self.start_steps) / max(time.perf_counter() - self.started, 1e-9)
+
+    def advance(self, steps: int) -> None:
+        """Some more steps were collected."""
+        self.done_steps += steps
+        if self.progress is not None:
+            self.progress.update(self.task, completed=self.done_steps, **self._fields())
+
+    def epoch(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
+        """An epoch is over and its metrics are known."""
+        shown = metrics.get("avg_reward")
+        self.return_text = self.return_text if shown is None else f"{shown:.2f}"
+        if self.progress is not None:
+            description = f"epoch {number}/{num_epochs}"
+            self.progress.update(self.task, description=description, **self._fields())
+        elif not self.quiet:
+            self.say(self.line(number, num_epochs, metrics))
+
+    def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
+        """The same as one line of text."""
+        left = (self.total_steps - self.done_steps) / max(self.steps_per_second, 1e-9)
+        parts = [
+            f"epoch {number}/{num_epochs}",
+            f"steps {self.done_steps:,}",
+            f"{self.steps_per_second:,.0f} steps/s",
+            f"left {timedelta(seconds=round(left))}",
+            f"return {self.return_text}",
+        ]
+        if "eval/avg_reward" in metrics:
+            parts.append(f"evaluated {metrics['eval/avg_reward']:.2f}")
+        return "  ".join(parts)
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+        sys.stderr.flush()
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "steps": f"{self.done_steps:,}/{self.total_steps:,}",
+            "rate": f"{self.steps_per_second:,.0f}",
+            "reward": self.return_text,
+        }
+
+
+def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
+    """The last words of a finished run: what came out and where it lies."""
+    if not metrics:
+        return f"{path}: nothing was trained."
+    last = metrics[-1]
+    judged = [row for row in metrics if row.get("eval/avg_reward") is not None]
+    lines = [
+        f"trained {last['total_steps']:,} steps in {last['epoch']} epochs, "
+        f"{timedelta(seconds=round(last['wall_seconds']))}, "
+        f"{last['total_steps'] / last['wall_seconds']:,.0f} steps/s"
+    ]
+    if judged:
+        best = max(judged, key=lambda row: row["eval/avg_reward"])
+        lines.append(
+            f"best evaluated return {best['eval/avg_reward']:.2f} "
+            f"(95 % interval {best['eval/ci_low']:.2f} .. {best['eval/ci_high']:.2f}, "
+            f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
+        )
+    lines += [
+        f"page      {path / 'report.html'}",
+        f"evaluate  hundredfold evaluate {path}",
+    ]
+    return "\n".join(lines)

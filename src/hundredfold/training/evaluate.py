@@ -1,0 +1,119 @@
+"""Judging a policy: whole episodes on envs of its own, away from training data and streams.
+
+Every env plays the same number of episodes and all of them count. Taking the first episodes to end
+would favour short ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hundredfold.core import streams
+from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.contracts import Backend
+
+Actor = Callable[[StepBatch], IntArray]
+
+RESAMPLES = 2_000
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What came of some whole episodes, in a fixed order: by env, then by episode."""
+
+    returns: FloatArray  # (episodes,)
+    lengths: IntArray  # (episodes,)
+    info: dict[str, Array] = field(default_factory=dict)  # each (episodes, ...)
+
+    def summary(self) -> dict[str, float]:
+        """Mean, standard error and a 95 % bootstrap interval of the return, and other means."""
+        low, high = bootstrap_interval(self.returns)
+        summary = {
+            "episodes": float(len(self.returns)),
+            "mean": float(self.returns.mean()),
+            "stderr": standard_error(self.returns),
+            "ci_low": low,
+            "ci_high": high,
+            "min": float(self.returns.min()),
+            "max": float(self.returns.max()),
+            "episode_steps": float(self.lengths.mean()),
+        }
+        for name, values in self.info.items():
+            summary[name] = float(np.mean(values, dtype=np.float64))
+        return summary
+
+
+def evaluate(
+    backend: Backend,
+    act: Actor,
+    episodes: int,
+    seed: int,
+    tick: Callable[[int], None] = lambda done: None,
+) -> Evaluation:
+    """Play whole episodes, as many from each env; `tick` hears how many are done."""
+    spec, num_envs = backend.spec, backend.num_envs
+    rounds = -(-episodes // num_envs)
+    returns = np.zeros((num_envs, rounds))
+    lengths = np.zeros((num_envs, rounds), np.int64)
+    info = {
+        name: np.zeros((num_envs, rounds, *array.shape), array.dtype)
+        for name, array in spec.episode_info.items()
+    }
+    played = np.zeros(num_envs, np.int64)
+    backend.reset(seed)
+    batch = backend.recv()
+    while played.min() < rounds:
+        backend.send(act(batch))
+        batch = backend.recv()
+        ids = batch.env_ids
+        counting = played[ids] < rounds
+        rows = ids[counting]
+        returns[rows, played[rows]] += batch.reward[counting]
+        lengths[rows, played[rows]] += 1
+        over = counting & batch.ended
+        for name, values in info.items():
+            values[ids[over], played[ids[over]]] = batch.episode_info[name][over]
+        played[ids[over]] += 1
+        if over.any():
+            tick(int(played.sum()))
+    return Evaluation(
+        returns.reshape(-1)[:episodes],
+        lengths.reshape(-1)[:episodes],
+        {name: values.reshape(-1, *values.shape[2:])[:episodes] for name, values in info.items()},
+    )
+
+
+def random_actor(spec: WorldSpec, seed: int) -> Actor:
+    """Any allowed action, all equally likely; the yardstick every policy must beat."""
+    key = streams.spawn(streams.seed_key(seed), 0x72616E646F6D)
+    counts = np.zeros(1, np.int64)
+
+    def act(batch: StepBatch) -> IntArray:
+        keys = streams.spawn(key, batch.env_ids)[:, None]
+        luck = streams.uniforms(keys, counts + np.arange(spec.num_logits))
+        counts[0] += spec.num_logits
+        if batch.mask is not None:
+            luck = np.where(batch.mask, luck, -1.0)
+        parts, offset = [], 0
+        for count in spec.choices:
+            parts.append(luck[:, offset : offset + count].argmax(axis=1))
+            offset += count
+        return np.stack(parts, axis=1).reshape(len(batch), *spec.action_shape)
+
+    return act
+
+
+def standard_error(values: FloatArray) -> float:
+    """Of the mean; 0 for a single value, of which nothing is known."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def bootstrap_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean; the same values give the same interval."""
+    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    means = values[picks].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,30 @@
+"""The training loop: collect, update, evaluate, record, save; until the run has seen enough."""
+
+from __future__ import annotations
+
+from hundredfold.training.interrupt import Interrupted, Interruptible
+from hundredfold.training.run import Run
+
+
+def train(run: Run) -> bool:
+    """Train to the end; False when the user stopped it, in which case everything is saved."""
+    learner, collector = run.parts.learner, run.parts.collector
+    num_steps = run.settings.rollout.num_steps
+    with Interruptible() as signals:
+        try:
+            while not run.finished:
+                signals.check()
+                with run.timed("collect"):
+                    episodes = collector.collect(
+                        learner.policy, learner.experience, num_steps, run.ticking(signals)
+                    )
+                with run.timed("update"):
+                    losses = learner.update()
+                with run.timed("evaluate"):
+                    judged = run.evaluate_if_due()
+                run.record(episodes, {**losses, **judged})
+                run.save_if_due()
+        except Interrupted:
+            run.save_boundary()
+            return False
+    return True

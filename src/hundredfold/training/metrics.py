@@ -1,0 +1,154 @@
+"""What a run has to say about itself: a line of JSON per epoch, TensorBoard, and W&B on request.
+
+Everything that is drawn or compared later comes from `metrics.jsonl`. Keys under `time/`,
+`samples_per_second` and `wall_seconds` depend on the machine; all others repeat for a seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from hundredfold.core.errors import CheckpointError, MissingExtraError
+from hundredfold.settings.load import to_table
+from hundredfold.settings.run import RunSettings
+from hundredfold.training.run_folder import RunFolder, write_atomically
+
+Metrics = Mapping[str, float]
+
+
+class Tracker(Protocol):
+    """Whoever else wants to hear the metrics."""
+
+    def log(self, metrics: Metrics, step: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MetricsLog:
+    """Writes every epoch's metrics to the run folder and to the trackers."""
+
+    def __init__(self, folder: RunFolder, settings: RunSettings, *, wandb: bool = False) -> None:
+        self.folder = folder
+        # Unbuffered: a line is in the file or it is not, and closing has nothing left to write.
+        self.file = folder.metrics_file.open("ab", buffering=0)
+        self.trackers: list[Tracker] = [TensorBoard(folder.path)]
+        if wandb:
+            self.trackers.append(WeightsAndBiases(folder, settings))
+
+    def write(self, metrics: Metrics) -> None:
+        """One line; a number that is not finite is written as null."""
+        row = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        try:
+            self._append(json.dumps(row).encode() + b"\n")
+            for tracker in self.trackers:
+                tracker.log(metrics, int(metrics["total_steps"]))
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot write metrics to {self.folder.path}: {error.strerror}. Checkpoints up to "
+                f"here are safe; make room, then use --resume {self.folder.path}."
+            ) from error
+
+    def close(self) -> None:
+        self.file.close()
+        for tracker in self.trackers:
+            # A full disk was reported when a line could not be written; closing repeats it.
+            with contextlib.suppress(OSError):
+                tracker.close()
+
+    def _append(self, line: bytes) -> None:
+        while line:
+            line = line[self.file.write(line) :]
+
+
+class TensorBoard:
+    """Event files beside the metrics."""
+
+    def __init__(self, path: Path) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self.writer = SummaryWriter(str(path))
+
+    def log(self, metrics: Metrics, step: int) -> None:
+        for key, value in metrics.items():
+            if math.isfinite(value):
+                self.writer.add_scalar(key, value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A W&B run of the same name; offline, to be synced later, when the network is away."""
+
+    def __init__(self, folder: RunFolder, settings: RunSettings) -> None:
+        require_wandb()
+        import wandb
+
+        mode = os.environ.get("WANDB_MODE") or ("online" if _reaches_wandb() else "offline")
+        if mode == "offline":
+            warnings.warn(
+                f"W&B cannot be reached; metrics are kept in {folder.path}/wandb for `wandb sync`.",
+                stacklevel=2,
+            )
+        self.run = wandb.init(
+            project="hundredfold",
+            name=folder.path.name,
+            dir=str(folder.path),
+            config=to_table(settings),
+            mode=mode,
+            resume="allow",
+        )
+
+    def log(self, metrics: Metrics, step: int) -> None:
+        self.run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+def require_wandb() -> None:
+    """Refuse `--wandb` early when it cannot work."""
+    if importlib.util.find_spec("wandb") is None:
+        raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases (--wandb)")
+
+
+def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    """All epochs written so far; a last line that was cut off is left out."""
+    rows = []
+    try:
+        lines = folder.metrics_file.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    for number, line in enumerate(lines):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines) - 1:
+                raise CheckpointError(
+                    f"line {number + 1} of {folder.metrics_file} is not JSON; the file is damaged."
+                ) from error
+    return rows
+
+
+def forget_after(folder: RunFolder, epoch: int) -> None:
+    """Drop metrics of epochs that a killed run had begun after its last checkpoint."""
+    rows = [row for row in read_metrics(folder) if row["epoch"] <= epoch]
+    write_atomically(folder.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _reaches_wandb() -> bool:
+    try:
+        socket.create_connection(("api.wandb.ai", 443), timeout=2).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,211 @@
+"""One training's folder and clock: what has happened, what is written, when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from hundredfold.backends import make_backend
+from hundredfold.core.batch import IntArray, StepBatch
+from hundredfold.core.contracts import Backend
+from hundredfold.core.errors import CheckpointError
+from hundredfold.experience.collect import Episodes
+from hundredfold.training.build import Parts
+from hundredfold.training.checkpoint import (
+    Checkpoint,
+    best_epoch,
+    load_checkpoint,
+    mark_best,
+    prune,
+    remove_leftovers,
+    save_checkpoint,
+    saved_epochs,
+)
+from hundredfold.training.console import TrainingDisplay
+from hundredfold.training.evaluate import evaluate
+from hundredfold.training.interrupt import Interruptible
+from hundredfold.training.metrics import MetricsLog, forget_after
+from hundredfold.training.run_folder import RunFolder
+
+MAX_EVALUATION_ENVS = 64
+
+
+@dataclass(slots=True)
+class Counters:
+    """How far a run has come."""
+
+    epoch: int = 0
+    total_steps: int = 0
+    total_episodes: int = 0
+    wall_seconds: float = 0.0
+
+
+class Run:
+    """Keeps the books of one training. Made by `start` or `resume`, ended by `close`."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        parts: Parts,
+        counters: Counters,
+        *,
+        wandb: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        self.folder, self.parts, self.counters = folder, parts, counters
+        self.settings = parts.settings
+        self.num_epochs = self.settings.length.epochs
+        self.best = best_epoch(folder)
+        self.boundary = self._snapshot()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.evaluation_envs: Backend | None = None
+        self.metrics = MetricsLog(folder, self.settings, wandb=wandb)
+        self.display = TrainingDisplay(
+            total_steps=self.num_epochs * self.settings.rollout.samples_per_epoch,
+            done_steps=counters.total_steps,
+            quiet=quiet,
+        )
+
+    @classmethod
+    def start(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
+        """Begin at epoch 0."""
+        parts.collector.start(parts.settings.seed)
+        return cls(folder, parts, Counters(), **options)
+
+    @classmethod
+    def resume(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
+        """Go on from the last checkpoint, bit for bit."""
+        remove_leftovers(folder)
+        if not saved_epochs(folder):
+            # Killed before its first checkpoint: the beginning is the last thing that was whole.
+            forget_after(folder, 0)
+            return cls.start(folder, parts, **options)
+        checkpoint = load_checkpoint(folder)
+        try:
+            counters = Counters(**checkpoint.counters)
+            parts.learner.restore(checkpoint.parts["learner"])
+            parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["world"])
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
+                "it was made by another version or for other settings."
+            ) from error
+        forget_after(folder, counters.epoch)
+        return cls(folder, parts, counters, **options)
+
+    @property
+    def finished(self) -> bool:
+        return self.counters.epoch >= self.num_epochs
+
+    def close(self) -> None:
+        """Let go of files and envs."""
+        self.display.close()
+        self.metrics.close()
+        if self.evaluation_envs is not None:
+            self.evaluation_envs.close()
+        self.folder.release()
+
+    # -- during an epoch ------------------------------------------------------------------------
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the seconds of a phase of this epoch."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += time.perf_counter() - begin
+
+    def ticking(self, signals: Interruptible) -> Callable[[], None]:
+        """What to do after each batch of steps: move the bar, listen for signals."""
+        rows = self.settings.rollout.num_envs
+
+        def tick() -> None:
+            self.display.advance(rows)
+            signals.check()
+
+        return tick
+
+    def evaluate_if_due(self) -> dict[str, float]:
+        """Judge the policy at its interval and at the end; empty otherwise."""
+        plan = self.settings.evaluation
+        epoch = self.counters.epoch + 1
+        if not plan.eval_interval or (epoch % plan.eval_interval and epoch < self.num_epochs):
+            return {}
+        if self.evaluation_envs is None:
+            num_envs = min(plan.eval_episodes, MAX_EVALUATION_ENVS)
+            backend = self.settings.machine.backend
+            self.evaluation_envs = make_backend(backend, self.parts.make_world, num_envs)
+        policy = self.parts.learner.policy
+
+        def act(batch: StepBatch) -> IntArray:
+            return policy.best(batch.observation, batch.mask)
+
+        found = evaluate(self.evaluation_envs, act, plan.eval_episodes, plan.eval_seed).summary()
+        found["avg_reward"] = found.pop("mean")
+        return {f"eval/{name}": value for name, value in found.items()}
+
+    # -- after an epoch -------------------------------------------------------------------------
+
+    def record(self, episodes: Episodes, report: Mapping[str, float]) -> None:
+        """Write the epoch's metrics and note a record."""
+        counters, samples = self.counters, self.settings.rollout.samples_per_epoch
+        spent = sum(self.seconds.values())
+        counters.epoch += 1
+        counters.total_steps += samples
+        counters.total_episodes += len(episodes.returns)
+        counters.wall_seconds += spent
+        metrics = {
+            "epoch": counters.epoch,
+            "total_steps": counters.total_steps,
+            "total_episodes": counters.total_episodes,
+            **episodes.means(),
+            **report,
+            "samples_per_second": samples / spent,
+            "wall_seconds": counters.wall_seconds,
+            **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
+        }
+        self.seconds.clear()
+        self.metrics.write(metrics)
+        if counters.epoch % self.settings.saving.log_interval == 0 or self.finished:
+            self.display.epoch(counters.epoch, self.num_epochs, metrics)
+        score = report.get("eval/avg_reward")
+        if score is not None and (self.best is None or score > self.best[1]):
+            self.best = (counters.epoch, score)
+
+    def save_if_due(self) -> None:
+        """Save at the interval, at the end, and whenever an evaluation set a record."""
+        with self.timed("save"):
+            self.boundary = self._snapshot()
+            epoch, saving = self.counters.epoch, self.settings.saving
+            is_best = self.best is not None and self.best[0] == epoch
+            if not (epoch % saving.save_interval == 0 or self.finished or is_best):
+                return
+            save_checkpoint(self.folder, self.boundary)
+            if self.best is not None and is_best:
+                mark_best(self.folder, *self.best)
+            prune(self.folder, saving.keep_last)
+
+    def save_boundary(self) -> None:
+        """Save the end of the last whole epoch, for a run that stops in the middle of one."""
+        if self.boundary.epoch and self.boundary.epoch not in saved_epochs(self.folder):
+            save_checkpoint(self.folder, self.boundary)
+        self.display.say(
+            f"stopped after epoch {self.boundary.epoch}/{self.num_epochs}; "
+            f"continue with: hundredfold train --resume {self.folder.path}"
+        )
+
+    def _snapshot(self) -> Checkpoint:
+        return Checkpoint(
+            epoch=self.counters.epoch,
+            counters=asdict(self.counters),
+            spec=self.parts.backend.spec,
+            parts={
+                "learner": self.parts.learner.state(),
+                "collector": self.parts.collector.state(),
+                "world": self.parts.backend.state(),
+            },
+        )

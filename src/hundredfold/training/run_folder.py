@@ -1,0 +1,130 @@
+"""A run is a folder. This page knows what lies where, and that one process at a time writes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.settings.load import read_toml, to_toml, updated
+from hundredfold.settings.presets import starting_point
+from hundredfold.settings.run import RunSettings
+
+PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
+
+
+class RunFolder:
+    """Paths and small files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock: IO[str] | None = None
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / "settings.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def best_file(self) -> Path:
+        return self.checkpoints / "best.json"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    @classmethod
+    def create(cls, settings: RunSettings, save_dir: Path, name: str | None) -> RunFolder:
+        """A new folder with the run's settings; refuses to write over another run."""
+        path = save_dir / name if name else _free_name(save_dir, settings)
+        if path.exists():
+            raise SettingsError(
+                f"the run folder {path} exists already; choose another --name, "
+                f"or continue that run with --resume {path}."
+            )
+        try:
+            path.mkdir(parents=True)
+            folder = cls(path)
+            folder.checkpoints.mkdir()
+            folder.claim()
+            write_atomically(folder.settings_file, to_toml(settings))
+            write_atomically(path / "versions.json", json.dumps(versions(), indent=2) + "\n")
+        except OSError as error:
+            raise SettingsError(
+                f"cannot write a run folder at {path}: {error.strerror}; choose another --save-dir."
+            ) from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run."""
+        folder = cls(path)
+        if not folder.settings_file.is_file():
+            what = "there is no such folder" if not path.exists() else "it has no settings.toml"
+            raise CheckpointError(
+                f"{path} is not a run folder: {what}. `ls runs` lists runs made here."
+            )
+        return folder
+
+    def settings(self) -> RunSettings:
+        """What the run was started with."""
+        table = read_toml(self.settings_file)
+        world = table.get("world")
+        if not isinstance(world, str):
+            raise CheckpointError(f"{self.settings_file} names no world; it is not of a run.")
+        return updated(starting_point(world), table, str(self.settings_file))
+
+    def claim(self) -> None:
+        """Make sure no other process writes here; the system lets go when this one ends."""
+        self.lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointError(
+                f"{self.path} is being written by another process; wait for it or stop it."
+            ) from error
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write all of a file or nothing: a temporary name, the disk, then the real name."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def versions() -> dict[str, Any]:
+    """What this run was made with."""
+    found = {name: metadata.version(name) for name in PACKAGES}
+    return {"python": sys.version.split()[0], "platform": platform.platform(), **found}
+
+
+def _free_name(save_dir: Path, settings: RunSettings) -> Path:
+    """<world>-<time>-<seed>, with a number behind it should two runs start in one second."""
+    world = settings.world.replace("/", "-").replace(":", "-")
+    stem = f"{world}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}-{settings.seed}"
+    path, number = save_dir / stem, 2
+    while path.exists():
+        path, number = save_dir / f"{stem}-{number}", number + 1
+    return path

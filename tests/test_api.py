@@ -1,0 +1,110 @@
+"""hundredfold from Python: train, load, act, evaluate."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+import hundredfold
+from hundredfold.core.errors import CheckpointError, SettingsError, ShapeError
+
+QUICK = {"num_envs": 4, "num_steps": 16, "epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def corridor_run(tmp_path_factory):
+    return hundredfold.train("corridor", save_dir=tmp_path_factory.mktemp("runs"), steps=20_000)
+
+
+def test_a_trained_policy_acts_on_one_observation_and_on_many(corridor_run):
+    policy = hundredfold.load(corridor_run.path)
+    mask = [True, True, True]
+    assert policy.act({"cell": [3]}, mask) == 1
+    assert isinstance(policy.act({"cell": [3]}, mask), int)
+    cells = np.arange(6)[:, None]
+    assert policy.act({"cell": cells}, np.ones((6, 3), bool)).tolist() == [1] * 6
+    assert policy.act([2], mask) == 1
+
+
+def test_a_forbidden_action_is_never_the_answer(corridor_run):
+    policy = hundredfold.load(corridor_run.path)
+    for deterministic in (True, False):
+        for _ in range(20):
+            assert policy.act([3], [True, False, False], deterministic=deterministic) == 0
+
+
+def test_act_without_a_mask_on_a_masked_world_warns(corridor_run):
+    policy = hundredfold.load(corridor_run.path)
+    with pytest.warns(UserWarning, match="has masks, but act"):
+        policy.act([3])
+
+
+def test_wrong_observations_are_refused(corridor_run):
+    policy = hundredfold.load(corridor_run.path)
+    with pytest.raises(ShapeError, match=r"'cell' has shape \(2, 2\); expected \(1,\)"):
+        policy.act([[1, 2], [3, 4]])
+    with pytest.raises(ShapeError, match=r"lacks 'cell'"):
+        policy.act({"place": [1]})
+    with pytest.raises(ShapeError, match=r"expected 3 bools"):
+        policy.act([1], [True, False])
+
+
+def test_the_run_tells_its_metrics_and_gives_its_policy(corridor_run):
+    assert corridor_run.finished
+    assert corridor_run.metrics[-1]["total_steps"] >= 20_000
+    assert corridor_run.policy("last").epoch == corridor_run.metrics[-1]["epoch"]
+
+
+def test_evaluation_of_a_solved_corridor_is_exact_and_repeats(corridor_run):
+    one = hundredfold.evaluate(corridor_run.path, episodes=60)
+    again = hundredfold.evaluate(corridor_run.path, episodes=60, backend="serial")
+    assert one.returns.tolist() == again.returns.tolist()
+    assert np.allclose(one.returns, 1 - 0.1 * one.lengths)
+    assert one.info["reached_exit"].all()
+    assert set(np.round(one.returns, 6)) <= {0.4, 0.5, 0.6}
+
+
+def test_a_rule_needs_no_run_and_is_worse(corridor_run):
+    learned = hundredfold.evaluate(corridor_run.path, episodes=60).summary()
+    rule = hundredfold.evaluate("corridor", policy="random", episodes=60).summary()
+    assert rule["ci_high"] < learned["ci_low"]
+
+
+def test_evaluating_leaves_training_untouched(tmp_path):
+    settings = {"num_envs": 4, "num_steps": 16, "epochs": 4, "save_dir": tmp_path}
+    often = hundredfold.train("corridor", name="often", eval_interval=1, **settings)
+    never = hundredfold.train("corridor", name="never", eval_interval=0, **settings)
+    for one, other in zip(often.metrics, never.metrics, strict=True):
+        assert one["policy_loss"] == other["policy_loss"]
+        assert one["total_episodes"] == other["total_episodes"]
+
+
+def test_a_function_that_makes_an_env_is_a_world(tmp_path):
+    def make_env():
+        return gymnasium.make("CartPole-v1")
+
+    run = hundredfold.train(make_env, save_dir=tmp_path, name="mine", **QUICK)
+    assert hundredfold.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)
+    found = hundredfold.evaluate(run.path, episodes=3, make_env=make_env)
+    assert len(found.returns) == 3
+    with pytest.raises(SettingsError, match=r"trained on a Python function .*make_env"):
+        hundredfold.evaluate(run.path, episodes=3)
+    assert hundredfold.train(make_env, resume=run.path).finished
+
+
+def test_train_without_a_world_or_run_says_what_it_needs():
+    with pytest.raises(SettingsError, match="needs a world, or resume"):
+        hundredfold.train()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"not a run folder: it has no settings\.toml"):
+        hundredfold.load(tmp_path)
+
+
+def test_device_cuda_without_one_falls_back_with_a_warning(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here, so nothing falls back")
+    with pytest.warns(UserWarning, match="no CUDA device"):
+        hundredfold.train("corridor", save_dir=tmp_path, device="cuda", **QUICK)

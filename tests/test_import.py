@@ -1,0 +1,25 @@
+"""`import hundredfold` is light and logs in nowhere."""
+
+from running import run_python
+
+HEAVY = ("torch", "ray", "tensorboard", "numba", "wandb", "stable_baselines3", "plotly", "rich")
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    done = run_python(
+        f"import sys, hundredfold; print([m for m in {HEAVY!r} if m in sys.modules])", expect=0
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    done = run_python(
+        "import hundredfold as h; print([n for n in h.__all__ if not getattr(h, n)])",
+        expect=0,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    done = run_python("import hundredfold; hundredfold.nonsense", expect=1)
+    assert "has no attribute 'nonsense'" in done.stderr

@@ -1,0 +1,213 @@
+"""A killed run goes on as if nothing had happened."""
+
+import os
+import signal
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import hundredfold
+from hundredfold.core.errors import CheckpointError, SettingsError
+from running import metrics_of, run_python, state_of
+
+SMALL = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4}
+
+KILLED_RUN = """
+import os, signal, hundredfold
+from hundredfold.training import run as books
+
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+
+save = books.save_checkpoint
+def save_then_die(folder, checkpoint):
+    path = save(folder, checkpoint)
+    if {moment!r} == "after saving" and checkpoint.epoch == 3: die()
+    return path
+books.save_checkpoint = save_then_die
+
+record = books.Run.record
+def record_then_die(self, *args):
+    record(self, *args)
+    if {moment!r} == "two epochs later" and self.counters.epoch == 5: die()
+books.Run.record = record_then_die
+
+hundredfold.train({world!r}, save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
+"""
+
+
+def assert_same_run(one, other):
+    assert metrics_of(one) == metrics_of(other)
+    left, right = state_of(one), state_of(other)
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        assert_array_equal(array, right[name], err_msg=name)
+
+
+@pytest.mark.parametrize("moment", ["after saving", "two epochs later"])
+@pytest.mark.parametrize("backend", ["in_process", "serial"])
+def test_a_run_killed_after_epoch_three_and_resumed_equals_the_undisturbed_one(
+    tmp_path, backend, moment
+):
+    settings = {**SMALL, "backend": backend, "save_interval": 3}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    code = KILLED_RUN.format(
+        world="corridor", save_dir=str(tmp_path), settings=settings, moment=moment
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    resumed = hundredfold.train(resume=tmp_path / "killed")
+    assert resumed.finished
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_a_run_may_be_resumed_on_another_backend(tmp_path):
+    settings = {**SMALL, "save_interval": 3}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    code = KILLED_RUN.format(
+        world="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    resumed = hundredfold.train(resume=tmp_path / "killed", backend="serial")
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_epochs_that_are_learned_from_together_survive_a_kill_between_them(tmp_path):
+    settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2}
+    whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
+    code = KILLED_RUN.format(
+        world="cartpole", save_dir=str(tmp_path), settings=settings, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    resumed = hundredfold.train(resume=tmp_path / "killed")
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+    settings = {**SMALL, "save_interval": 6, "eval_interval": 0}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    code = KILLED_RUN.format(
+        world="corridor", save_dir=str(tmp_path), settings=settings, moment="two epochs later"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    resumed = hundredfold.train(resume=tmp_path / "killed")
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exact(tmp_path):
+    settings = {**SMALL, "save_interval": 3, "normalise_observations": True}
+    code = KILLED_RUN.format(
+        world="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    before = state_of(tmp_path / "killed")
+
+    from hundredfold.training.build import build
+    from hundredfold.training.run import Run
+    from hundredfold.training.run_folder import RunFolder
+
+    folder = RunFolder.open(tmp_path / "killed")
+    folder.claim()
+    parts = build(folder.settings())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = Run.resume(folder, parts, quiet=True)
+    told = [str(w.message) for w in caught if "cannot be continued" in str(w.message)]
+    assert len(told) == 1
+    after = {
+        f"{part}/{name}": array
+        for part, arrays in run.boundary.parts.items()
+        for name, array in arrays.items()
+    }
+    learned = [name for name in before if name.startswith("learner/")]
+    assert any("optimiser" in name for name in learned)
+    assert any("inputs.mean" in name for name in learned)
+    for name in [*learned, "collector/choices_made", "world/env_keys"]:
+        assert_array_equal(after[name], before[name], err_msg=name)
+    assert_array_equal(after["world/episodes"], before["world/episodes"] + 1)
+    assert parts.collector.waiting.truncated.all()
+    assert not parts.collector.waiting.terminated.any()
+    run.close()
+    parts.close()
+    assert hundredfold.train(resume=tmp_path / "killed").finished
+
+
+def test_equal_settings_give_equal_runs_on_both_backends(tmp_path):
+    runs = [
+        hundredfold.train("corridor", save_dir=tmp_path, name=name, backend=backend, **SMALL)
+        for name, backend in (("a", "in_process"), ("b", "in_process"), ("c", "serial"))
+    ]
+    assert_same_run(runs[0].path, runs[1].path)
+    assert_same_run(runs[0].path, runs[2].path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_of_an_epoch_saves_and_the_rest_is_exact(tmp_path, number):
+    code = f"""
+import os, sys
+from hundredfold import cli
+from hundredfold.experience import collect
+follow = collect.Collector._follow_episodes
+steps = 0
+def interrupted(self, *args):
+    global steps
+    steps += 1
+    if steps == 4 * 16 + 5: os.kill(os.getpid(), {int(number)})
+    follow(self, *args)
+collect.Collector._follow_episodes = interrupted
+sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+    "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
+    "--name", "stopped"]))
+"""
+    done = run_python(code, expect=130)
+    assert "stopped after epoch 4/6" in done.stderr
+    assert "--resume" in done.stderr
+    settings = {**SMALL, "eval_interval": 0, "save_interval": 100}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    resumed = hundredfold.train(resume=tmp_path / "stopped")
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+    run = hundredfold.train("corridor", save_dir=tmp_path, name="done", **SMALL)
+    before = state_of(run.path)
+    again = hundredfold.train(resume=run.path)
+    assert again.finished
+    assert all(np.array_equal(array, before[name]) for name, array in state_of(run.path).items())
+
+
+@pytest.mark.parametrize("change", [{"learning_rate": 0.5}, {"num_envs": 8}, {"epochs": 99}])
+def test_what_a_run_depends_on_cannot_change_when_it_is_resumed(tmp_path, change):
+    run = hundredfold.train("corridor", save_dir=tmp_path, name="done", **SMALL)
+    with pytest.raises(SettingsError, match=f"{next(iter(change))} cannot change"):
+        hundredfold.train(resume=run.path, **change)
+
+
+def test_a_missing_run_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere is not a run folder: there is no such"):
+        hundredfold.train(resume=tmp_path / "nowhere")
+
+
+def test_two_processes_do_not_write_one_run(tmp_path):
+    run = hundredfold.train("corridor", save_dir=tmp_path, name="busy", **SMALL)
+    code = f"""
+import fcntl, pathlib, sys, time
+lock = open({str(run.path / ".lock")!r}, "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    import subprocess
+    import sys
+
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(CheckpointError, match="being written by another process"):
+            hundredfold.train(resume=run.path)
+    finally:
+        other.communicate()
+    assert os.path.exists(run.path)
+    assert hundredfold.train(resume=run.path).finished
