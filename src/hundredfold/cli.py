@@ -35,7 +35,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "report": Command("hundredfold.commands.report", "report RUN", "draw the page of a run again"),
     "worlds": Command("hundredfold.commands.worlds", "worlds", "list what can be trained on"),
-    "bench": Command("hundredfold.commands.bench", "bench train", "measure, beside the peers"),
+    "bench": Command("hundredfold.commands.bench", "bench NAME", "measure, beside the peers"),
     "doctor": Command("hundredfold.commands.doctor", "doctor", "what this machine offers"),
 }
 

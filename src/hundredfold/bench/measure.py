@@ -47,20 +47,22 @@ def rates_in_turns(
     return {name: spread_of(found) for name, found in rates.items()}
 
 
-def rate_rows(
-    rates: Mapping[str, Spread], unit: str = "steps_per_second", **common: Any
-) -> list[dict[str, Any]]:
+def rate_rows(rates: Mapping[str, Spread], **common: Any) -> list[dict[str, Any]]:
     """Rows for a table or JSON, each with its ratio to ours."""
-    ours = rates[OURS].median if OURS in rates else None
+    ours = rates[OURS].median
     return [
-        {
-            "system": name,
-            **common,
-            unit: found.median,
-            "low": found.low,
-            "high": found.high,
-            "repeats": found.repeats,
-            "ratio_to_ours": found.median / ours if ours else None,
-        }
+        rates_row(name, found, **common) | {"ratio_to_ours": found.median / ours}
         for name, found in rates.items()
     ]
+
+
+def rates_row(system: str, found: Spread, **common: Any) -> dict[str, Any]:
+    """One system's rate with its spread."""
+    return {
+        "system": system,
+        **common,
+        "steps_per_second": found.median,
+        "low": found.low,
+        "high": found.high,
+        "repeats": found.repeats,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -20,6 +20,20 @@ class BenchTrain:
     """Measurements of each system; the table shows their median, lowest and highest."""
     activation: Literal["relu", "silu", "tanh"] = "relu"
     """Activation of both systems' networks; tanh is Stable-Baselines3's own default."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchWorld:
+    """Steps per second of a world against the number of envs; no network involved."""
+
+    world: Annotated[str, tyro.conf.Positional] = "cartpole"
+    """A world's name or a Gymnasium id."""
+    num_envs: tuple[int, ...] = (1, 16, 100, 256, 1024)
+    """Sizes of the batch."""
+    repeats: int = 5
+    """Measurements of each; the table shows their median, lowest and highest."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -50,6 +64,22 @@ def _train(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _world(arguments: Sequence[str]) -> int:
+    asked = tyro.cli(BenchWorld, args=list(arguments), prog="hundredfold bench world")
+    if asked.repeats < 1 or min(asked.num_envs, default=0) < 1:
+        raise SettingsError(
+            f"repeats ({asked.repeats}) and num_envs {asked.num_envs} must be at least 1."
+        )
+    from hundredfold.bench.world import bench_world
+
+    rows = bench_world(asked.world, asked.num_envs, asked.repeats, tick=note)
+    command = ["bench", "world", *arguments]
+    title = f"{asked.world}: steps per second; efficiency is against num_envs times one env of ours"
+    print_rows(rows, command=command, as_json=asked.json, title=title)
+    return 0
+
+
 BENCHES: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (_train, "training speed of PPO, beside Stable-Baselines3"),
+    "world": (_world, "stepping speed of a world against the number of envs"),
 }

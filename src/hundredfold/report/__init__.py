@@ -1,0 +1,1 @@
+"""Draw what was measured, from run folders alone."""

@@ -109,7 +109,7 @@ def best_epoch(folder: RunFolder) -> tuple[int, float] | None:
     if not folder.best_file.exists():
         return None
     try:
-        table = json.loads(folder.best_file.read_text())
+        table = json.loads(folder.best_file.read_bytes())
         return int(table["epoch"]), float(table["score"])
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(folder.checkpoints, folder.best_file.name) from error

@@ -126,7 +126,7 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
     """All epochs written so far; a last line that was cut off is left out."""
     rows = []
     try:
-        lines = folder.metrics_file.read_text().splitlines()
+        lines = folder.metrics_file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
     for number, line in enumerate(lines):

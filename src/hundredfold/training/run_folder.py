@@ -107,11 +107,14 @@ class RunFolder:
 def write_atomically(path: Path, text: str) -> None:
     """Write all of a file or nothing: a temporary name, the disk, then the real name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, Any]:

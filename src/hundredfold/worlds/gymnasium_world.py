@@ -85,11 +85,11 @@ class GymnasiumWorld(BatchWorld):
         moves = self.actions.for_envs(actions)
         reward, terminated, truncated = out.reward, out.terminated, out.truncated
         for row, env in enumerate(self.envs):
+            self.steps[row] += 1
             try:
                 seen, reward[row], over, cut, info = env.step(moves[row])
             except Exception as error:
                 raise self._failed(row, "step()", error) from error
-            self.steps[row] += 1
             terminated[row], truncated[row] = over, cut
             if over or cut:
                 self._write(row, seen, out.final_observation)
@@ -132,11 +132,11 @@ class GymnasiumWorld(BatchWorld):
     def _begin(self, row: int) -> None:
         """Reset one env with the seed of its current episode and write what it shows."""
         key = streams.spawn(self.env_keys[row], self.episodes[row])
+        self.steps[row] = 0
         try:
             seen, info = self.envs[row].reset(seed=int(key >> np.uint64(33)))
         except Exception as error:
             raise self._failed(row, "reset()", error) from error
-        self.steps[row] = 0
         self.infos[row] = info
         self._write(row, seen, self.out.observation)
         if self.mask_source is not None:

@@ -1,0 +1,217 @@
+"""The sections of any run, whatever its world; what has nothing to show is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import plotly.graph_objects as go
+
+from hundredfold.report.figures import (
+    HEALTH,
+    learning_curves,
+    measure_of,
+    phase_shares,
+    small_multiple,
+    stride,
+    thinned,
+    throughput,
+)
+from hundredfold.report.record import EVALUATED, RunRecord
+from hundredfold.report.sections import Cell, Section, Table
+from hundredfold.report.words import duration, interval, number, percent, plain_name
+
+MAX_TABLE_ROWS = 200
+
+# Shown elsewhere on the page, or only there to place a row.
+BOOKKEEPING = {"epoch", "total_steps", "total_episodes", "wall_seconds", "samples_per_second"}
+
+
+def run_sections(record: RunRecord) -> list[Section]:
+    """All of them, in the order of the page; learning always comes first."""
+    made = (
+        _learning(record),
+        _evaluations(record),
+        _episodes(record),
+        _health(record),
+        _further(record),
+        _times(record),
+        _settings(record),
+        _versions(record),
+    )
+    return [section for section in made if section is not None]
+
+
+def _learning(record: RunRecord) -> Section:
+    if not record.epochs:
+        return Section("Learning", "No epoch has been finished yet, so there is nothing to draw.")
+    if "avg_reward" not in record.keys and not record.evaluations:
+        return Section("Learning", "No episode has ended yet, so there is no return to draw.")
+    judged = (
+        "evaluated return with its 95 % interval"
+        if record.evaluations
+        else "the policy was never evaluated"
+    )
+    said = f"Return of training episodes, averaged per epoch; {judged}."
+    if not record.finished:
+        said += " The run has not reached its end; --resume continues it."
+    every = stride(len(record.epochs))
+    if every > 1:
+        said += f" Curves show one epoch in {every}."
+    return Section("Learning", said, [learning_curves(record)])
+
+
+def _evaluations(record: RunRecord) -> Section | None:
+    if not record.evaluations:
+        return None
+    best = record.best
+    rows = thinned(record.evaluations, MAX_TABLE_ROWS)
+    if best is not None and best not in rows and best in record.evaluations:
+        rows = sorted([*rows, best], key=lambda row: row["epoch"] or 0)
+    left_out = len(record.evaluations) - len(rows)
+    told = {EVALUATED, "eval/ci_low", "eval/ci_high"}
+    further = [key for key in record.keys if key.startswith("eval/") and key not in told]
+    lines: list[list[Cell]] = [
+        [
+            row["epoch"],
+            row["total_steps"],
+            duration(row.get("wall_seconds")),
+            row[EVALUATED],
+            interval(row.get("eval/ci_low"), row.get("eval/ci_high")),
+            *(row.get(key) for key in further),
+        ]
+        for row in rows
+    ]
+    columns = ["epoch", "steps", "wall-clock", "return", "95 % interval"]
+    return Section(
+        "Evaluations",
+        "Whole episodes on envs of their own, always the same ones, with the policy's best actions."
+        + (f" {number(left_out)} rows are left out for length." if left_out else ""),
+        [
+            Table(
+                columns=[*columns, *(_column_name(key) for key in further)],
+                rows=lines,
+                marked=rows.index(best) if best in rows else None,
+            )
+        ],
+    )
+
+
+def _episodes(record: RunRecord) -> Section | None:
+    keys = [key for key in record.keys if key.startswith("avg_") and key != "avg_reward"]
+    if not keys:
+        return None
+    return Section(
+        "Episodes",
+        "Averages over the episodes that ended in an epoch (lines) and over evaluations (points).",
+        [small_multiple(record, measure_of(key)) for key in keys],
+        columns=3,
+    )
+
+
+def _health(record: RunRecord) -> Section | None:
+    present = [measure for measure in HEALTH if measure.key in record.keys]
+    if not present:
+        return None
+    return Section(
+        "Learning health",
+        "What the learner reported, averaged over each update.",
+        [small_multiple(record, measure) for measure in present],
+        columns=3,
+    )
+
+
+def _further(record: RunRecord) -> Section | None:
+    """Metrics this page knows nothing about: drawn if they move, named if they stand still."""
+    known = BOOKKEEPING | {measure.key for measure in HEALTH}
+    keys = [
+        key
+        for key in record.keys
+        if key not in known and not key.startswith(("avg_", "eval/", "time/"))
+    ]
+    if not keys:
+        return None
+    still = {key: record.last(key) for key in keys if _stands_still(record, key)}
+    moving = [small_multiple(record, measure_of(key)) for key in keys if key not in still]
+    said = ", ".join(f"{key} {number(value)}" for key, value in still.items())
+    return Section(
+        "Further measures",
+        "What else the run wrote down."
+        + (f" The same in every epoch, so not drawn: {said}." if still else ""),
+        moving,
+        columns=3,
+    )
+
+
+def _times(record: RunRecord) -> Section | None:
+    phases = record.phases()
+    contents: list[go.Figure | Table] = []
+    if phases:
+        total = sum(phases.values())
+        rows = [
+            [
+                name,
+                duration(spent),
+                percent(spent / total if total else None),
+                duration(spent / len(record.epochs)),
+            ]
+            for name, spent in {**phases, "all": total}.items()
+        ]
+        columns = ["phase", "total", "share", "per epoch"]
+        contents += [phase_shares(record), Table(columns=columns, rows=rows, title="Totals")]
+    if "samples_per_second" in record.keys:
+        contents.append(throughput(record))
+    if not contents:
+        return None
+    return Section("Where the time went", "Wall-clock time of each phase.", contents, columns=2)
+
+
+def _settings(record: RunRecord) -> Section:
+    return Section(
+        "Settings",
+        "Everything the run was started with, as in settings.toml.",
+        [
+            Table(columns=["setting", "value"], rows=rows, title=name)
+            for name, rows in _groups("", record.settings)
+            if rows
+        ],
+        columns=3,
+        folded=True,
+    )
+
+
+def _versions(record: RunRecord) -> Section:
+    rows = [[name, str(version)] for name, version in record.versions.items()]
+    return Section(
+        "Versions",
+        "What the run was made with." if rows else "The run folder has no versions.json.",
+        [Table(columns=["part", "version"], rows=rows)] if rows else [],
+        folded=bool(rows),
+    )
+
+
+def _groups(name: str, table: dict[str, Any]) -> Iterator[tuple[str, list[list[Cell]]]]:
+    """The settings' own values first, then those of each table within."""
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    yield name or "run", [[key, _plain(value)] for key, value in table.items() if key not in inner]
+    for key, value in inner.items():
+        yield from _groups(f"{name}.{key}" if name else key, value)
+
+
+def _plain(value: Any) -> str:
+    """A setting's value as its file spells it, without brackets and quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(_plain(part) for part in value)
+    return str(value)
+
+
+def _column_name(key: str) -> str:
+    name, unit = plain_name(key.removeprefix("eval/"))
+    return f"{name.lower()} ({unit})" if unit and unit not in name.lower() else name.lower()
+
+
+def _stands_still(record: RunRecord, key: str) -> bool:
+    values = {row[key] for row in record.epochs if key in row}
+    return len(values) == 1

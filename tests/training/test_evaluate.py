@@ -1,0 +1,95 @@
+"""Evaluation counts whole episodes, as many from each env, and repeats."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from hundredfold.backends import make_backend
+from hundredfold.training.evaluate import (
+    bootstrap_interval,
+    evaluate,
+    random_actor,
+    standard_error,
+)
+from hundredfold.worlds.corridor import RIGHT, Corridor
+
+
+def walk_right(batch):
+    return np.full(len(batch), RIGHT)
+
+
+def wander_or_walk(batch):
+    """Odd envs wait two steps out of three, so their episodes are long."""
+    wander_or_walk.steps += 1
+    lazy = (batch.env_ids % 2 == 1) & (wander_or_walk.steps % 3 != 0)
+    return np.where(lazy, 2, RIGHT)
+
+
+def test_returns_are_those_of_the_walk():
+    found = evaluate(make_backend("in_process", Corridor, 8), walk_right, 24, seed=1)
+    assert len(found.returns) == 24
+    assert_allclose(found.returns, 1 - 0.1 * found.lengths)
+    assert found.info["reached_exit"].all()
+
+
+def test_slow_envs_count_as_much_as_fast_ones():
+    wander_or_walk.steps = 0
+    found = evaluate(make_backend("in_process", Corridor, 4), wander_or_walk, 12, seed=1)
+    lengths = found.lengths.reshape(4, 3)
+    assert lengths[[1, 3]].min() > lengths[[0, 2]].max()
+
+
+def test_the_same_seed_plays_the_same_episodes_on_every_backend():
+    def played(name, seed):
+        envs = make_backend(name, Corridor, 5)
+        return evaluate(envs, random_actor(envs.spec, 0), 13, seed).returns
+
+    one = played("in_process", 7)
+    assert_array_equal(one, played("serial", 7))
+    assert_array_equal(one, played("in_process", 7))
+    assert not np.array_equal(one, played("in_process", 8))
+
+
+def test_progress_is_told_and_reaches_the_end():
+    heard = []
+    evaluate(make_backend("in_process", Corridor, 3), walk_right, 9, seed=0, tick=heard.append)
+    assert heard[-1] == 9
+    assert heard == sorted(heard)
+
+
+def test_a_random_actor_takes_every_allowed_action_and_no_other():
+    envs = make_backend("in_process", Corridor, 64)
+    act = random_actor(envs.spec, 3)
+    envs.reset(0)
+    counts = np.zeros(3)
+    at_the_wall = np.zeros(3)
+    for _ in range(200):
+        batch = envs.recv()
+        wall = batch.observation["cell"][:, 0] == 0
+        actions = act(batch)
+        counts += np.bincount(actions[~wall], minlength=3)
+        at_the_wall += np.bincount(actions[wall], minlength=3)
+        envs.send(actions)
+    assert_allclose(counts / counts.sum(), 1 / 3, atol=0.02)
+    assert at_the_wall[0] == 0
+    assert_allclose(at_the_wall[1:] / at_the_wall.sum(), 1 / 2, atol=0.03)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    draw = np.random.default_rng(5)
+    hits = 0
+    for _ in range(200):
+        low, high = bootstrap_interval(draw.normal(3.0, 2.0, 100))
+        hits += low <= 3.0 <= high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_a_single_value_has_no_error_to_speak_of():
+    assert standard_error(np.array([4.0])) == 0.0
+    assert bootstrap_interval(np.array([4.0])) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize("episodes", [1, 3, 4, 5])
+def test_exactly_as_many_episodes_as_asked_for(episodes):
+    found = evaluate(make_backend("in_process", Corridor, 4), walk_right, episodes, seed=0)
+    assert len(found.returns) == len(found.lengths) == episodes

@@ -1,0 +1,92 @@
+"""Metrics: a line per epoch, TensorBoard beside it, W&B on request."""
+
+import json
+import math
+
+import pytest
+
+import hundredfold
+from hundredfold.core.errors import CheckpointError
+from hundredfold.settings.presets import starting_point
+from hundredfold.training.metrics import MetricsLog, forget_after, read_metrics
+from hundredfold.training.run_folder import RunFolder
+from running import run_python
+
+QUICK = {"num_envs": 4, "num_steps": 16, "epochs": 3, "eval_interval": 2}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def test_a_number_that_is_not_finite_becomes_null(folder):
+    log = MetricsLog(folder, starting_point("corridor"))
+    log.write({"epoch": 1, "total_steps": 10, "loss": math.nan, "bound": math.inf, "fine": 0.5})
+    log.close()
+    (row,) = read_metrics(folder)
+    assert row == {"epoch": 1, "total_steps": 10, "loss": None, "bound": None, "fine": 0.5}
+
+
+def test_a_line_that_was_cut_off_is_left_out_and_a_broken_one_is_named(folder):
+    folder.metrics_file.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
+    assert [row["epoch"] for row in read_metrics(folder)] == [1, 2]
+    forget_after(folder, 1)
+    assert folder.metrics_file.read_text() == '{"epoch": 1}\n'
+    folder.metrics_file.write_text('{"epoch": 1}\nnonsense\n{"epoch": 3}\n')
+    with pytest.raises(CheckpointError, match="line 2 of"):
+        read_metrics(folder)
+
+
+def test_a_run_reports_what_the_docs_promise(tmp_path):
+    run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
+    always = {"epoch", "total_steps", "total_episodes", "policy_loss", "value_loss", "entropy"}
+    always |= {"approx_kl", "clip_fraction", "explained_variance", "samples_per_second"}
+    always |= {"wall_seconds", "time/collect", "time/update"}
+    for row in run.metrics:
+        assert always <= row.keys()
+    judged = [row["epoch"] for row in run.metrics if "eval/avg_reward" in row]
+    assert judged == [2, 3]
+    assert [row["total_steps"] for row in run.metrics] == [64, 128, 192]
+
+
+def test_tensorboard_hears_the_same_numbers(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
+    events = EventAccumulator(str(run.path)).Reload()
+    heard = [(event.step, event.value) for event in events.Scalars("policy_loss")]
+    told = [(row["total_steps"], row["policy_loss"]) for row in run.metrics]
+    assert [step for step, _ in heard] == [step for step, _ in told]
+    assert [value for _, value in heard] == pytest.approx([value for _, value in told])
+
+
+def test_wandb_keeps_its_files_in_the_run_folder_when_there_is_no_network(tmp_path):
+    pytest.importorskip("wandb", reason="the extra [wandb] is missing")
+    code = f"""
+import hundredfold
+hundredfold.train("corridor", save_dir={str(tmp_path)!r}, name="tracked", wandb=True, **{QUICK!r})
+"""
+    run_python(code, expect=0, env={"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+    kept = list((tmp_path / "tracked" / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(kept) == 1
+    assert kept[0].stat().st_size > 0
+
+
+def test_asking_for_wandb_without_the_extra_says_how_to_get_it(tmp_path):
+    code = f"""
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "wandb" else find(name, *rest)
+from hundredfold import cli
+sys.exit(cli.main(["train", "corridor", "--wandb", "--save-dir", {str(tmp_path)!r}]))
+"""
+    done = run_python(code, expect=1)
+    assert "pip install 'hundredfold[wandb]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_versions_of_everything_that_matters_are_kept(tmp_path):
+    run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
+    found = json.loads((run.path / "versions.json").read_text())
+    assert {"python", "hundredfold", "numpy", "torch", "gymnasium"} <= found.keys()
