@@ -33,6 +33,9 @@ COMMANDS: dict[str, Command] = {
     "evaluate": Command(
         "hundredfold.commands.evaluate", "evaluate RUN", "judge a run's policy, or a rule"
     ),
+    "verify": Command(
+        "hundredfold.commands.verify", "verify WORLD", "check a world against recordings"
+    ),
     "report": Command("hundredfold.commands.report", "report RUN", "draw the page of a run again"),
     "worlds": Command("hundredfold.commands.worlds", "worlds", "list what can be trained on"),
     "bench": Command("hundredfold.commands.bench", "bench NAME", "measure, beside the peers"),

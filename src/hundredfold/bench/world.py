@@ -22,13 +22,14 @@ from hundredfold.worlds import settings_class, world_factory
 
 # The same game as a plain Gymnasium env.
 TWINS: Final = {"cartpole": "CartPole-v1"}
+SIZES: Final = (1, 16, 100, 256, 1024)
 STEPS_PER_REPEAT: Final = 100_000
 MAX_CALLS: Final = 4_000
 
 
 def bench_world(
     world: str,
-    num_envs: Sequence[int] = (1, 16, 100, 256, 1024),
+    num_envs: Sequence[int] = SIZES,
     repeats: int = 5,
     tick: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:

@@ -30,8 +30,10 @@ class BenchWorld:
 
     world: Annotated[str, tyro.conf.Positional] = "cartpole"
     """A world's name or a Gymnasium id."""
-    num_envs: tuple[int, ...] = (1, 16, 100, 256, 1024)
-    """Sizes of the batch."""
+    num_envs: tuple[int, ...] = ()
+    """Sizes of the batch; by default 1 to 1024, for cage2 1 to 10000."""
+    threads: tuple[int, ...] = (1, 2)
+    """Numbers of threads that share the envs, for cage2."""
     repeats: int = 5
     """Measurements of each; the table shows their median, lowest and highest."""
     json: bool = False
@@ -66,15 +68,24 @@ def _train(arguments: Sequence[str]) -> int:
 
 def _world(arguments: Sequence[str]) -> int:
     asked = tyro.cli(BenchWorld, args=list(arguments), prog="hundredfold bench world")
-    if asked.repeats < 1 or min(asked.num_envs, default=0) < 1:
+    if asked.repeats < 1 or min((*asked.num_envs, *asked.threads)) < 1:
         raise SettingsError(
-            f"repeats ({asked.repeats}) and num_envs {asked.num_envs} must be at least 1."
+            f"repeats ({asked.repeats}), num_envs {asked.num_envs} and threads {asked.threads} "
+            "must be at least 1."
         )
-    from hundredfold.bench.world import bench_world
-
-    rows = bench_world(asked.world, asked.num_envs, asked.repeats, tick=note)
     command = ["bench", "world", *arguments]
-    title = f"{asked.world}: steps per second; efficiency is against num_envs times one env of ours"
+    if asked.world == "cage2":
+        from hundredfold.bench import cage2_world
+
+        sizes = asked.num_envs or cage2_world.SIZES
+        rows = cage2_world.bench_world(sizes, asked.threads, asked.repeats)
+        title = "cage2: true state read before and after every step; peers as recorded elsewhere"
+    else:
+        from hundredfold.bench import world
+
+        sizes = asked.num_envs or world.SIZES
+        rows = world.bench_world(asked.world, sizes, asked.repeats, tick=note)
+        title = f"{asked.world}: efficiency is against num_envs times one env of ours"
     print_rows(rows, command=command, as_json=asked.json, title=title)
     return 0
 

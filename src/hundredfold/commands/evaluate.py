@@ -1,56 +1,24 @@
-"""`hundredfold evaluate RUN`: how good a policy is, in whole episodes."""
+"""`hundredfold evaluate RUN`: how good a policy is. Some worlds have a way of their own to say."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from importlib import import_module
+from pathlib import Path
 
-import tyro
-from rich.console import Console
-from rich.progress import Progress
-
-from hundredfold.api import evaluate
-from hundredfold.commands.output import print_rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluate:
-    """Judge a policy on envs of its own, away from training data and streams."""
-
-    target: Annotated[str, tyro.conf.Positional]
-    """A run folder; or, with --policy, a world or Gymnasium id."""
-    policy: str | None = None
-    """Play this rule instead of a learned policy: random."""
-    episodes: int = 100
-    """Whole episodes to play; every env plays the same number."""
-    seed: int = 9999
-    """Seed of the evaluation envs; the same seed gives the same episodes."""
-    checkpoint: str = "best"
-    """Which checkpoint of the run: best, last or the number of an epoch."""
-    backend: str = "auto"
-    """Where envs run: auto, in_process or serial."""
-    json: bool = False
-    """Print one JSON object and nothing else."""
+from hundredfold.training.run_folder import RunFolder
+from hundredfold.worlds import WORLDS, WorldEntry
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print mean, standard error and a 95 % interval of the return."""
-    asked = tyro.cli(Evaluate, args=list(arguments), prog="hundredfold evaluate")
-    console = Console(stderr=True)
-    with Progress(console=console, disable=asked.json or not console.is_terminal) as progress:
-        task = progress.add_task("episodes", total=asked.episodes)
-        found = evaluate(
-            asked.target,
-            policy=asked.policy,
-            episodes=asked.episodes,
-            seed=asked.seed,
-            checkpoint=asked.checkpoint,
-            backend=asked.backend,
-            tick=lambda done: progress.update(task, completed=done),
-        )
-    summary = found.summary()
-    row = {"policy": asked.policy or asked.target, **summary, "episodes": len(found.returns)}
-    command = ["evaluate", *arguments]
-    print_rows([row], command=command, as_json=asked.json, title=f"{asked.target}: return")
-    return 0
+    """Hand on to the command that fits the world, which is the target's or the target itself."""
+    code: int = import_module(_command_for(arguments)).run(arguments)
+    return code
+
+
+def _command_for(arguments: Sequence[str]) -> str:
+    target = next((word for word in arguments if not word.startswith("-")), "")
+    if (Path(target) / "settings.toml").is_file():
+        target = RunFolder.open(Path(target)).settings().world
+    entry = WORLDS.get(target)
+    return entry.evaluate if entry else str(WorldEntry.__dataclass_fields__["evaluate"].default)

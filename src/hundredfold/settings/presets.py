@@ -7,7 +7,12 @@ from collections.abc import Callable
 from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
-from hundredfold.settings.run import LengthSettings, RunSettings
+from hundredfold.settings.run import (
+    EvaluationSettings,
+    LengthSettings,
+    RunSettings,
+    SavingSettings,
+)
 from hundredfold.worlds import settings_class
 
 
@@ -39,6 +44,23 @@ def _for_cartpole(world: str) -> RunSettings:
     )
 
 
+def _for_cage2(world: str) -> RunSettings:
+    # Blue remembers its own decoys and the scans it saw, and counts the steps: without a memory the
+    # 52 bits alone do not tell two very different situations apart.
+    channels = ("decoys", "scans", "elapsed")
+    return RunSettings(
+        world=world,
+        length=LengthSettings(steps=16_000_000),
+        rollout=RolloutSettings(num_envs=256, num_steps=100),
+        network=NetworkSettings(hidden=(256, 256)),
+        ppo=PPOSettings(num_minibatches=8, anneal_entropy=True),
+        evaluation=EvaluationSettings(eval_interval=20, eval_episodes=300),
+        saving=SavingSettings(save_interval=20, log_interval=10),
+        # A sleeping red teaches little: one episode in nine is enough to leave it alone.
+        world_settings=settings_class(world)(channels=channels, mix=(1.0, 1.0, 0.25)),
+    )
+
+
 def _for_gymnasium(world: str) -> RunSettings:
     return RunSettings(
         world=world,
@@ -51,4 +73,5 @@ def _for_gymnasium(world: str) -> RunSettings:
 STARTING_POINTS: dict[str, Callable[[str], RunSettings]] = {
     "corridor": _for_corridor,
     "cartpole": _for_cartpole,
+    "cage2": _for_cage2,
 }

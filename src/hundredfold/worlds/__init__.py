@@ -21,6 +21,8 @@ class WorldEntry:
     settings: str
     summary: str
     gymnasium_id: str
+    # The command that judges policies on this world, where return alone does not say enough.
+    evaluate: str = "hundredfold.commands.evaluate_returns"
 
 
 WORLDS: dict[str, WorldEntry] = {
@@ -37,6 +39,14 @@ WORLDS: dict[str, WorldEntry] = {
         settings="CartPoleSettings",
         summary="Gymnasium's CartPole-v1 as one compiled batch",
         gymnasium_id="hundredfold/CartPole-v0",
+    ),
+    "cage2": WorldEntry(
+        module="hundredfold.worlds.cage2.world",
+        world="Cage2",
+        settings="Cage2Settings",
+        summary="CAGE Challenge 2: defend a network of 13 hosts; exact",
+        gymnasium_id="hundredfold/CAGE2-v0",
+        evaluate="hundredfold.commands.evaluate_cage2",
     ),
 }
 
