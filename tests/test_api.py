@@ -54,6 +54,16 @@ def test_the_run_tells_its_metrics_and_gives_its_policy(corridor_run):
     assert corridor_run.policy("last").epoch == corridor_run.metrics[-1]["epoch"]
 
 
+def test_a_policy_can_be_passed_on_without_the_rest_of_its_run(corridor_run, tmp_path):
+    path = hundredfold.keep_policy(corridor_run.path, tmp_path / "policy")
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    assert size < 40_000
+    cells = {"cell": np.arange(6)[:, None]}
+    mask = np.ones((6, 3), bool)
+    expected = hundredfold.load(corridor_run.path).act(cells, mask)
+    assert hundredfold.load(path).act(cells, mask).tolist() == expected.tolist()
+
+
 def test_evaluation_of_a_solved_corridor_is_exact_and_repeats(corridor_run):
     one = hundredfold.evaluate(corridor_run.path, episodes=60)
     again = hundredfold.evaluate(corridor_run.path, episodes=60, backend="serial")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hundredfold.interop.gymnasium import make_vec, register
 
 if TYPE_CHECKING:
-    from hundredfold.api import TrainedRun, evaluate, load, train
+    from hundredfold.api import TrainedRun, evaluate, keep_policy, load, train
     from hundredfold.learners.loaded_policy import LoadedPolicy
 
 __version__ = "0.1.0"
@@ -26,11 +26,21 @@ _HOMES = {
     "LoadedPolicy": "hundredfold.learners.loaded_policy",
     "TrainedRun": "hundredfold.api",
     "evaluate": "hundredfold.api",
+    "keep_policy": "hundredfold.api",
     "load": "hundredfold.api",
     "train": "hundredfold.api",
 }
 
-__all__ = ["LoadedPolicy", "TrainedRun", "__version__", "evaluate", "load", "make_vec", "train"]
+__all__ = [
+    "LoadedPolicy",
+    "TrainedRun",
+    "__version__",
+    "evaluate",
+    "keep_policy",
+    "load",
+    "make_vec",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

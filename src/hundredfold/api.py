@@ -15,6 +15,7 @@ from typing import Any
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import (
     WorldSpec,
+    with_prefix,
     without_prefix,
 )
 from hundredfold.core.contracts import WorldFactory
@@ -27,7 +28,8 @@ from hundredfold.settings.load import differences, with_overrides
 from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import CHANGEABLE, RunSettings
 from hundredfold.training.build import build, pick_device
-from hundredfold.training.checkpoint import load_checkpoint
+from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint
+from hundredfold.training.console import announce, describe_plan
 from hundredfold.training.evaluate import Actor, Evaluation, random_actor
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.loop import train as train_loop
@@ -105,11 +107,11 @@ def start_run(
     """Make a run folder and train in it."""
     if wandb:
         require_wandb()
+    announce(settings, quiet)
     parts = build(settings, make_world)
     try:
         folder = RunFolder.create(parts.settings, save_dir, name)
-        run = Run.start(folder, parts, wandb=wandb, quiet=quiet)
-        return _finish(run, report)
+        return _finish(Run.start(folder, parts, wandb=wandb, quiet=quiet), report)
     finally:
         parts.close()
 
@@ -136,6 +138,7 @@ def resume_run(
     if wandb:
         require_wandb()
     folder.claim()
+    announce(settings, quiet)
     parts = build(settings, make_world)
     try:
         return _finish(Run.resume(folder, parts, wandb=wandb, quiet=quiet), report)
@@ -152,6 +155,18 @@ def load(run: str | Path, checkpoint: str = "best", device: str = "cpu") -> Load
     load_network(network, without_prefix("network", saved.parts["learner"]))
     policy = NetworkPolicy(network, saved.spec.choices, pick_device(device))
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
+
+
+def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
+    """Copy what `load` needs of a run, and nothing else, to a folder that can be passed on."""
+    source = RunFolder.open(Path(run))
+    saved = load_checkpoint(source, checkpoint, parts={"learner"})
+    network = without_prefix("network", saved.parts["learner"])
+    saved.parts = {"learner": with_prefix("network", network)}
+    target = RunFolder.create(source.settings(), Path(path).parent, Path(path).name)
+    save_checkpoint(target, saved)
+    target.release()
+    return target.path
 
 
 def evaluate(
@@ -208,6 +223,7 @@ def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 def _finish(run: Run, report: bool) -> TrainedRun:
     """Train to the end and draw the page."""
+    run.display.say(describe_plan(run.folder.path, run.settings, run.parts.learner.device))
     try:
         finished = train_loop(run)
         if report:

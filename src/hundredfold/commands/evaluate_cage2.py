@@ -13,6 +13,7 @@ from hundredfold.commands.output import print_rows
 from hundredfold.core.batch import Array, IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.training.run_folder import RunFolder
+from hundredfold.worlds.cage2.blue_agent import SHIPPED, shipped_run
 from hundredfold.worlds.cage2.evaluation import evaluate_table
 from hundredfold.worlds.cage2.policies import POLICIES, BluePolicy, make_policy
 from hundredfold.worlds.cage2.world import Cage2Settings
@@ -25,7 +26,7 @@ class EvaluateCage2:
     target: Annotated[str, tyro.conf.Positional]
     """A run folder on cage2; or the word cage2, with --policy."""
     policy: str | None = None
-    """A run folder, or a rule: sleep, random, reactive."""
+    """A run folder, shipped (the package's own policy), or a rule: sleep, random, reactive."""
     episodes: int = 1000
     """Episodes in each of the nine cells."""
     seed: int = 9999
@@ -58,13 +59,15 @@ def _policy(name: str, checkpoint: str, seed: int) -> tuple[BluePolicy, Cage2Set
     if name in POLICIES:
         return make_policy(name, seed), Cage2Settings()
     if name == "cage2":
-        raise SettingsError(f"say which policy to play: --policy RUN or {', '.join(POLICIES)}.")
+        known = ", ".join([SHIPPED, *POLICIES])
+        raise SettingsError(f"say which policy to play: --policy RUN, or one of {known}.")
     from hundredfold.api import load
 
-    settings = RunFolder.open(Path(name)).settings()
+    path = shipped_run() if name == SHIPPED else Path(name)
+    settings = RunFolder.open(path).settings()
     if not isinstance(settings.world_settings, Cage2Settings):
         raise SettingsError(f"{name} was trained on {settings.world}, not on cage2.")
-    learned = load(name, checkpoint).policy
+    learned = load(path, checkpoint).policy
 
     def act(observation: Mapping[str, Array]) -> IntArray:
         return learned.best(dict(observation), None)

@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from hundredfold.settings.run import RunSettings
+
 
 class TrainingDisplay:
     """Progress of a run: epochs, steps per second, time left, mean return."""
@@ -87,6 +89,23 @@ class TrainingDisplay:
             "rate": f"{self.steps_per_second:,.0f}",
             "reward": self.return_text,
         }
+
+
+def announce(settings: RunSettings, quiet: bool) -> None:
+    """Say what takes a moment before anything moves."""
+    if not quiet:
+        text = f"preparing {settings.world} (what is compiled is compiled once, then cached)"
+        print(text, file=sys.stderr, flush=True)
+
+
+def describe_plan(path: Path, settings: RunSettings, device: object) -> str:
+    """What is about to run, and where."""
+    rollout, epochs = settings.rollout, settings.length.epochs
+    return (
+        f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
+        f"= {rollout.samples_per_epoch * epochs:,} steps, backend {settings.machine.backend}, "
+        f"networks on {device}"
+    )
 
 
 def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:

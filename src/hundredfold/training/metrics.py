@@ -94,7 +94,7 @@ class WeightsAndBiases:
         require_wandb()
         import wandb
 
-        mode = os.environ.get("WANDB_MODE") or ("online" if _reaches_wandb() else "offline")
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if _reaches_wandb() else "offline")
         if mode == "offline":
             warnings.warn(
                 f"W&B cannot be reached; metrics are kept in {folder.path}/wandb for `wandb sync`.",
