@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
 
-from hundredfold.core.batch import IntArray, StepBatch, WorldSpec
-from hundredfold.core.errors import ActionError, SettingsError, ShapeError, TurnError
+from hundredfold.core.batch import IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.errors import (
+    ActionError,
+    CheckpointError,
+    SettingsError,
+    ShapeError,
+    TurnError,
+)
 
 Turn = Literal["reset", "recv", "send", "closed"]
 
@@ -25,23 +33,26 @@ class Turns:
     def __init__(self) -> None:
         self.pending: Turn = "reset"
 
-    def start(self, call: str) -> None:
-        """`reset` and `restore` may come at any time before `close`."""
+    def expect(self, turn: Turn, call: str) -> None:
+        """Refuse a call out of turn."""
+        if self.pending != turn:
+            raise TurnError(f"{call} was called out of turn: {ADVICE[self.pending]}.")
+
+    def expect_open(self, call: str) -> None:
+        """`reset`, `restore` and `broadcast` may come at any time before `close`."""
         if self.pending == "closed":
-            raise TurnError(f"{call}() was called, but {ADVICE['closed']}.")
-        self.pending = "recv"
+            raise TurnError(f"{call} was called, but {ADVICE['closed']}.")
+
+    @contextmanager
+    def leading_to(self, turn: Turn) -> Iterator[None]:
+        """Work after which `turn` is pending; if it fails, only a new start helps."""
+        self.pending = "reset"
+        yield
+        self.pending = turn
 
     def recv(self) -> None:
-        self._expect("recv", "recv()")
+        self.expect("recv", "recv()")
         self.pending = "send"
-
-    def send(self) -> None:
-        self._expect("send", "send()")
-        self.pending = "recv"
-
-    def snapshot(self) -> None:
-        """A snapshot is whole only while every env waits for an action."""
-        self._expect("send", "state()")
 
     def close(self) -> bool:
         """True the first time."""
@@ -49,16 +60,22 @@ class Turns:
         self.pending = "closed"
         return first
 
-    def _expect(self, turn: Turn, call: str) -> None:
-        if self.pending != turn:
-            raise TurnError(f"{call} was called out of turn: {ADVICE[self.pending]}.")
-
 
 def check_num_envs(num_envs: int) -> int:
     """Refuse an empty batch."""
     if num_envs < 1:
         raise SettingsError(f"num_envs must be at least 1, got {num_envs}.")
     return num_envs
+
+
+def check_snapshot(state: State, num_envs: int) -> None:
+    """Refuse a snapshot of another number of envs, before anything is changed."""
+    for name, array in state.items():
+        if len(array) != num_envs:
+            raise CheckpointError(
+                f"the snapshot's {name!r} has {len(array)} rows for {num_envs} envs; resume with "
+                "the settings that made it."
+            )
 
 
 def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> IntArray:

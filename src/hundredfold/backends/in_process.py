@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hundredfold.backends.door import Turns, check_num_envs, checked_actions
+from hundredfold.backends.door import Turns, check_num_envs, check_snapshot, checked_actions
 from hundredfold.core.batch import Arrays, IntArray, State, StepBatch
 from hundredfold.core.contracts import Knowledge, WorldFactory
 
@@ -20,28 +20,33 @@ class InProcessBackend:
         self.batch = self.spec.batch(np.arange(num_envs))
 
     def reset(self, seed: int) -> None:
-        self.turns.start("reset")
-        self.batch = self.world.reset(seed)
+        self.turns.expect_open("reset()")
+        with self.turns.leading_to("recv"):
+            self.batch = self.world.reset(seed)
 
     def recv(self) -> StepBatch:
         self.turns.recv()
         return self.batch
 
     def send(self, actions: IntArray) -> None:
+        self.turns.expect("send", "send()")
         chosen = checked_actions(actions, self.batch, self.spec)
-        self.turns.send()
-        self.batch = self.world.step(chosen)
+        with self.turns.leading_to("recv"):
+            self.batch = self.world.step(chosen)
 
     def broadcast(self, knowledge: Knowledge) -> None:
+        self.turns.expect_open("broadcast()")
         self.world.inform(knowledge)
 
     def state(self) -> Arrays:
-        self.turns.snapshot()
+        self.turns.expect("send", "state()")
         return self.world.state()
 
     def restore(self, state: State) -> None:
-        self.turns.start("restore")
-        self.batch = self.world.restore(state)
+        self.turns.expect_open("restore()")
+        check_snapshot(state, self.num_envs)
+        with self.turns.leading_to("recv"):
+            self.batch = self.world.restore(state)
 
     def close(self) -> None:
         if self.turns.close():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hundredfold.backends.door import Turns, check_num_envs, checked_actions
+from hundredfold.backends.door import Turns, check_num_envs, check_snapshot, checked_actions
 from hundredfold.core.batch import Arrays, IntArray, State, StepBatch
 from hundredfold.core.contracts import Knowledge, WorldFactory
 
@@ -24,36 +24,41 @@ class SerialBackend:
             world.bind(row)
 
     def reset(self, seed: int) -> None:
-        self.turns.start("reset")
-        for world in self.worlds:
-            world.reset(seed)
-        self._gather_infos()
+        self.turns.expect_open("reset()")
+        with self.turns.leading_to("recv"):
+            for world in self.worlds:
+                world.reset(seed)
+            self._gather_infos()
 
     def recv(self) -> StepBatch:
         self.turns.recv()
         return self.batch
 
     def send(self, actions: IntArray) -> None:
+        self.turns.expect("send", "send()")
         chosen = checked_actions(actions, self.batch, self.spec)
-        self.turns.send()
-        for row, world in enumerate(self.worlds):
-            world.step(chosen[row : row + 1])
-        self._gather_infos()
+        with self.turns.leading_to("recv"):
+            for row, world in enumerate(self.worlds):
+                world.step(chosen[row : row + 1])
+            self._gather_infos()
 
     def broadcast(self, knowledge: Knowledge) -> None:
+        self.turns.expect_open("broadcast()")
         for world in self.worlds:
             world.inform(knowledge)
 
     def state(self) -> Arrays:
-        self.turns.snapshot()
+        self.turns.expect("send", "state()")
         states = [world.state() for world in self.worlds]
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def restore(self, state: State) -> None:
-        self.turns.start("restore")
-        for row, world in enumerate(self.worlds):
-            world.restore({name: array[row : row + 1] for name, array in state.items()})
-        self._gather_infos()
+        self.turns.expect_open("restore()")
+        check_snapshot(state, self.num_envs)
+        with self.turns.leading_to("recv"):
+            for row, world in enumerate(self.worlds):
+                world.restore({name: array[row : row + 1] for name, array in state.items()})
+            self._gather_infos()
 
     def close(self) -> None:
         if self.turns.close():

@@ -6,7 +6,7 @@ written in place ever after; whoever keeps rows copies them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,37 +132,44 @@ class StepBatch:
             foreign_infos=None if self.foreign_infos is None else self.foreign_infos[cut],
         )
 
-    def state(self) -> Arrays:
-        """Copies of all arrays under flat names, for a snapshot."""
-        return {name: array.copy() for name, array in self._named_arrays()}
-
-    def restore(self, state: State) -> None:
-        """Write a snapshot back into these buffers."""
-        for name, array in self._named_arrays():
-            copy_into(array, state, name)
-
-    def _named_arrays(self) -> Iterator[tuple[str, Array]]:
-        yield "reward", self.reward
-        yield "terminated", self.terminated
-        yield "truncated", self.truncated
+    def arrays(self) -> Arrays:
+        """The live arrays under flat names: `reward`, `observation/cell`, ..."""
+        named: Arrays = {
+            "reward": self.reward,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+        }
         if self.mask is not None:
-            yield "mask", self.mask
+            named["mask"] = self.mask
         for group in ("observation", "final_observation", "info", "episode_info", "true_state"):
-            for name, array in getattr(self, group).items():
-                yield f"{group}/{name}", array
+            named |= with_prefix(group, getattr(self, group))
+        return named
 
 
-def copy_into(array: Array, state: State, name: str) -> None:
-    """Fill `array` from `state[name]`, refusing a snapshot of another shape or type."""
-    if name not in state:
-        raise CheckpointError(f"the snapshot has no array {name!r}; it belongs to another world.")
-    saved = np.asarray(state[name])
-    if saved.shape != array.shape or saved.dtype != array.dtype:
+def copies(arrays: State) -> Arrays:
+    """A snapshot of live arrays."""
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def fill(arrays: Arrays, state: State) -> None:
+    """Write a snapshot back into live arrays: all of it, or nothing when it does not fit."""
+    missing = sorted(arrays.keys() - state.keys())
+    unknown = sorted(state.keys() - arrays.keys())
+    if missing or unknown:
         raise CheckpointError(
-            f"the snapshot's {name!r} is {saved.dtype}{list(saved.shape)} while this world keeps "
-            f"{array.dtype}{list(array.shape)}; resume with the settings that made it."
+            f"the snapshot does not fit: it lacks {missing or 'nothing'} and has "
+            f"{unknown or 'nothing'} too many; it belongs to another world or other settings."
         )
-    array[...] = saved
+    for name, array in arrays.items():
+        saved = np.asarray(state[name])
+        if saved.shape != array.shape or saved.dtype != array.dtype:
+            raise CheckpointError(
+                f"the snapshot's {name!r} is {saved.dtype}{list(saved.shape)} where "
+                f"{array.dtype}{list(array.shape)} is wanted; resume with the settings that made "
+                "it."
+            )
+    for name, array in arrays.items():
+        array[...] = state[name]
 
 
 def with_prefix(prefix: str, state: State) -> Arrays:

@@ -14,7 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hundredfold.core import streams
-from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, State, StepBatch, copy_into
+from hundredfold.core.batch import (
+    Array,
+    Arrays,
+    BoolArray,
+    IntArray,
+    State,
+    StepBatch,
+    copies,
+    fill,
+)
 from hundredfold.core.contracts import Backend
 from hundredfold.experience.rollout import Choice
 
@@ -101,12 +110,11 @@ class Collector:
         return episodes
 
     def state(self) -> Arrays:
-        return {name: array.copy() for name, array in self._arrays().items()}
+        return copies(self._arrays())
 
     def restore(self, state: State, world: State) -> None:
         """Go on from a snapshot of the collector and of the backend's world."""
-        for name, array in self._arrays().items():
-            copy_into(array, state, name)
+        fill(self._arrays(), state)
         self.backend.restore(world)
         self.waiting = self.backend.recv()
         if not self.backend.spec.has_snapshots:

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, WorldSpec, copy_into
+from hundredfold.core.batch import (
+    Arrays,
+    IntArray,
+    State,
+    StepBatch,
+    WorldSpec,
+    copies,
+    fill,
+    with_prefix,
+    without_prefix,
+)
 from hundredfold.core.errors import SettingsError
 
 Index = tuple[int | IntArray, slice | IntArray]
@@ -123,28 +133,23 @@ class Rollout:
         """What has been gathered so far: nothing, unless an update spans several epochs."""
         if not self.steps_done:
             return {"cursor": self.cursor.copy()}
-        arrays = {name: array.copy() for name, array in self._arrays().items()}
+        cut_off: Arrays = {}
         for number, cut in enumerate(self.cut_off):
-            arrays[f"cut_off/{number:06d}/steps"] = cut.steps
-            arrays[f"cut_off/{number:06d}/env_ids"] = cut.env_ids
-            for name, array in cut.final_observation.items():
-                arrays[f"cut_off/{number:06d}/final/{name}"] = array
-        return arrays
+            start = f"cut_off/{number:06d}"
+            cut_off |= {f"{start}/steps": cut.steps, f"{start}/env_ids": cut.env_ids}
+            cut_off |= with_prefix(f"{start}/final", cut.final_observation)
+        return copies(self._arrays()) | cut_off
 
     def restore(self, state: State) -> None:
         self.clear()
-        copy_into(self.cursor, state, "cursor")
-        if not self.steps_done:
+        if state.keys() == {"cursor"}:
             return
-        for name, array in self._arrays().items():
-            copy_into(array, state, name)
-        for start in sorted(name[: -len("steps")] for name in state if name.endswith("/steps")):
-            final = {name: np.asarray(state[f"{start}final/{name}"]) for name in self.observation}
-            self.cut_off.append(
-                CutOff(
-                    np.asarray(state[f"{start}steps"]), np.asarray(state[f"{start}env_ids"]), final
-                )
-            )
+        cut_off = without_prefix("cut_off", state)
+        fill(self._arrays(), {name: state[name] for name in state.keys() - _prefixed(cut_off)})
+        for start in sorted({name.partition("/")[0] for name in cut_off}):
+            part = without_prefix(start, cut_off)
+            final = without_prefix("final", part)
+            self.cut_off.append(CutOff(part["steps"], part["env_ids"], final))
 
     def _place(self, env_ids: IntArray) -> Index:
         """Where these rows' current step lives; one slice when the whole batch moves in step."""
@@ -165,3 +170,7 @@ class Rollout:
         if self.mask is not None:
             arrays["mask"] = self.mask
         return arrays | {f"observation/{name}": array for name, array in self.observation.items()}
+
+
+def _prefixed(cut_off: Arrays) -> set[str]:
+    return set(with_prefix("cut_off", cut_off))

@@ -13,9 +13,9 @@ from hundredfold.core.batch import (
     State,
     StepBatch,
     WorldSpec,
-    copy_into,
+    copies,
+    fill,
     with_prefix,
-    without_prefix,
 )
 from hundredfold.core.contracts import Knowledge
 
@@ -66,17 +66,15 @@ class BatchWorld(ABC):
         """Nothing to learn from companions unless a subclass says so."""
 
     def state(self) -> Arrays:
-        arrays = {name: array.copy() for name, array in self._arrays().items()}
-        return {**arrays, **with_prefix("out", self.out.state())}
+        return copies(self._arrays())
 
     def restore(self, state: State) -> StepBatch:
-        for name, array in self._arrays().items():
-            copy_into(array, state, name)
-        self.out.restore(without_prefix("out", state))
+        fill(self._arrays(), state)
         return self.out
 
     def close(self) -> None:
         """Arrays need no closing."""
 
     def _arrays(self) -> Arrays:
-        return {"env_keys": self.env_keys, "episodes": self.episodes, **self.kept()}
+        kept = {"env_keys": self.env_keys, "episodes": self.episodes, **self.kept()}
+        return kept | with_prefix("out", self.out.arrays())

@@ -57,11 +57,11 @@ class GymnasiumWorld(BatchWorld):
     """Gymnasium envs stepped one after another, looking like any other world."""
 
     def __init__(self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None) -> None:
-        first = make_env()
-        self.name = name or _name_of(first)
-        self.view = ObservationView(first.observation_space, self.name)
-        self.actions = ActionView(first.action_space, self.name)
-        self.mask_source = _find_mask(first, self.view)
+        self.envs = [make_env() for _ in env_ids]
+        self.name = name or _name_of(self.envs[0])
+        self.view = ObservationView(self.envs[0].observation_space, self.name)
+        self.actions = ActionView(self.envs[0].action_space, self.name)
+        self.mask_source = self._find_mask(env_ids)
         spec = WorldSpec(
             name=self.name,
             observation=self.view.specs,
@@ -70,8 +70,9 @@ class GymnasiumWorld(BatchWorld):
             has_snapshots=False,
         )
         super().__init__(spec, env_ids)
-        self.envs = [first, *(make_env() for _ in range(self.num_envs - 1))]
         self.steps = np.zeros(self.num_envs, np.int64)
+        # Length of the episode that ended last, for naming the step that ended it.
+        self.last_lengths = np.zeros(self.num_envs, np.int64)
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
 
     def start(self) -> None:
@@ -93,6 +94,7 @@ class GymnasiumWorld(BatchWorld):
             terminated[row], truncated[row] = over, cut
             if over or cut:
                 self._write(row, seen, out.final_observation)
+                self.last_lengths[row] = self.steps[row]
                 self.episodes[row] += 1
                 self._begin(row)
                 self.infos[row] = {**self.infos[row], "final_info": info}
@@ -127,7 +129,7 @@ class GymnasiumWorld(BatchWorld):
 
     def close(self) -> None:
         for env in self.envs:
-            env.close()  # type: ignore[no-untyped-call]
+            _close(env)
 
     def _begin(self, row: int) -> None:
         """Reset one env with the seed of its current episode and write what it shows."""
@@ -144,9 +146,14 @@ class GymnasiumWorld(BatchWorld):
 
     def _write(self, row: int, seen: Any, buffers: Arrays) -> None:
         """Copy one observation into its row, refusing another shape than the space promised."""
-        for name, part in self.view.parts(seen):
-            array = np.asarray(part)
-            buffer = buffers[name]
+        for name, buffer in buffers.items():
+            try:
+                array = np.asarray(seen[name] if self.view.is_dict else seen)
+            except (KeyError, TypeError, IndexError, ValueError) as error:
+                raise EnvError(
+                    f"{self._where(row)} returned an observation without a usable {name!r}; its "
+                    f"observation space has {', '.join(buffers)}."
+                ) from error
             if array.shape != buffer.shape[1:]:
                 raise EnvError(
                     f"{self._where(row)} returned {name!r} of shape {array.shape}; its observation "
@@ -161,7 +168,10 @@ class GymnasiumWorld(BatchWorld):
         elif self.mask_source == "info":
             mask = self.infos[row].get(MASK)
         else:
-            mask = self.envs[row].get_wrapper_attr("action_masks")()
+            try:
+                mask = self.envs[row].get_wrapper_attr("action_masks")()
+            except Exception as error:
+                raise self._failed(row, "action_masks()", error) from error
         wanted = self.out.mask.shape[1:]
         if mask is None or np.shape(mask) != wanted:
             raise EnvError(
@@ -180,28 +190,61 @@ class GymnasiumWorld(BatchWorld):
 
     def _refuse_bad_numbers(self) -> None:
         """One check for the whole batch; the culprit is looked for only when there is one."""
-        named = [("reward", self.out.reward), *self.out.observation.items()]
-        for name, array in named:
-            if array.dtype.kind != "f" or np.isfinite(array).all():
+        out = self.out
+        self._refuse_in({"reward": out.reward}, in_step=True)
+        self._refuse_in(out.observation, in_step=False)
+        ended = np.flatnonzero(out.ended)
+        if len(ended):
+            final = {name: array[ended] for name, array in out.final_observation.items()}
+            self._refuse_in(final, in_step=True, rows=ended)
+
+    def _refuse_in(self, arrays: Arrays, in_step: bool, rows: IntArray | None = None) -> None:
+        """`in_step`: the step itself gave these, not the reset that may have followed it."""
+        for name, array in arrays.items():
+            # A part of the observation may be called `reward`, too.
+            spec = None if array is self.out.reward else self.view.specs.get(name)
+            bad = _bad_entries(array, spec)
+            if bad is None or not bad.any():
                 continue
-            row, *place = np.argwhere(~np.isfinite(array))[0]
+            first, *place = (int(index) for index in np.argwhere(bad)[0])
+            row = first if rows is None else int(rows[first])
             raise EnvError(
-                f"{self._where(int(row))} returned {array[(row, *place)]} in {name!r}"
-                f"{[int(i) for i in place] if place else ''}; observations and rewards must be "
-                "finite numbers. Fix the env, or clip or replace such values in a wrapper."
+                f"{self._where(row, in_step)} returned {array[(first, *place)]} in {name!r}"
+                f"{place or ''}; observations and rewards must be finite numbers, and categories "
+                "within their number. Fix the env, or mend such values in a wrapper."
             )
 
-    def _where(self, row: int) -> str:
-        return (
-            f"env {self.env_ids[row]} of {self.name} (step {self.steps[row]} of its episode "
-            f"{self.episodes[row]})"
-        )
+    def _where(self, row: int, in_step: bool = False) -> str:
+        """Which env, and when; where its episode has just ended, the step that ended it."""
+        step, episode = self.steps[row], self.episodes[row]
+        if in_step and self.out.ended[row]:
+            step, episode = self.last_lengths[row], episode - 1
+        return f"env {self.env_ids[row]} of {self.name} (step {step} of its episode {episode})"
 
     def _failed(self, row: int, call: str, error: Exception) -> EnvError:
         return EnvError(
             f"{self._where(row)} raised in {call}: {type(error).__name__}: {error}. "
             "The env's own traceback is above."
         )
+
+    def _find_mask(self, env_ids: IntArray) -> str | None:
+        """Where these envs say what is allowed: observation, info, method, or nowhere.
+
+        Only a reset shows an info. Every env gets one, so that all of them have the same past.
+        """
+        if self.view.mask_space is not None:
+            return "observation"
+        source = "method" if self.envs[0].has_wrapper_attr("action_masks") else None
+        for env_id, env in zip(env_ids, self.envs, strict=True):
+            try:
+                _, info = env.reset(seed=0)
+            except Exception as error:
+                raise EnvError(
+                    f"env {env_id} of {self.name} raised in its first reset(): "
+                    f"{type(error).__name__}: {error}."
+                ) from error
+            source = "info" if MASK in info else source
+        return source
 
 
 class ObservationView:
@@ -214,12 +257,6 @@ class ObservationView:
         if not parts:
             raise SettingsError(f"{env_name} observes nothing but its {MASK}.")
         self.specs = {name: _array_spec(part, name, env_name) for name, part in parts.items()}
-
-    def parts(self, seen: Any) -> list[tuple[str, Any]]:
-        """Name and value of every part of one observation, the mask left out."""
-        if not self.is_dict:
-            return [("observation", seen)]
-        return [(name, seen[name]) for name in self.specs]
 
 
 class ActionView:
@@ -269,14 +306,16 @@ def _bounds(bound: Array) -> float | tuple[float, ...]:
     return values[0] if len(set(values)) <= 1 and values else tuple(values)
 
 
-def _find_mask(env: Env, view: ObservationView) -> str | None:
-    """Where this env says which actions are allowed: observation, info, method, or nowhere."""
-    if view.mask_space is not None:
-        return "observation"
-    _, info = env.reset(seed=0)
-    if MASK in info:
-        return "info"
-    return "method" if env.has_wrapper_attr("action_masks") else None
+def _bad_entries(array: Array, spec: ArraySpec | None) -> Array | None:
+    """Where numbers are not finite or categories out of range; None where neither can be."""
+    if spec is not None and spec.categories is not None:
+        counts = np.reshape(spec.categories, spec.shape)
+        return (array < 0) | (array >= counts)
+    return ~np.isfinite(array) if array.dtype.kind == "f" else None
+
+
+def _close(env: Env) -> None:
+    env.close()  # type: ignore[no-untyped-call]
 
 
 def _parse_keyword(pair: str) -> tuple[str, Any]:
@@ -309,9 +348,8 @@ class GymnasiumFactory:
         try:
             # The adapter checks every step itself; Gymnasium's passive checker would do it again.
             return gymnasium.make(self.env_id, disable_env_checker=True, **self.settings.keywords)
-        except gymnasium.error.Error as error:
-            raise SettingsError(f"Gymnasium cannot make {self.env_id}: {error}") from error
-        except TypeError as error:
+        except Exception as error:
+            given = f" with {self.settings.keywords}" if self.settings.keywords else ""
             raise SettingsError(
-                f"Gymnasium cannot make {self.env_id} with {self.settings.keywords}: {error}"
+                f"Gymnasium cannot make {self.env_id}{given}: {type(error).__name__}: {error}"
             ) from error

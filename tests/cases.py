@@ -1,0 +1,33 @@
+"""Who is checked by the contract suites. A new world or backend adds its line here, no more.
+
+Worlds: a name and a function from env ids to a world, with settings under which episodes end
+within a few dozen steps (or with `spec.episode_steps` set). Backends: a name and a function from a
+world factory and a number of envs to a backend. Both must be picklable, since workers get them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import foreign_envs
+from hundredfold.backends.in_process import InProcessBackend
+from hundredfold.backends.serial import SerialBackend
+from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
+from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
+from hundredfold.worlds.corridor import Corridor, CorridorSettings
+from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumSettings, GymnasiumWorld
+
+WORLD_CASES = {
+    "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),
+    "cartpole": partial(CartPole, settings=CartPoleSettings(max_episode_steps=25)),
+    "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
+    "CartPole-v1": GymnasiumFactory("CartPole-v1", GymnasiumSettings()),
+    "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", GymnasiumSettings()),
+    "masked_foreign": partial(GymnasiumWorld, make_env=foreign_envs.MaskInInfo),
+    "foreign_parts": partial(GymnasiumWorld, make_env=foreign_envs.SeveralParts),
+}
+
+BACKEND_CASES = {
+    "in_process": InProcessBackend,
+    "serial": SerialBackend,
+}

@@ -1,0 +1,162 @@
+"""Batches: buffers as announced, rows as views, snapshots that refuse what does not fit."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from hundredfold.core.batch import (
+    ArraySpec,
+    WorldSpec,
+    copies,
+    fill,
+    with_prefix,
+    without_prefix,
+)
+from hundredfold.core.errors import CheckpointError
+
+SPEC = WorldSpec(
+    name="meadow",
+    observation={"grass": ArraySpec((2, 3)), "sheep": ArraySpec((), "int64", 0, 8)},
+    choices=(3, 2),
+    has_mask=True,
+    info={"wind": ArraySpec((), "float64")},
+    episode_info={"wool": ArraySpec((4,), "int32")},
+    true_state={"wolf": ArraySpec((), "bool")},
+)
+
+
+def filled(env_ids, seed=0):
+    """A batch with something in every array."""
+    batch = SPEC.batch(np.asarray(env_ids))
+    rng = np.random.default_rng(seed)
+    for array in arrays_of(batch):
+        array[...] = rng.integers(0, 2, array.shape)
+    return batch
+
+
+def arrays_of(batch):
+    yield from (batch.reward, batch.terminated, batch.truncated, batch.mask)
+    for group in ("observation", "final_observation", "info", "episode_info", "true_state"):
+        yield from getattr(batch, group).values()
+
+
+def test_a_fresh_batch_has_the_announced_shapes_and_types():
+    batch = SPEC.batch(np.arange(5))
+    shapes = {
+        name: (array.shape, str(array.dtype)) for name, array in copies(batch.arrays()).items()
+    }
+    assert shapes == {
+        "reward": ((5,), "float64"),
+        "terminated": ((5,), "bool"),
+        "truncated": ((5,), "bool"),
+        "mask": ((5, 5), "bool"),
+        "observation/grass": ((5, 2, 3), "float32"),
+        "observation/sheep": ((5,), "int64"),
+        "final_observation/grass": ((5, 2, 3), "float32"),
+        "final_observation/sheep": ((5,), "int64"),
+        "info/wind": ((5,), "float64"),
+        "episode_info/wool": ((5, 4), "int32"),
+        "true_state/wolf": ((5,), "bool"),
+    }
+    assert len(batch) == 5
+
+
+def test_a_fresh_batch_allows_every_action_and_says_nothing_else():
+    batch = SPEC.batch(np.arange(2))
+    assert batch.mask.all()
+    assert not any(array.any() for name, array in copies(batch.arrays()).items() if name != "mask")
+
+
+def test_a_world_without_masks_has_none():
+    spec = WorldSpec(name="plain", observation={"x": ArraySpec((1,))}, choices=(2,))
+    batch = spec.batch(np.arange(3))
+    assert batch.mask is None
+    assert batch.rows(0, 1).mask is None
+    assert "mask" not in copies(batch.arrays())
+
+
+@pytest.mark.parametrize(
+    ("choices", "logits", "action_shape"), [((16,), 16, ()), ((3, 2), 5, (2,)), ((1,), 1, ())]
+)
+def test_choices_decide_logits_and_action_shape(choices, logits, action_shape):
+    spec = WorldSpec(name="w", observation={"x": ArraySpec((1,))}, choices=choices)
+    assert (spec.num_logits, spec.action_shape) == (logits, action_shape)
+
+
+@pytest.mark.parametrize(("shape", "size"), [((), 1), ((4,), 4), ((2, 3), 6), ((2, 0), 0)])
+def test_the_size_of_an_array_counts_its_entries(shape, size):
+    assert ArraySpec(shape).size == size
+
+
+def test_an_episode_has_ended_when_it_terminated_or_was_truncated():
+    batch = SPEC.batch(np.arange(4))
+    batch.terminated[:] = [False, True, False, True]
+    batch.truncated[:] = [False, False, True, True]
+    assert batch.ended.tolist() == [False, True, True, True]
+
+
+def test_rows_are_the_same_buffers():
+    batch = filled(range(6))
+    batch.foreign_infos = [{"env": env} for env in range(6)]
+    part = batch.rows(2, 4)
+    assert part.env_ids.tolist() == [2, 3]
+    assert part.foreign_infos == [{"env": 2}, {"env": 3}]
+    for piece, whole in zip(arrays_of(part), arrays_of(batch), strict=True):
+        assert np.shares_memory(piece, whole)
+        assert_array_equal(piece, whole[2:4], strict=True)
+    outside = copies(batch.rows(4, 6).arrays())
+    for array in arrays_of(part):
+        array[...] = 0
+    assert not batch.reward[2:4].any()
+    assert not batch.true_state["wolf"][2:4].any()
+    for name, array in copies(batch.rows(4, 6).arrays()).items():
+        assert_array_equal(array, outside[name], err_msg=name)
+
+
+def test_a_snapshot_is_a_copy():
+    batch = filled(range(3))
+    saved = copies(batch.arrays())
+    kept = {name: array.copy() for name, array in saved.items()}
+    for array in arrays_of(batch):
+        array[...] = 1 - array.astype(np.int64)
+    for name, array in saved.items():
+        assert_array_equal(array, kept[name], err_msg=name)
+
+
+def test_a_snapshot_written_back_restores_every_array_in_place():
+    batch, other = filled(range(3), seed=1), filled(range(3), seed=2)
+    buffers = list(arrays_of(other))
+    fill(other.arrays(), copies(batch.arrays()))
+    assert all(buffer is array for buffer, array in zip(buffers, arrays_of(other), strict=True))
+    for name, array in other.arrays().items():
+        assert_array_equal(array, batch.arrays()[name], err_msg=name)
+
+
+MISFITS = {
+    "a missing array": ({"steps": np.zeros(3)}, r"lacks \['toll'\]"),
+    "one too many": (
+        {"steps": np.zeros(3), "toll": np.zeros(3), "luggage": np.zeros(1)},
+        r"has \['luggage'\] too many",
+    ),
+    "another shape": ({"steps": np.zeros(3), "toll": np.zeros(4)}, r"'toll' is float64\[4\]"),
+    "another type": ({"steps": np.zeros(3), "toll": np.zeros(3, int)}, r"'toll' is int64\[3\]"),
+}
+
+
+@pytest.mark.parametrize(("state", "message"), MISFITS.values(), ids=MISFITS)
+def test_a_snapshot_that_does_not_fit_changes_nothing(state, message):
+    arrays = {"steps": np.ones(3), "toll": np.ones(3)}
+    with pytest.raises(CheckpointError, match=message):
+        fill(arrays, state)
+    assert arrays["steps"].tolist() == arrays["toll"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_prefixes_keep_families_apart():
+    both = {
+        **with_prefix("out", {"reward": np.ones(1)}),
+        **with_prefix("outside", {"reward": np.zeros(1)}),
+        "out": np.full(1, 9.0),
+    }
+    assert sorted(both) == ["out", "out/reward", "outside/reward"]
+    assert without_prefix("out", both) == {"reward": np.ones(1)}
+    assert without_prefix("outside", both) == {"reward": np.zeros(1)}

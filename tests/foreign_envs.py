@@ -1,0 +1,410 @@
+"""Gymnasium envs of somebody else's making: well-behaved ones, rude ones, unreadable ones."""
+
+from __future__ import annotations
+
+import uuid
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Dice(gymnasium.Env):
+    """Rolls a die every turn; a six ends the episode, `patience` turns cut it off."""
+
+    observation_space: spaces.Space = spaces.Box(0, 1000, (2,), np.float32)
+    action_space: spaces.Space = spaces.Discrete(3)
+    ends_by_chance = True
+    patience = 8
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.turn = 0
+        self.total = int(self.np_random.integers(5))
+        return self.look(), self.tell()
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        roll = int(self.np_random.integers(1, 7))
+        self.turn += 1
+        self.total += roll + int(np.sum(action))
+        over = self.ends_by_chance and roll == 6
+        cut = self.turn >= self.patience and not over
+        return self.look(), self.reward(roll), over, cut, self.tell()
+
+    def look(self):
+        return np.array([self.turn, self.total], np.float32)
+
+    def tell(self):
+        return {"total": self.total}
+
+    def reward(self, roll):
+        return float(roll)
+
+
+# --- well-behaved: masks
+
+
+class Masked(Dice):
+    """Forbids one action in three, another one at every turn, and minds when it is taken."""
+
+    def allowed(self):
+        return (np.arange(3) + self.total) % 3 != 0
+
+    def step(self, action):
+        assert self.allowed()[action], f"action {action} was forbidden"
+        return super().step(action)
+
+
+class MaskInObservation(Masked):
+    observation_space = spaces.Dict(
+        {"position": spaces.Box(0, 1000, (2,), np.float32), "action_mask": spaces.MultiBinary(3)}
+    )
+
+    def look(self):
+        return {"position": super().look(), "action_mask": self.allowed().astype(np.int8)}
+
+
+class MaskInInfo(Masked):
+    def tell(self):
+        return {**super().tell(), "action_mask": self.allowed()}
+
+
+class MaskFromMethod(Masked):
+    def action_masks(self):
+        return self.allowed()
+
+
+# --- well-behaved: actions
+
+
+class SeveralParts(Dice):
+    """Three choices and two choices, of which one each is forbidden at times."""
+
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def allowed(self):
+        return np.array([True, self.total % 2 == 0, True, self.total % 3 != 0, True])
+
+    def step(self, action):
+        assert self.allowed()[action[0]], f"first part of {action} was forbidden"
+        assert self.allowed()[3 + action[1]], f"second part of {action} was forbidden"
+        return super().step(action)
+
+    def tell(self):
+        return {"action_mask": self.allowed()}
+
+
+class ShiftedActions(Dice):
+    """Counts its actions from 5 and shows which one was played."""
+
+    action_space = spaces.Discrete(3, start=5)
+
+    def step(self, action):
+        seen, _, over, cut, info = super().step(action)
+        return seen, float(action), over, cut, info
+
+
+class ShiftedParts(Dice):
+    action_space = spaces.MultiDiscrete([2, 3], start=[1, -1])
+
+    def step(self, action):
+        seen, _, over, cut, info = super().step(action)
+        return seen, float(10 * action[0] + action[1]), over, cut, info
+
+
+# --- well-behaved: observations
+
+
+class SeesNumber(Dice):
+    observation_space = spaces.Discrete(7)
+
+    def look(self):
+        return self.total % 7
+
+
+class SeesParts(Dice):
+    observation_space = spaces.MultiDiscrete([[4, 2], [9, 3]])
+
+    def look(self):
+        return np.array([[self.total % 4, self.turn % 2], [self.turn, self.total % 3]])
+
+
+class SeesBits(Dice):
+    observation_space = spaces.MultiBinary((2, 3))
+
+    def look(self):
+        return np.array([[self.total >> bit & 1, self.turn >> bit & 1] for bit in range(3)]).T
+
+
+class SeesPicture(Dice):
+    observation_space = spaces.Box(0, 255, (3, 2, 1), np.uint8)
+
+    def look(self):
+        return (np.arange(6) * self.total % 256).astype(np.uint8).reshape(3, 2, 1)
+
+
+class SeesEverything(Dice):
+    """A flat Dict with a part of every kind."""
+
+    observation_space = spaces.Dict(
+        {
+            "number": spaces.Discrete(7),
+            "parts": spaces.MultiDiscrete([4, 9]),
+            "bits": spaces.MultiBinary(3),
+            "height": spaces.Box(-1.0, 1.0, (), np.float64),
+        }
+    )
+
+    def look(self):
+        return {
+            "number": self.total % 7,
+            "parts": np.array([self.total % 4, self.turn]),
+            "bits": np.array([self.total >> bit & 1 for bit in range(3)], np.int8),
+            "height": np.sin(self.total),
+        }
+
+
+class SeesItsReward(Dice):
+    """Shows a part called `reward`, which is another thing than the reward it pays."""
+
+    observation_space = spaces.Dict({"reward": spaces.Discrete(3), "turn": spaces.Discrete(9)})
+
+    def look(self):
+        return {"reward": self.total % 3, "turn": self.turn}
+
+    def reward(self, roll):
+        return -float(roll)
+
+
+# --- rude: something is wrong at turn `trouble_turn`
+
+
+class Rude(Dice):
+    """Polite until its trouble comes; with `only_seed`, only in the episode with that seed."""
+
+    ends_by_chance = False
+    trouble_turn = 3
+
+    def __init__(self, only_seed=None):
+        self.only_seed = only_seed
+        self.rude = False
+
+    def reset(self, *, seed=None, options=None):
+        self.rude = self.only_seed in (None, seed)
+        return super().reset(seed=seed, options=options)
+
+    @property
+    def in_trouble(self):
+        return self.rude and self.turn == self.trouble_turn
+
+
+class NanObservation(Rude):
+    def look(self):
+        return np.array([self.turn, np.nan if self.in_trouble else self.total], np.float32)
+
+
+class NanInLastObservation(NanObservation):
+    """The last thing the episode shows is not a number; the next episode is fine."""
+
+    patience = 3
+
+
+class InfReward(Rude):
+    def reward(self, roll):
+        return np.inf if self.in_trouble else float(roll)
+
+
+class InfLastReward(InfReward):
+    patience = 3
+
+
+class WrongShape(Rude):
+    def look(self):
+        return np.zeros(3, np.float32) if self.in_trouble else super().look()
+
+
+class WrongLastShape(WrongShape):
+    patience = 3
+
+
+class RaisesInStep(Rude):
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            raise ZeroDivisionError("the die fell off the table")
+        return result
+
+
+class OldStep(Rude):
+    """Returns four values, as envs did before Gymnasium."""
+
+    def step(self, action):
+        seen, reward, over, cut, info = super().step(action)
+        return (
+            (seen, reward, over or cut, info)
+            if self.in_trouble
+            else (seen, reward, over, cut, info)
+        )
+
+
+class RaisesInNextReset(Rude):
+    """Raises when it is reset after a whole episode, once."""
+
+    patience = 3
+    turn = 0
+
+    def reset(self, *, seed=None, options=None):
+        if self.in_trouble:
+            self.turn = 0
+            raise OSError("the table is gone")
+        return super().reset(seed=seed, options=options)
+
+
+class RemembersResets(Rude):
+    """Shows how often it was ever reset, which no seed can undo."""
+
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        return super().reset(seed=seed, options=options)
+
+    def look(self):
+        return np.array([self.turn, self.resets], np.float32)
+
+
+class RaisesInFirstReset(Rude):
+    def reset(self, *, seed=None, options=None):
+        raise OSError("there was never a table")
+
+
+class PoliteWithMask(Rude):
+    def tell(self):
+        return {"action_mask": np.ones(3, bool)}
+
+
+class ForbidsEverything(Rude):
+    def tell(self):
+        return {"action_mask": np.full(3, not self.in_trouble)}
+
+
+class ForbidsWholePart(Rude):
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def tell(self):
+        return {"action_mask": np.array([True, True, True, *[not self.in_trouble] * 2])}
+
+
+class ForgetsMask(Rude):
+    def tell(self):
+        return {} if self.in_trouble else {"action_mask": np.ones(3, bool)}
+
+
+class ShortMask(Rude):
+    def tell(self):
+        return {"action_mask": np.ones(2 if self.in_trouble else 3, bool)}
+
+
+class MaskRaises(Rude):
+    def action_masks(self):
+        if self.in_trouble:
+            raise RuntimeError("nobody knows what is allowed")
+        return np.ones(3, bool)
+
+
+class PoliteWithMaskMethod(Rude):
+    def action_masks(self):
+        return np.ones(3, bool)
+
+
+class PoliteDict(Rude):
+    observation_space = spaces.Dict({"turn": spaces.Discrete(99), "total": spaces.Discrete(999)})
+
+    def look(self):
+        return {"turn": self.turn, "total": self.total}
+
+
+class ForgetsPart(PoliteDict):
+    def look(self):
+        return {"turn": self.turn} if self.in_trouble else super().look()
+
+
+class ForgetsDict(PoliteDict):
+    def look(self):
+        return self.turn if self.in_trouble else super().look()
+
+
+class PoliteNumber(Rude):
+    observation_space = spaces.Discrete(9)
+
+    def look(self):
+        return self.turn
+
+
+class NumberOutside(PoliteNumber):
+    def look(self):
+        return 9 if self.in_trouble else super().look()
+
+
+class LeavesNote(Dice):
+    """Writes a file when it is closed, which an env in another process can do as well."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def close(self):
+        (self.folder / uuid.uuid4().hex).touch()
+
+
+class OneRude:
+    """Makes good envs, except for the one of this number (counted from 0)."""
+
+    def __init__(self, rude, number, good=Rude):
+        self.rude, self.number, self.good, self.made = rude, number, good, 0
+
+    def __call__(self):
+        self.made += 1
+        return self.rude() if self.made == self.number + 1 else self.good()
+
+
+# --- unreadable: spaces hundredfold does not take
+
+
+class PushesFreely(Dice):
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class ActsOnGrid(Dice):
+    action_space = spaces.MultiDiscrete([[2, 2], [3, 3]])
+
+
+class ActsOnBits(Dice):
+    action_space = spaces.MultiBinary(4)
+
+
+class SeesNestedDict(Dice):
+    observation_space = spaces.Dict({"inner": spaces.Dict({"deep": spaces.Discrete(3)})})
+
+    def look(self):
+        return {"inner": {"deep": self.total % 3}}
+
+
+class SeesTuple(Dice):
+    observation_space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(3)))
+
+
+class SeesText(Dice):
+    observation_space = spaces.Text(10)
+
+
+class SeesShiftedNumber(Dice):
+    observation_space = spaces.Discrete(3, start=1)
+
+
+class SeesShiftedParts(Dice):
+    observation_space = spaces.MultiDiscrete([3, 3], start=[0, 1])
+
+
+class SeesOnlyMask(Dice):
+    observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
