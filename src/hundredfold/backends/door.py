@@ -63,9 +63,11 @@ class Turns:
 
 def check_num_envs(num_envs: int) -> int:
     """Refuse an empty batch."""
+    if num_envs != int(num_envs):
+        raise SettingsError(f"num_envs must be a whole number, got {num_envs}.")
     if num_envs < 1:
         raise SettingsError(f"num_envs must be at least 1, got {num_envs}.")
-    return num_envs
+    return int(num_envs)
 
 
 def check_snapshot(state: State, num_envs: int) -> None:
@@ -80,8 +82,11 @@ def check_snapshot(state: State, num_envs: int) -> None:
 
 def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> IntArray:
     """The actions as int64, refused when their number, type or range is wrong or a mask forbids."""
-    given = np.asarray(actions)
     wanted = (len(waiting), *spec.action_shape)
+    try:
+        given = np.asarray(actions)
+    except ValueError as error:
+        raise ShapeError(f"send() got a ragged list of actions; pass shape {wanted}.") from error
     if given.shape != wanted:
         ids = waiting.env_ids
         raise ShapeError(
@@ -95,20 +100,20 @@ def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> I
     outside = (parts < 0) | (parts >= np.asarray(spec.choices))
     if outside.any():
         row = int(np.argwhere(outside)[0, 0])
+        ranges = " x ".join(f"0..{count - 1}" for count in spec.choices)
         raise ActionError(
             f"send() got action {given[row]} for env {waiting.env_ids[row]}; "
-            f"{spec.name} has actions 0..{spec.choices[0] - 1}."
-            if len(spec.choices) == 1
-            else f"send() got action {given[row]} for env {waiting.env_ids[row]}; "
-            f"{spec.name} has {spec.choices} choices, counted from 0."
+            f"{spec.name} has actions {ranges}."
         )
     if waiting.mask is not None:
         offsets = np.cumsum((0, *spec.choices[:-1]))
         allowed = np.take_along_axis(waiting.mask, parts + offsets, axis=1)
         if not allowed.all():
-            row = int(np.argwhere(~allowed)[0, 0])
+            row, part = (int(index) for index in np.argwhere(~allowed)[0])
+            options = waiting.mask[row, offsets[part] : offsets[part] + spec.choices[part]]
+            which = f" in part {part}" if len(spec.choices) > 1 else ""
             raise ActionError(
                 f"send() got action {given[row]} for env {waiting.env_ids[row]}, which its mask "
-                f"forbids; allowed: {np.flatnonzero(waiting.mask[row]).tolist()}."
+                f"forbids{which}; allowed: {np.flatnonzero(options).tolist()}."
             )
     return chosen

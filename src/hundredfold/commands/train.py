@@ -16,6 +16,7 @@ from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import RunSettings
 from hundredfold.training.console import describe_run
 from hundredfold.training.run_folder import RunFolder
+from hundredfold.worlds import own_name
 
 HELP = """usage: hundredfold train WORLD [flags]
        hundredfold train --resume RUN [flags]
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
         print(HELP)
         return 0 if set(words) & {"-h", "--help"} else 2
     kept = RunFolder.open(Path(resume)).settings() if resume else None
-    world = words.pop(0) if named else kept.world if kept else ""
+    world = own_name(words.pop(0)) if named else kept.world if kept else ""
     if kept and world != kept.world:
         raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
     defaults = kept or starting_point(world)

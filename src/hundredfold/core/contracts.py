@@ -26,7 +26,10 @@ class World(Protocol):
     spec: WorldSpec
 
     def bind(self, out: StepBatch) -> None:
-        """Write into these buffers from now on; a backend may have put them into shared memory."""
+        """Write into these buffers, which a backend may have put into shared memory.
+
+        A world's state may live in them, so `reset` or `restore` must follow.
+        """
         ...
 
     def reset(self, seed: int) -> StepBatch:

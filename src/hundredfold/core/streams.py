@@ -88,7 +88,7 @@ def stream_keys(seed: int, env_ids: ArrayLike, episodes: ArrayLike) -> Words:
 
 
 def seed_key(seed: int) -> Words:
-    """The root key of a run seed; any Python integer is a seed."""
+    """The root key of a run seed: any whole number, taken modulo 2**64."""
     return words(SEED_SALT, np.uint64(int(seed) % 2**64))
 
 

@@ -22,7 +22,13 @@ from hundredfold.backends import make_backend
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, StepBatch, WorldSpec
 from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.worlds import WORLDS, callable_factory, settings_class, world_factory
+from hundredfold.worlds import (
+    WORLDS,
+    callable_factory,
+    own_name,
+    settings_class,
+    world_factory,
+)
 from hundredfold.worlds.batch_world import BatchWorld
 
 Observation = Any
@@ -271,8 +277,7 @@ def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
 def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldFactory:
     if callable(world):
         return callable_factory(partial(world, **settings))
-    by_id = {entry.gymnasium_id: name for name, entry in WORLDS.items()}
-    name = by_id.get(world, world)
+    name = own_name(world)
     kind = settings_class(name)
     if name not in WORLDS:
         made = partial(gymnasium.make, name, disable_env_checker=True, **settings)

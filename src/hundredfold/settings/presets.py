@@ -13,13 +13,13 @@ from hundredfold.settings.run import (
     RunSettings,
     SavingSettings,
 )
-from hundredfold.worlds import settings_class
+from hundredfold.worlds import own_name, settings_class
 
 
 def starting_point(world: str) -> RunSettings:
     """The default settings of a world, by name or Gymnasium id."""
-    make = STARTING_POINTS.get(world, _for_gymnasium)
-    return make(world)
+    name = own_name(world)
+    return STARTING_POINTS.get(name, _for_gymnasium)(name)
 
 
 def _for_corridor(world: str) -> RunSettings:

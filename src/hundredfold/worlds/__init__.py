@@ -55,8 +55,15 @@ WORLDS: dict[str, WorldEntry] = {
 FROM_CALLABLE = "callable "
 
 
+def own_name(name: str) -> str:
+    """Our name of a world that is asked for by the id we gave it in Gymnasium."""
+    names = {entry.gymnasium_id: ours for ours, entry in WORLDS.items()}
+    return names.get(name, name)
+
+
 def settings_class(name: str) -> type[Any]:
     """The settings class of a world, by name or Gymnasium id."""
+    name = own_name(name)
     if name in WORLDS:
         entry = WORLDS[name]
         found: type[Any] = getattr(import_module(entry.module), entry.settings)
@@ -70,6 +77,7 @@ def settings_class(name: str) -> type[Any]:
 
 def world_factory(name: str, settings: Any) -> WorldFactory:
     """A function from env ids to the part of the world that holds them."""
+    name = own_name(name)
     if name in WORLDS:
         entry = WORLDS[name]
         return partial(getattr(import_module(entry.module), entry.world), settings=settings)

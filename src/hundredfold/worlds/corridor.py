@@ -12,7 +12,7 @@ import numpy as np
 from hundredfold.core import streams
 from hundredfold.core.batch import Array, ArraySpec, BoolArray, IntArray, StepBatch, WorldSpec
 from hundredfold.core.contracts import Knowledge
-from hundredfold.core.errors import SettingsError
+from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.worlds.batch_world import BatchWorld
 
 LEFT, RIGHT, WAIT = 0, 1, 2
@@ -92,8 +92,14 @@ class Corridor(BatchWorld):
 
     def inform(self, knowledge: Knowledge) -> None:
         """`toll` (length,): what it costs from now on to enter each cell."""
-        if "toll" in knowledge:
-            self.toll[:] = knowledge["toll"]
+        if "toll" not in knowledge:
+            return
+        if np.shape(knowledge["toll"]) != (self.settings.length,):
+            raise ShapeError(
+                f"inform() got a toll of shape {np.shape(knowledge['toll'])}; "
+                f"this corridor has {self.settings.length} cells."
+            )
+        self.toll[:] = knowledge["toll"]
 
     def kept(self) -> dict[str, Array]:
         return {"steps": self.steps, "toll": self.toll}

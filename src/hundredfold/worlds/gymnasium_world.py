@@ -159,6 +159,11 @@ class GymnasiumWorld(BatchWorld):
                     f"{self._where(row)} returned {name!r} of shape {array.shape}; its observation "
                     f"space says {buffer.shape[1:]}. Make observation_space match the env."
                 )
+            if array.dtype.kind == "f" and buffer.dtype.kind != "f":
+                raise EnvError(
+                    f"{self._where(row)} returned {name!r} as {array.dtype} where its observation "
+                    f"space has whole numbers ({buffer.dtype})."
+                )
             buffer[row] = array
 
     def _write_mask(self, row: int, seen: Any) -> None:
