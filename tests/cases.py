@@ -15,14 +15,14 @@ from hundredfold.backends.serial import SerialBackend
 from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumSettings, GymnasiumWorld
+from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
 
 WORLD_CASES = {
     "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),
     "cartpole": partial(CartPole, settings=CartPoleSettings(max_episode_steps=25)),
     "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
-    "CartPole-v1": GymnasiumFactory("CartPole-v1", GymnasiumSettings()),
-    "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", GymnasiumSettings()),
+    "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),
+    "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),
     "masked_foreign": partial(GymnasiumWorld, make_env=foreign_envs.MaskInInfo),
     "foreign_parts": partial(GymnasiumWorld, make_env=foreign_envs.SeveralParts),
 }

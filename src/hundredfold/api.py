@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import (
     WorldSpec,
@@ -24,7 +26,7 @@ from hundredfold.learners.loaded_policy import LoadedPolicy
 from hundredfold.learners.networks import ActorCritic
 from hundredfold.learners.policy import NetworkPolicy
 from hundredfold.learners.weights import load_network
-from hundredfold.settings.load import differences, with_overrides
+from hundredfold.settings.load import differences, to_toml, with_overrides
 from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import CHANGEABLE, RunSettings
 from hundredfold.training.build import build, pick_device
@@ -35,8 +37,14 @@ from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.loop import train as train_loop
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.run import Run
-from hundredfold.training.run_folder import RunFolder
-from hundredfold.worlds import FROM_CALLABLE, callable_factory, world_factory
+from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.worlds import (
+    FROM_CALLABLE,
+    WORLDS,
+    callable_factory,
+    own_name,
+    world_factory,
+)
 
 MAX_PARALLEL_EPISODES = 256
 
@@ -77,10 +85,16 @@ def train(
     make_world = callable_factory(world) if callable(world) else None
     if resume is not None:
         kept = RunFolder.open(Path(resume)).settings()
+        if isinstance(world, str) and own_name(world) != kept.world:
+            raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
+        if name is not None:
+            raise SettingsError("a resumed run keeps its folder; leave name away.")
         wanted = with_overrides(kept, settings)
         return resume_run(Path(resume), wanted, make_world, wandb=wandb, quiet=quiet, report=report)
     if world is None:
         raise SettingsError("train() needs a world, or resume=RUN to continue one.")
+    if callable(world) and "env_kwargs" in settings:
+        raise SettingsError("env_kwargs go with a Gymnasium id; a function makes its own env.")
     named = world if isinstance(world, str) else f"{FROM_CALLABLE}{_name_of(world)}"
     chosen = with_overrides(with_length(starting_point(named), settings), settings)
     return start_run(
@@ -140,20 +154,23 @@ def resume_run(
     folder.claim()
     announce(settings, quiet)
     parts = build(settings, make_world)
+    write_atomically(folder.settings_file, to_toml(parts.settings))
     try:
         return _finish(Run.resume(folder, parts, wandb=wandb, quiet=quiet), report)
     finally:
         parts.close()
 
 
-def load(run: str | Path, checkpoint: str = "best", device: str = "cpu") -> LoadedPolicy:
+def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -> LoadedPolicy:
     """The policy of a run; `checkpoint` is best, last or the number of an epoch."""
     folder = RunFolder.open(Path(run))
     settings = folder.settings()
-    saved = load_checkpoint(folder, checkpoint, parts={"learner"})
-    network = ActorCritic(saved.spec, settings.network).to(pick_device(device))
+    saved = load_checkpoint(folder, str(checkpoint), parts={"learner"})
+    place = pick_device(device)
+    with torch.random.fork_rng(devices=[]):  # first weights are drawn, then overwritten
+        network = ActorCritic(saved.spec, settings.network).to(place)
     load_network(network, without_prefix("network", saved.parts["learner"]))
-    policy = NetworkPolicy(network, saved.spec.choices, pick_device(device))
+    policy = NetworkPolicy(network, saved.spec.choices, place)
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 
@@ -174,6 +191,7 @@ def evaluate(
     *,
     policy: str | None = None,
     episodes: int = 100,
+    max_steps: int = 10_000,
     seed: int = 9999,
     checkpoint: str = "best",
     backend: str = "auto",
@@ -181,8 +199,10 @@ def evaluate(
     tick: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
     """Play whole episodes with a run's policy, or with a named rule on a world."""
-    if episodes < 1:
-        raise SettingsError(f"episodes must be at least 1, got {episodes}.")
+    if min(episodes, max_steps) < 1:
+        raise SettingsError(
+            f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}."
+        )
     is_run = (Path(target) / "settings.toml").exists()
     if policy is None and not Path(target).exists():
         raise SettingsError(
@@ -195,10 +215,12 @@ def evaluate(
         if make_env
         else world_factory(settings.world, settings.world_settings)
     )
-    envs = make_backend(backend, factory, min(episodes, MAX_PARALLEL_EPISODES))
+    # Somebody else's envs may be costly: no more of them than training would open.
+    most = MAX_PARALLEL_EPISODES if settings.world in WORLDS else settings.rollout.num_envs
+    envs = make_backend(backend, factory, min(episodes, most))
     try:
         act = learned.actor if learned else rule_actor(policy or "", envs.spec, seed)
-        return play(envs, act, episodes, seed, tick)
+        return play(envs, act, episodes, seed, max_steps, tick)
     finally:
         envs.close()
 

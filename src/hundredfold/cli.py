@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TextIO
 
 from hundredfold import __version__
-from hundredfold.core.errors import HundredfoldError, SettingsError, near_names
+from hundredfold.core.errors import EnvError, HundredfoldError, SettingsError, near_names
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -60,10 +60,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, WRONG_USAGE)
     except HundredfoldError as error:
         return _fail(error, FAILED)
+    except MemoryError:
+        return _fail(HundredfoldError("out of memory; use fewer envs or smaller networks."), FAILED)
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return _fail(HundredfoldError(f"{error.strerror or error}{where}."), FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
@@ -92,7 +97,7 @@ def _find(word: str) -> Command:
 def _fail(error: HundredfoldError, code: int) -> int:
     if os.environ.get("HUNDREDFOLD_DEBUG"):
         traceback.print_exc()
-    elif error.__cause__ is not None and type(error).__name__ == "EnvError":
+    elif error.__cause__ is not None and isinstance(error, EnvError):
         # The fault lies in the user's own env: its traceback is what they need.
         traceback.print_exception(error.__cause__)
     print(f"error: {error}", file=sys.stderr)

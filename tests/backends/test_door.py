@@ -94,7 +94,7 @@ def test_an_unsigned_action_too_large_for_int64_is_outside_too():
 
 
 def test_a_part_outside_its_range_names_env_and_choices():
-    with pytest.raises(ActionError, match=r"action \[2 2\] for env 11; locks has actions 0\.\.2 x 0\.\.1"):
+    with pytest.raises(ActionError, match=r"\[2 2\] for env 11; locks has actions 0\.\.2 x 0\.\.1"):
         checked_actions(np.array([[0, 0], [2, 2], [0, 0]]), waiting(PARTS), PARTS)
 
 

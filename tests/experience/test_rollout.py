@@ -27,7 +27,7 @@ def choice_for(env_ids, mark):
 
 def test_rows_that_arrive_in_any_order_end_up_where_their_own_env_is():
     rollout = Rollout(SPEC, num_envs=3, num_steps=2)
-    for ids in ([0, 1, 2], [2], [0], [1]):
+    for ids in ([2, 0, 1], [2], [0], [1]):
         mark = int(rollout.cursor[ids[0]])
         rollout.add_choice(batch_for(ids, mark), choice_for(ids, mark))
         rollout.add_outcome(batch_for(ids, mark + 1))
@@ -48,6 +48,24 @@ def test_truncated_rows_keep_their_final_observation():
     assert_array_equal(cut.steps, [0])
     assert_array_equal(cut.final_observation["cell"], [[101]])
     assert_array_equal(rollout.ended, [[False, True]])
+
+
+def test_episodes_that_ended_unseen_are_cut_off_after_their_last_step():
+    rollout = Rollout(SPEC, num_envs=2, num_steps=4)
+    assert not rollout.cut_off
+    rollout.cut_off_here(batch_for([0, 1], 0))
+    assert not rollout.cut_off
+    for mark in range(2):
+        rollout.add_choice(batch_for([0, 1], mark), choice_for([0, 1], mark))
+        outcome = batch_for([0, 1], mark + 1)
+        outcome.terminated[0] = mark == 1
+        rollout.add_outcome(outcome)
+    rollout.cut_off_here(batch_for([0, 1], 5))
+    (cut,) = rollout.cut_off
+    assert_array_equal(cut.env_ids, [1])
+    assert_array_equal(cut.steps, [1])
+    assert_array_equal(cut.final_observation["cell"], [[105]])
+    assert_array_equal(rollout.ended[:2], [[False, False], [True, True]])
 
 
 def test_a_half_filled_rollout_survives_a_snapshot():

@@ -68,7 +68,7 @@ def test_a_reset_in_the_middle_of_an_episode_begins_another():
     second, _ = env.reset()
     third, _ = env.reset()
     assert not np.array_equal(first, second)
-    assert not np.array_equal(second, third) or env.fresh
+    assert not np.array_equal(second, third)
     again, _ = env.reset(seed=1)
     assert_array_equal(first, again)
 
@@ -87,6 +87,40 @@ def test_a_vector_env_has_gymnasiums_shape(backend):
     assert isinstance(infos, dict)
     envs.close()
     envs.close()
+
+
+def test_resets_without_a_seed_go_on_from_the_one_that_was_given():
+    def three_resets():
+        envs = hundredfold.make_vec("cartpole", 2, seed=3)
+        return [envs.reset()[0] for _ in range(3)]
+
+    one, again = three_resets(), three_resets()
+    assert_array_equal(one, again)
+    assert not np.array_equal(one[0], one[1])
+    assert not np.array_equal(one[1], one[2])
+
+
+def test_a_single_env_refuses_what_its_mask_forbids():
+    env = gymnasium.make("hundredfold/Corridor-v0", length=2)
+    env.reset(seed=0)
+    with pytest.raises(ActionError, match="mask forbids"):
+        env.step(0)
+    with pytest.raises(ActionError, match=r"has actions 0\.\.2"):
+        env.step(17)
+
+
+def test_the_largest_whole_numbers_survive_as_bounds():
+    class Counter(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(
+            np.iinfo(np.int64).min, np.iinfo(np.int64).max, (1,), np.int64
+        )
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.int64), {}
+
+    space = hundredfold.make_vec(Counter, 1).single_observation_space
+    assert space.low[0] < 0 < space.high[0]
 
 
 def test_arrays_are_copies_unless_live_views_are_asked_for():
@@ -150,3 +184,7 @@ def test_wrong_words_are_answered():
         hundredfold.make_vec("corridor", 0)
     with pytest.raises(SettingsError, match="pass one number"):
         hundredfold.make_vec("corridor", 2).reset(seed=[1, 2])
+    with pytest.raises(SettingsError, match="without options"):
+        hundredfold.make_vec("corridor", 2).reset(options={"reset_mask": [True, False]})
+    with pytest.raises(SettingsError, match=r"cannot make FrozenLake-v1.*slippery"):
+        hundredfold.make_vec("FrozenLake-v1", 2, slippery=False)

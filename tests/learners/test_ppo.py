@@ -173,7 +173,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_i
 
     for count in range(1, MAX_BAD_GRADIENTS):
         learner._descend("joint", parameters, bad_loss())
-        assert learner.bad_gradients == count
+        assert learner.skipped_gradients == count
     assert all(torch.equal(before[name], found) for name, found in weights_of(learner).items())
     with pytest.raises(TrainingError, match=r"not finite 20 times in a row.*learning rate"):
         learner._descend("joint", parameters, bad_loss())
@@ -202,6 +202,8 @@ def test_a_shared_network_learns_too():
         ({"num_value_epochs": 3}, "go together"),
         ({"update_epochs": 0}, "at least 1"),
         ({"minibatch_size": -1}, "not negative"),
+        ({"num_value_epochs": -1, "num_policy_epochs": 3}, "go together"),
+        ({"entropy_coefficient": float("nan")}, "entropy_coefficient must not be negative"),
     ],
 )
 def test_wrong_settings_say_what_to_do(wrong, message):

@@ -81,7 +81,7 @@ def _learned(progress: float) -> dict[str, float]:
         "clip_fraction": 0.02,
         "value_loss": 2 * (1 - progress),
         "explained_variance": progress,
-        "bad_gradients": 0.0,
+        "skipped_gradients": 0.0,
     }
 
 

@@ -58,7 +58,7 @@ def test_a_curve_that_never_moves_has_room_around_it(tmp_path):
     record = read_record(make_run(tmp_path / "run", metrics(5)))
     room = small_multiple(record, measure_of("approx_kl")).layout.yaxis.range
     assert room == pytest.approx((0.0015, 0.0045))
-    assert small_multiple(record, measure_of("bad_gradients")).layout.yaxis.range == (0, 1)
+    assert small_multiple(record, measure_of("skipped_gradients")).layout.yaxis.range == (0, 1)
 
 
 def test_thinning_keeps_the_last_row():

@@ -73,7 +73,7 @@ def test_a_finished_run_tells_its_whole_story(tmp_path):
         assert words in page.text, words
     # Learning, one average, six of the learner, shares and throughput.
     assert len(page.charts) == 1 + 1 + 6 + 2
-    assert "not drawn: bad_gradients 0" in page.text
+    assert "not drawn: skipped_gradients 0" in page.text
 
 
 def test_the_best_evaluation_stands_out_in_the_table(tmp_path):

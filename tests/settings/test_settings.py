@@ -104,6 +104,12 @@ class TestLength:
         assert LengthSettings(steps=1921).num_epochs(self.day, self.rollout) == 2
         assert LengthSettings(steps=1920).num_epochs(self.day, self.rollout) == 1
 
+    def test_nothing_that_is_gathered_goes_unlearned(self):
+        twos = replace(self.rollout, policy_update_interval=2)
+        assert LengthSettings(epochs=5).num_epochs(self.day, twos) == 6
+        assert LengthSettings(steps=1).num_epochs(self.day, twos) == 2
+        assert LengthSettings(epochs=4).num_epochs(self.day, twos) == 4
+
     def test_episodes_need_a_fixed_length(self):
         with pytest.raises(SettingsError, match=r"no fixed length.*use --steps or --epochs"):
             LengthSettings(episodes=10).num_epochs(self.spec, self.rollout)

@@ -118,6 +118,21 @@ def test_a_foreign_manifest_is_refused(folder, text):
         load_checkpoint(folder)
 
 
+def test_a_damaged_best_file_is_named_and_no_checkpoint_is_in_danger(folder):
+    save_checkpoint(folder, checkpoint(1))
+    folder.best_file.write_text("{")
+    with pytest.raises(CheckpointError, match=r"best\.json is damaged; delete it"):
+        load_checkpoint(folder, "best")
+    assert load_checkpoint(folder, "last").epoch == 1
+
+
+def test_a_manifest_that_lacks_everything_is_damaged(folder):
+    path = save_checkpoint(folder, checkpoint(4))
+    (path / "manifest.json").write_text('{"format": 1}')
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(folder)
+
+
 def test_nothing_is_ever_unpickled(folder):
     """A pickle in place of the arrays is refused before any of its code could run."""
     import hashlib

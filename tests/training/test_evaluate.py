@@ -1,5 +1,7 @@
 """Evaluation counts whole episodes, as many from each env, and repeats."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -11,7 +13,14 @@ from hundredfold.training.evaluate import (
     random_actor,
     standard_error,
 )
-from hundredfold.worlds.corridor import RIGHT, Corridor
+from hundredfold.worlds.corridor import RIGHT, Corridor, CorridorSettings
+
+LONG = CorridorSettings(max_episode_steps=1_000_000)
+
+
+def judged(num_envs, act, episodes, seed, **options):
+    envs = make_backend("in_process", Corridor, num_envs)
+    return evaluate(envs, act, episodes, seed, max_steps=1000, **options)
 
 
 def walk_right(batch):
@@ -26,7 +35,9 @@ def wander_or_walk(batch):
 
 
 def test_returns_are_those_of_the_walk():
-    found = evaluate(make_backend("in_process", Corridor, 8), walk_right, 24, seed=1)
+    found = evaluate(
+        make_backend("in_process", Corridor, 8), walk_right, 24, seed=1, max_steps=1000
+    )
     assert len(found.returns) == 24
     assert_allclose(found.returns, 1 - 0.1 * found.lengths)
     assert found.info["reached_exit"].all()
@@ -34,7 +45,9 @@ def test_returns_are_those_of_the_walk():
 
 def test_slow_envs_count_as_much_as_fast_ones():
     wander_or_walk.steps = 0
-    found = evaluate(make_backend("in_process", Corridor, 4), wander_or_walk, 12, seed=1)
+    found = evaluate(
+        make_backend("in_process", Corridor, 4), wander_or_walk, 12, seed=1, max_steps=1000
+    )
     lengths = found.lengths.reshape(4, 3)
     assert lengths[[1, 3]].min() > lengths[[0, 2]].max()
 
@@ -42,7 +55,7 @@ def test_slow_envs_count_as_much_as_fast_ones():
 def test_the_same_seed_plays_the_same_episodes_on_every_backend():
     def played(name, seed):
         envs = make_backend(name, Corridor, 5)
-        return evaluate(envs, random_actor(envs.spec, 0), 13, seed).returns
+        return evaluate(envs, random_actor(envs.spec, 0), 13, seed, max_steps=1000).returns
 
     one = played("in_process", 7)
     assert_array_equal(one, played("serial", 7))
@@ -52,7 +65,14 @@ def test_the_same_seed_plays_the_same_episodes_on_every_backend():
 
 def test_progress_is_told_and_reaches_the_end():
     heard = []
-    evaluate(make_backend("in_process", Corridor, 3), walk_right, 9, seed=0, tick=heard.append)
+    evaluate(
+        make_backend("in_process", Corridor, 3),
+        walk_right,
+        9,
+        seed=0,
+        max_steps=1000,
+        tick=heard.append,
+    )
     assert heard[-1] == 9
     assert heard == sorted(heard)
 
@@ -75,6 +95,30 @@ def test_a_random_actor_takes_every_allowed_action_and_no_other():
     assert_allclose(at_the_wall[1:] / at_the_wall.sum(), 1 / 2, atol=0.03)
 
 
+def test_an_episode_without_end_is_cut_off_with_one_warning():
+    def wait(batch):
+        return np.full(len(batch), 2)
+
+    envs = make_backend("in_process", partial(Corridor, settings=LONG), 3)
+    with pytest.warns(UserWarning, match="6 evaluation episodes were cut off after 50 steps"):
+        found = evaluate(envs, wait, 6, seed=0, max_steps=50)
+    assert_array_equal(found.lengths, [50] * 6)
+
+
+def test_no_seed_makes_evaluation_play_the_episodes_of_training():
+    envs = make_backend("in_process", Corridor, 64)
+    envs.reset(9999)
+    trained_on = envs.recv().observation["cell"].copy()
+    seen = []
+
+    def look(batch):
+        seen.append(batch.observation["cell"].copy())
+        return walk_right(batch)
+
+    evaluate(envs, look, 64, seed=9999, max_steps=100)
+    assert not np.array_equal(seen[0], trained_on)
+
+
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     draw = np.random.default_rng(5)
     hits = 0
@@ -91,5 +135,7 @@ def test_a_single_value_has_no_error_to_speak_of():
 
 @pytest.mark.parametrize("episodes", [1, 3, 4, 5])
 def test_exactly_as_many_episodes_as_asked_for(episodes):
-    found = evaluate(make_backend("in_process", Corridor, 4), walk_right, episodes, seed=0)
+    found = evaluate(
+        make_backend("in_process", Corridor, 4), walk_right, episodes, seed=0, max_steps=1000
+    )
     assert len(found.returns) == len(found.lengths) == episodes

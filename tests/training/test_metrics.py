@@ -61,6 +61,19 @@ def test_tensorboard_hears_the_same_numbers(tmp_path):
     assert [value for _, value in heard] == pytest.approx([value for _, value in told])
 
 
+def test_tensorboard_forgets_what_a_killed_run_had_said_more(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    run = hundredfold.train("corridor", save_dir=tmp_path, save_interval=1, **QUICK)
+    stale = SummaryWriter(str(run.path))
+    stale.add_scalar("policy_loss", 99.0, 500)
+    stale.close()
+    hundredfold.train(resume=run.path)
+    events = EventAccumulator(str(run.path)).Reload()
+    assert 99.0 not in [event.value for event in events.Scalars("policy_loss")]
+
+
 def test_wandb_keeps_its_files_in_the_run_folder_when_there_is_no_network(tmp_path):
     pytest.importorskip("wandb", reason="the extra [wandb] is missing")
     code = f"""

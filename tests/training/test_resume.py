@@ -132,6 +132,74 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     assert hundredfold.train(resume=tmp_path / "killed").finished
 
 
+def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_value_over(tmp_path):
+    settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2, "eval_interval": 0}
+    code = KILLED_RUN.format(
+        world="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+
+    from hundredfold.training.build import build
+    from hundredfold.training.run import Run
+    from hundredfold.training.run_folder import RunFolder
+
+    folder = RunFolder.open(tmp_path / "killed")
+    folder.claim()
+    parts = build(folder.settings())
+    with pytest.warns(UserWarning, match="cannot be continued"):
+        run = Run.resume(folder, parts, quiet=True)
+    rollout = parts.learner.experience
+    assert rollout.steps_done == 16
+    assert rollout.ended[15].all()
+    last = rollout.cut_off[-1]
+    assert set(last.steps) == {15}
+    run.close()
+    parts.close()
+
+
+def test_an_error_in_the_middle_of_an_epoch_keeps_the_epochs_before_it(tmp_path):
+    code = f"""
+import sys
+from hundredfold import cli
+from hundredfold.core.errors import EnvError
+from hundredfold.experience import collect
+follow = collect.Collector._follow_episodes
+steps = 0
+def failing(self, *args):
+    global steps
+    steps += 1
+    if steps == 3 * 16 + 5: raise EnvError("env 0 gave up")
+    follow(self, *args)
+collect.Collector._follow_episodes = failing
+sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+    "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
+    "--name", "failed"]))
+"""
+    done = run_python(code, expect=1)
+    assert "env 0 gave up" in done.stderr
+    assert "stopped after epoch 3/6" in done.stderr
+    settings = {**SMALL, "eval_interval": 0, "save_interval": 100}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    resumed = hundredfold.train(resume=tmp_path / "failed")
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_a_signal_reaches_an_evaluation_that_does_not_end(tmp_path):
+    code = f"""
+import os, signal, sys
+from hundredfold import cli
+from hundredfold.training import run as books
+def endless(backend, act, episodes, seed, max_steps, tick):
+    os.kill(os.getpid(), signal.SIGINT)
+    while True: tick(0)
+books.evaluate = endless
+sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+    "--eval-interval", "3", "--save-dir", {str(tmp_path)!r}, "--name", "stopped"]))
+"""
+    done = run_python(code, expect=130)
+    assert "stopped after epoch 2/6" in done.stderr
+
+
 def test_equal_settings_give_equal_runs_on_both_backends(tmp_path):
     runs = [
         hundredfold.train("corridor", save_dir=tmp_path, name=name, backend=backend, **SMALL)

@@ -25,7 +25,9 @@ def world_of(make_env, num_envs=4):
 
 def by_id(env_id, num_envs=1, **kwargs):
     pairs = tuple(f"{key}={value}" for key, value in kwargs.items())
-    return GymnasiumFactory(env_id, GymnasiumSettings(env_kwargs=pairs))(np.arange(num_envs))
+    return GymnasiumFactory(env_id, GymnasiumSettings(env_kwargs=pairs).keywords)(
+        np.arange(num_envs)
+    )
 
 
 # --- what the envs say is what the world says

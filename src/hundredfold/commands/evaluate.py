@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hundredfold.training.run_folder import RunFolder
-from hundredfold.worlds import WORLDS, WorldEntry
+from hundredfold.worlds import EVALUATE_RETURNS, WORLDS, own_name
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -17,8 +17,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _command_for(arguments: Sequence[str]) -> str:
-    target = next((word for word in arguments if not word.startswith("-")), "")
-    if (Path(target) / "settings.toml").is_file():
-        target = RunFolder.open(Path(target)).settings().world
-    entry = WORLDS.get(target)
-    return entry.evaluate if entry else str(WorldEntry.__dataclass_fields__["evaluate"].default)
+    for word in arguments:
+        if (Path(word) / "settings.toml").is_file():
+            word = RunFolder.open(Path(word)).settings().world
+        if own_name(word) in WORLDS:
+            return WORLDS[own_name(word)].evaluate
+    return EVALUATE_RETURNS

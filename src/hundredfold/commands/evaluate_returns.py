@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 import tyro
 from rich.console import Console
 from rich.progress import Progress
@@ -24,6 +25,8 @@ class Evaluate:
     """Play this rule instead of a learned policy: random."""
     episodes: int = 100
     """Whole episodes to play; every env plays the same number."""
+    max_steps: int = 10_000
+    """Steps after which an episode is cut off."""
     seed: int = 9999
     """Seed of the evaluation envs; the same seed gives the same episodes."""
     checkpoint: str = "best"
@@ -37,6 +40,7 @@ class Evaluate:
 def run(arguments: Sequence[str]) -> int:
     """Print mean, standard error and a 95 % interval of the return."""
     asked = tyro.cli(Evaluate, args=list(arguments), prog="hundredfold evaluate")
+    torch.set_num_threads(1)  # two threads collapse when the machine is busy
     console = Console(stderr=True)
     with Progress(console=console, disable=asked.json or not console.is_terminal) as progress:
         task = progress.add_task("episodes", total=asked.episodes)
@@ -45,6 +49,7 @@ def run(arguments: Sequence[str]) -> int:
             policy=asked.policy,
             episodes=asked.episodes,
             seed=asked.seed,
+            max_steps=asked.max_steps,
             checkpoint=asked.checkpoint,
             backend=asked.backend,
             tick=lambda done: progress.update(task, completed=done),

@@ -50,7 +50,9 @@ def run(arguments: Sequence[str]) -> int:
     resume = _value_of(words, "--resume")
     if not named and resume is None:
         print(HELP)
-        return 0 if set(words) & {"-h", "--help"} else 2
+        if set(words) & {"-h", "--help"}:
+            return 0
+        raise SettingsError("train needs a WORLD as its first word, before any flag.")
     kept = RunFolder.open(Path(resume)).settings() if resume else None
     world = own_name(words.pop(0)) if named else kept.world if kept else ""
     if kept and world != kept.world:
@@ -65,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
         defaults = updated(with_length(defaults, table.get("length", {})), table, config)
     options, settings = parse(words, defaults)
     if options.resume:
+        if options.name is not None:
+            raise SettingsError("a resumed run keeps its folder; leave --name away.")
         done = resume_run(options.resume, settings, wandb=options.wandb, quiet=options.quiet)
     else:
         done = start_run(
@@ -87,16 +91,16 @@ def parse(words: Sequence[str], defaults: RunSettings) -> tuple[Options, RunSett
     del parts["world"]
     kinds: dict[str, Any] = {name: type(part) for name, part in parts.items()}
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Everything random follows from this.")]
-    shape = make_dataclass("Train", [("options", Options), *kinds.items()], frozen=True)
+    shape = make_dataclass("Train", [("run", Options), *kinds.items()], frozen=True)
     parsed: Any = tyro.cli(
         shape,
         args=list(words),
-        default=shape(options=Options(), **parts),
+        default=shape(run=Options(), **parts),
         prog=f"hundredfold train {defaults.world}",
         description=f"Train an agent on {defaults.world}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    return parsed.options, replace(defaults, **{name: getattr(parsed, name) for name in parts})
+    return parsed.run, replace(defaults, **{name: getattr(parsed, name) for name in parts})
 
 
 def _value_of(words: Sequence[str], flag: str) -> str | None:

@@ -84,6 +84,7 @@ class Rollout:
         self.rewards = np.zeros(grid, np.float32)
         self.terminated = np.zeros(grid, bool)
         self.ended = np.zeros(grid, bool)
+        self.everyone = np.arange(num_envs)
         self.cursor = np.zeros(num_envs, np.int64)
         self.cut_off: list[CutOff] = []
 
@@ -129,6 +130,27 @@ class Rollout:
             for name, array in self.observation.items():
                 array[-1, batch.env_ids[rows]] = batch.observation[name][rows]
 
+    def all_cut_off(self) -> tuple[IntArray, IntArray, Arrays]:
+        """Steps, env ids and final observations of every truncated episode, in one piece."""
+        return (
+            np.concatenate([cut.steps for cut in self.cut_off]),
+            np.concatenate([cut.env_ids for cut in self.cut_off]),
+            {
+                name: np.concatenate([cut.final_observation[name] for cut in self.cut_off])
+                for name in self.observation
+            },
+        )
+
+    def cut_off_here(self, batch: StepBatch) -> None:
+        """Note that the episodes of these rows ended after their last step, unseen by us."""
+        ids = batch.env_ids
+        last = self.cursor[ids] - 1
+        rows = np.flatnonzero((last >= 0) & ~self.ended[last, ids])
+        if len(rows):
+            self.ended[last[rows], ids[rows]] = True
+            final = {name: array[rows] for name, array in batch.final_observation.items()}
+            self.cut_off.append(CutOff(last[rows], ids[rows], final))
+
     def state(self) -> Arrays:
         """What has been gathered so far: nothing, unless an update spans several epochs."""
         if not self.steps_done:
@@ -154,7 +176,8 @@ class Rollout:
     def _place(self, env_ids: IntArray) -> Index:
         """Where these rows' current step lives; one slice when the whole batch moves in step."""
         cursor = self.cursor[env_ids]
-        if len(env_ids) == self.num_envs and cursor.min() == cursor.max():
+        in_order = np.array_equal(env_ids, self.everyone)
+        if in_order and cursor.min() == cursor.max():
             return int(cursor[0]), slice(None)
         return cursor, env_ids
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hundredfold.backends import make_backend
+from hundredfold.backends.door import checked_actions
+from hundredfold.core import streams
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, StepBatch, WorldSpec
 from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.errors import SettingsError, near_names
@@ -95,7 +98,8 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         true_state_in_info: bool = False,
     ) -> None:
         self.backend = backend
-        self.first_seed = seed
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self.resets = 0
         self.copy_arrays = copy
         self.true_state_in_info = true_state_in_info
         self.num_envs = backend.num_envs
@@ -120,13 +124,18 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Start episode 0 of every env; one seed serves them all."""
-        if isinstance(seed, list):
+        if options:
             raise SettingsError(
-                "reset() got a list of seeds; pass one number, from which every env has its own."
+                f"reset() got the options {options}; all envs are reset together, without options."
             )
-        if seed is None:
-            seed, self.first_seed = self.first_seed, None
-        self.backend.reset(secrets.randbits(63) if seed is None else seed)
+        if seed is not None:
+            if not isinstance(seed, int | np.integer):
+                raise SettingsError(
+                    f"reset() got the seeds {seed}; pass one number, and every env has its own."
+                )
+            self.seed, self.resets = int(seed), 0
+        self.backend.reset(_seed_of_reset(self.seed, self.resets))
+        self.resets += 1
         self.batch = self.backend.recv()
         return self._observation(), self._infos()
 
@@ -193,8 +202,8 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         self.world = made
         self.observation_space = observation_space(made.spec)
         self.action_space = action_space(made.spec)
-        # Our worlds begin the next episode by themselves; `reset` then finds it begun.
-        self.fresh = False
+        # Our worlds begin the next episode by themselves; the next `reset` finds it begun.
+        self.next_has_begun = False
         self.seeded = False
 
     def reset(
@@ -205,21 +214,22 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         if seed is not None or not self.seeded:
             self.world.reset(secrets.randbits(63) if seed is None else seed)
             self.seeded = True
-        elif not self.fresh:
+        elif not self.next_has_begun:
             self.world.episodes += 1
             self.world.start()
-        self.fresh = True
+        self.next_has_begun = False
+        for array in self.world.out.info.values():
+            array[...] = 0  # it tells of the last step of the episode before
         return self._observation(self.world.out.observation), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Play one action."""
-        out = self.world.step(
-            np.asarray(action, np.int64).reshape(1, *self.world.spec.action_shape)
-        )
-        self.fresh = bool(out.ended[0])
-        seen = out.final_observation if self.fresh else out.observation
+        chosen = checked_actions(np.asarray(action)[None], self.world.out, self.world.spec)
+        out = self.world.step(chosen)
+        self.next_has_begun = bool(out.ended[0])
+        seen = out.final_observation if self.next_has_begun else out.observation
         info = self._info()
-        if self.fresh:
+        if self.next_has_begun:
             info |= {name: _plain(array[0]) for name, array in out.episode_info.items()}
         return (
             self._observation(seen),
@@ -270,8 +280,15 @@ def _space(array: ArraySpec) -> spaces.Space[Any]:
 
 
 def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
-    values = np.reshape(bound, array.shape if isinstance(bound, tuple) else ())
-    return np.broadcast_to(values, array.shape).astype(array.dtype)
+    values = np.broadcast_to(
+        np.reshape(bound, array.shape if isinstance(bound, tuple) else ()), array.shape
+    )
+    if np.dtype(array.dtype).kind not in "iu":
+        return values.astype(array.dtype)
+    # Bounds travel as floats, and the largest whole numbers do not survive that: cut them off.
+    limits = np.iinfo(array.dtype)
+    exact = [min(max(int(value), limits.min), limits.max) for value in values.flat]
+    return np.array(exact, array.dtype).reshape(array.shape)
 
 
 def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldFactory:
@@ -280,15 +297,19 @@ def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldF
     name = own_name(world)
     kind = settings_class(name)
     if name not in WORLDS:
-        made = partial(gymnasium.make, name, disable_env_checker=True, **settings)
-        return callable_factory(made)
-    unknown = settings.keys() - set(kind.__dataclass_fields__)
-    if unknown:
-        word = sorted(unknown)[0]
-        raise SettingsError(
-            f"{name} has no setting {word!r}; {near_names(word, kind.__dataclass_fields__)}"
-        )
+        from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+
+        return GymnasiumFactory(name, settings)
+    known = [item.name for item in fields(kind)]
+    for word in settings:
+        if word not in known:
+            raise SettingsError(f"{name} has no setting {word!r}; {near_names(word, known)}")
     return world_factory(name, kind(**settings))
+
+
+def _seed_of_reset(seed: int, resets: int) -> int:
+    """The seed itself at first; later resets that name none have seeds that follow from it."""
+    return seed if resets == 0 else int(streams.spawn(streams.seed_key(seed), resets))
 
 
 def _joined(arrays: Arrays, spec: WorldSpec, copy: bool) -> Observation:

@@ -66,6 +66,13 @@ class LoadedPolicy:
                     f"{name!r} has shape {np.shape(observation[name])}; expected {spec.shape}, or "
                     f"(rows, *{spec.shape}) for a batch."
                 )
+            if spec.categories is not None:
+                counts = np.reshape(spec.categories, spec.shape)
+                if np.any((array < 0) | (array >= counts)):
+                    raise ShapeError(
+                        f"{name!r} has a category out of range; there are {spec.categories}, "
+                        "counted from 0."
+                    )
             arrays[name] = array
         return arrays, batched
 
@@ -84,6 +91,11 @@ class LoadedPolicy:
                 f"the mask has shape {np.shape(mask)}; expected {self.spec.num_logits} bools per "
                 "row (True = allowed)."
             )
+        offset = 0
+        for count in self.spec.choices:
+            if not array[:, offset : offset + count].any(axis=1).all():
+                raise ShapeError("the mask forbids every action; leave at least one True.")
+            offset += count
         return array
 
     def _luck(self, arrays: Arrays) -> NDArray[np.float64]:

@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from hundredfold.core.batch import Arrays, ArraySpec, WorldSpec
 from hundredfold.core.errors import SettingsError
 
+# Scaled inputs beyond this many spreads are cut off.
+MAX_INPUT: Final = 10.0
+
 Activation = Literal["relu", "silu", "tanh"]
 
 ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {
@@ -69,7 +72,9 @@ class Inputs(nn.Module):
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         row = self.side_by_side(observation)
-        return (row - self.mean) / self.spread if self.normalise else row
+        if not self.normalise:
+            return row
+        return ((row - self.mean) / self.spread).clamp(-MAX_INPUT, MAX_INPUT)
 
     def side_by_side(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, width) raw inputs."""

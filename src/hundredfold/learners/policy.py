@@ -28,9 +28,8 @@ class NetworkPolicy:
     ) -> Choice:
         """Draw one action per row."""
         options = self._options(observation, mask)
-        luck = torch.from_numpy(uniforms).to(self.device, torch.float32)
-        actions = options.sample(luck)
-        return Choice(self._shaped(actions), options.log_prob(actions).cpu().numpy())
+        actions = options.sample(torch.from_numpy(uniforms).float())
+        return Choice(self._shaped(actions), options.log_prob(actions).numpy())
 
     @torch.inference_mode()
     def best(self, observation: Arrays, mask: BoolArray | None) -> IntArray:
@@ -38,11 +37,12 @@ class NetworkPolicy:
         return self._shaped(self._options(observation, mask).most_likely())
 
     def _options(self, observation: Arrays, mask: BoolArray | None) -> MaskedChoice:
-        allowed = None if mask is None else torch.from_numpy(mask).to(self.device)
-        logits = self.network.logits(tensors(observation, self.device))
+        # Logits are few: choosing on the CPU adds them up in order, on every device alike.
+        allowed = None if mask is None else torch.from_numpy(mask)
+        logits = self.network.logits(tensors(observation, self.device)).cpu()
         return MaskedChoice(logits, allowed, self.choices)
 
     def _shaped(self, actions: torch.Tensor) -> IntArray:
         """(rows, parts) as the world wants it: (rows,) when there is one part."""
-        array: IntArray = actions.cpu().numpy()
+        array: IntArray = actions.numpy()
         return array[:, 0] if len(self.choices) == 1 else array

@@ -85,13 +85,19 @@ class PPOSettings:
         for name in ("learning_rate", "clip", "max_gradient_norm"):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}.")
+        for name in ("entropy_coefficient", "value_coefficient", "target_kl"):
+            if not getattr(self, name) >= 0:
+                raise SettingsError(f"{name} must not be negative, got {getattr(self, name)}.")
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
-        if bool(self.num_value_epochs) != bool(self.num_policy_epochs):
+        if min(self.num_value_epochs, self.num_policy_epochs) < 0 or (
+            bool(self.num_value_epochs) != bool(self.num_policy_epochs)
+        ):
             raise SettingsError(
                 f"num_value_epochs ({self.num_value_epochs}) and num_policy_epochs "
-                f"({self.num_policy_epochs}) go together: set both, or neither for joint epochs."
+                f"({self.num_policy_epochs}) go together: set both to at least 1, or both to 0 for "
+                "joint epochs."
             )
         if min(self.update_epochs, self.num_minibatches) < 1 or self.minibatch_size < 0:
             raise SettingsError(
@@ -127,10 +133,11 @@ class PPO:
         self.spec, self.settings, self.device = spec, settings, device
         self.num_updates = num_updates
         self.updates = 0
-        self.bad_gradients = 0
+        self.skipped_gradients = 0  # in this update
+        self.skipped_in_a_row: dict[str, int] = {}
         self.shuffle_key = streams.spawn(streams.seed_key(seed), SHUFFLE_BRANCH)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**63)
             self.network = ActorCritic(spec, network).to(device)
         self.policy = NetworkPolicy(self.network, spec.choices, device)
         self.experience = Rollout(
@@ -143,6 +150,7 @@ class PPO:
         if not self.experience.full:
             return {}
         self._set_learning_rate()
+        self.skipped_gradients = 0
         samples, outlook = self._look_back()
         if self.settings.separate_epochs:
             report = self._separate_epochs(samples)
@@ -151,13 +159,12 @@ class PPO:
         self.network.inputs.learn_scale(samples.observation)
         self.updates += 1
         self.experience.clear()
-        return {**report, **outlook, "bad_gradients": float(self.bad_gradients)}
+        return {**report, **outlook, "skipped_gradients": float(self.skipped_gradients)}
 
     def state(self) -> Arrays:
         """Weights, optimisers, scales and counters as plain arrays."""
         return {
             "updates": np.array(self.updates),
-            "bad_gradients": np.array(self.bad_gradients),
             **with_prefix("network", network_arrays(self.network)),
             **with_prefix("rollout", self.experience.state()),
             **{
@@ -169,7 +176,6 @@ class PPO:
 
     def restore(self, state: State) -> None:
         self.updates = int(state["updates"])
-        self.bad_gradients = int(state["bad_gradients"])
         load_network(self.network, without_prefix("network", state))
         self.experience.restore(without_prefix("rollout", state))
         for name, optimiser in self.optimisers.items():
@@ -184,9 +190,10 @@ class PPO:
         next_values = values[1:].copy()
         next_values[rollout.terminated] = 0.0
         # Bootstrapping from final_observation: the row after it belongs to the next episode.
-        for cut in rollout.cut_off:
-            next_values[cut.steps, cut.env_ids] = self._values(
-                {name: array[None] for name, array in cut.final_observation.items()}
+        if rollout.cut_off:
+            steps, env_ids, final = rollout.all_cut_off()
+            next_values[steps, env_ids] = self._values(
+                {name: array[None] for name, array in final.items()}
             )
         advantages = advantages_of(
             rollout.rewards,
@@ -298,12 +305,13 @@ class PPO:
         norm = nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm)
         if torch.isfinite(norm):
             optimiser.step()
-            self.bad_gradients = 0
+            self.skipped_in_a_row[name] = 0
             return
-        self.bad_gradients += 1
-        if self.bad_gradients >= MAX_BAD_GRADIENTS:
+        self.skipped_gradients += 1
+        in_a_row = self.skipped_in_a_row[name] = self.skipped_in_a_row.get(name, 0) + 1
+        if in_a_row >= MAX_BAD_GRADIENTS:
             raise TrainingError(
-                f"gradients were not finite {self.bad_gradients} times in a row (update "
+                f"gradients were not finite {in_a_row} times in a row (update "
                 f"{self.updates + 1}, {name} loss {loss.item():g}); check the world's rewards and "
                 "observations for huge numbers, or lower the learning rate."
             )

@@ -8,6 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import tomli_w
 
 from hundredfold.core.errors import SettingsError, near_names
@@ -114,6 +115,8 @@ def _homes(settings: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ..
 def _converted(value: Any, hint: Any, where: str, source: str) -> Any:
     """The value as the settings class wants it, or an error that says what it wants."""
     origin = get_origin(hint)
+    if isinstance(value, np.generic):
+        value = value.item()
     if origin in (Union, types.UnionType):
         options = [option for option in get_args(hint) if option is not type(None)]
         return _converted(value, options[0], where, source)

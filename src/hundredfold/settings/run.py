@@ -29,7 +29,10 @@ class LengthSettings:
             raise SettingsError(f"the length of a run cannot be negative, got {given}.")
 
     def num_epochs(self, spec: WorldSpec, rollout: RolloutSettings) -> int:
-        """Whole epochs; fixed when the run starts, so that schedules know where they end."""
+        """Epochs, rounded up to whole updates: nothing that is gathered goes unlearned.
+
+        The number is fixed when the run starts, so that schedules know where they end.
+        """
         given = {name: getattr(self, name) for name in ("epochs", "episodes", "steps")}
         named = {name: value for name, value in given.items() if value}
         if len(named) != 1:
@@ -37,8 +40,9 @@ class LengthSettings:
                 f"say how long to train with one of --epochs, --episodes and --steps; got "
                 f"{named or 'none of them'}."
             )
+        interval = rollout.policy_update_interval
         if self.epochs:
-            return self.epochs
+            return -(-self.epochs // interval) * interval
         steps = self.steps
         if self.episodes:
             if spec.episode_steps is None:
@@ -47,7 +51,7 @@ class LengthSettings:
                     f"{self.episodes} does not say how long to train; use --steps or --epochs."
                 )
             steps = self.episodes * spec.episode_steps
-        return -(-steps // rollout.samples_per_epoch)
+        return -(-steps // (rollout.samples_per_epoch * interval)) * interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +64,15 @@ class EvaluationSettings:
     """Episodes per evaluation, always the same ones."""
     eval_seed: int = 9999
     """Seed of the evaluation envs."""
+    eval_max_steps: int = 10_000
+    """Steps after which an evaluation episode is cut off."""
 
     def __post_init__(self) -> None:
-        if self.eval_interval < 0 or self.eval_episodes < 1:
+        if self.eval_interval < 0 or min(self.eval_episodes, self.eval_max_steps) < 1:
             raise SettingsError(
-                f"eval_interval ({self.eval_interval}) must not be negative and eval_episodes "
-                f"({self.eval_episodes}) must be at least 1."
+                f"eval_interval ({self.eval_interval}) must not be negative; eval_episodes "
+                f"({self.eval_episodes}) and eval_max_steps ({self.eval_max_steps}) must be at "
+                "least 1."
             )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from hundredfold.backends import make_backend
 from hundredfold.core.contracts import Backend, WorldFactory
+from hundredfold.core.errors import SettingsError
 from hundredfold.experience.collect import Collector
 from hundredfold.learners.ppo import PPO
 from hundredfold.settings.run import RunSettings
@@ -42,7 +43,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
             settings=settings.ppo,
             network=settings.network,
             rollout=settings.rollout,
-            num_updates=max(settings.length.epochs // interval, 1),
+            num_updates=settings.length.epochs // interval,
             seed=settings.seed,
             device=pick_device(settings.machine.device),
         )
@@ -55,6 +56,13 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
 def pick_device(name: str) -> torch.device:
     """`auto` takes CUDA when it works; asking for CUDA without one falls back with a warning."""
     available = torch.cuda.is_available()
-    if name == "cuda" and not available:
+    if name == "auto":
+        return torch.device("cuda" if available else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SettingsError(f"there is no device {name!r}; use auto, cpu or cuda.") from error
+    if device.type == "cuda" and not available:
         warnings.warn("no CUDA device was found; the networks run on the CPU.", stacklevel=2)
-    return torch.device("cuda" if available and name != "cpu" else "cpu")
+        return torch.device("cpu")
+    return device

@@ -86,14 +86,18 @@ def load_checkpoint(
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} is not a checkpoint of this version of hundredfold "
-            f"(format {FORMAT}); read it with the version named in its versions.json."
+            f"(format {FORMAT}); read it with the version named in the run's versions.json."
         )
-    arrays = {
-        name: _read_arrays(path, name, checksum)
-        for name, checksum in manifest["checksums"].items()
-        if parts is None or name in parts
-    }
-    return Checkpoint(manifest["epoch"], manifest["counters"], read_spec(manifest["spec"]), arrays)
+    try:
+        arrays = {
+            name: _read_arrays(path, name, checksum)
+            for name, checksum in manifest["checksums"].items()
+            if parts is None or name in parts
+        }
+        spec = read_spec(manifest["spec"])
+        return Checkpoint(manifest["epoch"], manifest["counters"], spec, arrays)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, MANIFEST) from error
 
 
 def saved_epochs(folder: RunFolder) -> list[int]:
@@ -112,7 +116,9 @@ def best_epoch(folder: RunFolder) -> tuple[int, float] | None:
         table = json.loads(folder.best_file.read_bytes())
         return int(table["epoch"]), float(table["score"])
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(folder.checkpoints, folder.best_file.name) from error
+        raise CheckpointError(
+            f"{folder.best_file} is damaged; delete it, and `best` means the last checkpoint."
+        ) from error
 
 
 def mark_best(folder: RunFolder, epoch: int, score: float) -> None:
@@ -121,7 +127,7 @@ def mark_best(folder: RunFolder, epoch: int, score: float) -> None:
 
 
 def prune(folder: RunFolder, keep_last: int) -> None:
-    """Delete all checkpoints but the last few and the best, and whatever was left half-written."""
+    """Delete all checkpoints but the last few and the best."""
     best = best_epoch(folder)
     for epoch in saved_epochs(folder)[:-keep_last]:
         if best is None or epoch != best[0]:
@@ -181,7 +187,7 @@ def _epoch_of(folder: RunFolder, which: str) -> int:
         return epochs[-1]
     if which == "best":
         best = best_epoch(folder)
-        return best[0] if best is not None else epochs[-1]
+        return best[0] if best is not None and best[0] in epochs else epochs[-1]
     if which.isdecimal() and int(which) in epochs:
         return int(which)
     raise CheckpointError(

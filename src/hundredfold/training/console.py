@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from hundredfold.settings.run import RunSettings
+from hundredfold.worlds import WORLDS
 
 
 class TrainingDisplay:
@@ -93,7 +94,7 @@ class TrainingDisplay:
 
 def announce(settings: RunSettings, quiet: bool) -> None:
     """Say what takes a moment before anything moves."""
-    if not quiet:
+    if not quiet and settings.world in WORLDS:
         text = f"preparing {settings.world} (what is compiled is compiled once, then cached)"
         print(text, file=sys.stderr, flush=True)
 

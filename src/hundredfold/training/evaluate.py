@@ -1,11 +1,12 @@
 """Judging a policy: whole episodes on envs of its own, away from training data and streams.
 
-Every env plays the same number of episodes and all of them count. Taking the first episodes to end
-would favour short ones.
+Every env plays the same number of episodes. Taking the first episodes to end would favour short
+ones.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from hundredfold.core.contracts import Backend
 Actor = Callable[[StepBatch], IntArray]
 
 RESAMPLES = 2_000
+# Evaluation envs live under a branch of their own: no seed makes them play training's episodes.
+EVALUATION_BRANCH = 0x6576616C
 
 
 @dataclass(slots=True)
@@ -42,7 +45,8 @@ class Evaluation:
             "episode_steps": float(self.lengths.mean()),
         }
         for name, values in self.info.items():
-            summary[name] = float(np.mean(values, dtype=np.float64))
+            key = f"info_{name}" if name in summary else name
+            summary[key] = float(np.mean(values, dtype=np.float64))
         return summary
 
 
@@ -51,9 +55,13 @@ def evaluate(
     act: Actor,
     episodes: int,
     seed: int,
+    max_steps: int,
     tick: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
-    """Play whole episodes, as many from each env; `tick` hears how many are done."""
+    """Play whole episodes, as many from each env; `tick` hears after each step how many are done.
+
+    An episode that reaches `max_steps` counts as it stands: not every env ends by itself.
+    """
     spec, num_envs = backend.spec, backend.num_envs
     rounds = -(-episodes // num_envs)
     returns = np.zeros((num_envs, rounds))
@@ -63,7 +71,9 @@ def evaluate(
         for name, array in spec.episode_info.items()
     }
     played = np.zeros(num_envs, np.int64)
-    backend.reset(seed)
+    cut_short = 0
+    branch = streams.spawn(streams.seed_key(seed), EVALUATION_BRANCH)
+    backend.reset(int(branch))
     batch = backend.recv()
     while played.min() < rounds:
         backend.send(act(batch))
@@ -73,12 +83,18 @@ def evaluate(
         rows = ids[counting]
         returns[rows, played[rows]] += batch.reward[counting]
         lengths[rows, played[rows]] += 1
-        over = counting & batch.ended
+        too_long = counting & ~batch.ended
+        too_long[counting] &= lengths[rows, played[rows]] >= max_steps
+        cut_short += int(too_long.sum())
+        over = counting & (batch.ended | too_long)
         for name, values in info.items():
             values[ids[over], played[ids[over]]] = batch.episode_info[name][over]
         played[ids[over]] += 1
-        if over.any():
-            tick(int(played.sum()))
+        tick(int(played.sum()))
+    if cut_short:
+        warnings.warn(
+            f"{cut_short} evaluation episodes were cut off after {max_steps} steps.", stacklevel=2
+        )
     return Evaluation(
         returns.reshape(-1)[:episodes],
         lengths.reshape(-1)[:episodes],

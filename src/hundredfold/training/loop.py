@@ -21,10 +21,14 @@ def train(run: Run) -> bool:
                 with run.timed("update"):
                     losses = learner.update()
                 with run.timed("evaluate"):
-                    judged = run.evaluate_if_due()
+                    judged = run.evaluate_if_due(signals)
                 run.record(episodes, {**losses, **judged})
                 run.save_if_due()
         except Interrupted:
             run.save_boundary()
             return False
+        except Exception:
+            # Whatever went wrong in this epoch, the ones before it are worth keeping.
+            run.save_boundary()
+            raise
     return True

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import socket
 import warnings
 from collections.abc import Mapping
@@ -36,11 +37,18 @@ class Tracker(Protocol):
 class MetricsLog:
     """Writes every epoch's metrics to the run folder and to the trackers."""
 
-    def __init__(self, folder: RunFolder, settings: RunSettings, *, wandb: bool = False) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: RunSettings,
+        *,
+        first_step: int = 0,
+        wandb: bool = False,
+    ) -> None:
         self.folder = folder
         # Unbuffered: a line is in the file or it is not, and closing has nothing left to write.
         self.file = folder.metrics_file.open("ab", buffering=0)
-        self.trackers: list[Tracker] = [TensorBoard(folder.path)]
+        self.trackers: list[Tracker] = [TensorBoard(folder.path, first_step)]
         if wandb:
             self.trackers.append(WeightsAndBiases(folder, settings))
 
@@ -70,12 +78,12 @@ class MetricsLog:
 
 
 class TensorBoard:
-    """Event files beside the metrics."""
+    """Event files beside the metrics; a resumed run takes back what a killed one had said more."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first_step: int) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        self.writer = SummaryWriter(str(path))
+        self.writer = SummaryWriter(str(path), purge_step=first_step + 1)
 
     def log(self, metrics: Metrics, step: int) -> None:
         for key, value in metrics.items():
@@ -94,8 +102,9 @@ class WeightsAndBiases:
         require_wandb()
         import wandb
 
-        mode: Any = os.environ.get("WANDB_MODE") or ("online" if _reaches_wandb() else "offline")
-        if mode == "offline":
+        mode: Any = os.environ.get("WANDB_MODE")
+        if mode is None and not _reaches_wandb():
+            mode = "offline"
             warnings.warn(
                 f"W&B cannot be reached; metrics are kept in {folder.path}/wandb for `wandb sync`.",
                 stacklevel=2,
@@ -103,6 +112,7 @@ class WeightsAndBiases:
         self.run = wandb.init(
             project="hundredfold",
             name=folder.path.name,
+            id=re.sub(r"[^A-Za-z0-9_-]", "-", folder.path.name),
             dir=str(folder.path),
             config=to_table(settings),
             mode=mode,
@@ -138,6 +148,15 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
                     f"line {number + 1} of {folder.metrics_file} is not JSON; the file is damaged."
                 ) from error
     return rows
+
+
+def best_of(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
+    """Epoch and score of the first best evaluation, if there was one."""
+    judged = [row for row in rows if row.get("eval/avg_reward") is not None]
+    if not judged:
+        return None
+    best = max(judged, key=lambda row: float(row["eval/avg_reward"]))
+    return int(best["epoch"]), float(best["eval/avg_reward"])
 
 
 def forget_after(folder: RunFolder, epoch: int) -> None:

@@ -16,7 +16,6 @@ from hundredfold.experience.collect import Episodes
 from hundredfold.training.build import Parts
 from hundredfold.training.checkpoint import (
     Checkpoint,
-    best_epoch,
     load_checkpoint,
     mark_best,
     prune,
@@ -27,7 +26,7 @@ from hundredfold.training.checkpoint import (
 from hundredfold.training.console import TrainingDisplay
 from hundredfold.training.evaluate import evaluate
 from hundredfold.training.interrupt import Interruptible
-from hundredfold.training.metrics import MetricsLog, forget_after
+from hundredfold.training.metrics import MetricsLog, best_of, forget_after, read_metrics
 from hundredfold.training.run_folder import RunFolder
 
 MAX_EVALUATION_ENVS = 64
@@ -58,11 +57,13 @@ class Run:
         self.folder, self.parts, self.counters = folder, parts, counters
         self.settings = parts.settings
         self.num_epochs = self.settings.length.epochs
-        self.best = best_epoch(folder)
+        self.best = best_of(read_metrics(folder))
         self.boundary = self._snapshot()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.evaluation_envs: Backend | None = None
-        self.metrics = MetricsLog(folder, self.settings, wandb=wandb)
+        self.metrics = MetricsLog(
+            folder, self.settings, first_step=counters.total_steps, wandb=wandb
+        )
         self.display = TrainingDisplay(
             total_steps=self.num_epochs * self.settings.rollout.samples_per_epoch,
             done_steps=counters.total_steps,
@@ -88,6 +89,8 @@ class Run:
             counters = Counters(**checkpoint.counters)
             parts.learner.restore(checkpoint.parts["learner"])
             parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["world"])
+            if not parts.backend.spec.has_snapshots and parts.collector.waiting is not None:
+                parts.learner.experience.cut_off_here(parts.collector.waiting)
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
@@ -129,7 +132,7 @@ class Run:
 
         return tick
 
-    def evaluate_if_due(self) -> dict[str, float]:
+    def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
         """Judge the policy at its interval and at the end; empty otherwise."""
         plan = self.settings.evaluation
         epoch = self.counters.epoch + 1
@@ -137,6 +140,9 @@ class Run:
             return {}
         if self.evaluation_envs is None:
             num_envs = min(plan.eval_episodes, MAX_EVALUATION_ENVS)
+            if not self.parts.backend.spec.has_snapshots:
+                # Somebody else's envs may be costly: no more of them than the user asked for.
+                num_envs = min(num_envs, self.settings.rollout.num_envs)
             backend = self.settings.machine.backend
             self.evaluation_envs = make_backend(backend, self.parts.make_world, num_envs)
         policy = self.parts.learner.policy
@@ -144,7 +150,14 @@ class Run:
         def act(batch: StepBatch) -> IntArray:
             return policy.best(batch.observation, batch.mask)
 
-        found = evaluate(self.evaluation_envs, act, plan.eval_episodes, plan.eval_seed).summary()
+        found = evaluate(
+            self.evaluation_envs,
+            act,
+            plan.eval_episodes,
+            plan.eval_seed,
+            plan.eval_max_steps,
+            tick=lambda done: signals.check(),
+        ).summary()
         found["avg_reward"] = found.pop("mean")
         return {f"eval/{name}": value for name, value in found.items()}
 
@@ -192,7 +205,11 @@ class Run:
     def save_boundary(self) -> None:
         """Save the end of the last whole epoch, for a run that stops in the middle of one."""
         if self.boundary.epoch and self.boundary.epoch not in saved_epochs(self.folder):
-            save_checkpoint(self.folder, self.boundary)
+            try:
+                save_checkpoint(self.folder, self.boundary)
+            except CheckpointError as error:
+                self.display.say(f"the last epoch could not be saved: {error}")
+                return
         self.display.say(
             f"stopped after epoch {self.boundary.epoch}/{self.num_epochs}; "
             f"continue with: hundredfold train --resume {self.folder.path}"

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import sys
 from datetime import UTC, datetime
 from importlib import metadata
@@ -125,7 +126,7 @@ def versions() -> dict[str, Any]:
 
 def _free_name(save_dir: Path, settings: RunSettings) -> Path:
     """<world>-<time>-<seed>, with a number behind it should two runs start in one second."""
-    world = settings.world.replace("/", "-").replace(":", "-")
+    world = re.sub(r"[^A-Za-z0-9_.-]+", "-", settings.world)
     stem = f"{world}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}-{settings.seed}"
     path, number = save_dir / stem, 2
     while path.exists():

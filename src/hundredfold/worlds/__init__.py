@@ -11,6 +11,8 @@ from typing import Any
 from hundredfold.core.contracts import WorldFactory
 from hundredfold.core.errors import SettingsError, near_names
 
+EVALUATE_RETURNS = "hundredfold.commands.evaluate_returns"
+
 
 @dataclass(frozen=True, slots=True)
 class WorldEntry:
@@ -22,7 +24,7 @@ class WorldEntry:
     summary: str
     gymnasium_id: str
     # The command that judges policies on this world, where return alone does not say enough.
-    evaluate: str = "hundredfold.commands.evaluate_returns"
+    evaluate: str = EVALUATE_RETURNS
 
 
 WORLDS: dict[str, WorldEntry] = {
@@ -84,13 +86,13 @@ def world_factory(name: str, settings: Any) -> WorldFactory:
     if name.startswith(FROM_CALLABLE):
         raise SettingsError(
             f"this run was trained on a Python function ({name.removeprefix(FROM_CALLABLE)}); "
-            "pass that function again from Python, for example "
-            "hundredfold.train(make_env, resume=RUN)."
+            "pass that function again from Python: hundredfold.train(make_env, resume=RUN) or "
+            "hundredfold.evaluate(RUN, make_env=make_env)."
         )
     _refuse_unknown(name)
     from hundredfold.worlds.gymnasium_world import GymnasiumFactory
 
-    return GymnasiumFactory(name, settings)
+    return GymnasiumFactory(name, settings.keywords)
 
 
 def callable_factory(make_env: Callable[[], Any]) -> WorldFactory:

@@ -57,11 +57,17 @@ class GymnasiumWorld(BatchWorld):
     """Gymnasium envs stepped one after another, looking like any other world."""
 
     def __init__(self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None) -> None:
-        self.envs = [make_env() for _ in env_ids]
-        self.name = name or _name_of(self.envs[0])
-        self.view = ObservationView(self.envs[0].observation_space, self.name)
-        self.actions = ActionView(self.envs[0].action_space, self.name)
-        self.mask_source = self._find_mask(env_ids)
+        self.envs: list[Env] = []
+        try:
+            for _ in env_ids:
+                self.envs.append(make_env())
+            self.name = name or _name_of(self.envs[0])
+            self.view = ObservationView(self.envs[0].observation_space, self.name)
+            self.actions = ActionView(self.envs[0].action_space, self.name)
+            self.mask_source = self._find_mask(env_ids)
+        except BaseException:
+            self.close()
+            raise
         spec = WorldSpec(
             name=self.name,
             observation=self.view.specs,
@@ -344,7 +350,7 @@ class GymnasiumFactory:
     """Makes a `GymnasiumWorld` from an env id; plain data, so it travels to worker processes."""
 
     env_id: str
-    settings: GymnasiumSettings
+    keywords: Mapping[str, Any]
 
     def __call__(self, env_ids: IntArray) -> GymnasiumWorld:
         return GymnasiumWorld(env_ids, self.make_env, name=self.env_id)
@@ -352,9 +358,9 @@ class GymnasiumFactory:
     def make_env(self) -> Env:
         try:
             # The adapter checks every step itself; Gymnasium's passive checker would do it again.
-            return gymnasium.make(self.env_id, disable_env_checker=True, **self.settings.keywords)
+            return gymnasium.make(self.env_id, disable_env_checker=True, **self.keywords)
         except Exception as error:
-            given = f" with {self.settings.keywords}" if self.settings.keywords else ""
+            given = f" with {dict(self.keywords)}" if self.keywords else ""
             raise SettingsError(
                 f"Gymnasium cannot make {self.env_id}{given}: {type(error).__name__}: {error}"
             ) from error
