@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from hundredfold.core.errors import ActionError, SettingsError
+from hundredfold.interop.gymnasium import WorldEnv
 from hundredfold.worlds import WORLDS
 
 OUR_IDS = [entry.gymnasium_id for entry in WORLDS.values()]
@@ -24,13 +25,13 @@ class Obliging(gymnasium.ActionWrapper):
         return action if mask[action] else int(np.flatnonzero(mask)[0])
 
 
-@pytest.mark.parametrize("env_id", OUR_IDS)
-def test_gymnasiums_own_checker_is_content(env_id):
+@pytest.mark.parametrize("world", WORLDS)
+def test_gymnasiums_own_checker_is_content(world):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # It remarks on wrappers, on infinite bounds (CartPole's own are) and on having no renderer.
         warnings.filterwarnings("ignore", message=".*(infinity|render|unwrapped).*")
-        check_env(Obliging(gymnasium.make(env_id).unwrapped), skip_render_check=True)
+        check_env(Obliging(WorldEnv(world)), skip_render_check=True)
 
 
 @pytest.mark.parametrize("env_id", OUR_IDS)
