@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help setup train test test-slow lint bench clean
 
 help:
-	@echo "make train      set up, then train an agent and draw its page"
+	@echo "make train      set up, then train a dial-a-ride agent, judge it, draw its page"
 	@echo "make test       set up, then check style, types and behaviour"
 	@echo "make test-slow  many-seed trainings and long fault runs"
 	@echo "make bench      measure training speed beside the peers"
@@ -22,8 +22,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,wandb]'
 	@touch $(INSTALLED)
 
+# A short dial-a-ride training, judged on fixed days beside rules that need no learning.
 train: setup
-	$(BIN)/hundredfold train cartpole
+	@run=dvrp-$$(date +%Y%m%d-%H%M%S) && \
+	$(BIN)/hundredfold train dvrp --name $$run && \
+	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_customers \
+		--beside none random greedy_expected largest_known
 
 test: lint
 	$(BIN)/pytest -m "not slow" -n 2

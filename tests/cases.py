@@ -15,11 +15,17 @@ from hundredfold.backends.serial import SerialBackend
 from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
+from hundredfold.worlds.dvrp.world import Dvrp, DvrpSettings
 from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
 
 WORLD_CASES = {
     "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),
     "cartpole": partial(CartPole, settings=CartPoleSettings(max_episode_steps=25)),
+    # With a ride limit and a day's end, some offers are forbidden.
+    "dvrp": partial(
+        Dvrp,
+        settings=DvrpSettings(scenario="operator", num_customers=9, lns_iterations=1),
+    ),
     "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
     "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),
     "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),

@@ -86,7 +86,7 @@ def test_a_half_filled_rollout_survives_a_snapshot():
     assert_array_equal(again.observation["cell"][0], rollout.observation["cell"][0])
 
 
-@pytest.mark.parametrize("name", ["num_envs", "num_steps", "policy_update_interval"])
+@pytest.mark.parametrize("name", ["num_envs", "policy_update_interval"])
 def test_settings_refuse_zero(name):
     with pytest.raises(SettingsError, match=f"{name} must be at least 1, got 0"):
         RolloutSettings(**{name: 0})

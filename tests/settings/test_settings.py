@@ -110,6 +110,17 @@ class TestLength:
         assert LengthSettings(steps=1).num_epochs(self.day, twos) == 2
         assert LengthSettings(epochs=4).num_epochs(self.day, twos) == 4
 
+    def test_no_steps_mean_one_whole_episode(self):
+        asked = replace(
+            starting_point("corridor"),
+            rollout=RolloutSettings(num_envs=4, num_steps=0),
+            length=LengthSettings(episodes=8),
+        )
+        assert asked.resolved(self.day).rollout.num_steps == 30
+        assert asked.resolved(self.day).length.epochs == 2
+        with pytest.raises(SettingsError, match="say --num-steps"):
+            asked.resolved(self.spec)
+
     def test_episodes_need_a_fixed_length(self):
         with pytest.raises(SettingsError, match=r"no fixed length.*use --steps or --epochs"):
             LengthSettings(episodes=10).num_epochs(self.spec, self.rollout)

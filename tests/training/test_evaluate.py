@@ -7,11 +7,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.backends import make_backend
+from hundredfold.core.statistics import bootstrap_interval, standard_error
 from hundredfold.training.evaluate import (
-    bootstrap_interval,
     evaluate,
     random_actor,
-    standard_error,
 )
 from hundredfold.worlds.corridor import RIGHT, Corridor, CorridorSettings
 

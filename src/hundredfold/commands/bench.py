@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -31,11 +32,34 @@ class BenchWorld:
     world: Annotated[str, tyro.conf.Positional] = "cartpole"
     """A world's name or a Gymnasium id."""
     num_envs: tuple[int, ...] = ()
-    """Sizes of the batch; by default 1 to 1024, for cage2 1 to 10000."""
+    """Sizes of the batch; by default 1 to 1024 (cage2 1 to 10000, dvrp 1 to 256)."""
     threads: tuple[int, ...] = (1, 2)
     """Numbers of threads that share the envs, for cage2."""
     repeats: int = 5
     """Measurements of each; the table shows their median, lowest and highest."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOracle:
+    """Routing oracles on the same books: ours beside OR-Tools and PyVRP (when installed)."""
+
+    books: int = 20
+    """Random books priced from scratch by everybody."""
+    requests: int = 30
+    """Requests in each book."""
+    repeats: int = 5
+    """Measurements of our own oracles; the table shows their median, lowest and highest."""
+    peer_seconds: float = 1.0
+    """Seconds that each peer may search on each book."""
+    instances: Path | None = None
+    """A folder with files of Li and Lim or of Cordeau, to be solved instead of random books; with
+    a references.csv (columns instance and reference) in it, the gap is shown."""
+    instance_seconds: float = 2.0
+    """Seconds that everybody may search on each instance."""
+    peers: bool = True
+    """Measure the peers as well."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -80,6 +104,12 @@ def _world(arguments: Sequence[str]) -> int:
         sizes = asked.num_envs or cage2_world.SIZES
         rows = cage2_world.bench_world(sizes, asked.threads, asked.repeats)
         title = "cage2: true state read before and after every step; peers as recorded elsewhere"
+    elif asked.world == "dvrp":
+        from hundredfold.bench import dvrp_world
+
+        sizes = asked.num_envs or dvrp_world.SIZES
+        rows = dvrp_world.bench_world(sizes, asked.repeats, tick=note)
+        title = "dvrp: random offers, paired baseline prices included, one thread"
     else:
         from hundredfold.bench import world
 
@@ -90,7 +120,33 @@ def _world(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _oracle(arguments: Sequence[str]) -> int:
+    asked = tyro.cli(BenchOracle, args=list(arguments), prog="hundredfold bench oracle")
+    if min(asked.books, asked.requests, asked.repeats) < 1:
+        raise SettingsError(
+            f"books ({asked.books}), requests ({asked.requests}) and repeats ({asked.repeats}) "
+            "must be at least 1."
+        )
+    from hundredfold.bench.oracle import bench_oracle
+
+    rows = bench_oracle(
+        num_books=asked.books,
+        num_requests=asked.requests,
+        repeats=asked.repeats,
+        peer_seconds=asked.peer_seconds,
+        instances_dir=asked.instances,
+        instance_seconds=asked.instance_seconds,
+        with_peers=asked.peers,
+        tick=note,
+    )
+    command = ["bench", "oracle", *arguments]
+    title = "routing: driving minutes (mean cost), gap to the reference, seconds per book"
+    print_rows(rows, command=command, as_json=asked.json, title=title)
+    return 0
+
+
 BENCHES: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (_train, "training speed of PPO, beside Stable-Baselines3"),
     "world": (_world, "stepping speed of a world against the number of envs"),
+    "oracle": (_oracle, "routing oracles beside OR-Tools and PyVRP"),
 }

@@ -18,6 +18,9 @@ from hundredfold.training.console import describe_run
 from hundredfold.training.run_folder import RunFolder
 from hundredfold.worlds import own_name
 
+# Words that people who come from other scripts type.
+_SYNONYMS = {"--customers": "--num-customers"}
+
 HELP = """usage: hundredfold train WORLD [flags]
        hundredfold train --resume RUN [flags]
 
@@ -45,7 +48,7 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Train or resume; 130 when the user stopped it."""
-    words = list(arguments)
+    words = [_SYNONYMS.get(word, word) for word in arguments]
     named = bool(words) and not words[0].startswith("-")
     resume = _value_of(words, "--resume")
     if not named and resume is None:

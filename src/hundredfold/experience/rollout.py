@@ -34,14 +34,14 @@ class RolloutSettings:
     num_envs: int = 64
     """Environments that run in parallel."""
     num_steps: int = 128
-    """Steps of every env in one epoch."""
+    """Steps of every env in one epoch; 0: one whole episode, where all have the same length."""
     policy_update_interval: int = 1
     """Epochs that are gathered and learned from together."""
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "num_steps", "policy_update_interval"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name, least in (("num_envs", 1), ("num_steps", 0), ("policy_update_interval", 1)):
+            if getattr(self, name) < least:
+                raise SettingsError(f"{name} must be at least {least}, got {getattr(self, name)}.")
 
     @property
     def samples_per_epoch(self) -> int:

@@ -44,6 +44,22 @@ def _for_cartpole(world: str) -> RunSettings:
     )
 
 
+def _for_dvrp(world: str) -> RunSettings:
+    return RunSettings(
+        world=world,
+        length=LengthSettings(episodes=6_400),
+        # One epoch is one whole day of every env.
+        rollout=RolloutSettings(num_envs=64, num_steps=0),
+        # Windows, prices and places come in very different sizes.
+        network=NetworkSettings(hidden=(128, 128), normalise_observations=True),
+        # A day is finite and its sum is what counts: no discount.
+        ppo=PPOSettings(gamma=1.0, num_minibatches=8),
+        evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
+        saving=SavingSettings(save_interval=20, log_interval=10),
+        world_settings=settings_class(world)(price_hint=True),
+    )
+
+
 def _for_cage2(world: str) -> RunSettings:
     # Blue remembers its own decoys and the scans it saw, and counts the steps: without a memory the
     # 52 bits alone do not tell two very different situations apart.
@@ -73,5 +89,6 @@ def _for_gymnasium(world: str) -> RunSettings:
 STARTING_POINTS: dict[str, Callable[[str], RunSettings]] = {
     "corridor": _for_corridor,
     "cartpole": _for_cartpole,
+    "dvrp": _for_dvrp,
     "cage2": _for_cage2,
 }

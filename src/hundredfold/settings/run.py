@@ -127,9 +127,16 @@ class RunSettings:
     world_settings: Any = None
 
     def resolved(self, spec: WorldSpec) -> RunSettings:
-        """The same run with its length spelled out in epochs."""
-        epochs = self.length.num_epochs(spec, self.rollout)
-        return replace(self, length=LengthSettings(epochs=epochs))
+        """The same run with the steps of an epoch and its length in epochs spelled out."""
+        rollout = self.rollout
+        if rollout.num_steps == 0:
+            if spec.episode_steps is None:
+                raise SettingsError(
+                    f"episodes of {spec.name} have no fixed length; say --num-steps for an epoch."
+                )
+            rollout = replace(rollout, num_steps=spec.episode_steps)
+        epochs = self.length.num_epochs(spec, rollout)
+        return replace(self, rollout=rollout, length=LengthSettings(epochs=epochs))
 
 
 # What may differ between a run and its continuation.

@@ -15,10 +15,10 @@ import numpy as np
 from hundredfold.core import streams
 from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
 from hundredfold.core.contracts import Backend
+from hundredfold.core.statistics import bootstrap_interval, standard_error
 
 Actor = Callable[[StepBatch], IntArray]
 
-RESAMPLES = 2_000
 # Evaluation envs live under a branch of their own: no seed makes them play training's episodes.
 EVALUATION_BRANCH = 0x6576616C
 
@@ -120,16 +120,3 @@ def random_actor(spec: WorldSpec, seed: int) -> Actor:
         return np.stack(parts, axis=1).reshape(len(batch), *spec.action_shape)
 
     return act
-
-
-def standard_error(values: FloatArray) -> float:
-    """Of the mean; 0 for a single value, of which nothing is known."""
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-def bootstrap_interval(values: FloatArray, level: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean; the same values give the same interval."""
-    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    means = values[picks].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)

@@ -42,6 +42,14 @@ WORLDS: dict[str, WorldEntry] = {
         summary="Gymnasium's CartPole-v1 as one compiled batch",
         gymnasium_id="hundredfold/CartPole-v0",
     ),
+    "dvrp": WorldEntry(
+        module="hundredfold.worlds.dvrp.world",
+        world="Dvrp",
+        settings="DvrpSettings",
+        summary="dial-a-ride bookings: whom to ask to travel a little earlier or later",
+        gymnasium_id="hundredfold/DVRP-v0",
+        evaluate="hundredfold.commands.evaluate_dvrp",
+    ),
     "cage2": WorldEntry(
         module="hundredfold.worlds.cage2.world",
         world="Cage2",

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from hundredfold import cli
+from hundredfold.worlds.cage2.blue_agent import BlueAgent
+from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 
 DATA = Path(__file__).parents[2] / "data" / "cage2"
 
@@ -90,3 +92,23 @@ def test_wrong_words_get_a_hint(capsys, tmp_path, monkeypatch, words, hint):
     said = capsys.readouterr()
     assert hint in said.err + said.out
     assert "Traceback" not in said.err
+
+
+def test_the_shipped_policy_plays_the_official_table(capsys):
+    words = ["evaluate", "cage2", "--policy", "shipped", "--episodes", "100", "--json"]
+    assert call(*words) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[9]["red"] == "total"
+    assert rows[9]["mean"] > -62
+
+
+def test_the_shipped_agent_defends_with_52_bits_alone():
+    agent = BlueAgent.load()
+    world = Cage2(np.arange(1), Cage2Settings(red="b_line"))
+    batch = world.reset(3)
+    total = 0.0
+    for _ in range(100):
+        batch = world.step(np.array([agent.act(batch.observation["bits"][0])]))
+        total += float(batch.reward[0])
+    # A sleeping defender loses more than 1,000, the reactive rule about 50.
+    assert total > -30

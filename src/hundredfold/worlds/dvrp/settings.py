@@ -1,0 +1,163 @@
+"""What a day of dial-a-ride is like: fleet, callers, reward, view and data.
+
+A scenario fixes what its settings leave open: `research` has no ride-time limit and asks hardly
+anything for shifting people; `operator` promises short rides and gives patience a price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from hundredfold.core.errors import SettingsError, near_names
+
+Reward = Literal["marginal", "step", "percent", "counterfactual"]
+View = Literal["booking", "counts", "requests"]
+Tolerances = Literal["soft", "types", "unlimited"]
+Split = Literal["known", "unseen_trips", "unseen_customers", "all"]
+Scenario = Literal["research", "operator"]
+Unserved = Literal["fail", "penalty"]
+
+# A ride limit of `factor` times the direct ride would leave short rides no room at all.
+RIDE_GRACE_MINUTES: Final = 15.0
+FLEET_SIZE, RIDERS_PER_VEHICLE = 5, 8
+# What the scenarios say where a setting is left open.
+PATIENCE: Final = {"research": 0.002, "operator": 0.05}
+TRAVELLERS: Final = {"research": 30, "operator": 200}
+RIDE_FACTOR: Final = {"research": None, "operator": 2.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DvrpSettings:
+    """Everything that decides what a day of bookings is like and what the agent sees of it."""
+
+    scenario: Scenario = "research"
+    """`operator`: ride-time limit, patience price, 200 travellers with paratransit purposes."""
+    num_customers: int = 30
+    """Customers who call in one day; an episode has as many steps."""
+    num_vehicles: int | None = None
+    """Vehicles that may leave the depot; by default 5, or one per 8 customers if that is more."""
+    seats: int = 8
+    """Riders that fit into one vehicle."""
+    service_minutes: float = 0.0
+    """Minutes that boarding and alighting take at each stop."""
+    max_ride_minutes: float | None = None
+    """Longest time a rider may sit in the vehicle, in minutes; inf lifts any limit."""
+    max_ride_factor: float | None = None
+    """Longest ride as a multiple of the direct one, plus 15 minutes; operator: 2."""
+    day_minutes: int = 1440
+    """Minute at which the day ends; every window and every vehicle's return lies before it."""
+    reward: Reward = "marginal"
+    """`marginal`: minutes saved against the same day without offers; `step`: minus minutes added;
+    `percent`: improvement so far; `counterfactual`: against booking this request as asked."""
+    patience_per_minute: float | None = None
+    """Driving minutes that one minute of accepted shift costs; research 0.002, operator 0.05."""
+    unserved: Unserved = "fail"
+    """When somebody cannot be served: `fail` ends the day at -5000, `penalty` charges 200 minutes
+    for each."""
+    view: View = "booking"
+    """What the agent sees: `booking` (everything known about request, book and plan), or plainer:
+    `counts` (sums of one-hots) or `requests` (a row of raw numbers per booking)."""
+    price_hint: bool = False
+    """Show what each offer would add to the plan if accepted, in minutes against offer 12."""
+    tolerances: Tolerances = "soft"
+    """`soft` varies by trip, `types` is 30 or 0 minutes by personality, `unlimited` accepts all."""
+    softness: float = 0.5
+    """How much an inflexible side tolerates in the built-in city: 0 nothing on average, 1 much."""
+    answer_noise: float = 0.0
+    """Chance that an answer to a real offer is the opposite of what the customer meant."""
+    num_travellers: int | None = None
+    """People who may call, of whom num_customers do each day; research 30, operator 200."""
+    city_seed: int = 0
+    """Travel times, people and their trips follow from this number, whatever the run's seed."""
+    split: Split = "known"
+    """Who calls: `known` people and trips, `unseen_trips` of known people, `unseen_customers`, or
+    `all`."""
+    trips: str | None = None
+    """CSV file with your own trips; needs travel_times."""
+    travel_times: str | None = None
+    """CSV file with driving seconds between the cells of your trips."""
+    decisions: str | None = None
+    """CSV file with recorded answers for every trip and offer, instead of tolerances."""
+    depot: str | None = None
+    """Label of the depot's cell in travel_times; by default the most central cell."""
+    earliest_pickup: int = 0
+    """Leave out trips of yours whose pickup window begins before this minute of the day."""
+    latest_dropoff: int = 2880
+    """Leave out trips of yours whose dropoff window ends after this minute of the day."""
+    improve_passes: int = 1
+    """Relocate passes over the kept plan after each booking."""
+    lns_iterations: int = 4
+    """Rounds of large neighbourhood search on the kept plan after each booking."""
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            given = getattr(self, name)
+            if given not in known:
+                raise SettingsError(f"{name} has no {given!r}; {near_names(given, known)}")
+        _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
+        _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")
+        _at_least(self, 0, "patience_per_minute", "answer_noise", "improve_passes")
+        _at_least(self, 0, "lns_iterations")
+        if not 60 <= self.day_minutes <= 2880:
+            raise SettingsError(f"day_minutes must lie in 60..2880, got {self.day_minutes}.")
+        if self.max_ride_factor == float("inf"):
+            raise SettingsError(
+                "max_ride_factor must be finite; max_ride_minutes=inf lifts the limit."
+            )
+        if self.softness > 1.0 or self.answer_noise > 1.0:
+            raise SettingsError(
+                f"softness ({self.softness}) and answer_noise ({self.answer_noise}) must lie in "
+                "0..1."
+            )
+        if (self.trips is None) != (self.travel_times is None):
+            raise SettingsError(
+                "your own city needs both files: --trips trips.csv and --travel-times matrix.csv."
+            )
+        if self.trips is None and (self.decisions or self.depot):
+            raise SettingsError("decisions and depot belong to your own data; give trips as well.")
+        if self.num_travellers is not None and self.num_travellers < self.num_customers:
+            raise SettingsError(
+                f"{self.num_customers} customers cannot call out of {self.num_travellers} "
+                "travellers; raise num_travellers or lower num_customers."
+            )
+
+    @property
+    def fleet_size(self) -> int:
+        """Vehicles that may leave the depot."""
+        return self.num_vehicles or max(FLEET_SIZE, -(-self.num_customers // RIDERS_PER_VEHICLE))
+
+    @property
+    def people(self) -> int:
+        """Known people of the built-in city."""
+        return self.num_travellers or max(TRAVELLERS[self.scenario], self.num_customers)
+
+    @property
+    def patience(self) -> float:
+        """Driving minutes that one minute of shift costs."""
+        given = self.patience_per_minute
+        return PATIENCE[self.scenario] if given is None else given
+
+    @property
+    def ride_factor(self) -> float | None:
+        """Multiple of the direct ride that the longest ride may take, before the grace."""
+        if self.max_ride_factor is None and self.max_ride_minutes is None:
+            return RIDE_FACTOR[self.scenario]
+        return self.max_ride_factor
+
+
+_CHOICES: Final = {
+    "scenario": get_args(Scenario),
+    "reward": get_args(Reward),
+    "unserved": get_args(Unserved),
+    "view": get_args(View),
+    "tolerances": get_args(Tolerances),
+    "split": get_args(Split),
+}
+
+
+def _at_least(settings: DvrpSettings, least: int, *names: str) -> None:
+    for name in names:
+        given = getattr(settings, name)
+        if given is not None and not given >= least:
+            raise SettingsError(f"{name} must be at least {least}, got {given}.")
