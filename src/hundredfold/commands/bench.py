@@ -35,6 +35,8 @@ class BenchWorld:
     """Sizes of the batch; by default 1 to 1024 (cage2 1 to 10000, dvrp 1 to 256)."""
     threads: tuple[int, ...] = (1, 2)
     """Numbers of threads that share the envs, for cage2."""
+    customers: int = 30
+    """Customers of a day, for dvrp."""
     repeats: int = 5
     """Measurements of each; the table shows their median, lowest and highest."""
     json: bool = False
@@ -106,9 +108,11 @@ def _world(arguments: Sequence[str]) -> int:
         title = "cage2: true state read before and after every step; peers as recorded elsewhere"
     elif asked.world == "dvrp":
         from hundredfold.bench import dvrp_world
+        from hundredfold.worlds.dvrp.settings import DvrpSettings
 
         sizes = asked.num_envs or dvrp_world.SIZES
-        rows = dvrp_world.bench_world(sizes, asked.repeats, tick=note)
+        settings = DvrpSettings(num_customers=asked.customers)
+        rows = dvrp_world.bench_world(sizes, asked.repeats, settings, tick=note)
         title = "dvrp: random offers, paired baseline prices included, one thread"
     else:
         from hundredfold.bench import world
