@@ -60,6 +60,8 @@ class WorldSpec:
     info: Mapping[str, ArraySpec] = field(default_factory=dict)
     episode_info: Mapping[str, ArraySpec] = field(default_factory=dict)
     true_state: Mapping[str, ArraySpec] = field(default_factory=dict)
+    # Name of an observation, (num_logits,), that is added to a policy's logits and not looked at.
+    logit_bias: str | None = None
     # False for envs that are not ours: their episodes cannot be frozen and continued later.
     has_snapshots: bool = True
 

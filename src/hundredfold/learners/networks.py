@@ -115,7 +115,11 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: WorldSpec, settings: NetworkSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.inputs = Inputs(spec.observation, settings.normalise_observations)
+        self.logit_bias = spec.logit_bias
+        looked_at = {
+            name: array for name, array in spec.observation.items() if name != spec.logit_bias
+        }
+        self.inputs = Inputs(looked_at, settings.normalise_observations)
         widths = (self.inputs.width, *settings.hidden)
         self.policy_layers = _layers(widths, settings.activation)
         self.value_layers = (
@@ -130,7 +134,7 @@ class ActorCritic(nn.Module):
     def logits(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, num_logits)."""
         found: Tensor = self.policy_head(self.policy_layers(self.inputs(observation)))
-        return found
+        return self._leaning(found, observation)
 
     def scaled_value(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows,) on the scale of normalised targets."""
@@ -142,11 +146,16 @@ class ActorCritic(nn.Module):
         row = self.inputs(observation)
         thought = self.policy_layers(row)
         other = thought if self.settings.shared else self.value_layers(row)
-        return self.policy_head(thought), self.value_head(other).squeeze(-1)
+        logits = self._leaning(self.policy_head(thought), observation)
+        return logits, self.value_head(other).squeeze(-1)
 
     def value(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows,) in the world's own units."""
         return self.scaled_value(observation) * self.value_spread + self.value_mean
+
+    def _leaning(self, logits: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """The logits with what the world itself has to say about them."""
+        return logits if self.logit_bias is None else logits + observation[self.logit_bias]
 
     def policy_parameters(self) -> list[nn.Parameter]:
         return [*self.policy_layers.parameters(), *self.policy_head.parameters()]

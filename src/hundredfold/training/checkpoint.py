@@ -150,6 +150,7 @@ def spec_table(spec: WorldSpec) -> dict[str, Any]:
         "choices": list(spec.choices),
         "has_mask": spec.has_mask,
         "episode_steps": spec.episode_steps,
+        "logit_bias": spec.logit_bias,
         "observation": {
             name: {
                 "shape": list(array.shape),
@@ -168,6 +169,8 @@ def read_spec(table: Mapping[str, Any]) -> WorldSpec:
         choices=tuple(table["choices"]),
         has_mask=table["has_mask"],
         episode_steps=table["episode_steps"],
+        # Absent in older runs, whose worlds had none.
+        logit_bias=table.get("logit_bias"),
         observation={
             name: ArraySpec(
                 tuple(array["shape"]),

@@ -316,7 +316,7 @@ def test_a_companions_beliefs_show_in_the_view_from_the_next_step_on():
     callers = world.day["customer_id"][:, 1]
     assert_allclose(out.observation["request"][:, 20:24], believed[callers], rtol=1e-6)
     assert_allclose(out.observation["request"][:, 24], np.log1p(callers), rtol=1e-6)
-    with pytest.raises(ShapeError, match="people"):
+    with pytest.raises(ShapeError, match="person"):
         world.inform({"type_probabilities": believed[:-1]})
 
 

@@ -16,7 +16,7 @@ from hundredfold.worlds.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.worlds.dvrp.settings import Split
 
 # Children of the stream of an env's episode.
-CALLERS_CHILD, TRIPS_CHILD, ANSWERS_CHILD, PLANS_CHILD = range(4)
+CALLERS_CHILD, TRIPS_CHILD, ANSWERS_CHILD, PLANS_CHILD, MASKS_CHILD = range(5)
 
 
 def day_arrays(num_customers: int) -> dict[str, ArraySpec]:

@@ -17,6 +17,7 @@ Tolerances = Literal["soft", "types", "unlimited"]
 Split = Literal["known", "unseen_trips", "unseen_customers", "all"]
 Scenario = Literal["research", "operator"]
 Unserved = Literal["fail", "penalty"]
+MaskMode = Literal["none", "threshold", "sampled_type", "soft", "known"]
 
 # A ride limit of `factor` times the direct ride would leave short rides no room at all.
 RIDE_GRACE_MINUTES: Final = 15.0
@@ -60,6 +61,16 @@ class DvrpSettings:
     `counts` (sums of one-hots) or `requests` (a row of raw numbers per booking)."""
     price_hint: bool = False
     """Show what each offer would add to the plan if accepted, in minutes against offer 12."""
+    accept_hint: bool = False
+    """Show how likely a companion believes each offer to be accepted, from 0 to 1."""
+    mask_mode: MaskMode = "none"
+    """Which offers a companion's beliefs leave open: `none` all, `threshold` those probably
+    accepted, `sampled_type` those of a type drawn from the belief, `soft` all with a leaning,
+    `known` only those truly accepted (an upper bound)."""
+    mask_threshold: float = 0.5
+    """Least chance of acceptance that `threshold` allows."""
+    mask_strength: float = 1.0
+    """How hard `soft` leans against refusals: times log P(accept), added to the logits."""
     tolerances: Tolerances = "soft"
     """`soft` varies by trip, `types` is 30 or 0 minutes by personality, `unlimited` accepts all."""
     softness: float = 0.5
@@ -98,18 +109,16 @@ class DvrpSettings:
         _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
         _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")
         _at_least(self, 0, "patience_per_minute", "answer_noise", "improve_passes")
-        _at_least(self, 0, "lns_iterations")
+        _at_least(self, 0, "lns_iterations", "mask_threshold", "mask_strength")
         if not 60 <= self.day_minutes <= 2880:
             raise SettingsError(f"day_minutes must lie in 60..2880, got {self.day_minutes}.")
         if self.max_ride_factor == float("inf"):
             raise SettingsError(
                 "max_ride_factor must be finite; max_ride_minutes=inf lifts the limit."
             )
-        if self.softness > 1.0 or self.answer_noise > 1.0:
-            raise SettingsError(
-                f"softness ({self.softness}) and answer_noise ({self.answer_noise}) must lie in "
-                "0..1."
-            )
+        for name in ("softness", "answer_noise", "mask_threshold"):
+            if getattr(self, name) > 1.0:
+                raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
         if (self.trips is None) != (self.travel_times is None):
             raise SettingsError(
                 "your own city needs both files: --trips trips.csv and --travel-times matrix.csv."
@@ -153,6 +162,7 @@ _CHOICES: Final = {
     "view": get_args(View),
     "tolerances": get_args(Tolerances),
     "split": get_args(Split),
+    "mask_mode": get_args(MaskMode),
 }
 
 

@@ -7,6 +7,7 @@ other shows raw minutes. After the last booking there is no request, and its par
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,8 +48,10 @@ class PlanGlance:
     stop_minutes: FloatArray  # (envs, customers, 2) planned pickup and dropoff
 
 
-def view_arrays(view: View, num_customers: int, num_cells: int, price_hint: bool) -> ArraySpecs:
-    """The arrays of a layout."""
+def view_arrays(
+    view: View, num_customers: int, num_cells: int, extras: Iterable[str]
+) -> ArraySpecs:
+    """The arrays of a layout, and one number per offer under the name of each extra."""
     arrays: ArraySpecs
     if view == "counts":
         arrays = {"counts": ArraySpec((2 * num_cells + 4 * HALF_HOURS, 2), low=0.0)}
@@ -61,9 +64,7 @@ def view_arrays(view: View, num_customers: int, num_cells: int, price_hint: bool
             "book": ArraySpec((num_customers, BOOKING_WIDTH)),
             "book_mask": ArraySpec((num_customers,), low=0.0, high=1.0),
         }
-    if price_hint:
-        arrays["price_hint"] = ArraySpec((NUM_OFFERS,))
-    return arrays
+    return arrays | {name: ArraySpec((NUM_OFFERS,)) for name in extras}
 
 
 def write_view(

@@ -3,7 +3,8 @@
 Customers call one after another; each hears one of sixteen offers, answers, and is booked. After
 every booking the whole day's book is priced by a kept plan. All calls come before any vehicle
 moves. This module puts the parts together: `days` draws who calls, `offers` moves windows,
-`pricing` keeps the plans, `rewards` pays and `view` shows.
+`beliefs` turns what a companion says into masks, `pricing` keeps the plans, `rewards` pays and
+`view` shows.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from hundredfold.core.batch import (
     with_prefix,
 )
 from hundredfold.core.contracts import Knowledge
-from hundredfold.core.errors import ShapeError
 from hundredfold.core.streams import Words
 from hundredfold.worlds.batch_world import BatchWorld
-from hundredfold.worlds.dvrp.customers import NUM_TYPES, Population
-from hundredfold.worlds.dvrp.days import PLANS_CHILD, DayDraw, answers, day_arrays
+from hundredfold.worlds.dvrp.beliefs import Beliefs, mask_luck
+from hundredfold.worlds.dvrp.customers import Population
+from hundredfold.worlds.dvrp.days import MASKS_CHILD, PLANS_CHILD, DayDraw, answers, day_arrays
 from hundredfold.worlds.dvrp.offers import (
     NO_CHANGE,
     NUM_OFFERS,
@@ -46,7 +47,7 @@ from hundredfold.worlds.dvrp.rewards import (
     step_rewards,
 )
 from hundredfold.worlds.dvrp.settings import DvrpSettings
-from hundredfold.worlds.dvrp.view import BELIEF_WIDTH, view_arrays, write_view
+from hundredfold.worlds.dvrp.view import view_arrays, write_view
 
 FAILED_DAY_PCT: Final = -100.0
 
@@ -76,19 +77,33 @@ EPISODE_INFO: Final = {
 }
 
 
+PRICE_HINT, ACCEPT_HINT, LEANING = "price_hint", "accept_hint", "leaning"
+
+
+def offer_columns(settings: DvrpSettings) -> tuple[str, ...]:
+    """Observations with one number per offer that these settings ask for."""
+    wanted = {
+        PRICE_HINT: settings.price_hint,
+        ACCEPT_HINT: settings.accept_hint,
+        LEANING: settings.mask_mode == "soft",
+    }
+    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+
+
 def dvrp_spec(settings: DvrpSettings, population: Population) -> WorldSpec:
     """The arrays of the world."""
     customers = settings.num_customers
     cells = population.city.num_cells
     return WorldSpec(
         name="dvrp",
-        observation=view_arrays(settings.view, customers, cells, settings.price_hint),
+        observation=view_arrays(settings.view, customers, cells, offer_columns(settings)),
         choices=(NUM_OFFERS,),
         has_mask=True,
         episode_steps=customers,
         info=INFO,
         episode_info=EPISODE_INFO,
         true_state=day_arrays(customers),
+        logit_bias=LEANING if settings.mask_mode == "soft" else None,
     )
 
 
@@ -107,10 +122,7 @@ class Dvrp(BatchWorld):
         self.draw = DayDraw(self.population, self.settings.split, self.settings.num_customers)
         self.plans = DayPlans(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
-        # What a companion believes of everybody; one copy per env, so that snapshots can be cut.
-        shape = (self.num_envs, self.population.num_people, BELIEF_WIDTH)
-        self.beliefs = np.zeros(shape, np.float32)
-        self.beliefs[..., :NUM_TYPES] = self.population.type_prior
+        self.beliefs = Beliefs(self.num_envs, self.population)
 
     @property
     def oracle_seconds(self) -> float:
@@ -158,26 +170,14 @@ class Dvrp(BatchWorld):
         return out
 
     def inform(self, knowledge: Knowledge) -> None:
-        """`type_probabilities` (people, 4) and `times_seen` (people,): what a companion believes.
-
-        They show in the `booking` view from the next step on.
-        """
-        for name, columns in (
-            ("type_probabilities", slice(0, NUM_TYPES)),
-            ("times_seen", slice(NUM_TYPES, BELIEF_WIDTH)),
-        ):
-            if name not in knowledge:
-                continue
-            told = np.asarray(knowledge[name]).reshape(-1, columns.stop - columns.start)
-            if len(told) != self.population.num_people:
-                raise ShapeError(
-                    f"inform() got {name} of {len(told)} people while the population has "
-                    f"{self.population.num_people}; pass one row per person, unseen ones included."
-                )
-            self.beliefs[..., columns] = told
+        """What a companion believes, see `Beliefs.inform`; it counts from the next step on."""
+        self.beliefs.inform(knowledge)
 
     def kept(self) -> Arrays:
-        return {"beliefs": self.beliefs, **with_prefix("plans", self.plans.arrays())}
+        return {
+            **with_prefix("beliefs", self.beliefs.arrays()),
+            **with_prefix("plans", self.plans.arrays()),
+        }
 
     def restore(self, state: State) -> StepBatch:
         super().restore(state)
@@ -229,8 +229,8 @@ class Dvrp(BatchWorld):
         told["left_out"][:] = self.plans.left_out
         told["failed"][:] = failed
         self._write_view(self.out.final_observation)
-        if self.settings.price_hint:
-            self.out.final_observation["price_hint"][:] = 0.0
+        for name in offer_columns(self.settings):
+            self.out.final_observation[name][:] = 0.0
         self.episodes[over] += 1
         self._begin_days(over)
 
@@ -272,10 +272,29 @@ class Dvrp(BatchWorld):
         at = (np.arange(self.num_envs), day["num_booked"])
         assert self.out.mask is not None
         self.out.mask[:] = day["allowed"][at]
+        self._apply_beliefs(at)
         if self.settings.price_hint:
             windows = windows_of_all_offers(day["asked_windows"][at])
             added = self.plans.added_minutes(day["cells"][at], windows, day["max_ride_minutes"][at])
-            seen["price_hint"][:] = added - added[:, NO_CHANGE, None]
+            seen[PRICE_HINT][:] = added - added[:, NO_CHANGE, None]
+
+    def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
+        """Let what a companion believes of the callers bear on mask and view."""
+        settings, day, seen = self.settings, self.day, self.out.observation
+        if settings.mask_mode == "none" and not settings.accept_hint:
+            return
+        people = day["customer_id"][at]
+        purposes = self.population.trips.purpose[day["trip_id"][at]]
+        chances = self.beliefs.accept_chances(people, purposes)
+        luck = mask_luck(self._episode_keys(), at[1], MASKS_CHILD)
+        assert self.out.mask is not None
+        self.out.mask &= self.beliefs.masks(
+            settings.mask_mode, settings.mask_threshold, people, chances, day["accepts"][at], luck
+        )
+        if settings.accept_hint:
+            seen[ACCEPT_HINT][:] = chances
+        if settings.mask_mode == "soft":
+            seen[LEANING][:] = self.beliefs.leanings(settings.mask_strength, chances, luck)
 
     def _write_view(self, seen: Arrays) -> None:
         write_view(
@@ -283,6 +302,6 @@ class Dvrp(BatchWorld):
             seen,
             self.day,
             self.population,
-            self.beliefs,
+            self.beliefs.people,
             self.plans.glance(),
         )
