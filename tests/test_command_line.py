@@ -122,7 +122,7 @@ WRONG = {
     "two lengths": (["train", "corridor", "--steps", "9", "--epochs", "1"], 2, "one of --epochs"),
     "no world": (["train"], 2, "usage"),
     "a missing run": (["train", "--resume", "no/such/run"], 1, "no/such/run is not a run folder"),
-    "a dangling flag": (["train", "--resume"], 2, "--resume needs a path"),
+    "a dangling flag": (["train", "--resume"], 2, "--resume needs a word"),
     "a missing settings file": (["train", "corridor", "--config", "no.toml"], 2, "no.toml"),
     "an unknown policy": (["evaluate", "corridor", "--policy", "randm"], 2, "did you mean random"),
     "a world without policy": (["evaluate", "corridor"], 2, "--policy random"),

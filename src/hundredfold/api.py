@@ -7,6 +7,7 @@ action = policy.act(observation)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,8 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.contracts import WorldFactory
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.contracts import Knowledge, WorldFactory
+from hundredfold.core.errors import CheckpointError, SettingsError, near_names
 from hundredfold.learners.loaded_policy import LoadedPolicy
 from hundredfold.learners.networks import ActorCritic
 from hundredfold.learners.policy import NetworkPolicy
@@ -29,13 +30,14 @@ from hundredfold.learners.weights import load_network
 from hundredfold.settings.load import differences, to_toml, with_overrides
 from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import CHANGEABLE, RunSettings
-from hundredfold.training.build import build, pick_device
+from hundredfold.training.build import build, make_companions, pick_device
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint
 from hundredfold.training.console import announce, describe_plan
 from hundredfold.training.evaluate import Actor, Evaluation, random_actor
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.loop import train as train_loop
 from hundredfold.training.metrics import read_metrics, require_wandb
+from hundredfold.training.plan import warnings_for
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder, write_atomically
 from hundredfold.worlds import (
@@ -123,6 +125,9 @@ def start_run(
         require_wandb()
     announce(settings, quiet)
     parts = build(settings, make_world)
+    if not quiet:
+        for text in warnings_for(settings, parts.settings):
+            print(f"warning: {text}", file=sys.stderr)
     try:
         folder = RunFolder.create(parts.settings, save_dir, name)
         return _finish(Run.start(folder, parts, wandb=wandb, quiet=quiet), report)
@@ -174,6 +179,24 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 
+def knowledge_of(run: str | Path, checkpoint: str | int = "best") -> Knowledge | None:
+    """What the companion of a run believed at a checkpoint; None where there was no companion."""
+    folder = RunFolder.open(Path(run))
+    companions = make_companions(folder.settings(), torch.device("cpu"))
+    if not companions:
+        return None
+    part = "companion_0"
+    saved = load_checkpoint(folder, str(checkpoint), parts={part})
+    (companion,) = companions
+    try:
+        companion.restore(saved.parts[part])
+        return companion.knowledge(exploring=False)
+    except KeyError as error:
+        raise CheckpointError(f"{folder.path} keeps no companion in its checkpoints.") from error
+    finally:
+        companion.close()
+
+
 def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
     """Copy what `load` needs of a run, and nothing else, to a folder that can be passed on."""
     source = RunFolder.open(Path(run))
@@ -219,6 +242,9 @@ def evaluate(
     most = MAX_PARALLEL_EPISODES if settings.world in WORLDS else settings.rollout.num_envs
     envs = make_backend(backend, factory, min(episodes, most))
     try:
+        knowledge = knowledge_of(target, checkpoint) if learned else None
+        if knowledge is not None:
+            envs.broadcast(knowledge)
         act = learned.actor if learned else rule_actor(policy or "", envs.spec, seed)
         return play(envs, act, episodes, seed, max_steps, tick)
     finally:

@@ -30,8 +30,16 @@ COMMANDS: dict[str, Command] = {
     "train": Command(
         "hundredfold.commands.train", "train WORLD [...]", "train an agent, or resume a run"
     ),
+    "plan": Command(
+        "hundredfold.commands.plan",
+        "plan WORLD [...]",
+        "what a training will cost, and what to change",
+    ),
     "evaluate": Command(
         "hundredfold.commands.evaluate", "evaluate RUN", "judge a run's policy, or a rule"
+    ),
+    "compare": Command(
+        "hundredfold.commands.compare", "compare dvrp", "64 envs against 256, over seeds"
     ),
     "verify": Command(
         "hundredfold.commands.verify", "verify WORLD", "check a world against recordings"

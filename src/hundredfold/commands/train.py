@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import tyro
 
 from hundredfold.api import resume_run, start_run, with_length
+from hundredfold.commands.output import note
 from hundredfold.core.errors import SettingsError
 from hundredfold.settings.load import read_toml, updated
 from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import RunSettings
 from hundredfold.training.console import describe_run
+from hundredfold.training.plan import fitting_num_envs
 from hundredfold.training.run_folder import RunFolder
 from hundredfold.worlds import own_name
 
+Chosen = TypeVar("Chosen")
+
 # Words that people who come from other scripts type.
-_SYNONYMS = {"--customers": "--num-customers"}
+_SYNONYMS = {"--customers": "--num-customers", "--ckpt-dir": "--save-dir"}
 
 HELP = """usage: hundredfold train WORLD [flags]
        hundredfold train --resume RUN [flags]
+       hundredfold train --eval --resume RUN     the same as hundredfold evaluate RUN
 
 WORLD is one of ours (`hundredfold worlds` lists them) or any Gymnasium id.
 `hundredfold train WORLD --help` shows the flags and defaults of that world."""
@@ -32,6 +38,9 @@ WORLD is one of ours (`hundredfold worlds` lists them) or any Gymnasium id.
 class Options:
     """Where the run goes and what is shown."""
 
+    preset: str | None = None
+    """Start from the settings of this name instead of the world's own; dvrp has ours, seeds-64 and
+    seeds-256."""
     config: Path | None = None
     """A settings file (TOML), such as a run's settings.toml; flags win over it."""
     resume: Path | None = None
@@ -48,27 +57,23 @@ class Options:
 
 def run(arguments: Sequence[str]) -> int:
     """Train or resume; 130 when the user stopped it."""
-    words = [_SYNONYMS.get(word, word) for word in arguments]
+    words = spelled(arguments)
     named = bool(words) and not words[0].startswith("-")
-    resume = _value_of(words, "--resume")
+    resume = value_of(words, "--resume")
     if not named and resume is None:
         print(HELP)
         if set(words) & {"-h", "--help"}:
             return 0
         raise SettingsError("train needs a WORLD as its first word, before any flag.")
+    if "--eval" in words:
+        return _evaluate(resume)
     kept = RunFolder.open(Path(resume)).settings() if resume else None
+    if kept and value_of(words, "--preset"):
+        raise SettingsError("a resumed run keeps its settings; leave --preset away.")
     world = own_name(words.pop(0)) if named else kept.world if kept else ""
     if kept and world != kept.world:
         raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
-    defaults = kept or starting_point(world)
-    config = _value_of(words, "--config")
-    if config:
-        table = read_toml(Path(config))
-        named_world = table.get("world", world)
-        if named_world != world:
-            raise SettingsError(f"{config} is for {named_world}, not for {world}.")
-        defaults = updated(with_length(defaults, table.get("length", {})), table, config)
-    options, settings = parse(words, defaults)
+    options, settings = parse(words, kept or starting_settings(world, words), Options)
     if options.resume:
         if options.name is not None:
             raise SettingsError("a resumed run keeps its folder; leave --name away.")
@@ -86,37 +91,88 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if done.finished else 130
 
 
-def parse(words: Sequence[str], defaults: RunSettings) -> tuple[Options, RunSettings]:
+def _evaluate(run: str | None) -> int:
+    """`train --eval --resume RUN`: how older scripts ask for an evaluation."""
+    if run is None:
+        raise SettingsError("--eval judges a run: name it with --resume RUN.")
+    code: int = import_module("hundredfold.commands.evaluate").run([run])
+    return code
+
+
+def spelled(arguments: Sequence[str]) -> list[str]:
+    """The words as our own flags spell them."""
+    return [_SYNONYMS.get(word, word) for word in arguments]
+
+
+def starting_settings(world: str, words: Sequence[str]) -> RunSettings:
+    """What flags change: the preset or the world's own settings, and a settings file over them."""
+    settings = starting_point(world, value_of(words, "--preset"))
+    config = value_of(words, "--config")
+    if config is None:
+        return settings
+    table = read_toml(Path(config))
+    named_world = table.get("world", world)
+    if named_world != world:
+        raise SettingsError(f"{config} is for {named_world}, not for {world}.")
+    return updated(with_length(settings, table.get("length", {})), table, config)
+
+
+def parse(
+    words: Sequence[str], defaults: RunSettings, options: type[Chosen], command: str = "train"
+) -> tuple[Chosen, RunSettings]:
     """Flags over defaults; the flags of the world's own settings are among them."""
     given = {flag: True for flag in ("epochs", "episodes", "steps") if _is_given(words, flag)}
     defaults = with_length(defaults, given)
+    fitted = value_of(words, "--num-envs") == "auto"
+    if fitted:
+        words = without(words, "--num-envs")
     parts = {item.name: getattr(defaults, item.name) for item in fields(defaults)}
     del parts["world"]
+    # A world without a companion has no flags for one.
+    parts = {name: part for name, part in parts.items() if part is not None}
     kinds: dict[str, Any] = {name: type(part) for name, part in parts.items()}
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Everything random follows from this.")]
-    shape = make_dataclass("Train", [("run", Options), *kinds.items()], frozen=True)
+    shape = make_dataclass("Flags", [("options", options), *kinds.items()], frozen=True)
     parsed: Any = tyro.cli(
         shape,
         args=list(words),
-        default=shape(run=Options(), **parts),
-        prog=f"hundredfold train {defaults.world}",
-        description=f"Train an agent on {defaults.world}.",
+        default=shape(options=options(), **parts),
+        prog=f"hundredfold {command} {defaults.world}",
+        description=f"{command.capitalize()} {defaults.world}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    return parsed.run, replace(defaults, **{name: getattr(parsed, name) for name in parts})
+    settings = replace(defaults, **{name: getattr(parsed, name) for name in parts})
+    if fitted:
+        num_envs, reason = fitting_num_envs(settings)
+        note(f"--num-envs auto: {num_envs} ({reason})")
+        settings = replace(settings, rollout=replace(settings.rollout, num_envs=num_envs))
+    return parsed.options, settings
 
 
-def _value_of(words: Sequence[str], flag: str) -> str | None:
+def value_of(words: Sequence[str], flag: str) -> str | None:
     """The word behind a flag that must be known before the others can be read."""
     for place, word in enumerate(words):
         if word.startswith(f"{flag}="):
             return word.partition("=")[2]
         if word == flag:
             if place + 1 == len(words):
-                raise SettingsError(f"{flag} needs a path behind it.")
+                raise SettingsError(f"{flag} needs a word behind it.")
             return words[place + 1]
     return None
 
 
 def _is_given(words: Sequence[str], flag: str) -> bool:
     return any(word == f"--{flag}" or word.startswith(f"--{flag}=") for word in words)
+
+
+def without(words: Sequence[str], flag: str) -> list[str]:
+    """The words without a flag and the word behind it."""
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == flag:
+            skip = True
+        elif not word.startswith(f"{flag}="):
+            kept.append(word)
+    return kept

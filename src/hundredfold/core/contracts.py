@@ -7,9 +7,10 @@ Each promise is checked by a suite that runs over all members: `tests/worlds/con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.faults import Guard
 
 Knowledge = Mapping[str, Array]
 
@@ -56,8 +57,58 @@ class World(Protocol):
         """Go on from a snapshot; returns the batch that was current when it was taken."""
         ...
 
+    def cut_off(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
+        """End every env's episode here, truncated, and begin the one `ahead` episodes later.
+
+        With a seed, episodes are counted from its episode 0: so a world that was made anew takes
+        the place of one that is lost. What `out.observation` holds becomes the final observation.
+        """
+        ...
+
     def close(self) -> None:
         """Let go of whatever the envs hold."""
+        ...
+
+
+@runtime_checkable
+class ForeignWorld(World, Protocol):
+    """A world whose envs are somebody else's: each on its own, each free to wait or to fail."""
+
+    guard: Guard
+    # (envs,) `time.monotonic()` since when an env is at work, 0 while it is not.
+    entered: FloatArray
+    infos: list[Mapping[str, Any]]
+
+    def step_rows(self, first: int, last: int, actions: IntArray) -> None:
+        """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
+        ...
+
+
+class Companion(Protocol):
+    """A model that learns beside the policy and tells the worlds what it believes."""
+
+    def hear(self, batch: StepBatch) -> None:
+        """Take in what came of some actions; the arrays are live, so copy what you keep."""
+        ...
+
+    def after_update(self) -> dict[str, float]:
+        """An epoch is over: learn if it is time; returns what there is to tell of this epoch."""
+        ...
+
+    def knowledge(self, *, exploring: bool) -> Knowledge:
+        """What the worlds should know from now on; without exploring when a policy is judged."""
+        ...
+
+    def state(self) -> Arrays:
+        """Everything that is needed to go on from here."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Go on from a snapshot."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever runs in the background."""
         ...
 
 
@@ -71,11 +122,14 @@ class Backend(Protocol):
     """Where slices of a world run, and who waits for whom.
 
     `reset` (or `restore`), then `recv` and `send` by turns: `send` takes one action per row of the
-    last `recv`. A call out of turn raises `TurnError`.
+    last `recv`. A call out of turn raises `TurnError`. The first `recv` after `reset` or `restore`
+    has everybody; later ones may have some of the envs, where a backend does not wait for all.
     """
 
     spec: WorldSpec
     num_envs: int
+    # (envs,) envs with the same number step together; who is held back is held back with them.
+    groups: IntArray
 
     def reset(self, seed: int) -> None:
         """Start episode 0 of every env; the first batch comes from `recv`."""
@@ -85,8 +139,13 @@ class Backend(Protocol):
         """Wait for envs to be ready and return what they say."""
         ...
 
-    def send(self, actions: IntArray) -> None:
-        """Give each row of the last `recv` its action."""
+    def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
+        """Give each row of the last `recv` its action.
+
+        With `env_ids`, these envs get one instead: any whole groups that wait, from this `recv` or
+        earlier ones, in any order; the others go on waiting. No envs at all is fine as long as
+        somebody is still at work.
+        """
         ...
 
     def broadcast(self, knowledge: Knowledge) -> None:
@@ -94,11 +153,18 @@ class Backend(Protocol):
         ...
 
     def state(self) -> Arrays:
-        """A snapshot of the world, in env order; allowed when every env waits for an action."""
+        """A snapshot of the world, in env order, taken where `send` is pending.
+
+        Envs that are still at work are waited for; what they say comes from the next `recv`.
+        """
         ...
 
     def restore(self, state: State) -> None:
         """Go on from a snapshot; the batch that was current comes from `recv` again."""
+        ...
+
+    def health(self) -> dict[str, int]:
+        """What went wrong so far: `env_failures`, `env_restarts`, `worker_restarts`."""
         ...
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ pass by.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -93,8 +93,12 @@ class Collector:
         experience: Experience,
         num_steps: int,
         tick: Callable[[], None] = lambda: None,
+        listeners: Sequence[Callable[[StepBatch], None]] = (),
     ) -> Episodes:
-        """Play `num_steps` steps of every env; `tick` is called after each batch."""
+        """Play `num_steps` steps of every env.
+
+        After each batch `listeners` hear what came of it, then `tick` is called.
+        """
         assert self.waiting is not None, "start() or restore() comes first"
         batch, episodes = self.waiting, Episodes()
         rows_left = num_steps * self.backend.num_envs
@@ -105,6 +109,8 @@ class Collector:
             batch = self.waiting = self.backend.recv()
             experience.add_outcome(batch)
             self._follow_episodes(batch, episodes)
+            for hear in listeners:
+                hear(batch)
             rows_left -= len(batch)
             tick()
         return episodes

@@ -22,6 +22,9 @@ from hundredfold.core.errors import SettingsError
 # Scaled inputs beyond this many spreads are cut off.
 MAX_INPUT: Final = 10.0
 
+# An observation that has been laid side by side and scaled already goes by this name.
+PREPARED: Final = "prepared inputs"
+
 Activation = Literal["relu", "silu", "tanh"]
 
 ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {
@@ -71,6 +74,8 @@ class Inputs(nn.Module):
             self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        if PREPARED in observation:
+            return observation[PREPARED]
         row = self.side_by_side(observation)
         if not self.normalise:
             return row
@@ -130,6 +135,12 @@ class ActorCritic(nn.Module):
         self.value_head = _linear(widths[-1], 1, gain=1.0)
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_spread", torch.ones(()))
+
+    @torch.no_grad()
+    def prepared(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The observation as the layers see it, for whoever passes over it many times."""
+        ready = {PREPARED: self.inputs(observation)}
+        return ready | {name: observation[name] for name in (self.logit_bias,) if name is not None}
 
     def logits(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, num_logits)."""

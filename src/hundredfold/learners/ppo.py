@@ -152,11 +152,13 @@ class PPO:
         self._set_learning_rate()
         self.skipped_gradients = 0
         samples, outlook = self._look_back()
+        seen = samples.observation
+        samples.observation = self.network.prepared(seen)
         if self.settings.separate_epochs:
             report = self._separate_epochs(samples)
         else:
             report = self._joint_epochs(samples)
-        self.network.inputs.learn_scale(samples.observation)
+        self.network.inputs.learn_scale(seen)
         self.updates += 1
         self.experience.clear()
         return {**report, **outlook, "skipped_gradients": float(self.skipped_gradients)}

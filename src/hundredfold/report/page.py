@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -13,7 +13,7 @@ from hundredfold.core.errors import CheckpointError
 from hundredfold.report import markup
 from hundredfold.report.record import EVALUATED, RunRecord, read_record
 from hundredfold.report.run_sections import run_sections
-from hundredfold.report.sections import world_sections
+from hundredfold.report.sections import Section, world_sections
 from hundredfold.report.words import big_number, counted, duration, interval, number
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
@@ -36,14 +36,38 @@ def draw_page(folder: RunFolder) -> str:
     record = read_record(folder)
     learning, *others = run_sections(record)
     sections = [learning, *world_sections(record.world, folder), *others]
+    return page_text(
+        title=f"{record.world}, seed {record.settings.get('seed')}",
+        heading=record.world,
+        facts=_facts(record),
+        status=_status(record),
+        finished=record.finished,
+        progress=record.done_epochs / max(record.num_epochs, record.done_epochs, 1),
+        cards=_headlines(record),
+        sections=sections,
+    )
+
+
+def page_text(
+    *,
+    title: str,
+    heading: str,
+    facts: Iterable[str],
+    status: str,
+    finished: bool,
+    progress: float,
+    cards: Iterable[tuple[str, str, str]],
+    sections: Sequence[Section],
+) -> str:
+    """A page of sections under a heading; `cards` are name, number and remark."""
     return Template(_file("page.html")).substitute(
-        title=markup.text(f"{record.world}, seed {record.settings.get('seed')}"),
-        world=markup.text(record.world),
-        facts=markup.spans(_facts(record)),
-        status=markup.text(_status(record)),
-        state="finished" if record.finished else "unfinished",
-        progress=f"{100 * record.done_epochs / max(record.num_epochs, record.done_epochs, 1):.1f}",
-        cards=markup.cards(_headlines(record)),
+        title=markup.text(title),
+        world=markup.text(heading),
+        facts=markup.spans(facts),
+        status=markup.text(status),
+        state="finished" if finished else "unfinished",
+        progress=f"{100 * progress:.1f}",
+        cards=markup.cards(cards),
         links=markup.links(sections),
         sections="\n".join(markup.section(part, place) for place, part in enumerate(sections)),
         style=_file("page.css"),

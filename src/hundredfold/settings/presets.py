@@ -1,9 +1,15 @@
-"""Where a run starts from: settings that suit a world before anyone changes them."""
+"""Where a run starts from: settings that suit a world before anyone changes them.
+
+A starting point is what `hundredfold train WORLD` does by itself; a preset is another one that can
+be asked for by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
@@ -15,11 +21,30 @@ from hundredfold.settings.run import (
 )
 from hundredfold.worlds import own_name, settings_class
 
+Maker = Callable[[str], RunSettings]
 
-def starting_point(world: str) -> RunSettings:
-    """The default settings of a world, by name or Gymnasium id."""
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Settings under a name."""
+
+    world: str
+    summary: str
+    make: Maker
+
+
+def starting_point(world: str, preset: str | None = None) -> RunSettings:
+    """The settings of a world, by name or Gymnasium id, before anyone changes them."""
     name = own_name(world)
-    return STARTING_POINTS.get(name, _for_gymnasium)(name)
+    if preset is None:
+        return STARTING_POINTS.get(name, _for_gymnasium)(name)
+    known = [key for key, entry in PRESETS.items() if entry.world == name]
+    if preset not in known:
+        raise SettingsError(
+            f"there is no preset {preset!r} for {name}; "
+            f"{near_names(preset, known) if known else 'it has none.'}"
+        )
+    return PRESETS[preset].make(name)
 
 
 def _for_corridor(world: str) -> RunSettings:
@@ -45,6 +70,8 @@ def _for_cartpole(world: str) -> RunSettings:
 
 
 def _for_dvrp(world: str) -> RunSettings:
+    from hundredfold.flexibility.companion import CompanionSettings
+
     return RunSettings(
         world=world,
         length=LengthSettings(episodes=6_400),
@@ -56,15 +83,66 @@ def _for_dvrp(world: str) -> RunSettings:
         ppo=PPOSettings(gamma=1.0, num_minibatches=8),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
         saving=SavingSettings(save_interval=20, log_interval=10),
-        world_settings=settings_class(world)(price_hint=True),
+        companion=CompanionSettings(),
+        world_settings=settings_class(world)(
+            price_hint=True, accept_hint=True, mask_mode="threshold"
+        ),
+    )
+
+
+def _seeds_64(world: str) -> RunSettings:
+    from hundredfold.flexibility.companion import CompanionSettings
+
+    return RunSettings(
+        world=world,
+        length=LengthSettings(episodes=1_000),
+        rollout=RolloutSettings(num_envs=64, num_steps=0),
+        network=NetworkSettings(hidden=(256, 256, 128), activation="tanh"),
+        ppo=PPOSettings(
+            learning_rate=3e-4,
+            anneal_learning_rate=False,
+            num_value_epochs=40,
+            num_policy_epochs=10,
+            minibatch_size=64,
+            gamma=0.99,
+            gae_lambda=0.95,
+            clip=0.1,
+            entropy_coefficient=0.05,
+            value_coefficient=0.5,
+            max_gradient_norm=0.5,
+            normalise_values=False,
+        ),
+        evaluation=EvaluationSettings(eval_interval=5, eval_episodes=8, eval_seed=9999),
+        saving=SavingSettings(save_interval=10, log_interval=1),
+        companion=CompanionSettings(companion="embedding"),
+        world_settings=settings_class(world)(view="counts", mask_mode="sampled_type"),
+    )
+
+
+def _seeds_256(world: str) -> RunSettings:
+    start = _seeds_64(world)
+    return replace(
+        start,
+        length=LengthSettings(episodes=25_600),
+        rollout=replace(start.rollout, num_envs=256),
+        ppo=replace(
+            start.ppo,
+            learning_rate=5e-4,
+            num_value_epochs=30,
+            num_policy_epochs=8,
+            minibatch_size=128,
+        ),
     )
 
 
 def _for_cage2(world: str) -> RunSettings:
     cage2 = settings_class(world)(
-        # Blue remembers its own decoys and the scans it saw, and counts the steps: without a memory
-        # the 52 bits alone do not tell two very different situations apart.
-        channels=("decoys", "scans", "elapsed"),
+        # Blue remembers its own decoys, what red found at its first scan of a host, and how long
+        # ago it saw or did something there: without a memory the 52 bits alone do not tell very
+        # different situations apart.
+        channels=("decoys", "scans", "baits", "recency", "elapsed"),
+        # Most of the 145 actions are useless most of the time, and blue can know it.
+        action_mask="sensible",
         # The official table adds up three lengths, so early steps count three times.
         horizons=(30, 50, 100),
         # A sleeping red teaches little: one episode in nine is enough to leave it alone.
@@ -72,13 +150,13 @@ def _for_cage2(world: str) -> RunSettings:
     )
     return RunSettings(
         world=world,
-        length=LengthSettings(steps=13_000_000),
-        rollout=RolloutSettings(num_envs=256, num_steps=100),
+        length=LengthSettings(steps=20_000_000),
+        rollout=RolloutSettings(num_envs=512, num_steps=100),
         network=NetworkSettings(hidden=(256, 256)),
-        ppo=PPOSettings(
-            gamma=0.995, num_minibatches=8, entropy_coefficient=0.02, anneal_entropy=True
-        ),
-        evaluation=EvaluationSettings(eval_interval=20, eval_episodes=300),
+        # A step of the world costs a tenth of a step of learning: rather new samples than old ones
+        # a third and a fourth time.
+        ppo=PPOSettings(gamma=0.995, update_epochs=2, num_minibatches=16, anneal_entropy=True),
+        evaluation=EvaluationSettings(eval_interval=20, eval_episodes=900),
         saving=SavingSettings(save_interval=20, log_interval=10),
         world_settings=cage2,
     )
@@ -93,9 +171,17 @@ def _for_gymnasium(world: str) -> RunSettings:
     )
 
 
-STARTING_POINTS: dict[str, Callable[[str], RunSettings]] = {
+STARTING_POINTS: dict[str, Maker] = {
     "corridor": _for_corridor,
     "cartpole": _for_cartpole,
     "dvrp": _for_dvrp,
     "cage2": _for_cage2,
+}
+
+PRESETS: dict[str, Preset] = {
+    "ours": Preset("dvrp", "what `train dvrp` does by itself", _for_dvrp),
+    "seeds-64": Preset(
+        "dvrp", "64 envs, 40 value and 10 policy epochs, as first described", _seeds_64
+    ),
+    "seeds-256": Preset("dvrp", "the same scaled to 256 envs and 25,600 episodes", _seeds_256),
 }

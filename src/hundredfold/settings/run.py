@@ -124,6 +124,7 @@ class RunSettings:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     saving: SavingSettings = field(default_factory=SavingSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
+    companion: Any = None
     world_settings: Any = None
 
     def resolved(self, spec: WorldSpec) -> RunSettings:

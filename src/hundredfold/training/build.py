@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 
 from hundredfold.backends import make_backend
-from hundredfold.core.contracts import Backend, WorldFactory
+from hundredfold.core.contracts import Backend, Companion, WorldFactory
 from hundredfold.core.errors import SettingsError
 from hundredfold.experience.collect import Collector
 from hundredfold.learners.ppo import PPO
 from hundredfold.settings.run import RunSettings
-from hundredfold.worlds import world_factory
+from hundredfold.worlds import WORLDS, world_factory
 
 
 @dataclass(slots=True)
@@ -25,8 +27,11 @@ class Parts:
     learner: PPO
     collector: Collector
     make_world: WorldFactory
+    companions: Sequence[Companion] = ()
 
     def close(self) -> None:
+        for companion in self.companions:
+            companion.close()
         self.backend.close()
 
 
@@ -38,6 +43,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     try:
         settings = settings.resolved(backend.spec)
         interval = settings.rollout.policy_update_interval
+        device = pick_device(settings.machine.device)
         learner = PPO(
             backend.spec,
             settings=settings.ppo,
@@ -45,12 +51,35 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
             rollout=settings.rollout,
             num_updates=settings.length.epochs // interval,
             seed=settings.seed,
-            device=pick_device(settings.machine.device),
+            device=device,
         )
-        return Parts(settings, backend, learner, Collector(backend, settings.seed), factory)
+        return Parts(
+            settings=settings,
+            backend=backend,
+            learner=learner,
+            collector=Collector(backend, settings.seed),
+            make_world=factory,
+            companions=make_companions(settings, device),
+        )
     except BaseException:
         backend.close()
         raise
+
+
+def make_companions(settings: RunSettings, device: torch.device) -> list[Companion]:
+    """The models that learn beside the policy on this world: most worlds have none."""
+    entry = WORLDS.get(settings.world)
+    if entry is None or entry.companion is None or settings.companion is None:
+        return []
+    found: Companion | None = import_module(entry.companion).companion_for(
+        settings.companion,
+        settings.world_settings,
+        num_envs=settings.rollout.num_envs,
+        num_epochs=settings.length.epochs,
+        seed=settings.seed,
+        device=str(device),
+    )
+    return [] if found is None else [found]
 
 
 def pick_device(name: str) -> torch.device:

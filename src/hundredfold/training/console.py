@@ -15,6 +15,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from hundredfold.settings.run import RunSettings
 from hundredfold.worlds import WORLDS
 
+TYPE_SHARE = "companion/type_share_"
+
 
 class TrainingDisplay:
     """Progress of a run: epochs, steps per second, time left, mean return."""
@@ -58,8 +60,10 @@ class TrainingDisplay:
         if self.progress is not None:
             description = f"epoch {number}/{num_epochs}"
             self.progress.update(self.task, description=description, **self._fields())
-        elif not self.quiet:
+        else:
             self.say(self.line(number, num_epochs, metrics))
+        if "avg_cost" in metrics:
+            self.say(routing_summary(metrics))
 
     def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
         """The same as one line of text."""
@@ -90,6 +94,35 @@ class TrainingDisplay:
             "rate": f"{self.steps_per_second:,.0f}",
             "reward": self.return_text,
         }
+
+
+def routing_summary(metrics: Mapping[str, float]) -> str:
+    """What an epoch of dial-a-ride days came to, under the names people know from their scripts."""
+    shown = (
+        ("Avg Cost", "avg_cost", "{:.2f} minutes"),
+        ("Improvement", "avg_improvement_pct", "{:.2f} %"),
+        ("Failure Rate", "avg_failed", "{:.1%}"),
+        ("Policy Loss", "policy_loss", "{:.4f}"),
+        ("Value Loss", "value_loss", "{:.4f}"),
+        ("Entropy", "entropy", "{:.4f}"),
+        ("Total Steps", "total_steps", "{:,}"),
+        ("Epsilon", "epsilon", "{:.3f}"),
+    )
+    lines = [
+        f"  {label}: {form.format(metrics[key])}" for label, key, form in shown if key in metrics
+    ]
+    if "companion/loss" in metrics:
+        shares = (
+            f"{key.removeprefix(TYPE_SHARE)} {share:.2f}"
+            for key, share in metrics.items()
+            if key.startswith(TYPE_SHARE)
+        )
+        lines += [
+            f"  [Companion Update] from {metrics['companion/answers']:,.0f} answers, "
+            f"Loss: {metrics['companion/loss']:.4f}",
+            f"  Flexibility distribution: {', '.join(shares)}",
+        ]
+    return "\n".join(lines)
 
 
 def announce(settings: RunSettings, quiet: bool) -> None:

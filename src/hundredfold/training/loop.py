@@ -1,4 +1,4 @@
-"""The training loop: collect, update, evaluate, record, save; until the run has seen enough."""
+"""The training loop: collect, update, share what was learned, judge, record, save."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ def train(run: Run) -> bool:
                 signals.check()
                 with run.timed("collect"):
                     episodes = collector.collect(
-                        learner.policy, learner.experience, num_steps, run.ticking(signals)
+                        learner.policy,
+                        learner.experience,
+                        num_steps,
+                        run.ticking(signals),
+                        [companion.hear for companion in run.parts.companions],
                     )
                 with run.timed("update"):
                     losses = learner.update()
+                with run.timed("companion"):
+                    learned = run.consult_companions()
                 with run.timed("evaluate"):
                     judged = run.evaluate_if_due(signals)
-                run.record(episodes, {**losses, **judged})
+                run.record(episodes, {**losses, **learned, **judged})
                 run.save_if_due()
         except Interrupted:
             run.save_boundary()

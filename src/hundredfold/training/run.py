@@ -73,6 +73,8 @@ class Run:
     @classmethod
     def start(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
         """Begin at epoch 0."""
+        for companion in parts.companions:
+            parts.backend.broadcast(companion.knowledge(exploring=True))
         parts.collector.start(parts.settings.seed)
         return cls(folder, parts, Counters(), **options)
 
@@ -89,6 +91,8 @@ class Run:
             counters = Counters(**checkpoint.counters)
             parts.learner.restore(checkpoint.parts["learner"])
             parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["world"])
+            for number, companion in enumerate(parts.companions):
+                companion.restore(checkpoint.parts[f"companion_{number}"])
             if not parts.backend.spec.has_snapshots and parts.collector.waiting is not None:
                 parts.learner.experience.cut_off_here(parts.collector.waiting)
         except (KeyError, TypeError) as error:
@@ -132,6 +136,14 @@ class Run:
 
         return tick
 
+    def consult_companions(self) -> dict[str, float]:
+        """Let every companion learn from the epoch and tell the envs what it believes now."""
+        learned: dict[str, float] = {}
+        for companion in self.parts.companions:
+            learned |= companion.after_update()
+            self.parts.backend.broadcast(companion.knowledge(exploring=True))
+        return learned
+
     def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
         """Judge the policy at its interval and at the end; empty otherwise."""
         plan = self.settings.evaluation
@@ -145,6 +157,8 @@ class Run:
                 num_envs = min(num_envs, self.settings.rollout.num_envs)
             backend = self.settings.machine.backend
             self.evaluation_envs = make_backend(backend, self.parts.make_world, num_envs)
+        for companion in self.parts.companions:
+            self.evaluation_envs.broadcast(companion.knowledge(exploring=False))
         policy = self.parts.learner.policy
 
         def act(batch: StepBatch) -> IntArray:
@@ -224,5 +238,9 @@ class Run:
                 "learner": self.parts.learner.state(),
                 "collector": self.parts.collector.state(),
                 "world": self.parts.backend.state(),
+                **{
+                    f"companion_{number}": companion.state()
+                    for number, companion in enumerate(self.parts.companions)
+                },
             },
         )

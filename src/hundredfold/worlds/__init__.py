@@ -25,6 +25,8 @@ class WorldEntry:
     gymnasium_id: str
     # The command that judges policies on this world, where return alone does not say enough.
     evaluate: str = EVALUATE_RETURNS
+    # Where the model is made that learns beside a policy on this world, where there is one.
+    companion: str | None = None
 
 
 WORLDS: dict[str, WorldEntry] = {
@@ -49,6 +51,7 @@ WORLDS: dict[str, WorldEntry] = {
         summary="dial-a-ride bookings: whom to ask to travel a little earlier or later",
         gymnasium_id="hundredfold/DVRP-v0",
         evaluate="hundredfold.commands.evaluate_dvrp",
+        companion="hundredfold.flexibility.companion",
     ),
     "cage2": WorldEntry(
         module="hundredfold.worlds.cage2.world",

@@ -178,7 +178,9 @@ def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -
         num_days,
         settings.num_customers,
         KeptPlanSettings(
-            improve_passes=settings.improve_passes, lns_iterations=settings.lns_iterations
+            improve_passes=settings.improve_passes,
+            lns_iterations=settings.lns_iterations,
+            threads=settings.oracle_threads,
         ),
     )
 

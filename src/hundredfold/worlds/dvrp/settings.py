@@ -100,6 +100,8 @@ class DvrpSettings:
     """Relocate passes over the kept plan after each booking."""
     lns_iterations: int = 4
     """Rounds of large neighbourhood search on the kept plan after each booking."""
+    oracle_threads: int = 1
+    """Threads that share the envs' plans; prices stay the same to the last bit."""
 
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
@@ -107,6 +109,7 @@ class DvrpSettings:
             if given not in known:
                 raise SettingsError(f"{name} has no {given!r}; {near_names(given, known)}")
         _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
+        _at_least(self, 1, "oracle_threads")
         _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")
         _at_least(self, 0, "patience_per_minute", "answer_noise", "improve_passes")
         _at_least(self, 0, "lns_iterations", "mask_threshold", "mask_strength")
