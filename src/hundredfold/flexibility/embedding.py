@@ -6,8 +6,8 @@ ones the network's own odds decide which types it is taught (expectation-maximis
 minibatch at a time). Two terms keep embeddings spread out and odds from closing too early.
 
 A minibatch holds only as many different questions as there are people times six, so it is turned
-into counts and the network runs once per person. With the gradient written out, a step takes a
-quarter of the time of a plain loop over modules; tests hold it against automatic differentiation.
+into counts and the network runs once per person. With the gradient written out, a step takes less
+than half the time of a plain loop over modules; tests hold it against automatic differentiation.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ class Embedding:
             network.epoch(questions[order.to(self.device)])
             if epoch in (0, self.epochs - 1):
                 parts.append(network.losses(whole))
-        self._take(network, people)
         first, last = parts[0], parts[-1]
         if not np.isfinite(last.loss):
             raise TrainingError(
                 f"the companion's network came out with loss {last.loss:g} after refit "
                 f"{int(self.refits)}; use --companion counting."
             )
+        self._take(network, people)
         return {
             "companion/first_loss": first.loss,
             "companion/loss": last.loss,
