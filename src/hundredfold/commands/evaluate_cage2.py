@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from hundredfold.commands.output import print_rows
-from hundredfold.core.batch import Array, IntArray
+from hundredfold.core.batch import Array, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.training.run_folder import RunFolder
 from hundredfold.worlds.cage2.blue_agent import SHIPPED, shipped_run
@@ -69,7 +69,7 @@ def _policy(name: str, checkpoint: str, seed: int) -> tuple[BluePolicy, Cage2Set
         raise SettingsError(f"{name} was trained on {settings.world}, not on cage2.")
     learned = load(path, checkpoint).policy
 
-    def act(observation: Mapping[str, Array]) -> IntArray:
-        return learned.best(dict(observation), None)
+    def act(observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
+        return learned.best(dict(observation), mask)
 
     return act, settings.world_settings

@@ -8,7 +8,7 @@ from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.worlds.cage2.blue_agent import BlueAgent
 from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 
-CHANNELS = ("decoys", "decoy_counts", "scans", "elapsed")
+CHANNELS = ("decoys", "decoy_counts", "scans", "baits", "recency", "elapsed")
 
 
 class Scripted:
@@ -17,16 +17,20 @@ class Scripted:
     def __init__(self, actions):
         self.actions = iter(actions)
         self.seen = []
+        self.mask = None
 
     def best(self, observation, mask):
         self.seen.append({name: array.copy() for name, array in observation.items()})
+        self.mask = mask
         return np.array([next(self.actions)])
 
 
 @pytest.mark.parametrize("red", ["b_line", "meander"])
 @pytest.mark.parametrize("decoy_share", [0.2, 0.9])
 def test_memory_equals_the_worlds_own_channels_at_every_step(red, decoy_share):
-    settings = Cage2Settings(red=red, green="scan", channels=CHANNELS, horizons=(101,))
+    settings = Cage2Settings(
+        red=red, green="scan", channels=CHANNELS, horizons=(101,), action_mask="sensible"
+    )
     draw = np.random.default_rng(3)
     decoys = draw.integers(28, 132, 100)
     anything = draw.integers(0, 145, 100)
@@ -39,6 +43,7 @@ def test_memory_equals_the_worlds_own_channels_at_every_step(red, decoy_share):
         assert agent.act(batch.observation["bits"][0]) == actions[step]
         for name, array in batch.observation.items():
             assert_array_equal(policy.seen[-1][name], array, err_msg=f"{name} at step {step}")
+        assert_array_equal(policy.mask, batch.mask, err_msg=f"mask at step {step}")
         batch = world.step(actions[step : step + 1])
 
 
@@ -57,6 +62,7 @@ def test_only_the_channels_of_the_policy_are_shown():
     policy = Scripted([0])
     BlueAgent(policy, Cage2Settings(channels=("elapsed",))).act(np.zeros(52, int))
     assert policy.seen[0].keys() == {"bits", "elapsed"}
+    assert policy.mask is None
 
 
 @pytest.mark.parametrize("bits", [np.zeros(51), np.full(52, 0.5), np.zeros((1, 52))])

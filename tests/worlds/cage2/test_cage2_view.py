@@ -241,7 +241,7 @@ def test_the_reward_counts_what_red_does_after_blue():
     assert game.reward == -1.1
 
 
-ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "elapsed", "remaining")
+ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "baits", "recency", "elapsed", "remaining")
 
 
 def test_channels_tell_what_blue_knows_from_its_own_play():
@@ -260,6 +260,30 @@ def test_channels_tell_what_blue_knows_from_its_own_play():
     game.step(restore(ENTERPRISE0))
     assert not seen["decoys"].any()
     assert not seen["decoy_counts"].any()
+
+
+def test_baits_are_the_decoys_of_a_hosts_first_scan():
+    game = Game(channels=("baits",))
+    baits = game.world.out.observation["baits"][0]
+    game.step(decoy(FEMITTER, USER2)).scan(USER2, blue=decoy(TOMCAT, USER2))
+    assert np.flatnonzero(baits[USER2]).tolist() == [FEMITTER, TOMCAT]
+    game.step(restore(USER2)).scan(USER2, blue=decoy(APACHE, USER2))
+    assert np.flatnonzero(baits[USER2]).tolist() == [FEMITTER, TOMCAT]
+    assert np.flatnonzero(baits.any(axis=1)).tolist() == [USER2]
+
+
+def test_recency_fades_with_every_step_since_blue_saw_or_did_something():
+    game = Game(channels=("recency",))
+    recency = game.world.out.observation["recency"][0]
+    assert not recency.any()
+    game.break_in(USER2, BLUE_KEEP)
+    assert recency[USER2].tolist() == [0.5, 1, 0, 0, 0]
+    game.step(analyse(USER2)).step(remove(USER2)).step(restore(USER2))
+    faded = np.array([1 / 5, 1 / 4, 1 / 3, 1 / 2, 1])
+    np.testing.assert_allclose(recency[USER2], faded, rtol=1e-6)
+    game.scan(USER2)
+    assert recency[USER2, 0] == 1
+    assert np.flatnonzero(recency.any(axis=1)).tolist() == [USER2]
 
 
 def test_a_host_that_only_showed_an_exploit_was_not_seen_scanned():

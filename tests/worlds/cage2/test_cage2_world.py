@@ -15,8 +15,10 @@ from hundredfold.worlds.cage2.red_agents import ASLEEP, B_LINE, MEANDER
 from hundredfold.worlds.cage2.step import start_all
 from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 
-ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "elapsed", "remaining")
-RICH = Cage2Settings(green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS)
+ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "baits", "recency", "elapsed", "remaining")
+RICH = Cage2Settings(
+    green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible"
+)
 
 
 def random_actions(steps, rows, seed=0):
@@ -154,6 +156,11 @@ def test_buffers_of_another_shape_type_or_order_are_refused():
     out.true_state["known"] = out.true_state["known"].astype(np.int64)
     with pytest.raises(ShapeError, match="'known' must be uint8"):
         world.bind(out)
+    masked = Cage2(np.arange(4), Cage2Settings(action_mask="sensible"))
+    wide = masked.spec.batch(np.arange(4))
+    wide.mask = np.ones((4, 146), bool)
+    with pytest.raises(ShapeError, match="'mask' must be bool"):
+        masked.bind(wide)
     out.true_state["known"] = np.zeros((13, 4), np.uint8).T
     assert out.true_state["known"].shape == (4, 13)
     with pytest.raises(ShapeError, match="'known' must be contiguous"):
@@ -292,6 +299,7 @@ def test_cached_kernels_are_forgotten_when_a_file_with_rules_changes(monkeypatch
         ({"ruleset": "old"}, "ruleset has no 'old'"),
         ({"observation": "tables"}, "did you mean table"),
         ({"channels": ("decoy",)}, "did you mean decoys"),
+        ({"action_mask": "sensibel"}, "did you mean sensible"),
         ({"horizons": ()}, "at least one length"),
         ({"horizons": (0,)}, "at least one length"),
         ({"horizons": (40_000,)}, "at least one length"),

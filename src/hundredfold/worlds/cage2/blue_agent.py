@@ -1,8 +1,8 @@
 """A trained blue policy as an agent of its own: 52 bits in, one of 145 actions out.
 
 This is what plays against the original simulator. The world gives a policy more than the 52 bits:
-blue's own decoys, the scans it saw, the time. All of that follows from what blue did and saw, so
-the agent keeps the same books for one episode.
+its own decoys, what it saw and did and when, the time, a mask. All of that follows from what blue
+did and saw, so the agent keeps the same books for one episode.
 """
 
 from __future__ import annotations
@@ -20,14 +20,26 @@ from hundredfold.worlds.cage2.blue_moves import (
     ACTION_DECOY,
     ACTION_HOST,
     ACTION_KIND,
+    ANALYSE,
     DECOY,
+    REMOVE,
     RESTORE,
 )
+from hundredfold.worlds.cage2.mask import sensible
 from hundredfold.worlds.cage2.network import FITTING_DECOYS, NUM_BITS, NUM_DECOYS, NUM_HOSTS
+from hundredfold.worlds.cage2.state import (
+    DID_ANALYSE,
+    DID_REMOVE,
+    DID_RESTORE,
+    NUM_MEMORIES,
+    SAW_EXPLOIT,
+    SAW_SCAN,
+)
 from hundredfold.worlds.cage2.view import TIME_UNIT_STEPS
 from hundredfold.worlds.cage2.world import Cage2Settings
 
 SHIPPED: Final = "shipped"
+MEMORY_OF: Final = {ANALYSE: DID_ANALYSE, REMOVE: DID_REMOVE, RESTORE: DID_RESTORE}
 
 
 class Policy(Protocol):
@@ -50,6 +62,7 @@ class BlueAgent:
             )
         self.policy = policy
         self.channels = settings.channels
+        self.masked = settings.action_mask == "sensible"
         self.reset()
 
     @classmethod
@@ -71,6 +84,9 @@ class BlueAgent:
         self.decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
         self.decoy_counts = np.zeros(NUM_HOSTS, np.uint8)
         self.scans = np.zeros(NUM_HOSTS, np.uint8)
+        self.touched = np.zeros(NUM_HOSTS, np.uint8)
+        self.baits = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
+        self.recency = np.zeros((NUM_HOSTS, NUM_MEMORIES), np.float32)
 
     def act(self, bits: ArrayLike) -> int:
         """The action for the latest 52-bit observation."""
@@ -82,7 +98,8 @@ class BlueAgent:
             )
         if self.last_action is not None:
             self._remember(self.last_action, seen)
-        self.last_action = int(self.policy.best(self.observation(seen), None)[0])
+        mask = sensible(seen, self.decoys, self.touched)[None] if self.masked else None
+        self.last_action = int(self.policy.best(self.observation(seen), mask)[0])
         return self.last_action
 
     def observation(self, bits: ArrayLike) -> Arrays:
@@ -92,6 +109,8 @@ class BlueAgent:
             "decoys": self.decoys,
             "decoy_counts": self.decoy_counts,
             "scans": self.scans,
+            "baits": self.baits,
+            "recency": self.recency,
             "elapsed": np.array([self.steps / TIME_UNIT_STEPS], np.float32),
         }
         return {name: known[name][None] for name in ("bits", *self.channels)}
@@ -99,6 +118,7 @@ class BlueAgent:
     def _remember(self, action: int, seen: IntArray) -> None:
         """Keep the books after a step: what blue did, and what monitoring then showed."""
         self.steps += 1
+        self.recency /= 1 + self.recency
         kind, host, decoy = ACTION_KIND[action], ACTION_HOST[action], ACTION_DECOY[action]
         if kind == RESTORE:
             self.decoys[host] = 0
@@ -109,8 +129,18 @@ class BlueAgent:
             if FITTING_DECOYS[host, present] >> decoy & 1:
                 self.decoys[host, decoy] = 1
                 self.decoy_counts[host] += 1
-        activity = seen.reshape(NUM_HOSTS, 4)
-        self.scans[(activity[:, 0] == 1) & (activity[:, 1] == 0)] = 1
+        if kind in MEMORY_OF:
+            self.recency[host, MEMORY_OF[kind]] = 1
+        activity = seen.reshape(NUM_HOSTS, 4)[:, :2] == 1
+        exploited = activity[:, 1]
+        scanned = activity[:, 0] & ~exploited
+        # What red found at its first scan is what it will believe for long, if not for ever.
+        first = scanned & (self.scans == 0)
+        self.baits[first] = self.decoys[first]
+        self.scans[scanned] = 1
+        self.touched[activity[:, 0]] = 1
+        self.recency[scanned, SAW_SCAN] = 1
+        self.recency[exploited, SAW_EXPLOIT] = 1
 
 
 def shipped_run() -> Path:

@@ -14,9 +14,17 @@ from numba.np.numpy_support import carray
 
 from hundredfold.core.batch import Array, ArraySpec
 from hundredfold.core.errors import ShapeError
+from hundredfold.worlds.cage2.blue_moves import NUM_ACTIONS
 from hundredfold.worlds.cage2.kernels import pointer, rule
 from hundredfold.worlds.cage2.network import NUM_BITS, NUM_DECOYS, NUM_HOSTS
-from hundredfold.worlds.cage2.state import DRAWS, SECRETS, Game, Observation, Report
+from hundredfold.worlds.cage2.state import (
+    DRAWS,
+    NUM_MEMORIES,
+    SECRETS,
+    Game,
+    Observation,
+    Report,
+)
 
 BOARD: Final = np.dtype(
     [
@@ -36,6 +44,7 @@ BOARD: Final = np.dtype(
         ("green_scans", np.bool_),
         ("leaderboard", np.bool_),
         ("cardiff", np.bool_),
+        ("keeps_books", np.bool_),
     ],
     align=True,
 )
@@ -94,7 +103,15 @@ def game_on(board: Any) -> Any:
 
 @rule
 def observation_at(
-    n: Any, bits: Any, decoys: Any, decoy_counts: Any, scans: Any, elapsed: Any, remaining: Any
+    n: Any,
+    bits: Any,
+    decoys: Any,
+    decoy_counts: Any,
+    scans: Any,
+    baits: Any,
+    recency: Any,
+    elapsed: Any,
+    remaining: Any,
 ) -> Any:
     """An observation from the addresses of its arrays."""
     return Observation(
@@ -102,6 +119,8 @@ def observation_at(
         array_at(decoys, (rows_at(decoys, n), NUM_HOSTS, NUM_DECOYS), np.uint8),
         array_at(decoy_counts, (rows_at(decoy_counts, n), NUM_HOSTS), np.int16),
         array_at(scans, (rows_at(scans, n), NUM_HOSTS), np.uint8),
+        array_at(baits, (rows_at(baits, n), NUM_HOSTS, NUM_DECOYS), np.uint8),
+        array_at(recency, (rows_at(recency, n), NUM_HOSTS, NUM_MEMORIES), np.float32),
         array_at(elapsed, (rows_at(elapsed, n), 1), np.float32),
         array_at(remaining, (rows_at(remaining, n), 1), np.float32),
     )
@@ -116,6 +135,8 @@ def seen_on(board: Any) -> Any:
         board.seen_decoys,
         board.seen_decoy_counts,
         board.seen_scans,
+        board.seen_baits,
+        board.seen_recency,
         board.seen_elapsed,
         board.seen_remaining,
     )
@@ -130,6 +151,8 @@ def final_on(board: Any) -> Any:
         board.final_decoys,
         board.final_decoy_counts,
         board.final_scans,
+        board.final_baits,
+        board.final_recency,
         board.final_elapsed,
         board.final_remaining,
     )
@@ -148,4 +171,5 @@ def report_on(board: Any) -> Any:
         array_at(board.report_blue_success, n, np.uint8),
         array_at(board.report_red, n, np.uint8),
         array_at(board.report_horizon, n, np.int64),
+        array_at(board.report_mask, (rows_at(board.report_mask, n[0]), NUM_ACTIONS), np.bool_),
     )

@@ -52,7 +52,8 @@ def step_rewards(
         if begin is not None:
             begin(len(env_ids))
         for step in range(horizon):
-            world.step(policy(out.observation))
+            shown = (out.observation,) if out.mask is None else (out.observation, out.mask)
+            world.step(policy(*shown))
             rewards[env_ids, step] = out.reward
     return rewards
 

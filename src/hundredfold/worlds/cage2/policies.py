@@ -1,8 +1,8 @@
 """Blue policies that need no learning: the yardsticks `sleep`, `random` and `reactive`.
 
 A policy is anything that can be called with an observation (named arrays, one row per env) and
-returns one action per row. One that remembers may have a method `begin(num_envs)`: it is called
-before the first step of a batch of fresh episodes.
+returns one action per row; in a world with masks it is given the mask as well. One that remembers
+may have a method `begin(num_envs)`: it is called before the first step of a batch of episodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hundredfold.worlds.cage2.network import (
     USER4,
 )
 
-BluePolicy = Callable[[Mapping[str, Array]], IntArray]
+BluePolicy = Callable[..., IntArray]
 
 # Blue's luck stands apart from that of the envs, whose keys hang under the same seed.
 BLUE_BRANCH: Final = 0x626C7565

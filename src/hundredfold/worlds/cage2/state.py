@@ -37,6 +37,10 @@ TRUE_STATE: Final = {
     "red_subnets": ArraySpec((), "uint8", 0, 2 ** len(SUBNETS) - 1),
 }
 
+# What the channel `recency` remembers of each host: what blue saw there and what it did there.
+NUM_MEMORIES: Final = 5
+SAW_SCAN, SAW_EXPLOIT, DID_ANALYSE, DID_REMOVE, DID_RESTORE = range(NUM_MEMORIES)
+
 BITS: Final = ArraySpec((NUM_BITS,), "uint8", 0, 1)
 # What blue may see besides the bits. All of it follows from blue's own actions, the bits it has
 # seen and the clock, so a blue that plays the original game can keep the same books.
@@ -44,6 +48,8 @@ CHANNELS: Final = {
     "decoys": ArraySpec((NUM_HOSTS, NUM_DECOYS), "uint8", 0, 1),
     "decoy_counts": ArraySpec((NUM_HOSTS,), "int16", 0, MAX_DECOYS),
     "scans": ArraySpec((NUM_HOSTS,), "uint8", 0, 1),
+    "baits": ArraySpec((NUM_HOSTS, NUM_DECOYS), "uint8", 0, 1),
+    "recency": ArraySpec((NUM_HOSTS, NUM_MEMORIES), "float32", 0, 1),
     "elapsed": ArraySpec((1,), "float32", 0),
     "remaining": ArraySpec((1,), "float32", 0),
 }
@@ -88,6 +94,9 @@ SECRETS: Final = np.dtype(
         ("step", np.int32),  # steps played
         ("horizon", np.int32),
         ("trouble", np.uint8),  # what went wrong first, see `troubles`
+        # Blue's own books, kept where a mask or a channel needs them: see `books`.
+        ("touched", np.uint16),  # hosts on which blue has seen any activity
+        ("seen_scanned", np.uint16),  # hosts on which blue has seen a scan
         # Red's sessions in order: bit j speaks of the j-th oldest on the host.
         ("privileged", np.int64, (NUM_HOSTS,)),
         ("removable", np.int64, (NUM_HOSTS,)),
@@ -140,6 +149,8 @@ class Observation(NamedTuple):
     decoys: Array  # (envs, 13, 8)
     decoy_counts: Array  # (envs, 13)
     scans: Array  # (envs, 13)
+    baits: Array  # (envs, 13, 8)
+    recency: Array  # (envs, 13, 5)
     elapsed: Array  # (envs, 1)
     remaining: Array  # (envs, 1)
 
@@ -155,3 +166,4 @@ class Report(NamedTuple):
     blue_success: Array  # (envs,)
     red: Array  # (envs,) who played the episode that ended
     horizon: IntArray  # (envs,) and for how long
+    mask: BoolArray  # (envs, 145) what blue may do next; no rows where it may do anything

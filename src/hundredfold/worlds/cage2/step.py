@@ -13,8 +13,10 @@ import numpy as np
 from hundredfold.core.compiled import integer, spawned, uniform
 from hundredfold.worlds.cage2.blue_moves import NUM_ACTIONS, play_blue
 from hundredfold.worlds.cage2.board import array_at, final_on, game_on, report_on, seen_on
+from hundredfold.worlds.cage2.books import keep_books, keep_final_books, open_books
 from hundredfold.worlds.cage2.chance import draw_number, pick_green_target
-from hundredfold.worlds.cage2.kernels import entry, rule
+from hundredfold.worlds.cage2.kernels import aside, entry, rule
+from hundredfold.worlds.cage2.mask import show_mask
 from hundredfold.worlds.cage2.network import NOBODY, NUM_HOSTS, USER, USER0
 from hundredfold.worlds.cage2.red_agents import ASLEEP, B_LINE, MEANDER, MIX, choose_red
 from hundredfold.worlds.cage2.red_moves import play_red
@@ -33,6 +35,8 @@ def start_all(boards: Any) -> None:
     game, seen = game_on(board), seen_on(board)
     for i in range(board.num_envs):
         start_episode(board, game, seen, i)
+        if board.keeps_books:
+            note_start(boards, i)
 
 
 @entry
@@ -47,6 +51,8 @@ def step_rows(boards: Any, actions: Any, first: Any, last: Any) -> Any:
     troubled = 0
     for i in range(first, last):
         step_env(board, game, seen, report, i, actions[i])
+        if board.keeps_books:
+            note_step(boards, i, actions[i])
         secrets = game.secrets[i]
         if secrets.trouble != NO_TROUBLE:
             troubled += 1
@@ -54,10 +60,14 @@ def step_rows(boards: Any, actions: Any, first: Any, last: Any) -> Any:
         report.terminated[i] = ended
         if ended:
             keep_final(seen, final, i)
+            if board.keeps_books:
+                note_end(boards, i)
             report.red[i] = secrets.red
             report.horizon[i] = secrets.horizon
             array_at(board.episodes, (board.num_envs,), np.int64)[i] += 1
             start_episode(board, game, seen, i)
+            if board.keeps_books:
+                note_start(boards, i)
     return troubled
 
 
@@ -164,3 +174,28 @@ def red_of_episode(board: Any, key: Any) -> Any:
     if unit < board.b_line_below:
         return B_LINE
     return MEANDER if unit < board.meander_below else ASLEEP
+
+
+@aside
+def note_start(boards: Any, i: Any) -> None:
+    """Open blue's books for a new episode, and tell what it may do first."""
+    board = boards[0]
+    game, seen = game_on(board), seen_on(board)
+    open_books(game, seen, i)
+    show_mask(game, seen, report_on(board), i)
+
+
+@aside
+def note_step(boards: Any, i: Any, action: Any) -> None:
+    """Keep blue's books after a step, and tell what it may do next."""
+    board = boards[0]
+    game, seen = game_on(board), seen_on(board)
+    keep_books(game, seen, i, action)
+    show_mask(game, seen, report_on(board), i)
+
+
+@aside
+def note_end(boards: Any, i: Any) -> None:
+    """Save blue's books with the last observation of an episode."""
+    board = boards[0]
+    keep_final_books(seen_on(board), final_on(board), i)

@@ -1,7 +1,8 @@
-"""What blue gets: its reward, its 52 bits, and the optional channels.
+"""What blue gets: its reward, its 52 bits, and the channels that tell its decoys and the time.
 
 Four bits per host: two for the activity of this step, two for what blue believes about red's
-access. The belief persists, and is kept in the observation itself.
+access. The belief persists, and is kept in the observation itself. What blue may remember of
+earlier bits and moves is in `books`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ Red = Literal[RedAgent, "mix"]
 Green = Literal["sleep", "scan"]
 Ruleset = Literal["current", "leaderboard"]
 Wrapper = Literal["table", "cardiff"]
-Channel = Literal["decoys", "decoy_counts", "scans", "elapsed", "remaining"]
+Mask = Literal["none", "sensible"]
+Channel = Literal["decoys", "decoy_counts", "scans", "baits", "recency", "elapsed", "remaining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,10 @@ class Cage2Settings:
     observation: Wrapper = "table"
     """`cardiff` is the corrected wrapper of the winning team: a decoy never hides a scan."""
     channels: tuple[Channel, ...] = ()
-    """What blue sees besides the 52 bits: decoys, decoy_counts, scans, elapsed, remaining."""
+    """What blue sees besides the 52 bits: decoys, decoy_counts, scans, baits, recency, elapsed,
+    remaining."""
+    action_mask: Mask = "none"
+    """`sensible` forbids what blue can know to be useless: see `mask.py`."""
     world_threads: int = 1
     """Threads that may share the envs, from 1000 envs each; the story stays the same."""
 
@@ -89,6 +93,7 @@ _CHOICES: Final = {
     "green": get_args(Green),
     "ruleset": get_args(Ruleset),
     "observation": get_args(Wrapper),
+    "action_mask": get_args(Mask),
 }
 
 
@@ -106,6 +111,7 @@ def cage2_spec(settings: Cage2Settings) -> WorldSpec:
         name="cage2",
         observation={"bits": BITS, **channels},
         choices=(NUM_ACTIONS,),
+        has_mask=settings.action_mask != "none",
         episode_steps=settings.horizons[0] if len(set(settings.horizons)) == 1 else None,
         info=INFO,
         episode_info=EPISODE_INFO,
@@ -142,6 +148,8 @@ class Cage2(BatchWorld):
         check_buffers(out.true_state, TRUE_STATE, rows)
         flat = {"reward": ArraySpec((), "float64"), "terminated": ArraySpec((), "bool")}
         check_buffers({"reward": out.reward, "terminated": out.terminated}, flat, rows)
+        if out.mask is not None:
+            check_buffers({"mask": out.mask}, {"mask": ArraySpec((NUM_ACTIONS,), "bool")}, rows)
         super().bind(out)
         self._write_addresses()
 
@@ -245,6 +253,10 @@ class Cage2(BatchWorld):
         board["green_scans"] = settings.green == "scan"
         board["leaderboard"] = settings.ruleset == "leaderboard"
         board["cardiff"] = settings.observation == "cardiff"
+        board["keeps_books"] = settings.action_mask != "none" or not {
+            "baits",
+            "recency",
+        }.isdisjoint(settings.channels)
 
     def _write_addresses(self) -> None:
         out, board = self.out, self.board[0]
@@ -257,6 +269,7 @@ class Cage2(BatchWorld):
             board[f"report_{name}"] = address(array)
         board["report_reward"] = address(out.reward)
         board["report_terminated"] = address(out.terminated)
+        board["report_mask"] = address(out.mask)
 
 
 def _revived(env_ids: IntArray, settings: Cage2Settings, state: State) -> Cage2:
