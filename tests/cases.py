@@ -7,11 +7,14 @@ world factory and a number of envs to a backend. Both must be picklable, since w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import foreign_envs
 from hundredfold.backends.in_process import InProcessBackend
+from hundredfold.backends.processes import FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
@@ -33,7 +36,22 @@ WORLD_CASES = {
     "foreign_parts": partial(GymnasiumWorld, make_env=foreign_envs.SeveralParts),
 }
 
+
+def two_workers(make_world, num_envs, settings=None):
+    """Two, however many cores there are, so that envs meet across workers."""
+    settings = replace(settings or WorkerSettings(), workers=2)
+    return ProcessBackend(make_world, num_envs, settings)
+
+
+def two_workers_first_ready(make_world, num_envs, settings=None):
+    """The smallest batches there are: whoever is ready, if it is a single env."""
+    settings = replace(settings or WorkerSettings(), workers=2, batch_envs=1)
+    return FirstReadyBackend(make_world, num_envs, settings)
+
+
 BACKEND_CASES = {
     "in_process": InProcessBackend,
     "serial": SerialBackend,
+    "processes": two_workers,
+    "first_ready": two_workers_first_ready,
 }

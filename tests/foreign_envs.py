@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
 import uuid
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -355,6 +363,219 @@ class LeavesNote(Dice):
 
     def close(self):
         (self.folder / uuid.uuid4().hex).touch()
+
+
+class WrongType(Rude):
+    """Shows words where its space has numbers."""
+
+    def look(self):
+        return np.array(["a", "b"]) if self.in_trouble else super().look()
+
+
+class NoReward(Rude):
+    def reward(self, roll):
+        return None if self.in_trouble else float(roll)
+
+
+class InfObservation(Rude):
+    def look(self):
+        return np.array([self.turn, -np.inf if self.in_trouble else self.total], np.float32)
+
+
+class LeavesProgram(Rude):
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            sys.exit("the env has had enough")
+        return result
+
+
+# --- rude: takes its process along
+
+
+class KillsItself(Rude):
+    """What the kernel does to whoever uses up the memory."""
+
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
+class EndsProcess(Rude):
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            os._exit(3)
+        return result
+
+
+class StopsItself(Rude):
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return result
+
+
+class Hangs(Rude):
+    def step(self, action):
+        result = super().step(action)
+        while self.in_trouble:
+            time.sleep(60)
+        return result
+
+
+class HangsHoldingLock(Rude):
+    """Hangs in compiled code that never lets another thread of its process run."""
+
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        return result
+
+
+class HangsInNextReset(Rude):
+    patience = 3
+    turn = 0
+
+    def reset(self, *, seed=None, options=None):
+        while self.in_trouble:
+            time.sleep(60)
+        return super().reset(seed=seed, options=options)
+
+
+class NeverMade(Rude):
+    def __init__(self):
+        raise OSError("there is no wood")
+
+
+class StartsProgram(Rude):
+    """Starts a program of its own and notes its number in the folder."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.program = subprocess.Popen(["sleep", "1000"])
+        (Path(folder) / str(self.program.pid)).touch()
+
+
+class RudeOnceMade(Rude):
+    """Raises in its trouble turn, and when it is made again as often as the folder has notes."""
+
+    def __init__(self, folder, only_seed=None):
+        super().__init__(only_seed)
+        notes = sorted(Path(folder).iterdir())
+        if notes:
+            notes[0].unlink()
+            raise OSError("no second table could be found")
+        self.folder = folder
+
+    def step(self, action):
+        result = super().step(action)
+        if self.in_trouble:
+            for number in range(2):
+                (Path(self.folder) / f"note {number}").touch()
+            raise ZeroDivisionError("the table broke")
+        return result
+
+
+class FaultyEnv(Dice):
+    """Fails at random, by a schedule that its episode's seed decides.
+
+    One episode in `every` goes wrong at one of its first turns, in one of these ways: it raises,
+    shows a NaN, kills its process, stops it, or hangs.
+    """
+
+    WAYS = ("raise", "nan", "kill", "stop", "hang")
+    patience = 20
+
+    def __init__(self, every=10, ways=WAYS):
+        self.every, self.ways = every, ways
+        self.trouble_turn = None
+
+    def reset(self, *, seed=None, options=None):
+        luck = np.random.default_rng(seed)
+        self.trouble_turn = luck.integers(1, 4) if luck.integers(self.every) == 0 else None
+        self.way = self.ways[luck.integers(len(self.ways))]
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        seen, reward, over, cut, info = super().step(action)
+        if self.turn == self.trouble_turn:
+            if self.way == "raise":
+                raise ZeroDivisionError("as scheduled")
+            if self.way == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.way == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            while self.way == "hang":
+                time.sleep(60)
+            seen = np.full(2, np.nan, np.float32)
+        return seen, reward, over, cut, info
+
+
+# --- slow, or with much to say
+
+
+class Gated(Rude):
+    """Waits in its trouble turn until a file called `gate` appears in the folder."""
+
+    def __init__(self, folder, only_seed=None):
+        super().__init__(only_seed)
+        self.gate = Path(folder) / "gate"
+
+    def step(self, action):
+        result = super().step(action)
+        while self.in_trouble and not self.gate.exists():
+            time.sleep(0.005)
+        return result
+
+
+class Sleeps(Dice):
+    """Waits a little in every step, and tells on which thread."""
+
+    def step(self, action):
+        time.sleep(0.002)
+        return super().step(action)
+
+    def tell(self):
+        return {"thread": threading.current_thread().name}
+
+
+class Computes(Sleeps):
+    """Keeps its core busy for as long instead."""
+
+    def step(self, action):
+        end = time.thread_time() + 0.002
+        while time.thread_time() < end:
+            pass
+        return Dice.step(self, action)
+
+
+class TalksMuch(Dice):
+    """Its info grows by the turn, beyond what a slot of shared memory holds."""
+
+    patience = 5
+    ends_by_chance = False
+
+    def tell(self):
+        return {"turn": self.turn, "words": bytes(self.turn * 150_000)}
+
+
+class TellsSecrets(Dice):
+    """Puts things into its info that cannot leave the process."""
+
+    def tell(self):
+        return {"total": self.total, "secret": lambda: self.total}
+
+
+class TellsModules(Dice):
+    """Tells which big libraries its process has imported."""
+
+    def tell(self):
+        return {"modules": sorted({"torch", "numba"} & sys.modules.keys()), "pid": os.getpid()}
 
 
 class OneRude:

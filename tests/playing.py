@@ -103,16 +103,20 @@ def follow(backend, steps: int, first_step: int = 0, mood: Mood | None = None) -
         batch = backend.recv()
         columns = np.array([column_of[env_id] for env_id in batch.env_ids.tolist()])
         assert len(set(columns.tolist())) == len(columns), "an env came twice in one batch"
-        kept = moments[columns] <= steps
         for name, array in copies(batch):
             if name not in told:
                 told[name] = np.zeros((steps + 1, len(env_ids), *array.shape[1:]), array.dtype)
-            told[name][moments[columns[kept]], columns[kept]] = array[kept]
-        if np.all(moments + np.isin(np.arange(len(env_ids)), columns) > steps):
-            return Story(env_ids, told)
+            told[name][moments[columns], columns] = array
         actions = steady_actions(batch, backend.spec, first_step + moments[columns], mood)
         moments[columns] += 1
-        backend.send(actions)
+        done = moments[columns] > steps
+        if np.all(moments > steps):
+            return Story(env_ids, told)
+        if done.any():
+            # Others are still on their way: those who are done wait for them.
+            backend.send(actions[~done], batch.env_ids[~done])
+        else:
+            backend.send(actions)
     raise AssertionError(f"some envs were never ready: {moments.tolist()} moments of {steps + 1}")
 
 

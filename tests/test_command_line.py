@@ -186,7 +186,10 @@ gymnasium.register(id="Drifting-v0", entry_point=Drifting)
 def test_a_nan_from_an_env_names_env_and_step_and_ends_with_one(tmp_path):
     (tmp_path / "drifting.py").write_text(NAN_ENV)
     done = subprocess.run(
-        [sys.executable, "-m", "hundredfold.cli", "train", "drifting:Drifting-v0", *QUICK],
+        [
+            *(sys.executable, "-m", "hundredfold.cli", "train", "drifting:Drifting-v0"),
+            *(*QUICK, "--on-env-error", "stop"),
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,

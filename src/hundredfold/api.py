@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hundredfold.core.batch import (
     without_prefix,
 )
 from hundredfold.core.contracts import Knowledge, WorldFactory
-from hundredfold.core.errors import CheckpointError, SettingsError, near_names
+from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.learners.loaded_policy import LoadedPolicy
 from hundredfold.learners.networks import ActorCritic
 from hundredfold.learners.policy import NetworkPolicy
@@ -30,8 +31,9 @@ from hundredfold.learners.weights import load_network
 from hundredfold.settings.load import differences, to_toml, with_overrides
 from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import CHANGEABLE, RunSettings
-from hundredfold.training.build import build, make_companions, pick_device
-from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint
+from hundredfold.training.build import build, pick_device
+from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
+from hundredfold.training.companions import saved_companion
 from hundredfold.training.console import announce, describe_plan
 from hundredfold.training.evaluate import Actor, Evaluation, random_actor
 from hundredfold.training.evaluate import evaluate as play
@@ -49,6 +51,8 @@ from hundredfold.worlds import (
 )
 
 MAX_PARALLEL_EPISODES = 256
+# Days a finished policy plays for its page; `hundredfold report --days` plays more.
+SHOWCASE_DAYS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class TrainedRun:
 def train(
     world: str | Callable[[], Any] | None = None,
     *,
+    preset: str | None = None,
     resume: str | Path | None = None,
     save_dir: str | Path = "runs",
     name: str | None = None,
@@ -82,15 +87,18 @@ def train(
     """Train on a world, a Gymnasium id or a function that makes a Gymnasium env.
 
     Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
-    `learning_rate=1e-3`. With `resume`, a run folder is continued instead.
+    `learning_rate=1e-3`; `preset` names what they start from. With `resume`, a run folder is
+    continued instead.
     """
     make_world = callable_factory(world) if callable(world) else None
     if resume is not None:
         kept = RunFolder.open(Path(resume)).settings()
         if isinstance(world, str) and own_name(world) != kept.world:
             raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
-        if name is not None:
-            raise SettingsError("a resumed run keeps its folder; leave name away.")
+        if name is not None or preset is not None:
+            raise SettingsError(
+                "a resumed run keeps its folder and settings; leave name and preset away."
+            )
         wanted = with_overrides(kept, settings)
         return resume_run(Path(resume), wanted, make_world, wandb=wandb, quiet=quiet, report=report)
     if world is None:
@@ -98,7 +106,8 @@ def train(
     if callable(world) and "env_kwargs" in settings:
         raise SettingsError("env_kwargs go with a Gymnasium id; a function makes its own env.")
     named = world if isinstance(world, str) else f"{FROM_CALLABLE}{_name_of(world)}"
-    chosen = with_overrides(with_length(starting_point(named), settings), settings)
+    start = with_length(starting_point(named, preset), settings)
+    chosen = with_overrides(start, settings)
     return start_run(
         chosen,
         make_world,
@@ -181,20 +190,8 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
 
 def knowledge_of(run: str | Path, checkpoint: str | int = "best") -> Knowledge | None:
     """What the companion of a run believed at a checkpoint; None where there was no companion."""
-    folder = RunFolder.open(Path(run))
-    companions = make_companions(folder.settings(), torch.device("cpu"))
-    if not companions:
-        return None
-    part = "companion_0"
-    saved = load_checkpoint(folder, str(checkpoint), parts={part})
-    (companion,) = companions
-    try:
-        companion.restore(saved.parts[part])
-        return companion.knowledge(exploring=False)
-    except KeyError as error:
-        raise CheckpointError(f"{folder.path} keeps no companion in its checkpoints.") from error
-    finally:
-        companion.close()
+    companion = saved_companion(RunFolder.open(Path(run)), str(checkpoint))
+    return None if companion is None else companion.knowledge(exploring=False)
 
 
 def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
@@ -207,6 +204,27 @@ def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> 
     save_checkpoint(target, saved)
     target.release()
     return target.path
+
+
+def draw_page(folder: RunFolder, days: int = 0) -> Path:
+    """Draw the page of a run.
+
+    With `days`, its policy plays that many first on worlds that have something to show of them.
+    """
+    from hundredfold.report.page import write_report
+
+    entry = WORLDS.get(folder.settings().world)
+    if days and entry is not None and entry.showcase is not None and saved_epochs(folder):
+        from hundredfold.report.dvrp_showcase import write_showcase
+
+        recorded = import_module(entry.showcase).record_showcase(
+            load(folder.path).actor,
+            folder.settings().world_settings,
+            knowledge=knowledge_of(folder.path),
+            days=days,
+        )
+        write_showcase(folder, recorded)
+    return write_report(folder)
 
 
 def evaluate(
@@ -275,9 +293,8 @@ def _finish(run: Run, report: bool) -> TrainedRun:
     try:
         finished = train_loop(run)
         if report:
-            from hundredfold.report.page import write_report
-
-            write_report(run.folder)
+            run.display.say("drawing the page")
+            draw_page(run.folder, SHOWCASE_DAYS)
         return TrainedRun(run.folder.path, finished)
     finally:
         run.close()

@@ -46,6 +46,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "report": Command("hundredfold.commands.report", "report RUN", "draw the page of a run again"),
     "worlds": Command("hundredfold.commands.worlds", "worlds", "list what can be trained on"),
+    "scale": Command(
+        "hundredfold.commands.scale", "scale ENV", "what more envs bring, and where the rest goes"
+    ),
     "bench": Command("hundredfold.commands.bench", "bench NAME", "measure, beside the peers"),
     "doctor": Command("hundredfold.commands.doctor", "doctor", "what this machine offers"),
 }

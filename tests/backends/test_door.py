@@ -155,5 +155,5 @@ def test_a_backend_is_made_by_name(name, kind):
 def test_an_unknown_backend_is_refused_with_near_names():
     with pytest.raises(SettingsError, match="no backend called 'seriel'; did you mean serial"):
         make_backend("seriel", Corridor, 2)
-    with pytest.raises(SettingsError, match="known names: auto, in_process"):
+    with pytest.raises(SettingsError, match="known names: auto, first_ready, in_process"):
         make_backend("xyzzy", Corridor, 2)

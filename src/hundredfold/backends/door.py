@@ -80,6 +80,15 @@ def check_snapshot(state: State, num_envs: int) -> None:
             )
 
 
+def check_everybody(env_ids: IntArray | None, num_envs: int) -> None:
+    """Where all envs step together, an action is for all of them, in order."""
+    if env_ids is not None and not np.array_equal(env_ids, np.arange(num_envs)):
+        raise ShapeError(
+            f"send() got actions for the envs {np.asarray(env_ids).tolist()}; here all {num_envs} "
+            "step together. Use the backend first_ready to hold some of them back."
+        )
+
+
 def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> IntArray:
     """The actions as int64, refused when their number, type or range is wrong or a mask forbids."""
     wanted = (len(waiting), *spec.action_shape)

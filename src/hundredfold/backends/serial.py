@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from hundredfold.backends.door import Turns, check_num_envs, check_snapshot, checked_actions
+from hundredfold.backends.door import (
+    Turns,
+    check_everybody,
+    check_num_envs,
+    check_snapshot,
+    checked_actions,
+)
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Arrays, IntArray, State, StepBatch
-from hundredfold.core.contracts import Knowledge, WorldFactory
+from hundredfold.core.contracts import ForeignWorld, Knowledge, WorldFactory
+from hundredfold.core.faults import Health
 
 
 class SerialBackend:
     """One world per env, each writing into its row of a common batch."""
 
-    def __init__(self, make_world: WorldFactory, num_envs: int) -> None:
+    def __init__(
+        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+    ) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.turns = Turns()
         env_ids = np.arange(num_envs)
         self.worlds = [make_world(env_ids[row : row + 1]) for row in range(num_envs)]
         self.spec = self.worlds[0].spec
+        self.groups = np.zeros(num_envs, np.int64)
+        self.record = Health()
+        for world in self.worlds:
+            if isinstance(world, ForeignWorld):
+                world.guard = (settings or WorkerSettings()).guard()
         self.batch = self.spec.batch(env_ids)
         self.rows = [self.batch.rows(row, row + 1) for row in range(num_envs)]
         for world, row in zip(self.worlds, self.rows, strict=True):
@@ -34,8 +49,9 @@ class SerialBackend:
         self.turns.recv()
         return self.batch
 
-    def send(self, actions: IntArray) -> None:
+    def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
         self.turns.expect("send", "send()")
+        check_everybody(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec)
         with self.turns.leading_to("recv"):
             for row, world in enumerate(self.worlds):
@@ -59,6 +75,16 @@ class SerialBackend:
             for row, world in enumerate(self.worlds):
                 world.restore({name: array[row : row + 1] for name, array in state.items()})
             self._gather_infos()
+
+    def health(self) -> dict[str, int]:
+        for world in self.worlds:
+            if isinstance(world, ForeignWorld):
+                self.record.mended(world.guard.take_news())
+        return self.record.counts()
+
+    def timings(self) -> dict[str, float]:
+        told = [world.timings() for world in self.worlds]
+        return {name: sum(part[name] for part in told) for name in told[0]}
 
     def close(self) -> None:
         if self.turns.close():

@@ -15,8 +15,13 @@ from hundredfold.core.errors import SettingsError, near_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTrain:
-    """Training speed of PPO: ours beside Stable-Baselines3 (when installed), taken in turns."""
+    """Training speed of PPO: ours beside Stable-Baselines3 (when installed), taken in turns.
 
+    On dvrp: whole epochs with the split of their time, and updates beside a bare torch loop.
+    """
+
+    world: Annotated[Literal["cartpole", "dvrp"], tyro.conf.Positional] = "cartpole"
+    """What to train on."""
     repeats: int = 5
     """Measurements of each system; the table shows their median, lowest and highest."""
     activation: Literal["relu", "silu", "tanh"] = "relu"
@@ -66,6 +71,23 @@ class BenchOracle:
     """Print one JSON object and nothing else."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchVector:
+    """Our backends beside the vector envs of Gymnasium, Stable-Baselines3 and EnvPool.
+
+    On CartPole, on envs that wait, on envs that compute, and on a Dict with 5 kB of info.
+    """
+
+    repeats: int = 5
+    """Turns of each system; the table shows their median, lowest and highest."""
+    seconds: float = 0.8
+    """How long a turn is; all of it takes about 4 minutes at 0.8."""
+    only: str = ""
+    """Measure only workloads whose name has this in it: CartPole, waiting, computing, dict."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Hand on to the benchmark named by the first word."""
     words = list(arguments)
@@ -83,11 +105,17 @@ def _train(arguments: Sequence[str]) -> int:
     asked = tyro.cli(BenchTrain, args=list(arguments), prog="hundredfold bench train")
     if asked.repeats < 1:
         raise SettingsError(f"repeats must be at least 1, got {asked.repeats}.")
-    from hundredfold.bench.train import bench_train
-
-    rows = bench_train(asked.repeats, asked.activation, tick=note)
     command = ["bench", "train", *arguments]
-    title = "PPO, whole training, same hyperparameters, one torch thread; peers run CartPole-v1"
+    if asked.world == "dvrp":
+        from hundredfold.bench.dvrp_train import bench_dvrp_train
+
+        rows = bench_dvrp_train(asked.repeats, tick=note)
+        title = "PPO on dvrp: whole epochs, seconds by phase; one torch thread"
+    else:
+        from hundredfold.bench.train import bench_train
+
+        rows = bench_train(asked.repeats, asked.activation, tick=note)
+        title = "PPO, whole training, same hyperparameters, one torch thread; peers run CartPole-v1"
     print_rows(rows, command=command, as_json=asked.json, title=title)
     return 0
 
@@ -149,8 +177,27 @@ def _oracle(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _vector(arguments: Sequence[str]) -> int:
+    asked = tyro.cli(BenchVector, args=list(arguments), prog="hundredfold bench vector")
+    if asked.repeats < 1 or asked.seconds <= 0:
+        raise SettingsError(
+            f"repeats ({asked.repeats}) must be at least 1 and seconds ({asked.seconds}) above 0."
+        )
+    from hundredfold.bench.vector import WORKLOADS, bench_vector
+
+    chosen = [work for work in WORKLOADS if asked.only.lower() in work.name.lower()]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(work.name for work in WORKLOADS))
+        raise SettingsError(f"no workload has {asked.only!r} in its name; there are {names}.")
+    rows = bench_vector(chosen, asked.repeats, asked.seconds, tick=note)
+    title = "stepping without a policy; ratios are to our row with ratio 1 on the same work"
+    print_rows(rows, command=["bench", "vector", *arguments], as_json=asked.json, title=title)
+    return 0
+
+
 BENCHES: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (_train, "training speed of PPO, beside Stable-Baselines3"),
     "world": (_world, "stepping speed of a world against the number of envs"),
+    "vector": (_vector, "stepping many envs, beside Gymnasium, Stable-Baselines3 and EnvPool"),
     "oracle": (_oracle, "routing oracles beside OR-Tools and PyVRP"),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +134,23 @@ class StepBatch:
             foreign_infos=None if self.foreign_infos is None else self.foreign_infos[cut],
         )
 
+    def take(self, rows: IntArray) -> StepBatch:
+        """Copies of these rows, in this order; infos of foreign envs stay live."""
+        infos = self.foreign_infos
+        return StepBatch(
+            env_ids=self.env_ids[rows],
+            observation=_taken(self.observation, rows),
+            reward=self.reward[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            mask=None if self.mask is None else self.mask[rows],
+            final_observation=_taken(self.final_observation, rows),
+            info=_taken(self.info, rows),
+            episode_info=_taken(self.episode_info, rows),
+            true_state=_taken(self.true_state, rows),
+            foreign_infos=None if infos is None else ChosenInfos(infos, rows),
+        )
+
     def arrays(self) -> Arrays:
         """The live arrays under flat names: `reward`, `observation/cell`, ..."""
         named: Arrays = {
@@ -146,6 +163,50 @@ class StepBatch:
         for group in ("observation", "final_observation", "info", "episode_info", "true_state"):
             named |= with_prefix(group, getattr(self, group))
         return named
+
+
+class ChosenInfos(Sequence[Mapping[str, Any]]):
+    """Some infos of others, looked up when they are read and not before."""
+
+    def __init__(self, infos: Sequence[Mapping[str, Any]], rows: IntArray) -> None:
+        self.infos = infos
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> ChosenInfos: ...
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | ChosenInfos:
+        if isinstance(index, slice):
+            return ChosenInfos(self.infos, self.rows[index])
+        return self.infos[int(self.rows[index])]
+
+
+def joined(one: StepBatch, other: StepBatch) -> StepBatch:
+    """The rows of two batches, as copies, one after the other; infos of foreign envs are left."""
+
+    def both(group: str) -> Arrays:
+        first, second = getattr(one, group), getattr(other, group)
+        return {name: np.concatenate([array, second[name]]) for name, array in first.items()}
+
+    mask = None
+    if one.mask is not None and other.mask is not None:
+        mask = np.concatenate([one.mask, other.mask])
+    return StepBatch(
+        env_ids=np.concatenate([one.env_ids, other.env_ids]),
+        observation=both("observation"),
+        reward=np.concatenate([one.reward, other.reward]),
+        terminated=np.concatenate([one.terminated, other.terminated]),
+        truncated=np.concatenate([one.truncated, other.truncated]),
+        mask=mask,
+        final_observation=both("final_observation"),
+        info=both("info"),
+        episode_info=both("episode_info"),
+        true_state=both("true_state"),
+    )
 
 
 def copies(arrays: State) -> Arrays:
@@ -187,6 +248,10 @@ def without_prefix(prefix: str, state: State) -> Arrays:
 
 def _empty(specs: Mapping[str, ArraySpec], rows: int) -> Arrays:
     return {name: spec.empty(rows) for name, spec in specs.items()}
+
+
+def _taken(arrays: Arrays, rows: IntArray) -> Arrays:
+    return {name: array[rows] for name, array in arrays.items()}
 
 
 def _cut(arrays: Arrays, cut: slice) -> Arrays:

@@ -65,6 +65,10 @@ class World(Protocol):
         """
         ...
 
+    def timings(self) -> dict[str, float]:
+        """Seconds that parts of the world have taken so far, by name; most worlds count none."""
+        ...
+
     def close(self) -> None:
         """Let go of whatever the envs hold."""
         ...
@@ -165,6 +169,10 @@ class Backend(Protocol):
 
     def health(self) -> dict[str, int]:
         """What went wrong so far: `env_failures`, `env_restarts`, `worker_restarts`."""
+        ...
+
+    def timings(self) -> dict[str, float]:
+        """What the worlds say of their time, where they can be asked."""
         ...
 
     def close(self) -> None:

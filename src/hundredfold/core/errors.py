@@ -30,6 +30,10 @@ class EnvError(HundredfoldError):
     """An env of somebody else's making misbehaved: it raised, or returned what cannot be used."""
 
 
+class WorkerError(HundredfoldError):
+    """A worker process could not start, died, or no longer answers."""
+
+
 class CheckpointError(HundredfoldError):
     """A run folder or checkpoint is missing, damaged or of another kind."""
 

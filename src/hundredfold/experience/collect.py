@@ -6,6 +6,7 @@ pass by.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -23,6 +24,7 @@ from hundredfold.core.batch import (
     StepBatch,
     copies,
     fill,
+    joined,
 )
 from hundredfold.core.contracts import Backend
 from hundredfold.experience.rollout import Choice
@@ -61,11 +63,17 @@ class Episodes:
             return {}
         means = {
             "avg_reward": float(np.mean(self.returns)),
+            "reward_spread": float(np.std(self.returns)),
             "avg_episode_steps": float(np.mean(self.lengths)),
         }
         for name, values in self.info.items():
-            means[f"avg_{name}"] = float(np.mean(np.concatenate(values), dtype=np.float64))
+            means[mean_name(name)] = float(np.mean(np.concatenate(values), dtype=np.float64))
         return means
+
+
+def mean_name(name: str) -> str:
+    """What the mean of something a world tells at the end of an episode is called in metrics."""
+    return "failure_rate" if name == "failed" else f"avg_{name}"
 
 
 class Collector:
@@ -81,11 +89,17 @@ class Collector:
         self.returns = np.zeros(rows)
         self.lengths = np.zeros(rows, np.int64)
         self.waiting: StepBatch | None = None
+        self.received: StepBatch | None = None
+        # Steps every env has played beyond those asked for, and whose last step is not heard of.
+        self.ahead = np.zeros(rows, np.int64)
+        self.acting = np.zeros(rows, bool)
+        # Where the time of collecting went, since the beginning.
+        self.policy_seconds = self.world_seconds = 0.0
 
     def start(self, seed: int) -> None:
         """Reset every env."""
         self.backend.reset(seed)
-        self.waiting = self.backend.recv()
+        self.waiting = self._recv()
 
     def collect(
         self,
@@ -97,22 +111,35 @@ class Collector:
     ) -> Episodes:
         """Play `num_steps` steps of every env.
 
-        After each batch `listeners` hear what came of it, then `tick` is called.
+        Where the backend returns whoever is ready, fast envs may run ahead by as many steps; these
+        count for the next call. After each batch `listeners` hear what came of it, and `tick` is
+        called each time that as many steps were played as there are envs.
         """
         assert self.waiting is not None, "start() or restore() comes first"
-        batch, episodes = self.waiting, Episodes()
-        rows_left = num_steps * self.backend.num_envs
-        while rows_left > 0:
-            choice = policy.choose(batch.observation, batch.mask, self._uniforms(batch.env_ids))
-            experience.add_choice(batch, choice)
-            self.backend.send(choice.actions)
-            batch = self.waiting = self.backend.recv()
-            experience.add_outcome(batch)
-            self._follow_episodes(batch, episodes)
-            for hear in listeners:
-                hear(batch)
-            rows_left -= len(batch)
-            tick()
+        episodes = Episodes()
+        self.ahead -= num_steps
+        self._hear_late_outcomes(experience, episodes, listeners)
+        rows_since_tick = 0
+        while self.ahead.min() < 0:
+            begin = time.perf_counter()
+            acting, held = self._who_acts(self.waiting, num_steps)
+            choice = None
+            if len(acting):
+                luck = self._uniforms(acting.env_ids)
+                choice = policy.choose(acting.observation, acting.mask, luck)
+            chosen = time.perf_counter()
+            if choice is not None:
+                experience.add_choice(acting, choice)
+            self._send(acting, choice)
+            batch = self._recv()
+            self.waiting = batch if held is None else joined(held, batch)
+            self.policy_seconds += chosen - begin
+            self.world_seconds += time.perf_counter() - chosen
+            self._hear(batch, experience, episodes, listeners)
+            rows_since_tick += len(batch)
+            if rows_since_tick >= self.backend.num_envs:
+                rows_since_tick -= self.backend.num_envs
+                tick()
         return episodes
 
     def state(self) -> Arrays:
@@ -122,11 +149,73 @@ class Collector:
         """Go on from a snapshot of the collector and of the backend's world."""
         fill(self._arrays(), state)
         self.backend.restore(world)
-        self.waiting = self.backend.recv()
+        # Everybody, also those whose outcome was still awaited: `collect` hears of it first.
+        self.waiting = self._recv()
         if not self.backend.spec.has_snapshots:
             # These episodes could not be continued: others have begun in their place.
             self.returns[:] = 0.0
             self.lengths[:] = 0
+
+    def _who_acts(self, batch: StepBatch, num_steps: int) -> tuple[StepBatch, StepBatch | None]:
+        """The rows that go on, and those that have run so far ahead that they wait for others."""
+        ahead = self.ahead[batch.env_ids]
+        if ahead.max(initial=0) < num_steps:
+            return batch, None
+        # A group goes on as long as one of its envs has steps to play.
+        groups = self.backend.groups[batch.env_ids]
+        goes_on = np.isin(groups, groups[ahead < num_steps])
+        if goes_on.all():
+            return batch, None
+        return batch.take(np.flatnonzero(goes_on)), batch.take(np.flatnonzero(~goes_on))
+
+    def _recv(self) -> StepBatch:
+        self.received = self.backend.recv()
+        return self.received
+
+    def _send(self, acting: StepBatch, choice: Choice | None) -> None:
+        """Give everybody who acts an action; say to whom where it is not just the last batch."""
+        self.acting[acting.env_ids] = True
+        if choice is None:
+            self.backend.send(np.zeros(0, np.int64), acting.env_ids)
+        elif acting is self.received:
+            self.backend.send(choice.actions)
+        else:
+            self.backend.send(choice.actions, acting.env_ids)
+
+    def _hear(
+        self,
+        batch: StepBatch,
+        experience: Experience,
+        episodes: Episodes,
+        listeners: Sequence[Callable[[StepBatch], None]],
+    ) -> None:
+        """Take in what came of the last action of these rows."""
+        self._keep_outcome(batch, experience)
+        self._follow_episodes(batch, episodes)
+        for hear in listeners:
+            hear(batch)
+
+    def _hear_late_outcomes(
+        self,
+        experience: Experience,
+        episodes: Episodes,
+        listeners: Sequence[Callable[[StepBatch], None]],
+    ) -> None:
+        """After a restore: outcomes that were on their way when the snapshot was taken."""
+        assert self.waiting is not None
+        late = np.flatnonzero(self.acting[self.waiting.env_ids])
+        if not len(late):
+            return
+        if self.backend.spec.has_snapshots:
+            self._hear(self.waiting.take(late), experience, episodes, listeners)
+        else:
+            # Their episodes were cut off by the restore: there is nothing to tell of them.
+            self._keep_outcome(self.waiting.take(late), experience)
+
+    def _keep_outcome(self, batch: StepBatch, experience: Experience) -> None:
+        experience.add_outcome(batch)
+        self.acting[batch.env_ids] = False
+        self.ahead[batch.env_ids] += 1
 
     def _uniforms(self, env_ids: IntArray) -> NDArray[np.float64]:
         """(rows, parts) fresh numbers in [0, 1), a matter of each env's own count of choices."""
@@ -155,4 +244,6 @@ class Collector:
             "choices_made": self.choices_made,
             "returns": self.returns,
             "lengths": self.lengths,
+            "ahead": self.ahead,
+            "acting": self.acting,
         }

@@ -1,7 +1,9 @@
 """The steps one update learns from, kept in arrays that are allocated once.
 
 Each env has its own cursor, so rows may arrive in any order and in batches of any size. What was
-true when an action was chosen is stored as it was used: observation, mask, log-probability.
+true when an action was chosen is stored as it was used: observation, mask, log-probability. An env
+may run on into the next rollout while others are still on their way through this one: the arrays
+grow when that happens, and what ran ahead moves to the front when the rollout is cleared.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hundredfold.core.batch import (
+    Array,
     Arrays,
     IntArray,
     State,
@@ -72,21 +75,28 @@ class Rollout:
     def __init__(self, spec: WorldSpec, num_envs: int, num_steps: int) -> None:
         self.num_envs = num_envs
         self.num_steps = num_steps
-        grid = (num_steps, num_envs)
+        self.everyone = np.arange(num_envs)
+        self.cursor = np.zeros(num_envs, np.int64)
+        # Envs whose last choice has had no outcome yet.
+        self.awaiting = np.zeros(num_envs, bool)
+        self.cut_off: list[CutOff] = []
+        # Truncated episodes of the next rollout.
+        self.cut_off_ahead: list[CutOff] = []
+        self.stored: Arrays = {
+            "actions": np.zeros((num_steps, num_envs, *spec.action_shape), np.int64),
+            "log_probs": np.zeros((num_steps, num_envs), np.float32),
+            "rewards": np.zeros((num_steps, num_envs), np.float32),
+            "terminated": np.zeros((num_steps, num_envs), bool),
+            "ended": np.zeros((num_steps, num_envs), bool),
+        }
+        if spec.has_mask:
+            self.stored["mask"] = np.ones((num_steps, num_envs, spec.num_logits), bool)
         # One step more than the rest: what was seen after the last action, for its value.
-        self.observation = {
+        self.seen: Arrays = {
             name: np.zeros((num_steps + 1, num_envs, *array.shape), array.dtype)
             for name, array in spec.observation.items()
         }
-        self.mask = np.ones((*grid, spec.num_logits), bool) if spec.has_mask else None
-        self.actions = np.zeros((*grid, *spec.action_shape), np.int64)
-        self.log_probs = np.zeros(grid, np.float32)
-        self.rewards = np.zeros(grid, np.float32)
-        self.terminated = np.zeros(grid, bool)
-        self.ended = np.zeros(grid, bool)
-        self.everyone = np.arange(num_envs)
-        self.cursor = np.zeros(num_envs, np.int64)
-        self.cut_off: list[CutOff] = []
+        self._show()
 
     @property
     def steps_done(self) -> int:
@@ -95,40 +105,50 @@ class Rollout:
 
     @property
     def full(self) -> bool:
-        return self.steps_done == self.num_steps
+        return self.steps_done >= self.num_steps
 
     def clear(self) -> None:
-        """Start over; arrays are written anew as steps come in."""
-        self.cursor[:] = 0
-        self.cut_off.clear()
+        """Start over with what has run ahead; arrays are written anew as steps come in."""
+        self.cursor[:] = np.maximum(self.cursor - self.num_steps, 0)
+        if self.cursor.any() or self.awaiting.any():
+            for array in (*self.stored.values(), *self.seen.values()):
+                moved = array[self.num_steps : self.num_steps + int(self.cursor.max()) + 1]
+                array[: len(moved)] = moved
+        ahead, self.cut_off, self.cut_off_ahead = self.cut_off_ahead, [], []
+        for cut in ahead:
+            self._note_cut_off(cut.steps - self.num_steps, cut.env_ids, cut.final_observation)
 
     def add_choice(self, batch: StepBatch, choice: Choice) -> None:
         """Keep what these rows saw and what was decided for them."""
+        if self.cursor[batch.env_ids].max() >= len(self.stored["actions"]):
+            self._grow()
         at = self._place(batch.env_ids)
-        for name, array in self.observation.items():
+        for name, array in self.seen.items():
             array[at] = batch.observation[name]
         if self.mask is not None:
-            self.mask[at] = batch.mask
-        self.actions[at] = choice.actions
-        self.log_probs[at] = choice.log_probs
+            self.stored["mask"][at] = batch.mask
+        self.stored["actions"][at] = choice.actions
+        self.stored["log_probs"][at] = choice.log_probs
+        self.awaiting[batch.env_ids] = True
 
     def add_outcome(self, batch: StepBatch) -> None:
         """Keep what came of the last choice of these rows, and move their cursors on."""
         at = self._place(batch.env_ids)
         ended = batch.ended
-        self.rewards[at] = batch.reward
-        self.terminated[at] = batch.terminated
-        self.ended[at] = ended
+        self.stored["rewards"][at] = batch.reward
+        self.stored["terminated"][at] = batch.terminated
+        self.stored["ended"][at] = ended
         cut = np.flatnonzero(batch.truncated & ~batch.terminated)
         if len(cut):
             ids = batch.env_ids[cut]
             final = {name: array[cut] for name, array in batch.final_observation.items()}
-            self.cut_off.append(CutOff(self.cursor[ids], ids, final))
+            self._note_cut_off(self.cursor[ids], ids, final)
+        self.awaiting[batch.env_ids] = False
         self.cursor[batch.env_ids] += 1
-        if self.cursor[batch.env_ids].max() == self.num_steps:
+        if self.cursor[batch.env_ids].max() >= self.num_steps:
             rows = self.cursor[batch.env_ids] == self.num_steps
-            for name, array in self.observation.items():
-                array[-1, batch.env_ids[rows]] = batch.observation[name][rows]
+            for name, array in self.seen.items():
+                array[self.num_steps, batch.env_ids[rows]] = batch.observation[name][rows]
 
     def all_cut_off(self) -> tuple[IntArray, IntArray, Arrays]:
         """Steps, env ids and final observations of every truncated episode, in one piece."""
@@ -145,33 +165,66 @@ class Rollout:
         """Note that the episodes of these rows ended after their last step, unseen by us."""
         ids = batch.env_ids
         last = self.cursor[ids] - 1
-        rows = np.flatnonzero((last >= 0) & ~self.ended[last, ids])
+        # Where an outcome is awaited it will say by itself that the episode was cut off.
+        known = (last >= 0) & ~self.awaiting[ids]
+        rows = np.flatnonzero(known & ~self.stored["ended"][last, ids])
         if len(rows):
-            self.ended[last[rows], ids[rows]] = True
+            self.stored["ended"][last[rows], ids[rows]] = True
             final = {name: array[rows] for name, array in batch.final_observation.items()}
-            self.cut_off.append(CutOff(last[rows], ids[rows], final))
+            self._note_cut_off(last[rows], ids[rows], final)
 
     def state(self) -> Arrays:
         """What has been gathered so far: nothing, unless an update spans several epochs."""
-        if not self.steps_done:
+        if not (self.cursor.any() or self.awaiting.any()):
             return {"cursor": self.cursor.copy()}
         cut_off: Arrays = {}
-        for number, cut in enumerate(self.cut_off):
+        for number, cut in enumerate([*self.cut_off, *self.cut_off_ahead]):
             start = f"cut_off/{number:06d}"
             cut_off |= {f"{start}/steps": cut.steps, f"{start}/env_ids": cut.env_ids}
             cut_off |= with_prefix(f"{start}/final", cut.final_observation)
         return copies(self._arrays()) | cut_off
 
     def restore(self, state: State) -> None:
-        self.clear()
+        self.cursor[:] = 0
+        self.awaiting[:] = False
+        self.cut_off, self.cut_off_ahead = [], []
         if state.keys() == {"cursor"}:
             return
+        if len(state["actions"]) > len(self.stored["actions"]):
+            self._grow(len(state["actions"]))
         cut_off = without_prefix("cut_off", state)
         fill(self._arrays(), {name: state[name] for name in state.keys() - _prefixed(cut_off)})
         for start in sorted({name.partition("/")[0] for name in cut_off}):
             part = without_prefix(start, cut_off)
-            final = without_prefix("final", part)
-            self.cut_off.append(CutOff(part["steps"], part["env_ids"], final))
+            self._note_cut_off(part["steps"], part["env_ids"], without_prefix("final", part))
+
+    def _show(self) -> None:
+        """What an update reads: the first `num_steps` steps of every env, without copying."""
+        steps = self.num_steps
+        self.observation = {name: array[: steps + 1] for name, array in self.seen.items()}
+        self.mask = self.stored["mask"][:steps] if "mask" in self.stored else None
+        self.actions = self.stored["actions"][:steps]
+        self.log_probs = self.stored["log_probs"][:steps]
+        self.rewards = self.stored["rewards"][:steps]
+        self.terminated = self.stored["terminated"][:steps]
+        self.ended = self.stored["ended"][:steps]
+
+    def _grow(self, rows: int | None = None) -> None:
+        """Make room for another rollout behind this one, or for so many steps in all."""
+        room = rows or len(self.stored["actions"]) + self.num_steps
+        self.stored = {name: _longer(array, room) for name, array in self.stored.items()}
+        self.seen = {name: _longer(array, room + 1) for name, array in self.seen.items()}
+        self._show()
+
+    def _note_cut_off(self, steps: IntArray, env_ids: IntArray, final: Arrays) -> None:
+        """Note truncated episodes, apart by the rollout they belong to."""
+        ahead = steps >= self.num_steps
+        for rows, noted in ((~ahead, self.cut_off), (ahead, self.cut_off_ahead)):
+            if rows.all():
+                noted.append(CutOff(steps, env_ids, final))
+            elif rows.any():
+                part = {name: array[rows] for name, array in final.items()}
+                noted.append(CutOff(steps[rows], env_ids[rows], part))
 
     def _place(self, env_ids: IntArray) -> Index:
         """Where these rows' current step lives; one slice when the whole batch moves in step."""
@@ -182,17 +235,14 @@ class Rollout:
         return cursor, env_ids
 
     def _arrays(self) -> Arrays:
-        arrays: Arrays = {
-            "cursor": self.cursor,
-            "actions": self.actions,
-            "log_probs": self.log_probs,
-            "rewards": self.rewards,
-            "terminated": self.terminated,
-            "ended": self.ended,
-        }
-        if self.mask is not None:
-            arrays["mask"] = self.mask
-        return arrays | {f"observation/{name}": array for name, array in self.observation.items()}
+        own = {"cursor": self.cursor, "awaiting": self.awaiting}
+        return own | self.stored | with_prefix("observation", self.seen)
+
+
+def _longer(array: Array, rows: int) -> Array:
+    """The same array with more steps, zeros where there is nothing yet."""
+    more = np.zeros((rows - len(array), *array.shape[1:]), array.dtype)
+    return np.concatenate([array, more])
 
 
 def _prefixed(cut_off: Arrays) -> set[str]:

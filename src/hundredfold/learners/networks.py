@@ -91,14 +91,17 @@ class Inputs(nn.Module):
         """Fold a batch into the running mean and spread (Chan, Golub and LeVeque 1983)."""
         if not self.normalise:
             return
-        rows = self.side_by_side(observation).double()
+        rows = self.side_by_side(observation)
         seen, new = float(self.count), len(rows)
+        # Around the mean of the batch itself, single precision is enough.
+        middle = rows.mean(dim=0)
+        scatter = (rows - middle).square_().mean(dim=0).double()
         share = new / (seen + new)
         mean, spread = self.mean.double(), self.spread.double()
-        step = rows.mean(dim=0) - mean
+        step = middle.double() - mean
         variance = (
             (1 - share) * spread.square() * (seen > 0)
-            + share * rows.var(dim=0, correction=0)
+            + share * scatter
             + share * (1 - share) * step.square() * (seen > 0)
         )
         self.mean.copy_(mean + share * step)
@@ -201,6 +204,13 @@ def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
     entries = array.reshape(len(array), -1).long()
     hot = [F.one_hot(entries[:, i], count) for i, count in enumerate(spec.categories)]
     return torch.cat(hot, dim=-1).float()
+
+
+def stack_of(
+    widths: tuple[int, ...], outputs: int, activation: Activation, gain: float
+) -> nn.Sequential:
+    """Hidden layers of these widths, the first being the inputs', and a linear head."""
+    return nn.Sequential(*_layers(widths, activation), _linear(widths[-1], outputs, gain))
 
 
 def _layers(widths: tuple[int, ...], activation: Activation) -> nn.Sequential:

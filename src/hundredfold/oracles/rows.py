@@ -64,7 +64,7 @@ def improve_rows(
     A row starts from the plan in `routes` and `lengths`; requests that are not in it go in first.
     What comes out replaces the plan where its objective is below the row's `ticks`.
     """
-    _share_out(
+    share_out(
         threads,
         len(rows),
         lambda first, last: _improve_some(
@@ -89,7 +89,7 @@ def added_by_candidates(
     `late` are (books, candidates, 2). Returns (books, candidates) ticks; rows left out are 0.
     """
     added = np.zeros(early.shape[:2], np.int64)
-    _share_out(
+    share_out(
         threads,
         len(rows),
         lambda first, last: _price_some(
@@ -99,7 +99,7 @@ def added_by_candidates(
     return added
 
 
-def _share_out(threads: int, count: int, work: Callable[[int, int], None]) -> None:
+def share_out(threads: int, count: int, work: Callable[[int, int], None]) -> None:
     """Do rows 0 .. count-1, `work(first, last)` at a time, in several threads.
 
     Plain threads: kernels release the interpreter lock, and Numba's own thread pool would not
@@ -150,14 +150,14 @@ def _improve_some(
         row = rows[place]
         lay_out(desk, books, row, books.num_requests[row])
         load_plan(desk, rules, routes, lengths, row)
-        found = _improved_objective(desk, rules, search, order, books.num_requests[row], keys[row])
+        found = improved_objective(desk, rules, search, order, books.num_requests[row], keys[row])
         if found < ticks[row]:
             ticks[row] = found
             store_plan(desk, rules, routes, lengths, row)
 
 
 @bare_kernel
-def _improved_objective(
+def improved_objective(
     desk: Any, rules: Any, search: Any, order: Any, num_requests: Any, key: Any
 ) -> Any:
     """Put in who waits, improve the plan, and return what it then amounts to."""

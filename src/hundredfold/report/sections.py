@@ -42,7 +42,7 @@ class Section:
 
 # World name -> "module:function". The function takes the run folder and returns a list of sections;
 # it is imported when a page of that world is drawn.
-WORLD_FIGURES: dict[str, str] = {}
+WORLD_FIGURES: dict[str, str] = {"dvrp": "hundredfold.report.dvrp_sections:dvrp_sections"}
 
 
 def world_sections(world: str, folder: RunFolder) -> list[Section]:

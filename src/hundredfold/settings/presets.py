@@ -6,7 +6,7 @@ be asked for by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from hundredfold.core.errors import SettingsError, near_names
@@ -47,6 +47,16 @@ def starting_point(world: str, preset: str | None = None) -> RunSettings:
     return PRESETS[preset].make(name)
 
 
+def plain_settings(world: str, named: Container[str]) -> RunSettings:
+    """Every setting at its own default, for a settings file that names these tables."""
+    companion = None
+    if "companion" in named:
+        from hundredfold.flexibility.companion import CompanionSettings
+
+        companion = CompanionSettings()
+    return RunSettings(world=world, world_settings=settings_class(world)(), companion=companion)
+
+
 def _for_corridor(world: str) -> RunSettings:
     return RunSettings(
         world=world,
@@ -74,18 +84,19 @@ def _for_dvrp(world: str) -> RunSettings:
 
     return RunSettings(
         world=world,
-        length=LengthSettings(episodes=6_400),
+        length=LengthSettings(episodes=25_600),
         # One epoch is one whole day of every env.
-        rollout=RolloutSettings(num_envs=64, num_steps=0),
+        rollout=RolloutSettings(num_envs=256, num_steps=0),
         # Windows, prices and places come in very different sizes.
         network=NetworkSettings(hidden=(128, 128), normalise_observations=True),
         # A day is finite and its sum is what counts: no discount.
         ppo=PPOSettings(gamma=1.0, num_minibatches=8),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
         saving=SavingSettings(save_interval=20, log_interval=10),
-        companion=CompanionSettings(),
+        # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
+        companion=CompanionSettings(companion_refit_interval=1_920),
         world_settings=settings_class(world)(
-            price_hint=True, accept_hint=True, mask_mode="threshold"
+            price_hint=True, accept_hint=True, mask_mode="threshold", oracle_threads=2
         ),
     )
 
@@ -150,12 +161,19 @@ def _for_cage2(world: str) -> RunSettings:
     )
     return RunSettings(
         world=world,
-        length=LengthSettings(steps=20_000_000),
+        length=LengthSettings(steps=18_000_000),
         rollout=RolloutSettings(num_envs=512, num_steps=100),
         network=NetworkSettings(hidden=(256, 256)),
         # A step of the world costs a tenth of a step of learning: rather new samples than old ones
-        # a third and a fourth time.
-        ppo=PPOSettings(gamma=0.995, update_epochs=2, num_minibatches=16, anneal_entropy=True),
+        # a third and a fourth time. The entropy bonus starts high and ends at 0: the best defences
+        # differ little from good ones, and it takes long to tell them apart.
+        ppo=PPOSettings(
+            gamma=0.995,
+            update_epochs=2,
+            num_minibatches=16,
+            entropy_coefficient=0.05,
+            anneal_entropy=True,
+        ),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=900),
         saving=SavingSettings(save_interval=20, log_interval=10),
         world_settings=cage2,

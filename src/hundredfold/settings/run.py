@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import WorldSpec
 from hundredfold.core.errors import SettingsError
 from hundredfold.experience.rollout import RolloutSettings
@@ -98,7 +99,8 @@ class MachineSettings:
     """Where a run runs. These may change when it is resumed."""
 
     backend: str = "auto"
-    """Where envs run: auto, in_process (one batch) or serial (one env after another)."""
+    """Where envs run: in_process (one batch), serial (one after another), processes (workers, all
+    wait for the slowest), first_ready (workers, nobody waits); auto measures and chooses."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks run; auto takes CUDA when there is one."""
     threads: int = 1
@@ -124,6 +126,7 @@ class RunSettings:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     saving: SavingSettings = field(default_factory=SavingSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
+    processes: WorkerSettings = field(default_factory=WorkerSettings)
     companion: Any = None
     world_settings: Any = None
 
@@ -141,4 +144,4 @@ class RunSettings:
 
 
 # What may differ between a run and its continuation.
-CHANGEABLE = ("saving", "machine")
+CHANGEABLE = ("saving", "machine", "processes")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 
@@ -15,7 +13,8 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.experience.collect import Collector
 from hundredfold.learners.ppo import PPO
 from hundredfold.settings.run import RunSettings
-from hundredfold.worlds import WORLDS, world_factory
+from hundredfold.training.companions import make_companion
+from hundredfold.worlds import world_factory
 
 
 @dataclass(slots=True)
@@ -27,11 +26,11 @@ class Parts:
     learner: PPO
     collector: Collector
     make_world: WorldFactory
-    companions: Sequence[Companion] = ()
+    companion: Companion | None = None
 
     def close(self) -> None:
-        for companion in self.companions:
-            companion.close()
+        if self.companion is not None:
+            self.companion.close()
         self.backend.close()
 
 
@@ -39,7 +38,9 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     """Make world, backend and learner; the returned settings have their length in epochs."""
     torch.set_num_threads(settings.machine.threads)
     factory = make_world or world_factory(settings.world, settings.world_settings)
-    backend = make_backend(settings.machine.backend, factory, settings.rollout.num_envs)
+    backend = make_backend(
+        settings.machine.backend, factory, settings.rollout.num_envs, settings.processes
+    )
     try:
         settings = settings.resolved(backend.spec)
         interval = settings.rollout.policy_update_interval
@@ -59,27 +60,11 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
             learner=learner,
             collector=Collector(backend, settings.seed),
             make_world=factory,
-            companions=make_companions(settings, device),
+            companion=make_companion(settings, device),
         )
     except BaseException:
         backend.close()
         raise
-
-
-def make_companions(settings: RunSettings, device: torch.device) -> list[Companion]:
-    """The models that learn beside the policy on this world: most worlds have none."""
-    entry = WORLDS.get(settings.world)
-    if entry is None or entry.companion is None or settings.companion is None:
-        return []
-    found: Companion | None = import_module(entry.companion).companion_for(
-        settings.companion,
-        settings.world_settings,
-        num_envs=settings.rollout.num_envs,
-        num_epochs=settings.length.epochs,
-        seed=settings.seed,
-        device=str(device),
-    )
-    return [] if found is None else [found]
 
 
 def pick_device(name: str) -> torch.device:

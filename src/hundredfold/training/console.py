@@ -101,7 +101,7 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
     shown = (
         ("Avg Cost", "avg_cost", "{:.2f} minutes"),
         ("Improvement", "avg_improvement_pct", "{:.2f} %"),
-        ("Failure Rate", "avg_failed", "{:.1%}"),
+        ("Failure Rate", "failure_rate", "{:.1%}"),
         ("Policy Loss", "policy_loss", "{:.4f}"),
         ("Value Loss", "value_loss", "{:.4f}"),
         ("Entropy", "entropy", "{:.4f}"),

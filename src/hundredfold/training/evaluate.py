@@ -16,11 +16,14 @@ from hundredfold.core import streams
 from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
 from hundredfold.core.contracts import Backend
 from hundredfold.core.statistics import bootstrap_interval, standard_error
+from hundredfold.experience.collect import mean_name
 
 Actor = Callable[[StepBatch], IntArray]
 
 # Evaluation envs live under a branch of their own: no seed makes them play training's episodes.
 EVALUATION_BRANCH = 0x6576616C
+# Of these the worst and the best episode are told as well.
+SPREAD_TOLD = ("improvement_pct",)
 
 
 @dataclass(slots=True)
@@ -48,6 +51,23 @@ class Evaluation:
             key = f"info_{name}" if name in summary else name
             summary[key] = float(np.mean(values, dtype=np.float64))
         return summary
+
+    def metrics(self) -> dict[str, float]:
+        """The summary under the names of a run's metrics."""
+        found = self.summary()
+        metrics = {key: found[key] for key in ("episodes", "stderr", "ci_low", "ci_high")}
+        metrics |= {
+            "avg_reward": found["mean"],
+            "min": found["min"],
+            "max": found["max"],
+            "episode_steps": found["episode_steps"],
+        }
+        for name, values in self.info.items():
+            metrics[mean_name(name)] = float(np.mean(values, dtype=np.float64))
+            if name in SPREAD_TOLD:
+                metrics[f"min_{name}"] = float(values.min())
+                metrics[f"max_{name}"] = float(values.max())
+        return metrics
 
 
 def evaluate(

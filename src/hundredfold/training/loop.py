@@ -20,12 +20,13 @@ def train(run: Run) -> bool:
                         learner.experience,
                         num_steps,
                         run.ticking(signals),
-                        [companion.hear for companion in run.parts.companions],
+                        run.listeners,
                     )
+                run.split_collecting()
                 with run.timed("update"):
                     losses = learner.update()
                 with run.timed("companion"):
-                    learned = run.consult_companions()
+                    learned = run.consult_companion()
                 with run.timed("evaluate"):
                     judged = run.evaluate_if_due(signals)
                 run.record(episodes, {**losses, **learned, **judged})

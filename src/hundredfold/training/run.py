@@ -23,6 +23,7 @@ from hundredfold.training.checkpoint import (
     save_checkpoint,
     saved_epochs,
 )
+from hundredfold.training.companions import COMPANION
 from hundredfold.training.console import TrainingDisplay
 from hundredfold.training.evaluate import evaluate
 from hundredfold.training.interrupt import Interruptible
@@ -60,6 +61,8 @@ class Run:
         self.best = best_of(read_metrics(folder))
         self.boundary = self._snapshot()
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        # What had been counted at the end of the last epoch.
+        self.split_before: dict[str, float] = parts.backend.timings()
         self.evaluation_envs: Backend | None = None
         self.metrics = MetricsLog(
             folder, self.settings, first_step=counters.total_steps, wandb=wandb
@@ -73,8 +76,8 @@ class Run:
     @classmethod
     def start(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
         """Begin at epoch 0."""
-        for companion in parts.companions:
-            parts.backend.broadcast(companion.knowledge(exploring=True))
+        if parts.companion is not None:
+            parts.backend.broadcast(parts.companion.knowledge(exploring=True))
         parts.collector.start(parts.settings.seed)
         return cls(folder, parts, Counters(), **options)
 
@@ -91,8 +94,8 @@ class Run:
             counters = Counters(**checkpoint.counters)
             parts.learner.restore(checkpoint.parts["learner"])
             parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["world"])
-            for number, companion in enumerate(parts.companions):
-                companion.restore(checkpoint.parts[f"companion_{number}"])
+            if parts.companion is not None:
+                parts.companion.restore(checkpoint.parts[COMPANION])
             if not parts.backend.spec.has_snapshots and parts.collector.waiting is not None:
                 parts.learner.experience.cut_off_here(parts.collector.waiting)
         except (KeyError, TypeError) as error:
@@ -136,12 +139,30 @@ class Run:
 
         return tick
 
-    def consult_companions(self) -> dict[str, float]:
-        """Let every companion learn from the epoch and tell the envs what it believes now."""
-        learned: dict[str, float] = {}
-        for companion in self.parts.companions:
-            learned |= companion.after_update()
-            self.parts.backend.broadcast(companion.knowledge(exploring=True))
+    def split_collecting(self) -> None:
+        """Tell apart what the policy, the world and its parts took of collecting."""
+        collector = self.parts.collector
+        told = self.parts.backend.timings()
+        world = collector.world_seconds - sum(told.values())
+        so_far = {"policy": collector.policy_seconds, "world": world, **told}
+        for phase, seconds in so_far.items():
+            spent = seconds - self.split_before.get(phase, 0.0)
+            self.seconds[phase] += spent
+            self.seconds["collect"] -= spent
+        self.split_before = so_far
+
+    @property
+    def listeners(self) -> list[Callable[[StepBatch], None]]:
+        """Who hears what came of every action."""
+        return [] if self.parts.companion is None else [self.parts.companion.hear]
+
+    def consult_companion(self) -> dict[str, float]:
+        """Let the companion learn from the epoch and tell the envs what it believes now."""
+        companion = self.parts.companion
+        if companion is None:
+            return {}
+        learned = companion.after_update()
+        self.parts.backend.broadcast(companion.knowledge(exploring=True))
         return learned
 
     def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
@@ -155,10 +176,12 @@ class Run:
             if not self.parts.backend.spec.has_snapshots:
                 # Somebody else's envs may be costly: no more of them than the user asked for.
                 num_envs = min(num_envs, self.settings.rollout.num_envs)
-            backend = self.settings.machine.backend
-            self.evaluation_envs = make_backend(backend, self.parts.make_world, num_envs)
-        for companion in self.parts.companions:
-            self.evaluation_envs.broadcast(companion.knowledge(exploring=False))
+            machine, workers = self.settings.machine, self.settings.processes
+            self.evaluation_envs = make_backend(
+                machine.backend, self.parts.make_world, num_envs, workers
+            )
+        if self.parts.companion is not None:
+            self.evaluation_envs.broadcast(self.parts.companion.knowledge(exploring=False))
         policy = self.parts.learner.policy
 
         def act(batch: StepBatch) -> IntArray:
@@ -171,8 +194,7 @@ class Run:
             plan.eval_seed,
             plan.eval_max_steps,
             tick=lambda done: signals.check(),
-        ).summary()
-        found["avg_reward"] = found.pop("mean")
+        ).metrics()
         return {f"eval/{name}": value for name, value in found.items()}
 
     # -- after an epoch -------------------------------------------------------------------------
@@ -191,6 +213,7 @@ class Run:
             "total_episodes": counters.total_episodes,
             **episodes.means(),
             **report,
+            **self._troubles(),
             "samples_per_second": samples / spent,
             "wall_seconds": counters.wall_seconds,
             **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
@@ -202,6 +225,12 @@ class Run:
         score = report.get("eval/avg_reward")
         if score is not None and (self.best is None or score > self.best[1]):
             self.best = (counters.epoch, score)
+
+    def _troubles(self) -> dict[str, int]:
+        """What went wrong with envs so far; of our own worlds only what did go wrong."""
+        counts = self.parts.backend.health()
+        foreign = not self.parts.backend.spec.has_snapshots
+        return {name: count for name, count in counts.items() if count or foreign}
 
     def save_if_due(self) -> None:
         """Save at the interval, at the end, and whenever an evaluation set a record."""
@@ -230,6 +259,7 @@ class Run:
         )
 
     def _snapshot(self) -> Checkpoint:
+        companion = self.parts.companion
         return Checkpoint(
             epoch=self.counters.epoch,
             counters=asdict(self.counters),
@@ -238,9 +268,6 @@ class Run:
                 "learner": self.parts.learner.state(),
                 "collector": self.parts.collector.state(),
                 "world": self.parts.backend.state(),
-                **{
-                    f"companion_{number}": companion.state()
-                    for number, companion in enumerate(self.parts.companions)
-                },
+                **({} if companion is None else {COMPANION: companion.state()}),
             },
         )

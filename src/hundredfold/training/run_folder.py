@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.settings.load import read_toml, to_toml, updated
-from hundredfold.settings.presets import starting_point
+from hundredfold.settings.presets import plain_settings
 from hundredfold.settings.run import RunSettings
 
 PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
@@ -87,7 +87,8 @@ class RunFolder:
         world = table.get("world")
         if not isinstance(world, str):
             raise CheckpointError(f"{self.settings_file} names no world; it is not of a run.")
-        return updated(starting_point(world), table, str(self.settings_file))
+        # What an older run does not name was not there yet: plain defaults, not today's presets.
+        return updated(plain_settings(world, table), table, str(self.settings_file))
 
     def claim(self) -> None:
         """Make sure no other process writes here; the system lets go when this one ends."""

@@ -27,6 +27,8 @@ class WorldEntry:
     evaluate: str = EVALUATE_RETURNS
     # Where the model is made that learns beside a policy on this world, where there is one.
     companion: str | None = None
+    # Where a trained policy plays some days for the page of its run, where that says more.
+    showcase: str | None = None
 
 
 WORLDS: dict[str, WorldEntry] = {
@@ -52,6 +54,7 @@ WORLDS: dict[str, WorldEntry] = {
         gymnasium_id="hundredfold/DVRP-v0",
         evaluate="hundredfold.commands.evaluate_dvrp",
         companion="hundredfold.flexibility.companion",
+        showcase="hundredfold.worlds.dvrp.showcase",
     ),
     "cage2": WorldEntry(
         module="hundredfold.worlds.cage2.world",

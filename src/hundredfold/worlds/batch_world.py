@@ -52,13 +52,20 @@ class BatchWorld(ABC):
         self.out = out
 
     def reset(self, seed: int) -> StepBatch:
-        self.env_keys[:] = streams.spawn(streams.seed_key(seed), self.env_ids)
-        self.episodes[:] = 0
-        self.out.reward[:] = 0.0
-        self.out.terminated[:] = False
-        self.out.truncated[:] = False
-        for array in self.out.info.values():
+        self._take_seed(seed)
+        self._say_nothing(truncated=False)
+        self.start()
+        return self.out
+
+    def cut_off(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
+        if seed is not None:
+            self._take_seed(seed)
+        for name, array in self.out.observation.items():
+            self.out.final_observation[name][...] = array
+        for array in self.out.episode_info.values():
             array[...] = 0
+        self._say_nothing(truncated=True)
+        self.episodes += ahead
         self.start()
         return self.out
 
@@ -72,8 +79,24 @@ class BatchWorld(ABC):
         fill(self._arrays(), state)
         return self.out
 
+    def timings(self) -> dict[str, float]:
+        """Nothing is counted unless a subclass says so."""
+        return {}
+
     def close(self) -> None:
         """Arrays need no closing."""
+
+    def _take_seed(self, seed: int) -> None:
+        self.env_keys[:] = streams.spawn(streams.seed_key(seed), self.env_ids)
+        self.episodes[:] = 0
+
+    def _say_nothing(self, *, truncated: bool) -> None:
+        """No step was played: no reward, no info, and no end but the one that was forced."""
+        self.out.reward[:] = 0.0
+        self.out.terminated[:] = False
+        self.out.truncated[:] = truncated
+        for array in self.out.info.values():
+            array[...] = 0
 
     def _arrays(self) -> Arrays:
         kept = {"env_keys": self.env_keys, "episodes": self.episodes, **self.kept()}

@@ -2,7 +2,8 @@
 
 The envs are somebody else's, so this is where they are checked: shapes, types, finite numbers,
 usable masks. Every episode starts with its own seed, drawn from the env's stream, which makes
-env i tell the same story in any slice of any batch.
+env i tell the same story in any slice of any batch. What becomes of an env that fails is up to the
+world's `guard`: by default it raises; a backend may set one that lets the env start again.
 """
 
 from __future__ import annotations
@@ -10,30 +11,27 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from math import isfinite
+from time import monotonic
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
 from hundredfold.core import streams
-from hundredfold.core.batch import (
-    Array,
-    Arrays,
-    ArraySpec,
-    IntArray,
-    State,
-    StepBatch,
-    WorldSpec,
-)
+from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, StepBatch, WorldSpec
 from hundredfold.core.errors import EnvError, SettingsError
+from hundredfold.core.faults import Guard
 from hundredfold.worlds.batch_world import BatchWorld
+from hundredfold.worlds.gymnasium_spaces import FINITE, MASK, ActionView, ObservationView
 
 Env = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Env]
 
-MASK = "action_mask"
+# `sys.exit()` in an env is a failure of the env, not the end of our program.
+FAULTS: Final = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +55,12 @@ class GymnasiumWorld(BatchWorld):
     """Gymnasium envs stepped one after another, looking like any other world."""
 
     def __init__(self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None) -> None:
+        self.make_env = make_env
+        self.guard = Guard()
         self.envs: list[Env] = []
         try:
-            for _ in env_ids:
-                self.envs.append(make_env())
+            for env_id in env_ids:
+                self.envs.append(self._first_env(int(env_id), name))
             self.name = name or _name_of(self.envs[0])
             self.view = ObservationView(self.envs[0].observation_space, self.name)
             self.actions = ActionView(self.envs[0].action_space, self.name)
@@ -77,41 +77,33 @@ class GymnasiumWorld(BatchWorld):
         )
         super().__init__(spec, env_ids)
         self.steps = np.zeros(self.num_envs, np.int64)
-        # Length of the episode that ended last, for naming the step that ended it.
-        self.last_lengths = np.zeros(self.num_envs, np.int64)
+        self.entered: FloatArray = np.zeros(self.num_envs)
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
 
     def start(self) -> None:
-        for row in range(self.num_envs):
-            self._begin(row)
         self.out.foreign_infos = self.infos
-        self._refuse_bad_numbers()
+        for row in range(self.num_envs):
+            self.entered[row] = monotonic()
+            try:
+                self._begin_somehow(row)
+            finally:
+                self.entered[row] = 0.0
 
     def step(self, actions: IntArray) -> StepBatch:
-        out = self.out
-        moves = self.actions.for_envs(actions)
-        reward, terminated, truncated = out.reward, out.terminated, out.truncated
-        for row, env in enumerate(self.envs):
-            self.steps[row] += 1
+        self.step_rows(0, self.num_envs, actions)
+        return self.out
+
+    def step_rows(self, first: int, last: int, actions: IntArray) -> None:
+        """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
+        entered = self.entered
+        for row, move in enumerate(self.actions.for_envs(actions), first):
+            entered[row] = monotonic()
             try:
-                seen, reward[row], over, cut, info = env.step(moves[row])
-            except Exception as error:
-                raise self._failed(row, "step()", error) from error
-            terminated[row], truncated[row] = over, cut
-            if over or cut:
-                self._write(row, seen, out.final_observation)
-                self.last_lengths[row] = self.steps[row]
-                self.episodes[row] += 1
-                self._begin(row)
-                self.infos[row] = {**self.infos[row], "final_info": info}
-            else:
-                self._write(row, seen, out.observation)
-                self.infos[row] = info
-                if self.mask_source is not None:
-                    self._write_mask(row, seen)
-        out.foreign_infos = self.infos
-        self._refuse_bad_numbers()
-        return out
+                self._play(row, move)
+            except EnvError as error:
+                self._restart(row, error)
+            finally:
+                entered[row] = 0.0
 
     def kept(self) -> Arrays:
         return {"steps": self.steps}
@@ -124,64 +116,143 @@ class GymnasiumWorld(BatchWorld):
             "truncated and new ones begin.",
             stacklevel=2,
         )
-        for name, array in self.out.observation.items():
-            self.out.final_observation[name][:] = array
-        self.out.reward[:] = 0.0
-        self.out.terminated[:] = False
-        self.out.truncated[:] = True
-        self.episodes += 1
-        self.start()
-        return self.out
+        return self.cut_off(np.ones(self.num_envs, np.int64))
 
     def close(self) -> None:
         for env in self.envs:
-            _close(env)
+            try:
+                _close(env)
+            except FAULTS as error:
+                warnings.warn(
+                    f"an env raised in close(): {type(error).__name__}: {error}.", stacklevel=2
+                )
+
+    # -- playing --------------------------------------------------------------------------------
+
+    def _play(self, row: int, move: Any) -> None:
+        """One step of one env. Nothing it shows is written before all of it is checked."""
+        out = self.out
+        self.steps[row] += 1
+        try:
+            seen, out.reward[row], over, cut, info = self.envs[row].step(move)
+            out.terminated[row], out.truncated[row] = over, cut
+        except FAULTS as error:
+            raise self._failed(row, "step()", error) from error
+        if not isfinite(out.reward[row]):
+            raise EnvError(f"{self._where(row)} returned {out.reward[row]} in 'reward'; {FINITE}")
+        parts = self._checked(row, seen)
+        if not (over or cut):
+            self._show(row, seen, parts, info)
+            return
+        _put(row, parts, out.final_observation)
+        self.episodes[row] += 1
+        if self.guard.in_a_row:
+            self.guard.well(int(self.env_ids[row]))
+        self._begin_somehow(row)
+        self.infos[row] = {**self.infos[row], "final_info": info}
 
     def _begin(self, row: int) -> None:
         """Reset one env with the seed of its current episode and write what it shows."""
-        key = streams.spawn(self.env_keys[row], self.episodes[row])
+        key = streams.spawn_one(int(self.env_keys[row]), int(self.episodes[row]))
         self.steps[row] = 0
         try:
-            seen, info = self.envs[row].reset(seed=int(key >> np.uint64(33)))
-        except Exception as error:
+            seen, info = self.envs[row].reset(seed=key >> 33)
+        except FAULTS as error:
             raise self._failed(row, "reset()", error) from error
-        self.infos[row] = info
-        self._write(row, seen, self.out.observation)
-        if self.mask_source is not None:
-            self._write_mask(row, seen)
+        self._show(row, seen, self._checked(row, seen), info)
 
-    def _write(self, row: int, seen: Any, buffers: Arrays) -> None:
-        """Copy one observation into its row, refusing another shape than the space promised."""
-        for name, buffer in buffers.items():
+    def _begin_somehow(self, row: int) -> None:
+        """Begin the current episode, or a later one with another env when this one fails."""
+        try:
+            self._begin(row)
+        except EnvError as error:
+            self._replace(row, error)
+
+    # -- failing --------------------------------------------------------------------------------
+
+    def _restart(self, row: int, error: EnvError) -> None:
+        """Cut this row's episode off where it was last sound, and go on with another env."""
+        out = self.out
+        for name, array in out.final_observation.items():
+            array[row] = out.observation[name][row]
+        self._replace(row, error)
+        out.reward[row], out.terminated[row], out.truncated[row] = 0.0, False, True
+        self.infos[row] = {**self.infos[row], "final_info": {"env_error": str(error)}}
+
+    def _replace(self, row: int, error: EnvError) -> None:
+        """Put a new env into this row and begin its next episode, unless the guard has enough."""
+        good_steps = int(self.steps[row])
+        while True:
+            self.guard.failed(int(self.env_ids[row]), error, good_steps=good_steps)
+            # Another episode, and so another seed: some levels cannot be played.
+            self.episodes[row] += 1
+            self.entered[row] = monotonic()
             try:
-                array = np.asarray(seen[name] if self.view.is_dict else seen)
+                self._renew(row)
+                return self._begin(row)
+            except EnvError as again:
+                error, good_steps = again, 0
+            finally:
+                self.entered[row] = 0.0
+
+    def _renew(self, row: int) -> None:
+        """Make the env of this row anew, with the past that all envs have."""
+        with suppress(*FAULTS):  # it is given up for what it did before
+            _close(self.envs[row])
+        try:
+            self.envs[row] = self.make_env()
+            if self.view.mask_space is None:
+                self.envs[row].reset(seed=0)
+        except FAULTS as error:
+            raise self._failed(row, "being made again", error) from error
+
+    def _where(self, row: int) -> str:
+        """Which env, and when."""
+        when = f"step {self.steps[row]} of its episode {self.episodes[row]}"
+        return f"env {self.env_ids[row]} of {self.name} ({when})"
+
+    def _failed(self, row: int, call: str, error: BaseException) -> EnvError:
+        return EnvError(
+            f"{self._where(row)} raised in {call}: {type(error).__name__}: {error}. "
+            "The env's own traceback is above."
+        )
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _checked(self, row: int, seen: Any) -> list[Array]:
+        """The parts of an observation, refused unless they are what the space promised."""
+        found = []
+        for part in self.view.parts:
+            try:
+                array = np.asarray(seen[part.name] if self.view.is_dict else seen)
             except (KeyError, TypeError, IndexError, ValueError) as error:
                 raise EnvError(
-                    f"{self._where(row)} returned an observation without a usable {name!r}; its "
-                    f"observation space has {', '.join(buffers)}."
+                    f"{self._where(row)} returned an observation without a usable {part.name!r}; "
+                    f"its observation space has {', '.join(self.view.specs)}."
                 ) from error
-            if array.shape != buffer.shape[1:]:
-                raise EnvError(
-                    f"{self._where(row)} returned {name!r} of shape {array.shape}; its observation "
-                    f"space says {buffer.shape[1:]}. Make observation_space match the env."
-                )
-            if array.dtype.kind == "f" and buffer.dtype.kind != "f":
-                raise EnvError(
-                    f"{self._where(row)} returned {name!r} as {array.dtype} where its observation "
-                    f"space has whole numbers ({buffer.dtype})."
-                )
-            buffer[row] = array
+            fault = part.fault_in(array)
+            if fault is not None:
+                raise EnvError(f"{self._where(row)} returned {fault}")
+            found.append(array)
+        return found
 
-    def _write_mask(self, row: int, seen: Any) -> None:
+    def _show(self, row: int, seen: Any, parts: list[Array], info: Mapping[str, Any]) -> None:
+        """Write what an env shows now, with what it allows."""
+        if self.mask_source is not None:
+            self._write_mask(row, seen, info)
+        self.infos[row] = info
+        _put(row, parts, self.out.observation)
+
+    def _write_mask(self, row: int, seen: Any, info: Mapping[str, Any]) -> None:
         assert self.out.mask is not None
         if self.mask_source == "observation":
             mask = seen[MASK]
         elif self.mask_source == "info":
-            mask = self.infos[row].get(MASK)
+            mask = info.get(MASK)
         else:
             try:
                 mask = self.envs[row].get_wrapper_attr("action_masks")()
-            except Exception as error:
+            except FAULTS as error:
                 raise self._failed(row, "action_masks()", error) from error
         wanted = self.out.mask.shape[1:]
         if mask is None or np.shape(mask) != wanted:
@@ -189,54 +260,28 @@ class GymnasiumWorld(BatchWorld):
                 f"{self._where(row)} gave the action mask {mask!r}; expected {wanted[0]} bools at "
                 "every step and reset (True = allowed), one per action."
             )
-        self.out.mask[row] = mask
+        allowed = np.asarray(mask, bool)
         offset = 0
         for count in self.spec.choices:
-            if not self.out.mask[row, offset : offset + count].any():
+            if not allowed[offset : offset + count].any():
                 raise EnvError(
                     f"{self._where(row)} forbids all {count} actions; a mask must leave at least "
                     "one. End the episode where nothing can be done."
                 )
             offset += count
+        self.out.mask[row] = allowed
 
-    def _refuse_bad_numbers(self) -> None:
-        """One check for the whole batch; the culprit is looked for only when there is one."""
-        out = self.out
-        self._refuse_in({"reward": out.reward}, in_step=True)
-        self._refuse_in(out.observation, in_step=False)
-        ended = np.flatnonzero(out.ended)
-        if len(ended):
-            final = {name: array[ended] for name, array in out.final_observation.items()}
-            self._refuse_in(final, in_step=True, rows=ended)
-
-    def _refuse_in(self, arrays: Arrays, in_step: bool, rows: IntArray | None = None) -> None:
-        """`in_step`: the step itself gave these, not the reset that may have followed it."""
-        for name, array in arrays.items():
-            # A part of the observation may be called `reward`, too.
-            spec = None if array is self.out.reward else self.view.specs.get(name)
-            bad = _bad_entries(array, spec)
-            if bad is None or not bad.any():
-                continue
-            first, *place = (int(index) for index in np.argwhere(bad)[0])
-            row = first if rows is None else int(rows[first])
+    def _first_env(self, env_id: int, name: str | None) -> Env:
+        try:
+            return self.make_env()
+        except SettingsError:
+            raise
+        except FAULTS as error:
+            who = f"env {env_id}" if name is None else f"env {env_id} of {name}"
             raise EnvError(
-                f"{self._where(row, in_step)} returned {array[(first, *place)]} in {name!r}"
-                f"{place or ''}; observations and rewards must be finite numbers, and categories "
-                "within their number. Fix the env, or mend such values in a wrapper."
-            )
-
-    def _where(self, row: int, in_step: bool = False) -> str:
-        """Which env, and when; where its episode has just ended, the step that ended it."""
-        step, episode = self.steps[row], self.episodes[row]
-        if in_step and self.out.ended[row]:
-            step, episode = self.last_lengths[row], episode - 1
-        return f"env {self.env_ids[row]} of {self.name} (step {step} of its episode {episode})"
-
-    def _failed(self, row: int, call: str, error: Exception) -> EnvError:
-        return EnvError(
-            f"{self._where(row)} raised in {call}: {type(error).__name__}: {error}. "
-            "The env's own traceback is above."
-        )
+                f"{who} could not be made: {type(error).__name__}: {error}. "
+                "The env's own traceback is above."
+            ) from error
 
     def _find_mask(self, env_ids: IntArray) -> str | None:
         """Where these envs say what is allowed: observation, info, method, or nowhere.
@@ -249,7 +294,7 @@ class GymnasiumWorld(BatchWorld):
         for env_id, env in zip(env_ids, self.envs, strict=True):
             try:
                 _, info = env.reset(seed=0)
-            except Exception as error:
+            except FAULTS as error:
                 raise EnvError(
                     f"env {env_id} of {self.name} raised in its first reset(): "
                     f"{type(error).__name__}: {error}."
@@ -258,71 +303,9 @@ class GymnasiumWorld(BatchWorld):
         return source
 
 
-class ObservationView:
-    """How the parts of an observation space become named arrays."""
-
-    def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
-        self.is_dict = isinstance(space, spaces.Dict)
-        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
-        self.mask_space = parts.pop(MASK, None) if self.is_dict else None
-        if not parts:
-            raise SettingsError(f"{env_name} observes nothing but its {MASK}.")
-        self.specs = {name: _array_spec(part, name, env_name) for name, part in parts.items()}
-
-
-class ActionView:
-    """How whole numbers from 0 become the actions an env expects."""
-
-    def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
-        if isinstance(space, spaces.Discrete):
-            self.choices: tuple[int, ...] = (int(space.n),)
-            self.start: IntArray = np.asarray(space.start, np.int64)
-        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            self.choices = tuple(int(n) for n in space.nvec)
-            self.start = np.asarray(space.start, np.int64)
-        else:
-            raise SettingsError(
-                f"{env_name} has the action space {space}; hundredfold plays Discrete and flat "
-                "MultiDiscrete ones. Wrap the env to offer a list of actions."
-            )
-        self.is_single = isinstance(space, spaces.Discrete)
-
-    def for_envs(self, actions: IntArray) -> list[Any]:
-        """One action per env, as its space has it."""
-        shifted = actions + self.start
-        return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.choices)))
-
-
-def _array_spec(space: spaces.Space[Any], name: str, env_name: str) -> ArraySpec:
-    if isinstance(space, spaces.Box):
-        return ArraySpec(space.shape, str(space.dtype), _bounds(space.low), _bounds(space.high))
-    if isinstance(space, spaces.Discrete) and space.start == 0:
-        return ArraySpec((), "int64", 0, int(space.n) - 1, categories=(int(space.n),))
-    if isinstance(space, spaces.MultiDiscrete) and not np.any(space.start):
-        counts = tuple(int(n) for n in space.nvec.flat)
-        high = tuple(float(count - 1) for count in counts)
-        return ArraySpec(space.shape, "int64", 0, high, categories=counts)
-    if isinstance(space, spaces.MultiBinary):
-        return ArraySpec(space.shape, "int8", 0, 1)
-    raise SettingsError(
-        f"{env_name} observes {name!r} as {space}; hundredfold reads Box, Discrete and "
-        "MultiDiscrete (from 0), MultiBinary, and a Dict of these. Flatten it with "
-        "gymnasium.wrappers.FlattenObservation or a wrapper of your own."
-    )
-
-
-def _bounds(bound: Array) -> float | tuple[float, ...]:
-    """One number where all entries share it (images would fill a settings file otherwise)."""
-    values = [float(b) for b in bound.flat]
-    return values[0] if len(set(values)) <= 1 and values else tuple(values)
-
-
-def _bad_entries(array: Array, spec: ArraySpec | None) -> Array | None:
-    """Where numbers are not finite or categories out of range; None where neither can be."""
-    if spec is not None and spec.categories is not None:
-        counts = np.reshape(spec.categories, spec.shape)
-        return (array < 0) | (array >= counts)
-    return ~np.isfinite(array) if array.dtype.kind == "f" else None
+def _put(row: int, parts: list[Array], buffers: Arrays) -> None:
+    for array, buffer in zip(parts, buffers.values(), strict=True):
+        buffer[row] = array
 
 
 def _close(env: Env) -> None:

@@ -1,9 +1,22 @@
 import numpy as np
 import pytest
 
-from hundredfold.worlds.dvrp.evaluation import SPLITS, evaluate_policy, play_days
-from hundredfold.worlds.dvrp.policies import POLICIES, largest_known
+from hundredfold.worlds.dvrp.evaluation import (
+    EVALUATION_SEED,
+    SPLITS,
+    Advice,
+    days_seed,
+    evaluate_policy,
+    play_days,
+)
+from hundredfold.worlds.dvrp.learning_days import LEARNING_BRANCH
+from hundredfold.worlds.dvrp.offers import NO_CHANGE
+from hundredfold.worlds.dvrp.policies import POLICIES, always_max, largest_known
+from hundredfold.worlds.dvrp.purposes import PURPOSE_NAMES
+from hundredfold.worlds.dvrp.scenario import ScenarioSettings
 from hundredfold.worlds.dvrp.settings import DvrpSettings
+from hundredfold.worlds.dvrp.world import Dvrp
+from worlds.dvrp.believers import prior_believer
 
 SETTINGS = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2)
 KEYS = [
@@ -30,7 +43,8 @@ def test_nothing_offered_improves_by_exactly_nothing_on_every_split():
 
 
 def test_all_rules_are_judged_on_the_same_days():
-    rows = [judge(name, days=12)[0] for name in POLICIES]
+    advice = Advice(believer=prior_believer(SETTINGS), scenario=ScenarioSettings(samples=1))
+    rows = [judge(name, days=12, advice=advice)[0] for name in POLICIES]
     assert len({row["reference"] for row in rows}) == 1
     mean = {row["policy"]: row["mean"] for row in rows}
     assert mean["fully_flexible"] > mean["hindsight"] > mean["none"]
@@ -73,6 +87,44 @@ def test_a_days_bookings_are_what_was_accepted():
     assert (moved <= played.accepted).all()
     assert moved.any()
     assert (~played.accepted).any()
+
+
+def test_the_days_are_those_of_no_training_with_the_same_seed():
+    played, _ = play_days("none", SETTINGS, 20, EVALUATION_SEED)
+    for seed in (EVALUATION_SEED, days_seed(EVALUATION_SEED, LEARNING_BRANCH)):
+        world = Dvrp(np.arange(20), SETTINGS)
+        world.reset(seed)
+        assert (world.day["trip_id"] != played.trip_id).any(axis=1).all()
+
+
+def test_played_days_say_who_called_with_which_trip():
+    played, population = play_days("none", SETTINGS, 6, 1)
+    assert (played.cells == population.trips.cells[played.trip_id]).all()
+    first = population.first_trip[played.customer_id]
+    assert (first <= played.trip_id).all()
+    assert (played.trip_id < first + population.people.num_trips[played.customer_id]).all()
+
+
+def test_a_run_is_judged_under_what_its_companion_told():
+    """A mask that follows beliefs: nobody flexible, everybody flexible."""
+    masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
+
+    def offers_when(chance):
+        knowledge = {"accept_given_type": np.full((4, len(PURPOSE_NAMES), 16), chance, np.float32)}
+        return play_days(always_max, masked, 6, 1, knowledge=knowledge)[0].offers
+
+    assert (offers_when(0.1) == NO_CHANGE).all()
+    assert (offers_when(0.9) != NO_CHANGE).all()
+    # The rules decide for themselves whom to ask.
+    assert (play_days("always_max", masked, 6, 1)[0].offers != NO_CHANGE).all()
+
+
+def test_judging_explores_nothing():
+    masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
+    shape = (4, len(PURPOSE_NAMES), 16)
+    knowledge = {"accept_given_type": np.zeros(shape, np.float32), "epsilon": np.array(1.0)}
+    played, _ = play_days(always_max, masked, 6, 1, knowledge=knowledge)
+    assert (played.offers == NO_CHANGE).all()
 
 
 @pytest.mark.slow

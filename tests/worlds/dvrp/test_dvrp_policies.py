@@ -3,18 +3,19 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hundredfold.core.errors import SettingsError
+from hundredfold.worlds.dvrp.choosing import cheapest, largest
 from hundredfold.worlds.dvrp.hindsight import Hindsight
 from hundredfold.worlds.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.worlds.dvrp.policies import (
+    BELIEVING,
     POLICIES,
     GreedyExpected,
     RandomOffers,
-    cheapest,
-    largest,
     make_policy,
 )
 from hundredfold.worlds.dvrp.settings import DvrpSettings
 from hundredfold.worlds.dvrp.world import Dvrp
+from worlds.dvrp.believers import prior_believer
 
 SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=0, price_hint=True)
 
@@ -29,7 +30,8 @@ def world():
 
 
 def rule(name, world):
-    return make_policy(name, world.population, world.settings, seed=1)
+    believer = prior_believer(world.settings) if name in BELIEVING else None
+    return make_policy(name, world.population, world.settings, seed=1, believer=believer)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -91,6 +93,7 @@ def test_greedy_looks_ahead_by_the_hint_and_weighs_it_by_acceptance(world):
     rate = np.full(16, 0.5)
     rate[3] = 0.1
     assert_array_equal(GreedyExpected(rate)(world.out), 8)
+    assert_array_equal(GreedyExpected(rate, price=0.7)(world.out), NO_CHANGE)
     accepts = world.day["accepts"][np.arange(20), world.day["num_booked"]]
     accepts_3, accepts_8 = accepts[:, 3], accepts[:, 8]
     expected = np.where(accepts_3, 3, np.where(accepts_8, 8, NO_CHANGE))

@@ -29,7 +29,7 @@ def moments(world, seed=3):
 
 @pytest.mark.parametrize(("cells", "rows"), [(207, 606), (61, 314), (31, 254)])
 def test_counts_have_a_row_per_cell_and_half_hour(cells, rows):
-    assert view_arrays("counts", 30, cells, False)["counts"].shape == (rows, 2)
+    assert view_arrays("counts", 30, cells, ())["counts"].shape == (rows, 2)
 
 
 def test_counts_sum_the_bookings_and_show_the_request():

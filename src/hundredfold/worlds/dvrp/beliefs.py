@@ -45,8 +45,8 @@ class Beliefs:
     def __init__(self, num_envs: int, population: Population) -> None:
         shape = (num_envs, population.num_people, BELIEF_WIDTH)
         self.people = np.zeros(shape, np.float32)  # type probabilities, answers seen
-        self.people[..., :NUM_TYPES] = population.type_prior
-        # Until somebody tells more, nobody is thought to refuse anything.
+        # Until somebody tells more, one type is as likely as another and nobody refuses anything.
+        self.people[..., :NUM_TYPES] = 1.0 / NUM_TYPES
         self.accept_given_type = np.ones(
             (num_envs, NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS), np.float32
         )

@@ -9,20 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from hundredfold.core import streams
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
+from hundredfold.core.contracts import Knowledge
 from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.oracles.insertion import InsertionOracle, InsertionSettings
-from hundredfold.oracles.problem import Oracle
+from hundredfold.oracles.problem import Oracle, RoutePlans
+from hundredfold.worlds.dvrp.believed import Believer
 from hundredfold.worlds.dvrp.customers import Population
 from hundredfold.worlds.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
-from hundredfold.worlds.dvrp.policies import HINTED, OfferPolicy, make_policy
+from hundredfold.worlds.dvrp.policies import (
+    HINTED,
+    HINTED_AT_A_PRICE,
+    OfferPolicy,
+    make_policy,
+)
 from hundredfold.worlds.dvrp.pricing import day_problems, finite_prices
 from hundredfold.worlds.dvrp.rewards import improvement_pct
+from hundredfold.worlds.dvrp.scenario import ScenarioSettings
 from hundredfold.worlds.dvrp.settings import DvrpSettings, Split
 from hundredfold.worlds.dvrp.world import FAILED_DAY_PCT, Dvrp
 
@@ -30,12 +38,18 @@ Row = dict[str, Any]
 
 SPLITS: Final[tuple[Split, ...]] = ("known", "unseen_trips", "unseen_customers")
 EVALUATION_SEED: Final = 9999
+# Days hang under a branch of their own: no training seed, 9999 included, ever meets them.
+DAYS_BRANCH: Final = 0x64617973
+# A judged policy explores nothing and supposes the most likely type.
+UNEXPLORING: Final[Knowledge] = {"epsilon": np.array(0.0), "sample_types": np.array(False)}
 
 
 @dataclass(slots=True)
 class PlayedDays:
     """Whole days as a policy played them, one row each."""
 
+    customer_id: IntArray  # (days, customers)
+    trip_id: IntArray  # (days, customers)
     cells: IntArray  # (days, customers, 2)
     asked_windows: FloatArray  # (days, customers, 2, 2)
     max_ride_minutes: FloatArray  # (days, customers)
@@ -48,6 +62,108 @@ class PlayedDays:
         """(days, customers, 2, 2) after the answers."""
         return shifted_windows(self.asked_windows, np.where(self.accepted, self.offers, NO_CHANGE))
 
+    @property
+    def made(self) -> BoolArray:
+        """(days, customers) who was offered anything."""
+        return np.asarray(self.offers != NO_CHANGE)
+
+    @property
+    def shift_minutes(self) -> FloatArray:
+        """(days, customers) minutes by which everybody was moved."""
+        return np.where(self.made & self.accepted, TOTAL_MINUTES[self.offers], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DayScores:
+    """What came of some days, (days,) each; the same rows are the same days for every policy."""
+
+    improvement_pct: FloatArray
+    cost: FloatArray
+    reference: FloatArray
+    offers_made: IntArray
+    offers_accepted: IntArray
+    shift_minutes: FloatArray
+    vehicles: IntArray
+    failed: BoolArray
+
+    @property
+    def saved_minutes(self) -> FloatArray:
+        """(days,) driving minutes; a failed day saves as little as its percentage says."""
+        return np.asarray(self.improvement_pct * self.reference / 100.0, np.float64)
+
+    def summary(self) -> Row:
+        """Means over the days, and how sure the mean improvement is."""
+        low, high = bootstrap_interval(self.improvement_pct)
+        return {
+            "episodes": len(self.cost),
+            "mean": float(self.improvement_pct.mean()),
+            "ci_low": low,
+            "ci_high": high,
+            "cost": float(self.cost.mean()),
+            "reference": float(self.reference.mean()),
+            "offers_made": float(self.offers_made.mean()),
+            "offers_accepted": float(self.offers_accepted.mean()),
+            "shift_minutes": float(self.shift_minutes.mean()),
+            "vehicles": float(self.vehicles.mean()),
+            "failed": int(self.failed.sum()),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a rule is told before the days are played."""
+
+    believer: Believer | None = None
+    """Who tells the rules in `BELIEVING` whom to ask."""
+    patience_per_minute: float | None = None
+    """What a rule takes a minute of shift to cost."""
+    scenario: ScenarioSettings | None = None
+    """How much the rule `scenario` thinks."""
+
+
+NO_ADVICE: Final = Advice()
+
+
+class ClosingPrices:
+    """The closing oracle; days as they were asked are priced once, for all policies."""
+
+    def __init__(self, oracle: Oracle | None = None) -> None:
+        self.oracle = oracle or InsertionOracle(InsertionSettings())
+        self.asked: dict[tuple[bytes, ...], RoutePlans] = {}
+
+    def scores(
+        self, played: PlayedDays, population: Population, settings: DvrpSettings
+    ) -> DayScores:
+        """How good these days are."""
+        plans = self._solve(played, played.booked_windows, population, settings)
+        arrays = (played.cells, played.asked_windows, played.max_ride_minutes)
+        day = tuple(array.tobytes() for array in arrays)
+        if day not in self.asked:
+            self.asked[day] = self._solve(played, played.asked_windows, population, settings)
+        cost, reference = finite_prices(plans), finite_prices(self.asked[day])
+        failed = played.failed | ~np.isfinite(plans.price)
+        return DayScores(
+            improvement_pct=np.where(failed, FAILED_DAY_PCT, improvement_pct(reference, cost)),
+            cost=cost,
+            reference=reference,
+            offers_made=played.made.sum(axis=1),
+            offers_accepted=(played.made & played.accepted).sum(axis=1),
+            shift_minutes=played.shift_minutes.sum(axis=1),
+            vehicles=plans.vehicles_used,
+            failed=failed,
+        )
+
+    def _solve(
+        self,
+        played: PlayedDays,
+        windows: FloatArray,
+        population: Population,
+        settings: DvrpSettings,
+    ) -> RoutePlans:
+        return self.oracle.solve(
+            day_problems(played.cells, windows, played.max_ride_minutes, population, settings)
+        )
+
 
 def evaluate_policy(
     policy: str | OfferPolicy,
@@ -59,43 +175,59 @@ def evaluate_policy(
     name: str | None = None,
     closing: Oracle | None = None,
     num_envs: int = 256,
+    knowledge: Knowledge | None = None,
+    advice: Advice = NO_ADVICE,
     tick: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """One row per split; `policy` is a rule's name or a function from a batch to offers.
 
-    `tick` hears how many days have been played, over all splits.
+    `knowledge` is what a run's companion told its worlds, `advice` what a rule is told. `tick`
+    hears how many days have been played, over all splits.
     """
     settings = settings or DvrpSettings()
-    oracle = closing or InsertionOracle(InsertionSettings())
+    judge = ClosingPrices(closing)
     label = name or (policy if isinstance(policy, str) else "policy")
     rows: list[Row] = []
     for number, split in enumerate(splits):
-        played_settings = world_settings_for(policy, replace(settings, split=split))
+
+        def tell(done: int, before: int = number * days) -> None:
+            tick(before + done)
+
         played, population = play_days(
             policy,
-            played_settings,
+            replace(settings, split=split),
             days,
             seed,
             num_envs,
-            partial(_tell_more, tick, number * days),
+            tell,
+            knowledge=knowledge,
+            advice=advice,
         )
-        rows.append(
-            {"policy": label, "split": split, **judged(played, population, settings, oracle)}
-        )
+        scores = judge.scores(played, population, settings)
+        rows.append({"policy": label, "split": split, **scores.summary()})
     return rows
 
 
-def _tell_more(tick: Callable[[int], None], before: int, done: int) -> None:
-    tick(before + done)
+def world_settings_for(
+    policy: str | OfferPolicy, settings: DvrpSettings, patience_per_minute: float | None = None
+) -> DvrpSettings:
+    """The world a rule needs: some look ahead, one supposes that everybody is flexible.
 
-
-def world_settings_for(policy: str | OfferPolicy, settings: DvrpSettings) -> DvrpSettings:
-    """The world a rule needs: some look ahead, one supposes that everybody is flexible."""
-    if policy in HINTED:
+    Rules have their own way to decide whom to ask; no mask of a run's companion decides for them.
+    """
+    if not isinstance(policy, str):
+        return settings
+    settings = replace(settings, mask_mode="none")
+    if policy in HINTED or (patience_per_minute and policy in HINTED_AT_A_PRICE):
         return replace(settings, price_hint=True)
     if policy == "fully_flexible":
         return replace(settings, tolerances="unlimited", decisions=None)
     return settings
+
+
+def days_seed(seed: int, branch: int = DAYS_BRANCH) -> int:
+    """The seed of the worlds in which the days of an evaluation's seed unfold."""
+    return int(streams.spawn(streams.seed_key(seed), branch))
 
 
 def play_days(
@@ -105,8 +237,12 @@ def play_days(
     seed: int,
     num_envs: int = 256,
     tick: Callable[[int], None] = lambda done: None,
+    *,
+    knowledge: Knowledge | None = None,
+    advice: Advice = NO_ADVICE,
 ) -> tuple[PlayedDays, Population]:
     """Play the first day of as many envs as days, in batches of at most `num_envs`."""
+    settings = world_settings_for(policy, settings, advice.patience_per_minute)
     parts: list[PlayedDays] = []
     population: Population | None = None
     for first in range(0, days, num_envs):
@@ -114,8 +250,17 @@ def play_days(
         population = world.population
         act = policy
         if isinstance(act, str):
-            act = make_policy(act, population, settings, seed)
-        parts.append(_play_one_day(world, act, seed))
+            act = make_policy(
+                act,
+                population,
+                settings,
+                seed,
+                believer=advice.believer,
+                patience_per_minute=advice.patience_per_minute,
+                scenario=advice.scenario,
+            )
+        world.inform({**(knowledge or {}), **UNEXPLORING})
+        parts.append(_play_one_day(world, act, days_seed(seed)))
         tick(min(first + num_envs, days))
     assert population is not None, "days must be at least 1"
 
@@ -129,6 +274,8 @@ def _play_one_day(world: Dvrp, act: OfferPolicy, seed: int) -> PlayedDays:
     out = world.reset(seed)
     shape = (world.num_envs, world.settings.num_customers)
     played = PlayedDays(
+        customer_id=world.day["customer_id"].copy(),
+        trip_id=world.day["trip_id"].copy(),
         cells=world.day["cells"].copy(),
         asked_windows=world.day["asked_windows"].copy(),
         max_ride_minutes=world.day["max_ride_minutes"].copy(),
@@ -150,28 +297,4 @@ def judged(
     played: PlayedDays, population: Population, settings: DvrpSettings, closing: Oracle
 ) -> Row:
     """Mean improvement with its interval, prices, offers and vehicles of some days."""
-    plans, asked = (
-        closing.solve(
-            day_problems(played.cells, windows, played.max_ride_minutes, population, settings)
-        )
-        for windows in (played.booked_windows, played.asked_windows)
-    )
-    cost, reference = finite_prices(plans), finite_prices(asked)
-    failed = played.failed | ~np.isfinite(plans.price)
-    improvement = np.where(failed, FAILED_DAY_PCT, improvement_pct(reference, cost))
-    low, high = bootstrap_interval(improvement)
-    made = played.offers != NO_CHANGE
-    yes = made & played.accepted
-    return {
-        "episodes": len(cost),
-        "mean": float(improvement.mean()),
-        "ci_low": low,
-        "ci_high": high,
-        "cost": float(cost.mean()),
-        "reference": float(reference.mean()),
-        "offers_made": float(made.sum(axis=1).mean()),
-        "offers_accepted": float(yes.sum(axis=1).mean()),
-        "shift_minutes": float((yes * TOTAL_MINUTES[played.offers]).sum(axis=1).mean()),
-        "vehicles": float(plans.vehicles_used.mean()),
-        "failed": int(failed.sum()),
-    }
+    return ClosingPrices(closing).scores(played, population, settings).summary()

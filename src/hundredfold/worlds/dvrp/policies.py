@@ -1,31 +1,35 @@
-"""Policies that need no learning: the rules every learned policy must beat.
+"""Rules that need no gradient: what every learned policy must beat.
 
 A policy is called with a `StepBatch` and returns one offer per row. Those named `*_known`,
 `hindsight` and `fully_flexible` look behind the curtain, at `true_state`: they are ceilings, not
-competitors. The greedy ones read the observation `price_hint`.
+competitors. The greedy ones read the observation `price_hint`; those in `BELIEVING` ask a believer,
+which has to learn first. Those in `PRICED` can be told what a minute of patience costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from hundredfold.core import streams
-from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray, StepBatch
+from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.streams import Words
+from hundredfold.worlds.dvrp.believed import Believer, GreedyBelieved, LargestBelieved, Thompson
+from hundredfold.worlds.dvrp.choosing import cheapest, hinted_minutes, largest, open_offers
 from hundredfold.worlds.dvrp.customers import Population
 from hundredfold.worlds.dvrp.hindsight import Hindsight
-from hundredfold.worlds.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES
+from hundredfold.worlds.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
+from hundredfold.worlds.dvrp.scenario import Scenario, ScenarioSettings
 from hundredfold.worlds.dvrp.settings import DvrpSettings
 
 OfferPolicy = Callable[[StepBatch], IntArray]
 
 # A policy's luck stands apart from that of the envs, whose keys hang under the same seed.
 POLICY_BRANCH: Final = 0x6F666665727273
-# Where offers are equally good, the one that asks least is made.
-_BY_SIZE: Final = np.argsort(TOTAL_MINUTES, kind="stable")
 
 
 def no_offer(batch: StepBatch) -> IntArray:
@@ -35,17 +39,17 @@ def no_offer(batch: StepBatch) -> IntArray:
 
 def always_max(batch: StepBatch) -> IntArray:
     """Always make the largest allowed offer, usually offer 3."""
-    return largest(_mask(batch))
+    return largest(open_offers(batch))
 
 
 def greedy_blind(batch: StepBatch) -> IntArray:
     """Make the offer that would add least to the plan, as if everybody accepted."""
-    return cheapest(_hint(batch), _mask(batch))
+    return cheapest(hinted_minutes(batch), open_offers(batch))
 
 
 def greedy_known(batch: StepBatch) -> IntArray:
     """Make the offer that would add least among those the caller truly accepts."""
-    return cheapest(_hint(batch), acceptable(batch))
+    return cheapest(hinted_minutes(batch), acceptable(batch))
 
 
 def largest_known(batch: StepBatch) -> IntArray:
@@ -56,77 +60,135 @@ def largest_known(batch: StepBatch) -> IntArray:
 class GreedyExpected:
     """Make the offer with the largest gain times how often people accept it."""
 
-    def __init__(self, accept_rate: FloatArray) -> None:
+    def __init__(self, accept_rate: FloatArray, price: float = 0.0) -> None:
         self.accept_rate = accept_rate
+        self.price = price
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        return cheapest(_hint(batch) * self.accept_rate, _mask(batch))
+        added = hinted_minutes(batch) + self.price * TOTAL_MINUTES
+        return cheapest(added * self.accept_rate, open_offers(batch))
 
 
 class RandomOffers:
     """Any allowed offer, all equally likely, from a stream per env."""
 
     def __init__(self, seed: int) -> None:
-        self.key = streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
+        self.key = policy_key(seed)
         self.calls = 0
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        mask = _mask(batch)
+        mask = open_offers(batch)
         luck = streams.uniforms(streams.spawn(self.key, batch.env_ids), self.calls)
         self.calls += 1
         wanted = (luck * mask.sum(axis=1)).astype(np.int64)
         return np.asarray((mask.cumsum(axis=1) > wanted[:, None]).argmax(axis=1), np.int64)
 
 
-def largest(allowed: BoolArray) -> IntArray:
-    """(rows,) the allowed offer with most minutes; ties go to the lowest number."""
-    return np.asarray(np.where(allowed, TOTAL_MINUTES, -1.0).argmax(axis=1), np.int64)
-
-
-def cheapest(price: Array, allowed: BoolArray) -> IntArray:
-    """(rows,) the allowed offer of the lowest price; ties go to the one that asks least."""
-    shown = np.where(allowed, price, np.inf)[:, _BY_SIZE]
-    return np.asarray(_BY_SIZE[shown.argmin(axis=1)], np.int64)
-
-
 def acceptable(batch: StepBatch) -> BoolArray:
     """(rows, offers) what may be offered to the caller and would be accepted."""
     day = batch.true_state
     accepts: BoolArray = day["accepts"][np.arange(len(batch)), day["num_booked"]]
-    return accepts & _mask(batch)
+    return accepts & open_offers(batch)
 
 
-def _mask(batch: StepBatch) -> BoolArray:
-    return np.ones((len(batch), NUM_OFFERS), bool) if batch.mask is None else batch.mask
+def policy_key(seed: int) -> Words:
+    """The root of everything a policy draws."""
+    return streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
 
 
-def _hint(batch: StepBatch) -> Array:
-    if "price_hint" not in batch.observation:
-        raise SettingsError("greedy policies look ahead by the price hint; set price_hint=True.")
-    return batch.observation["price_hint"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleNeeds:
+    """What a rule may ask for when it is made."""
+
+    population: Population
+    settings: DvrpSettings
+    seed: int = 0
+    believer: Believer | None = None
+    """Who knows how likely people accept; the rules in `BELIEVING` need one."""
+    patience_per_minute: float | None = None
+    """Driving minutes that an accepted minute of shift costs, for the rules in `PRICED`. By default
+    nothing, save for `scenario`, which takes the world's price."""
+    scenario: ScenarioSettings | None = None
+
+    @property
+    def trusted(self) -> Believer:
+        if self.believer is None:
+            raise SettingsError(
+                f"the rules {', '.join(BELIEVING)} need somebody who knows whom to ask; pass "
+                "believer, for example a counting companion after learn_by_asking."
+            )
+        return self.believer
+
+    @property
+    def price(self) -> float:
+        return self.patience_per_minute or 0.0
+
+    @property
+    def key(self) -> Words:
+        return policy_key(self.seed)
 
 
-Maker = Callable[[Population, DvrpSettings, int], OfferPolicy]
+def _hindsight(needs: RuleNeeds) -> OfferPolicy:
+    return Hindsight(needs.population, needs.settings)
 
-POLICIES: Final[dict[str, Maker]] = {
-    "none": lambda population, settings, seed: no_offer,
-    "random": lambda population, settings, seed: RandomOffers(seed),
-    "always_max": lambda population, settings, seed: always_max,
-    "greedy_blind": lambda population, settings, seed: greedy_blind,
-    "greedy_expected": lambda population, settings, seed: GreedyExpected(population.accept_rate),
-    "greedy_known": lambda population, settings, seed: greedy_known,
-    "largest_known": lambda population, settings, seed: largest_known,
-    "hindsight": lambda population, settings, seed: Hindsight(population, settings),
+
+def _scenario(needs: RuleNeeds) -> OfferPolicy:
+    return Scenario(
+        needs.population,
+        needs.settings,
+        needs.trusted,
+        needs.key,
+        needs.scenario,
+        needs.patience_per_minute,
+    )
+
+
+POLICIES: Final[dict[str, Callable[[RuleNeeds], OfferPolicy]]] = {
+    "none": lambda needs: no_offer,
+    "random": lambda needs: RandomOffers(needs.seed),
+    "always_max": lambda needs: always_max,
+    "greedy_blind": lambda needs: greedy_blind,
+    "greedy_expected": lambda needs: GreedyExpected(needs.population.accept_rate, needs.price),
+    "greedy_believed": lambda needs: GreedyBelieved(needs.population, needs.trusted, needs.price),
+    "greedy_known": lambda needs: greedy_known,
+    "largest_believed": lambda needs: LargestBelieved(needs.population, needs.trusted, needs.price),
+    "largest_known": lambda needs: largest_known,
+    "thompson": lambda needs: Thompson(needs.population, needs.trusted, needs.key),
+    "scenario": _scenario,
+    "hindsight": _hindsight,
     # The same in a world where everybody accepts everything; `world_settings_for` makes it so.
-    "fully_flexible": lambda population, settings, seed: Hindsight(population, settings),
+    "fully_flexible": _hindsight,
 }
-HINTED: Final = ("greedy_blind", "greedy_expected", "greedy_known")
+BELIEVING: Final = ("largest_believed", "thompson", "greedy_believed", "scenario")
+PRICED: Final = ("scenario", "largest_believed", "greedy_believed", "greedy_expected")
+# Rules that look ahead by the price hint; largest_believed does when it has a price.
+HINTED: Final = ("greedy_blind", "greedy_expected", "greedy_believed", "greedy_known")
+HINTED_AT_A_PRICE: Final = ("largest_believed",)
 
 
 def make_policy(
-    name: str, population: Population, settings: DvrpSettings, seed: int = 0
+    name: str,
+    population: Population,
+    settings: DvrpSettings,
+    seed: int = 0,
+    *,
+    believer: Believer | None = None,
+    patience_per_minute: float | None = None,
+    scenario: ScenarioSettings | None = None,
 ) -> OfferPolicy:
-    """A rule by name."""
+    """A rule by name; see `RuleNeeds` for what some of them need."""
     if name not in POLICIES:
         raise SettingsError(f"dvrp has no rule {name!r}; {near_names(name, POLICIES)}")
-    return POLICIES[name](population, settings, seed)
+    if patience_per_minute is not None and name not in PRICED:
+        raise SettingsError(
+            f"the rule {name} does not know prices; patience_per_minute is for {', '.join(PRICED)}."
+        )
+    needs = RuleNeeds(
+        population=population,
+        settings=settings,
+        seed=seed,
+        believer=believer,
+        patience_per_minute=patience_per_minute,
+        scenario=scenario,
+    )
+    return POLICIES[name](needs)

@@ -129,6 +129,9 @@ class Dvrp(BatchWorld):
         """Seconds spent on prices so far, baselines included."""
         return self.plans.seconds + self.baseline_seconds
 
+    def timings(self) -> dict[str, float]:
+        return {"oracle": self.oracle_seconds}
+
     @property
     def day(self) -> Arrays:
         """The arrays of every env's day; see `days.day_arrays`."""

@@ -1,0 +1,316 @@
+"""All workers of a backend: listening to them, giving them orders, replacing those that are lost.
+
+Everything happens inside the parent's own calls; there is no thread in the background. A lost
+worker is replaced by a new process that makes the same envs; their episodes are cut off where they
+were and count as truncated. What the lost worker was asked is asked again, and while the new one
+is starting the others go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import warnings
+from dataclasses import replace
+from time import monotonic
+from typing import Any, Final
+
+import numpy as np
+
+from hundredfold.backends.blame import blame
+from hundredfold.backends.reports import Answer, ErrorReport
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.shared_arrays import anonymous_memory, layout_of, mapped
+from hundredfold.backends.slices import pairs
+from hundredfold.backends.story import Story
+from hundredfold.backends.traffic import Traffic, spans_of
+from hundredfold.backends.worker import WorkerPlan
+from hundredfold.backends.worker_process import MAIN_GUARD, WorkerProcess, packed_factory
+from hundredfold.core.batch import FloatArray, IntArray
+from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.errors import WorkerError
+from hundredfold.core.faults import Failure, Health
+
+# How long workers may take to close their envs before they are ended.
+CLOSE_SECONDS: Final = 5.0
+# Looking whether everybody is well, at most this often.
+LOOK_SECONDS: Final = 1.0
+# Who has not looked for longer than this was itself stopped, frozen or busy elsewhere.
+ABSENCE_SECONDS: Final = 2.0
+# The number of the one order that is not waited for: to take the place of a lost worker.
+REJOIN: Final = 0
+
+
+class Crew:
+    """The workers of one backend and the memory they share."""
+
+    def __init__(
+        self, make_world: WorldFactory, traffic: Traffic, settings: WorkerSettings, batch_envs: int
+    ) -> None:
+        self.traffic, self.settings = traffic, settings
+        self.story = Story(traffic.num_envs)
+        self.guard, self.health = settings.guard(), Health()
+        self.context = multiprocessing.get_context(settings.start_by())
+        self.owner = os.getpid()
+        self.memory: int | None = None
+        self.workers: list[WorkerProcess] = []
+        self.at_wire: dict[int, WorkerProcess] = {}  # those we listen to, by their wire's inbox
+        self.poll = select.poll()
+        self.look_seconds = min(LOOK_SECONDS, settings.step_timeout / 4)
+        self.last_look = monotonic()
+        # Time before this moment is held against nobody: we were not there to see.
+        self.awake_since = 0.0
+        self.serial = REJOIN
+        self.pending: dict[int, tuple[Any, ...]] = {}  # orders without an answer, by worker
+        self.answers: dict[int, Any] = {}
+        self.step_errors: list[tuple[str, ErrorReport]] = []
+        self.is_foreign = self.is_started = False
+        num_envs, num_workers = traffic.num_envs, settings.num_workers(traffic.num_envs)
+        self.edges = np.arange(num_workers + 1) * num_envs // num_workers
+        packed = packed_factory(make_world, settings.start_by())
+        try:
+            for number, (first, last) in enumerate(pairs(self.edges.tolist())):
+                self._hire(WorkerPlan(number, first, last, num_envs, batch_envs, settings, packed))
+            self._share_memory()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- every step -----------------------------------------------------------------------------
+
+    def send(self, env_ids: IntArray | None) -> None:
+        """Ask for a step of these envs, in rising order; None for everybody."""
+        self.traffic.sent(env_ids)
+        if env_ids is None:
+            for worker in self.workers:
+                worker.post(worker.whole)
+            return
+        cuts = np.searchsorted(env_ids, self.edges)
+        for worker in self.workers:
+            mine = env_ids[cuts[worker.plan.number] : cuts[worker.plan.number + 1]]
+            if len(mine):
+                worker.post(spans_of(mine))
+
+    def wait_for(self, num_envs: int) -> None:
+        """Wait until so many envs have arrived."""
+        while not self.step_errors:
+            if self.traffic.num_arrived >= num_envs:
+                return
+            self._listen()
+        worker, report = self.step_errors[0]
+        self.step_errors.clear()
+        report.throw(worker)
+
+    # -- orders ---------------------------------------------------------------------------------
+
+    def order(self, name: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
+        """Have everybody do something once their steps are done; their answers, worker by worker.
+
+        `arguments` has one tuple per worker.
+        """
+        self._replace_missing()
+        everybody = [()] * len(self.workers) if arguments is None else arguments
+        return self._ask(self.workers, name, everybody)
+
+    def large_info(self, env_id: int) -> bytes:
+        """An info that did not fit into shared memory, from the worker that has it."""
+        number = int(np.searchsorted(self.edges, env_id, side="right")) - 1
+        found: bytes = self._ask([self.workers[number]], "info", [(env_id,)])[0]
+        return found
+
+    def _ask(
+        self, workers: list[WorkerProcess], name: str, arguments: list[tuple[Any, ...]]
+    ) -> list[Any]:
+        self.serial += 1
+        self.answers.clear()
+        numbers = [worker.plan.number for worker in workers]
+        self.pending = {
+            number: (name, self.serial, *given)
+            for number, given in zip(numbers, arguments, strict=True)
+        }
+        for worker in workers:
+            worker.say(*self.pending[worker.plan.number])
+        while self.pending:
+            self._listen()
+        answers: list[Answer] = [self.answers[number] for number in numbers]
+        for number, answer in zip(numbers, answers, strict=True):
+            if answer.refusal is not None:
+                answer.refusal.throw(str(self.workers[number]))
+        for message, category in {warning: None for one in answers for warning in one.warnings}:
+            warnings.warn(message, category, stacklevel=4)
+        return [answer.value for answer in answers]
+
+    def close(self) -> None:
+        """End all workers, gently if they let us; safe to call twice."""
+        if self.owner != os.getpid():
+            return  # a forked copy of us: the workers are not its to close
+        for worker in self.at_wire.values():
+            worker.ask_to_close()
+        deadline = monotonic() + CLOSE_SECONDS
+        for worker in self.at_wire.values():
+            worker.close(deadline)
+        self.workers.clear()
+        self.at_wire.clear()
+        if self.memory is not None:
+            os.close(self.memory)
+            self.memory = None
+
+    # -- starting -------------------------------------------------------------------------------
+
+    def _hire(self, plan: WorkerPlan) -> WorkerProcess:
+        worker = WorkerProcess(plan, self.context, self.memory)
+        self.workers[plan.number : plan.number + 1] = [worker]
+        self.at_wire[worker.wire.inbox] = worker
+        self.poll.register(worker.wire.inbox, select.POLLIN)
+        return worker
+
+    def _share_memory(self) -> None:
+        """Wait until everybody has made their envs, and give them memory to show them in."""
+        while not all(worker.ready for worker in self.workers):
+            self._listen()
+        layout = layout_of(self.spec, self.traffic.num_envs, foreign=self.is_foreign)
+        self.memory = anonymous_memory(layout)
+        for worker in self.workers:
+            worker.wire.hand_memory(self.memory)
+        self.arrays = mapped(layout, self.memory)
+        if self.spec.has_mask:
+            self.arrays["batch/mask"][:] = True
+        self.is_started = True
+
+    # -- listening ------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Wait for somebody to say something, and look from time to time who does not."""
+        for handle, _ in self.poll.poll(1000 * self.look_seconds):
+            if handle in self.at_wire:
+                self._read(self.at_wire[handle])
+        now = monotonic()
+        if now - self.last_look >= self.look_seconds:
+            self._look(now)
+
+    def _read(self, worker: WorkerProcess) -> None:
+        spans = worker.wire.collect()
+        if spans is None:
+            self._lose(worker)
+            return
+        worker.last_sign = monotonic()
+        for first, last in spans:
+            if first >= 0:
+                worker.steps += last - first
+                self.traffic.arrived(first, last)
+            elif not self._hear(worker):
+                return
+
+    def _hear(self, worker: WorkerProcess) -> bool:
+        """Take one message; False when the worker was lost over it."""
+        try:
+            kind, *content = worker.wire.hear()
+        except (EOFError, OSError):
+            self._lose(worker)
+            return False
+        except BaseException:
+            # Interrupted in the middle of a message: what follows would make no sense.
+            self._let_go(worker)
+            raise
+        if kind == "ready":
+            worker.ready = True
+            self.spec, self.is_foreign = content
+            worker.is_foreign = self.is_foreign
+        elif kind == "failures":
+            self.health.mended(_from(worker, content[0]))
+        elif kind == "error":
+            self.step_errors.append((str(worker), content[0]))
+        elif kind == "unmade" or (kind == "refusal" and content[0] == REJOIN):
+            report = content[0] if kind == "unmade" else content[1].refusal
+            self._lose(worker, report=report)
+            return False
+        else:
+            self._take_answer(worker, *content)
+        return True
+
+    def _take_answer(self, worker: WorkerProcess, serial: int, answer: Any) -> None:
+        number = worker.plan.number
+        # An answer to an earlier order may still come after somebody else refused that order.
+        if number in self.pending and self.pending[number][1] == serial:
+            del self.pending[number]
+            self.answers[number] = answer
+
+    # -- losing and replacing -------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """Notice workers that are gone, envs that hang, and workers that say nothing at all."""
+        if now - self.last_look > self.look_seconds + ABSENCE_SECONDS:
+            self.awake_since = now
+        self.last_look = now
+        for worker in list(self.at_wire.values()):
+            entered = self._entered(worker)
+            since = np.maximum(entered, self.awake_since)
+            hanging = (entered > 0) & (now - since > worker.step_timeout)
+            last_sign = max(worker.last_sign, self.awake_since, float(entered.max(initial=0.0)))
+            if hanging.any():
+                self._lose(worker, hanging=worker.plan.first + np.flatnonzero(hanging))
+            elif self._owes_us(worker) and now - last_sign > worker.patience:
+                self._lose(worker, hanging=np.zeros(0, np.int64))
+            elif not worker.process.is_alive() and not worker.has_news():
+                self._lose(worker)
+
+    def _owes_us(self, worker: WorkerProcess) -> bool:
+        at_work = self.traffic.running(worker.plan.first, worker.plan.last)
+        return len(at_work) > 0 or worker.plan.number in self.pending or not worker.ready
+
+    def _lose(
+        self,
+        worker: WorkerProcess,
+        *,
+        report: ErrorReport | None = None,
+        hanging: IntArray | None = None,
+    ) -> None:
+        """Say farewell to a worker and put another in its place, unless enough is enough."""
+        inside = worker.plan.first + np.flatnonzero(self._entered(worker))
+        how = self._let_go(worker)
+        if self.is_started:
+            self.arrays["entered"][worker.rows] = 0.0
+        if not self.is_started:
+            if report is not None:
+                report.throw(str(worker))
+            raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD}")
+        env_id, error = blame(worker, how, report, hanging, inside)
+        good_steps = worker.steps // (1 if env_id is None else worker.size)
+        self.guard.failed(env_id, error, good_steps=good_steps, worker=worker.plan.number)
+        self.health.replaced(self.guard.take_news(), worker.size)
+        self._replace(worker)
+
+    def _let_go(self, worker: WorkerProcess) -> str:
+        self.poll.unregister(worker.wire.inbox)
+        del self.at_wire[worker.wire.inbox]
+        return worker.end()
+
+    def _replace(self, worker: WorkerProcess) -> None:
+        """A new worker for the same envs, that is told and asked what the old one was."""
+        new = self._hire(worker.plan)
+        number = worker.plan.number
+        if self.story.begun:
+            self.story.lose(new.rows)
+            # Rows that nobody has fetched yet are about to be written over.
+            self.traffic.call_back(new.plan.first, new.plan.last)
+            new.say("rejoin", REJOIN, self.story.origin(new.rows))
+            new.post(spans_of(self.traffic.running(new.plan.first, new.plan.last)))
+        if number in self.pending:
+            new.say(*self.pending[number])
+
+    def _replace_missing(self) -> None:
+        """Fill the places of workers that were lost when the run was to stop."""
+        for worker in self.workers:
+            if worker not in self.at_wire.values():
+                self._replace(worker)
+
+    def _entered(self, worker: WorkerProcess) -> FloatArray:
+        """(envs of the worker,) since when each is at work, as it is at this moment."""
+        if not self.is_started:
+            return np.zeros(worker.size)
+        return self.arrays["entered"][worker.rows].copy()
+
+
+def _from(worker: WorkerProcess, failures: list[Failure]) -> list[Failure]:
+    return [replace(failure, worker=worker.plan.number) for failure in failures]

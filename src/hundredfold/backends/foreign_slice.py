@@ -1,0 +1,198 @@
+"""Envs of somebody else's making in a worker: each of them steps by itself.
+
+Where they compute they are stepped one after another, and the parent hears of them about every
+half millisecond. Where they wait each gets a thread of its own, so that all of them wait at once.
+Which of the two it is is measured while they play.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from time import perf_counter, thread_time
+from typing import Final
+
+from hundredfold.backends.reports import report_of
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.shared_arrays import InfoWriter
+from hundredfold.backends.slices import Slice
+from hundredfold.backends.wires import Wire
+from hundredfold.core.batch import Arrays, IntArray, State
+from hundredfold.core.contracts import ForeignWorld
+
+# Where the parent takes whoever is ready, it hears of ready envs about this often.
+SPAN_SECONDS: Final = 0.0005
+MAX_THREADS: Final = 512
+# Tells a thread to say that everything before has been done.
+SETTLE: Final = -1
+# Envs wait rather than compute if they give up their core in at least half of their steps, and are
+# off it for this share of the time. A busy machine takes cores away, too, but makes nobody give
+# one up, and that is what voluntary context switches count.
+SWITCHES_PER_STEP: Final = 0.5
+WAITING_SHARE: Final = 0.25
+MEASURED_STEPS: Final = 8
+# So many failures fit into one message that never has to wait for the parent to read it.
+FAILURES_PER_NOTE: Final = 10
+
+
+class ForeignSlice(Slice):
+    """Envs of somebody else's making, each of which steps by itself."""
+
+    world: ForeignWorld
+
+    def __init__(
+        self, world: ForeignWorld, env_ids: range, settings: WorkerSettings, *, in_pieces: bool
+    ) -> None:
+        super().__init__([world], [env_ids.start, env_ids.stop])
+        self.world = world
+        world.guard = settings.guard()
+        self.in_pieces = in_pieces
+        self.piece = 1 if in_pieces else len(env_ids)
+        self.num_threads = settings.env_threads
+        self.queues: list[SimpleQueue[int]] = []
+        self.settled = threading.Semaphore(0)
+        self.watch = WaitingWatch()
+
+    def bind(self, arrays: Arrays, wire: Wire) -> None:
+        super().bind(arrays, wire)
+        self.world.entered = self.entered[self.first : self.last]
+        self.infos = InfoWriter(arrays)
+        if self.num_threads > 1:
+            self._start_threads(self.num_threads)
+
+    @contextmanager
+    def at_work(self, rows: slice) -> Iterator[None]:
+        """The world itself marks each env in turn."""
+        yield
+
+    def step(self, first: int, last: int) -> None:
+        while first < last and not self.queues:
+            stop = min(first + self.piece, last)
+            self.watch.begin()
+            done = self._step_span(first, stop)
+            seconds = self.watch.end(stop - first)
+            if not done:
+                return
+            self._fit_piece(stop - first, seconds)
+            if self.num_threads == 0 and self.watch.waiting and self.last - self.first > 1:
+                self._start_threads(MAX_THREADS)
+            first = stop
+        for env_id in range(first, last):
+            # An env keeps its thread: some libraries insist on it.
+            self.queues[env_id % len(self.queues)].put(env_id)
+
+    def settle(self) -> None:
+        for queue in self.queues:
+            queue.put(SETTLE)
+        for _ in self.queues:
+            self.settled.acquire()
+
+    def reset(self, seed: int) -> None:
+        super().reset(seed)
+        self._write_infos(self.first, self.last)
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        self._write_infos(self.first, self.last)
+
+    def cut_off(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
+        super().cut_off(ahead, seed, last_seen)
+        self._write_infos(self.first, self.last)
+
+    def tell_failures(self) -> None:
+        news = self.world.guard.take_news()
+        for start in range(0, len(news), FAILURES_PER_NOTE):
+            self.wire.say("failures", news[start : start + FAILURES_PER_NOTE])
+
+    def overflown_info(self, env_id: int) -> bytes:
+        return self.infos.overflow[env_id]
+
+    def _step_span(self, first: int, last: int) -> bool:
+        """Step these envs and post them; False when the run must stop."""
+        if self.lost and last - first > 1:
+            return all(self._step_span(env_id, env_id + 1) for env_id in range(first, last))
+        if first in self.lost:
+            self.lost.discard(first)
+        else:
+            try:
+                rows = first - self.first, last - self.first
+                self.world.step_rows(*rows, self.actions[first:last])
+            except BaseException as error:
+                self.tell_failures()
+                self.wire.say("error", report_of("step()", error))
+                return False
+            self._write_infos(first, last)
+            if self.world.guard.news:
+                self.tell_failures()
+        self.wire.post(first, last)
+        return True
+
+    def _write_infos(self, first: int, last: int) -> None:
+        infos = self.world.infos[first - self.first : last - self.first]
+        self.infos.sizes[first:last] = 0
+        for env_id, info in enumerate(infos, first):
+            if info:
+                self.infos.write(env_id, info)
+
+    def _fit_piece(self, envs: int, seconds: float) -> None:
+        """Step as many envs between two reports as fill the time between them."""
+        if not self.in_pieces:
+            return
+        if seconds > 2 * SPAN_SECONDS:
+            self.piece = max(1, envs // 2)
+        elif seconds < SPAN_SECONDS / 2 and envs == self.piece:
+            self.piece = min(2 * envs, self.last - self.first)
+
+    def _start_threads(self, wanted: int) -> None:
+        for number in range(min(wanted, self.last - self.first)):
+            queue: SimpleQueue[int] = SimpleQueue()
+            self.queues.append(queue)
+            threading.Thread(
+                target=self._work, args=(queue,), name=f"envs {number}", daemon=True
+            ).start()
+
+    def _work(self, queue: SimpleQueue[int]) -> None:
+        while True:
+            env_id = queue.get()
+            if env_id == SETTLE:
+                self.settled.release()
+            else:
+                self._step_span(env_id, env_id + 1)
+
+
+class WaitingWatch:
+    """Tells envs that wait from envs that compute, by what the kernel counts."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self._forget()
+
+    def begin(self) -> None:
+        self.marks = (_voluntary_switches(), thread_time(), perf_counter())
+
+    def end(self, steps: int) -> float:
+        """Count these steps; returns how many seconds they took."""
+        switches, cpu_seconds, begun = self.marks
+        seconds = perf_counter() - begun
+        self.steps += steps
+        self.switches += _voluntary_switches() - switches
+        self.cpu_seconds += thread_time() - cpu_seconds
+        self.seconds += seconds
+        if self.steps >= MEASURED_STEPS:
+            gave_up = self.switches >= SWITCHES_PER_STEP * self.steps
+            idle = self.seconds - self.cpu_seconds >= WAITING_SHARE * self.seconds
+            self.waiting = gave_up and idle
+            self._forget()
+        return seconds
+
+    def _forget(self) -> None:
+        self.steps, self.switches, self.cpu_seconds, self.seconds = 0, 0, 0.0, 0.0
+
+
+def _voluntary_switches() -> int:
+    # Where threads are not counted apart, the process stands in: others sleep while this one works.
+    who = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return resource.getrusage(who).ru_nvcsw

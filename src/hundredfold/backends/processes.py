@@ -1,0 +1,229 @@
+"""Envs in worker processes: few workers, many envs each, everything in shared memory.
+
+`processes` waits for everybody; `first_ready` is the same backend asked for fewer, so that fast
+envs never wait for slow ones. Failed envs, hanging envs and lost workers are replaced while the
+others go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import replace
+from multiprocessing.util import Finalize
+from typing import Any, Final
+
+import numpy as np
+
+from hundredfold.backends.crew import Crew
+from hundredfold.backends.door import Turns, check_num_envs, check_snapshot, checked_actions
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.shared_arrays import LazyInfos, batch_over
+from hundredfold.backends.slices import pairs, shard_edges
+from hundredfold.backends.traffic import Traffic
+from hundredfold.backends.worker_process import MAIN_GUARD
+from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, copies
+from hundredfold.core.contracts import Knowledge, WorldFactory
+from hundredfold.core.errors import ShapeError, TurnError, WorkerError
+from hundredfold.core.faults import Failure
+
+# The share of envs that `first_ready` waits for when nobody says otherwise.
+READY_SHARE: Final = 8
+
+
+class ProcessBackend:
+    """Slices of a world in worker processes, side by side in shared memory."""
+
+    def __init__(
+        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+    ) -> None:
+        self.num_envs = check_num_envs(num_envs)
+        self.settings = settings or WorkerSettings()
+        _refuse_while_importing_main()
+        self.turns = Turns()
+        self.batch_envs = min(self.settings.batch_envs or self.num_envs, self.num_envs)
+        self.traffic = Traffic(self.num_envs)
+        self.crew = Crew(make_world, self.traffic, self.settings, self.batch_envs)
+        # Also when nobody calls `close`: at the end of the program, or of this object.
+        self.closing = Finalize(self, self.crew.close, exitpriority=10)
+        self.spec = self.crew.spec
+        self.arrays = self.crew.arrays
+        self.groups = self._groups()
+        self.batch = batch_over(self.arrays, self.spec)
+        self.everyone = self.batch.env_ids
+        if self.crew.is_foreign:
+            self.batch.foreign_infos = LazyInfos(self.arrays, self.everyone, self.crew.large_info)
+        self.received = self.everyone  # whom the last recv() was about
+
+    def reset(self, seed: int) -> None:
+        self.turns.expect_open("reset()")
+        with self.turns.leading_to("recv"):
+            self._order("reset", [(seed,)] * self.num_workers)
+            self.crew.story.begin_with(seed)
+            self.traffic.all_arrived()
+
+    def recv(self) -> StepBatch:
+        self.turns.expect("recv", "recv()")
+        traffic = self.traffic
+        at_work = traffic.num_running + traffic.num_arrived
+        if not at_work:
+            raise TurnError("recv() was called while everybody waits for an action: send some.")
+        with self.turns.leading_to("send"):
+            self.crew.wait_for(min(self.batch_envs, at_work))
+        env_ids = traffic.fetch()
+        if env_ids is None:
+            self.received, batch = self.everyone, self.batch
+        else:
+            self.received, batch = env_ids, self.batch.take(env_ids)
+        self._follow(batch)
+        return batch
+
+    def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
+        self.turns.expect("send", "send()")
+        ids = self.received if env_ids is None else self._checked_ids(env_ids)
+        if len(ids):
+            self.arrays["actions"][ids] = checked_actions(actions, self._waiting(ids), self.spec)
+        with self.turns.leading_to("recv"):
+            if len(ids):
+                self.crew.send(None if len(ids) == self.num_envs else np.sort(ids))
+
+    def broadcast(self, knowledge: Knowledge) -> None:
+        self.turns.expect_open("broadcast()")
+        self._order("inform", [(dict(knowledge),)] * self.num_workers)
+        self.crew.story.knowledge |= copies(knowledge)
+
+    def state(self) -> Arrays:
+        self.turns.expect("send", "state()")
+        with self.turns.leading_to("send"):
+            states = self._order("state")
+        return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+
+    def restore(self, state: State) -> None:
+        self.turns.expect_open("restore()")
+        check_snapshot(state, self.num_envs)
+        kept = copies(state)
+        with self.turns.leading_to("recv"):
+            self._order("restore", [(_cut(kept, worker.rows),) for worker in self.crew.workers])
+            self.crew.story.go_on_from(kept)
+            self.traffic.all_arrived()
+
+    def timings(self) -> dict[str, float]:
+        """Of all workers together; a worker that was replaced counts from there."""
+        if self.crew.is_foreign:
+            return {}
+        told = self._order("timings")
+        return {name: sum(part[name] for part in told) for name in told[0]}
+
+    def health(self) -> dict[str, int]:
+        return self.crew.health.counts()
+
+    @property
+    def recent_failures(self) -> list[Failure]:
+        """The last things that went wrong, oldest first."""
+        return list(self.crew.health.recent)
+
+    def close(self) -> None:
+        if self.turns.close():
+            self.closing()
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.crew.workers)
+
+    def _order(self, name: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
+        answers = self.crew.order(name, arguments)
+        if name in ("reset", "restore"):
+            # A new start: what went wrong before it no longer counts.
+            self.crew.step_errors.clear()
+        return answers
+
+    def _follow(self, batch: StepBatch) -> None:
+        """Count episodes, and forgive envs that came to the end of one by themselves."""
+        story, guard, ended = self.crew.story, self.crew.guard, batch.ended
+        story.ended[batch.env_ids] += ended
+        if story.any_cut_off:
+            ended = ended & ~story.tell(batch.env_ids)
+        if guard.in_a_row:
+            for env_id in batch.env_ids[ended].tolist():
+                guard.well(env_id)
+
+    def _waiting(self, env_ids: IntArray) -> StepBatch:
+        """What `send` has to know about these envs."""
+        if env_ids is self.everyone:
+            return self.batch
+        nothing = np.zeros(len(env_ids), bool)
+        mask = None if self.batch.mask is None else self.batch.mask[env_ids]
+        if mask is not None and self.crew.story.any_cut_off:
+            # Actions of episodes that are lost: they were chosen under masks that are lost, too.
+            mask[self.crew.story.cut_off[env_ids]] = True
+        return StepBatch(
+            env_ids=env_ids,
+            observation={},
+            reward=np.zeros(len(env_ids)),
+            terminated=nothing,
+            truncated=nothing,
+            mask=mask,
+            final_observation={},
+            info={},
+            episode_info={},
+            true_state={},
+        )
+
+    def _checked_ids(self, env_ids: IntArray) -> IntArray:
+        """Refuse envs that do not wait, or that leave some of their group behind."""
+        given = np.asarray(env_ids, np.int64).reshape(-1)
+        inside = (given >= 0) & (given < self.num_envs)
+        if not inside.all() or len(np.unique(given)) < len(given):
+            raise ShapeError(
+                f"send() got the env_ids {given.tolist()}; name each of 0..{self.num_envs - 1} at "
+                "most once."
+            )
+        waits = self.traffic.waiting(given)
+        if not waits.all():
+            raise TurnError(
+                f"send() got an action for env {given[~waits][0]}, which does not wait for one: "
+                "recv() has not returned it since its last action."
+            )
+        if not self.crew.is_foreign:
+            sizes = np.bincount(self.groups)
+            named = np.bincount(self.groups[given], minlength=len(sizes))
+            torn = np.flatnonzero((named > 0) & (named < sizes))
+            if len(torn):
+                together = np.flatnonzero(self.groups == torn[0])
+                raise ShapeError(
+                    f"send() got actions for some of the envs {together[0]}..{together[-1]}, which "
+                    "step together; name all of them or none."
+                )
+        return given
+
+    def _groups(self) -> IntArray:
+        """Envs that step together: a shard of a world of ours, or each on its own."""
+        if self.crew.is_foreign:
+            return np.arange(self.num_envs)
+        groups = np.zeros(self.num_envs, np.int64)
+        for worker in self.crew.workers:
+            env_ids = range(worker.plan.first, worker.plan.last)
+            for first, _ in pairs(shard_edges(env_ids, self.batch_envs, self.num_envs)):
+                groups[first:] += 1
+        return groups - 1
+
+
+class FirstReadyBackend(ProcessBackend):
+    """Worker processes that are not waited for: `recv` returns whoever is ready."""
+
+    def __init__(
+        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+    ) -> None:
+        settings = settings or WorkerSettings()
+        share = max(1, check_num_envs(num_envs) // READY_SHARE)
+        batch_envs = settings.batch_envs or share
+        super().__init__(make_world, num_envs, replace(settings, batch_envs=batch_envs))
+
+
+def _cut(state: Arrays, rows: slice) -> Arrays:
+    return {name: array[rows] for name, array in state.items()}
+
+
+def _refuse_while_importing_main() -> None:
+    """A spawned worker imports the script that started it, and must not start workers itself."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise WorkerError(f"a worker process tried to start workers of its own. {MAIN_GUARD}")

@@ -1,0 +1,85 @@
+"""Who is where: every env waits for an action, is at work, or has arrived with news."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from hundredfold.backends.wires import SPAN
+from hundredfold.core.batch import BoolArray, IntArray
+
+WAITING: Final = 0  # in the learner's hands
+RUNNING: Final = 1  # has its action
+ARRIVED: Final = 2  # done, and not fetched yet
+
+
+class Traffic:
+    """The whereabouts of every env, as the parent knows them."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.phase = np.full(num_envs, WAITING, np.int8)
+        self.num_running = 0
+        self.num_arrived = 0
+
+    def sent(self, env_ids: IntArray | None) -> None:
+        """These got their action; None for everybody."""
+        if env_ids is None:
+            self.phase[:] = RUNNING
+            self.num_running = self.num_envs
+        else:
+            self.phase[env_ids] = RUNNING
+            self.num_running += len(env_ids)
+
+    def arrived(self, first: int, last: int) -> None:
+        """These are done."""
+        self.phase[first:last] = ARRIVED
+        self.num_running -= last - first
+        self.num_arrived += last - first
+
+    def all_arrived(self) -> None:
+        """A new start: everybody has news, whatever was before."""
+        self.phase[:] = ARRIVED
+        self.num_running, self.num_arrived = 0, self.num_envs
+
+    def fetch(self) -> IntArray | None:
+        """Take all who have arrived, in order; None for everybody."""
+        everybody = self.num_arrived == self.num_envs
+        self.num_arrived = 0
+        if everybody:
+            self.phase[:] = WAITING
+            return None
+        env_ids = np.flatnonzero(self.phase == ARRIVED)
+        self.phase[env_ids] = WAITING
+        return env_ids
+
+    def waiting(self, env_ids: IntArray) -> BoolArray:
+        waits: BoolArray = self.phase[env_ids] == WAITING
+        return waits
+
+    def call_back(self, first: int, last: int) -> None:
+        """Their worker is lost: whoever of these has arrived counts as still at work."""
+        arrived = first + np.flatnonzero(self.phase[first:last] == ARRIVED)
+        self.phase[arrived] = RUNNING
+        self.num_arrived -= len(arrived)
+        self.num_running += len(arrived)
+
+    def running(self, first: int, last: int) -> IntArray:
+        """Those of these who are at work."""
+        return first + np.flatnonzero(self.phase[first:last] == RUNNING)
+
+
+def spans_of(env_ids: IntArray) -> bytes:
+    """Rising env ids as spans for the wire."""
+    if not len(env_ids):
+        return b""
+    breaks = np.flatnonzero(np.diff(env_ids) != 1)
+    if not len(breaks):
+        return SPAN.pack(int(env_ids[0]), int(env_ids[-1]) + 1)
+    spans = np.empty((len(breaks) + 1, 2), np.int32)
+    spans[0, 0] = env_ids[0]
+    spans[1:, 0] = env_ids[breaks + 1]
+    spans[:-1, 1] = env_ids[breaks] + 1
+    spans[-1, 1] = env_ids[-1] + 1
+    return spans.tobytes()

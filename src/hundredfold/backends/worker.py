@@ -1,0 +1,140 @@
+"""A worker process: makes its slice of the world and does what the parent asks.
+
+Spans of env ids come in and go out as they are stepped; rare things (reset, snapshots, what a
+companion has learned) come as messages, in order with the spans. Torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hundredfold.backends.foreign_slice import ForeignSlice
+from hundredfold.backends.lifeline import settle_in, tie_to_parent
+from hundredfold.backends.reports import Answer, report_of
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.shared_arrays import layout_of, mapped
+from hundredfold.backends.slices import BatchSlice, Slice, pairs, shard_edges
+from hundredfold.backends.wires import Wire, receive_handles
+from hundredfold.core.batch import IntArray, State
+from hundredfold.core.contracts import ForeignWorld, Knowledge, WorldFactory
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Which envs a worker holds, and how."""
+
+    number: int
+    first: int
+    last: int
+    num_envs: int
+    batch_envs: int
+    settings: WorkerSettings
+    # The factory itself for a forked worker, else its bytes: so the worker can say what is wrong.
+    make_world: WorldFactory | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the current story began, and how many episodes ago: what a new worker goes on from."""
+
+    seed: int | None
+    state: State | None
+    knowledge: Knowledge
+    ahead: IntArray  # (envs of the worker,) episodes to go on from there
+
+
+def worker_main(messages: socket.socket, plan: WorkerPlan) -> None:
+    """What runs in a worker process."""
+    settle_in()
+    try:
+        inbox, outbox, lifeline = receive_handles(messages, 3)
+        tie_to_parent(lifeline)
+        serve(Wire(messages, inbox, outbox), plan)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent has closed its end: nothing is left to do
+
+
+def serve(wire: Wire, plan: WorkerPlan) -> None:
+    """Make the slice, then step it until the parent has had enough."""
+    try:
+        part = make_slice(plan)
+    except BaseException as error:
+        wire.say("unmade", report_of("being made", error))
+        return
+    try:
+        is_foreign = isinstance(part, ForeignSlice)
+        wire.say("ready", part.spec, is_foreign)
+        (memory,) = receive_handles(wire.messages, 1)
+        layout = layout_of(part.spec, plan.num_envs, foreign=is_foreign)
+        part.bind(mapped(layout, memory), wire)
+        while (spans := wire.collect()) is not None:
+            for first, last in spans:
+                if first >= 0:
+                    part.step(first, last)
+                    continue
+                part.settle()
+                order, serial, *arguments = wire.hear()
+                if order == "close":
+                    return
+                obey(wire, part, order, serial, arguments)
+    finally:
+        part.close()
+
+
+def make_slice(plan: WorkerPlan) -> Slice:
+    """The slice that holds the planned envs, made as suits their world."""
+    make_world: WorldFactory = (
+        pickle.loads(plan.make_world) if isinstance(plan.make_world, bytes) else plan.make_world
+    )
+    env_ids = range(plan.first, plan.last)
+    world = make_world(np.arange(plan.first, plan.last))
+    if isinstance(world, ForeignWorld):
+        in_pieces = plan.batch_envs < plan.num_envs
+        return ForeignSlice(world, env_ids, plan.settings, in_pieces=in_pieces)
+    edges = shard_edges(env_ids, plan.batch_envs, plan.num_envs)
+    if len(edges) == 2:
+        return BatchSlice([world], edges)
+    world.close()
+    return BatchSlice([make_world(np.arange(*ends)) for ends in pairs(edges)], edges)
+
+
+def obey(wire: Wire, part: Slice, order: str, serial: int, arguments: list[Any]) -> None:
+    """Carry out one order and answer, whatever comes of it."""
+    kind, answer = "answer", Answer()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            value = ORDERS[order](part, *arguments)
+            told = [(str(one.message), one.category) for one in caught if order == "restore"]
+            answer = Answer(value, warnings=told)
+        except BaseException as error:
+            kind, answer = "refusal", Answer(refusal=report_of(f"{order}()", error))
+    part.tell_failures()
+    wire.say(kind, serial, answer)
+
+
+def rejoin(part: Slice, origin: Origin) -> None:
+    """Take the place of a worker that is lost: all its episodes are cut off where they were."""
+    last_seen = part.observations()
+    if origin.state is not None:
+        part.restore(origin.state)
+    part.inform(origin.knowledge)
+    part.cut_off(origin.ahead, origin.seed, last_seen)
+
+
+ORDERS: dict[str, Callable[..., Any]] = {
+    "reset": lambda part, seed: part.reset(seed),
+    "restore": lambda part, state: part.restore(state),
+    "inform": lambda part, knowledge: part.inform(knowledge),
+    "state": lambda part: part.state(),
+    "timings": lambda part: part.timings(),
+    "info": lambda part, env_id: part.overflown_info(env_id),
+    "rejoin": rejoin,
+}

@@ -1,0 +1,116 @@
+"""Envs whose cost is known: they wait, they compute, or they have much to say.
+
+A step's reward is the seconds it was meant to take, so whoever plays these envs can tell how much
+of the time they were at work, free of the luck of the draw.
+"""
+
+from __future__ import annotations
+
+from time import sleep, thread_time
+from typing import Any, ClassVar, Final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+EPISODE_STEPS: Final = 200
+
+Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class KnownCost(gymnasium.Env[Any, Any]):
+    """Plays episodes of a fixed length; a subclass says how long a step takes and takes it."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (8,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(4)
+    turn = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.turn = 0
+        return self.look(), self.tell()
+
+    def step(self, action: Any) -> Outcome:
+        self.turn += 1
+        seconds = self.draw_seconds()
+        self.spend(seconds)
+        return self.look(), seconds, False, self.turn >= EPISODE_STEPS, self.tell()
+
+    def draw_seconds(self) -> float:
+        """How long this step takes."""
+        return 0.0
+
+    def spend(self, seconds: float) -> None:
+        """Take that long."""
+
+    def look(self) -> Any:
+        return np.full(8, self.turn / EPISODE_STEPS, np.float32)
+
+    def tell(self) -> dict[str, Any]:
+        return {}
+
+
+class Waiting(KnownCost):
+    """Waits 10 ms on average, as for a simulator or a network: a core is hardly used.
+
+    Lognormal: the slowest of 100 takes about 3.5 times as long as the average one.
+    """
+
+    mean_seconds: ClassVar[float] = 0.010
+    sigma: ClassVar[float] = 0.55
+
+    def draw_seconds(self) -> float:
+        location = np.log(self.mean_seconds) - self.sigma**2 / 2
+        return float(self.np_random.lognormal(location, self.sigma))
+
+    def spend(self, seconds: float) -> None:
+        sleep(seconds)
+
+
+class Computing(KnownCost):
+    """Computes in pure Python for 1 ms on a core, in one step of ten for 5 ms."""
+
+    usual_seconds: ClassVar[float] = 0.001
+    long_seconds: ClassVar[float] = 0.005
+    long_share: ClassVar[float] = 0.1
+
+    def draw_seconds(self) -> float:
+        is_long = self.np_random.random() < self.long_share
+        return self.long_seconds if is_long else self.usual_seconds
+
+    def spend(self, seconds: float) -> None:
+        # The thread's own clock: who is taken off the core has not worked meanwhile.
+        until = thread_time() + seconds
+        while thread_time() < until:
+            pass
+
+
+class Talkative(KnownCost):
+    """Costs next to nothing, but shows a Dict of four parts and tells 5 kB of info in each step."""
+
+    observation_space = spaces.Dict(
+        {
+            "picture": spaces.Box(0, 255, (16, 16), np.uint8),
+            "vector": spaces.Box(-1.0, 1.0, (32,), np.float32),
+            "position": spaces.Box(-1.0, 1.0, (3,), np.float64),
+            "phase": spaces.Discrete(8),
+        }
+    )
+
+    def __init__(self) -> None:
+        self.history = np.arange(500, dtype=np.float64)  # 4 kB
+        self.names = [f"sensor number {number}" for number in range(40)]  # 1 kB in all
+
+    def look(self) -> Any:
+        share = self.turn / EPISODE_STEPS
+        return {
+            "picture": np.full((16, 16), self.turn % 256, np.uint8),
+            "vector": np.full(32, share, np.float32),
+            "position": np.full(3, share),
+            "phase": self.turn % 8,
+        }
+
+    def tell(self) -> dict[str, Any]:
+        return {"turn": self.turn, "history": self.history, "names": self.names}

@@ -1,0 +1,128 @@
+"""Envs that fail: what is written down about it, and when enough is enough.
+
+An env that is not ours may raise, return nonsense, hang, or take its process along. With the policy
+`restart` it is made anew and its episode counts as truncated; with `stop`, or when one env fails
+again and again, the run ends with an error that tells what happened.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from hundredfold.core.errors import HundredfoldError
+
+OnEnvError = Literal["restart", "stop"]
+
+# An env that plays on for this many steps has left its earlier failures behind, even when its
+# episodes never end.
+FORGIVEN_STEPS: Final = 1000
+REMEMBERED: Final = 50
+# Keeps a note about failures well below what a socket buffers, so that sending it never blocks.
+MAX_TEXT: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One thing that went wrong."""
+
+    env_id: int | None  # None: the worker's own
+    message: str
+    traceback: str = ""  # the env's own, where it raised
+    worker: int | None = None
+
+    def __str__(self) -> str:
+        return self.message if self.worker is None else f"{self.message} [worker {self.worker}]"
+
+
+class Guard:
+    """Decides whether a failed env starts again or ends the run."""
+
+    def __init__(self, on_env_error: OnEnvError = "stop", max_env_failures: int = 10) -> None:
+        self.on_env_error = on_env_error
+        self.max_env_failures = max_env_failures
+        # Failures of each env or worker since it last did well, and those nobody asked for yet.
+        self.in_a_row: dict[str, list[Failure]] = {}
+        self.news: deque[Failure] = deque()
+
+    def failed(
+        self,
+        env_id: int | None,
+        error: HundredfoldError,
+        *,
+        good_steps: int = 0,
+        worker: int | None = None,
+    ) -> None:
+        """Note a failure; returns when the env (or None: the worker) may start again."""
+        if self.on_env_error == "stop":
+            raise error
+        who = f"worker {worker}" if env_id is None else f"env {env_id}"
+        if good_steps >= FORGIVEN_STEPS:
+            self.in_a_row.pop(who, None)
+        failure = Failure(env_id, str(error)[:MAX_TEXT], own_traceback(error), worker)
+        self.news.append(failure)
+        history = self.in_a_row.setdefault(who, [])
+        history.append(failure)
+        if len(history) >= self.max_env_failures:
+            raise type(error)(told(who, history)) from (error.__cause__ or error)
+
+    def well(self, env_id: int) -> None:
+        """Forgive an env that came to the end of an episode by itself."""
+        self.in_a_row.pop(f"env {env_id}", None)
+
+    def take_news(self) -> list[Failure]:
+        """Failures since the last call; other threads may be adding some."""
+        return [self.news.popleft() for _ in range(len(self.news))]
+
+
+@dataclass(slots=True)
+class Health:
+    """What a backend has lived through."""
+
+    env_failures: int = 0
+    env_restarts: int = 0
+    worker_restarts: int = 0
+    recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    def mended(self, failures: Iterable[Failure]) -> None:
+        """Envs failed and were made anew where they stood."""
+        for failure in failures:
+            self.env_failures += 1
+            self.env_restarts += 1
+            self.recent.append(failure)
+
+    def replaced(self, failures: Iterable[Failure], num_envs: int) -> None:
+        """A worker was lost and replaced, with all its envs."""
+        self.worker_restarts += 1
+        self.env_restarts += num_envs
+        for failure in failures:
+            self.env_failures += 1
+            self.recent.append(failure)
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "env_failures": self.env_failures,
+            "env_restarts": self.env_restarts,
+            "worker_restarts": self.worker_restarts,
+        }
+
+
+def told(who: str, history: list[Failure]) -> str:
+    """The end of the story: everything that happened to one env, in order."""
+    lines = [f"  {number}. {failure}" for number, failure in enumerate(history, 1)]
+    return (
+        f"{who} failed {len(history)} times in a row, without coming to the end of an episode in "
+        "between, and is given up:\n" + "\n".join(lines) + "\nMend the env, or allow more with "
+        "max_env_failures."
+    )
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback of what the env raised; empty when nothing was raised."""
+    cause = error.__cause__
+    if cause is None:
+        return ""
+    return "".join(traceback.format_exception(cause))[-MAX_TEXT:]

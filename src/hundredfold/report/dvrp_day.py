@@ -1,0 +1,255 @@
+"""One day drawn: routes on a map without tiles, and every caller's windows in a row."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from hundredfold.report.figures import BLUE, COLOURS, VERMILION
+from hundredfold.report.words import counted, number
+
+Day = dict[str, Any]
+
+GREEN, GREY = COLOURS[2], COLOURS[-1]
+VEHICLE_COLOURS = COLOURS[:-1]
+MAP_HEIGHT = 400
+ROW_PIXELS = 21
+KM_PER_DEGREE = 111.2
+
+
+def route_map(day: Day, plan: Day, title: str, compare: Day | None = None) -> go.Figure:
+    """The plan's routes, a colour per vehicle; `compare` is the plan it is told against."""
+    city, calls = day["city"], day["calls"]
+    figure = go.Figure()
+    _add_places(figure, city)
+    for route in plan["routes"]:
+        cells = [calls[(stop - 1) // 2]["cells"][(stop - 1) % 2] for stop in route["stops"]]
+        path = [city["depot"], *cells, city["depot"]]
+        points = [city["points"][cell] or (None, None) for cell in path]
+        colour = VEHICLE_COLOURS[route["vehicle"] % len(VEHICLE_COLOURS)]
+        figure.add_scatter(
+            x=[point[1] for point in points],
+            y=[point[0] for point in points],
+            text=_stop_texts(day, route, path),
+            name=f"vehicle {route['vehicle'] + 1}",
+            mode="lines+markers",
+            line={"color": colour, "width": 2},
+            # An arrow points along the leg that leads to its stop.
+            marker={"symbol": "arrow", "angleref": "previous", "size": 9, "color": colour},
+            opacity=0.85,
+            hovertemplate="%{text}<extra>vehicle " + str(route["vehicle"] + 1) + "</extra>",
+        )
+    _add_depot(figure, city)
+    used = counted(len(plan["routes"]), "vehicle")
+    meaning = f"{number(round(plan['driving_minutes'], 1))} driving minutes with {used}"
+    if compare is not None:
+        saved = compare["driving_minutes"] - plan["driving_minutes"]
+        meaning += f", {number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
+    meaning += ". Lines go straight from stop to stop; touch a vehicle's name to hide it."
+    figure.update_layout(
+        title={"text": title, "subtitle": {"text": meaning}},
+        height=MAP_HEIGHT,
+        hovermode="closest",
+        showlegend=True,
+        margin={"l": 4, "r": 4, "t": 8, "b": 4},
+    )
+    frame = _frame(day)
+    ratio = 1.0
+    if city["unit"] == "degrees":
+        ratio = 1.0 / math.cos(math.radians(sum(frame[0]) / 2))
+        _add_scale(figure, frame)
+    figure.update_xaxes(visible=False, range=_widened(*frame[1]))
+    figure.update_yaxes(visible=False, range=_widened(*frame[0]), scaleanchor="x", scaleratio=ratio)
+    return figure
+
+
+def window_chart(day: Day) -> go.Figure:
+    """A row per caller: windows asked for and booked, the planned ride, offers refused."""
+    calls = sorted(enumerate(day["calls"]), key=lambda item: item[1]["asked"][0][0], reverse=True)
+    ride = _rides(day["after"])
+    rows = [f"{clock(call['asked'][0][0])} {call['purpose']} " for _, call in calls]
+    places = list(range(len(calls)))
+    zero = [call["asked"][0][0] for _, call in calls]
+    figure = go.Figure()
+    # Pickup above, dropoff below the middle of the row: the two windows often overlap in time.
+    for end, (name, colour) in enumerate((("pickup", BLUE), ("dropoff", VERMILION))):
+        place = {"width": 0.4, "offset": (0.02, -0.42)[end], "orientation": "h"}
+        moved = [
+            k for k, (_, call) in enumerate(calls) if call["asked"][end] != call["booked"][end]
+        ]
+        figure.add_bar(
+            base=[call["booked"][end][0] - zero[k] for k, (_, call) in enumerate(calls)],
+            x=[call["booked"][end][1] - call["booked"][end][0] for _, call in calls],
+            y=places,
+            name=name,
+            **place,
+            marker={"color": colour, "opacity": 0.6, "line": {"width": 0}},
+            hovertext=[_call_text(call) for _, call in calls],
+            hovertemplate="%{hovertext}<extra></extra>",
+        )
+        figure.add_bar(
+            base=[calls[k][1]["asked"][end][0] - zero[k] for k in moved],
+            x=[calls[k][1]["asked"][end][1] - calls[k][1]["asked"][end][0] for k in moved],
+            y=moved,
+            name="as asked",
+            legendrank=1001,
+            legendgroup="asked",
+            showlegend=end == 0,
+            **place,
+            marker={"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": GREY}},
+            hoverinfo="skip",
+        )
+    served = [(k, ride[place]) for k, (place, _) in enumerate(calls) if place in ride]
+    figure.add_scatter(
+        x=[t for k, times in served for t in (times[0] - zero[k], times[1] - zero[k], None)],
+        y=[y for k, _ in served for y in (k, k, None)],
+        name="ride",
+        legendrank=1002,
+        mode="lines+markers",
+        line={"color": GREEN, "width": 2},
+        marker={"color": GREEN, "size": 6},
+        hoverinfo="skip",
+    )
+    refused = [k for k, (_, call) in enumerate(calls) if call["answer"] == "refused"]
+    figure.add_scatter(
+        x=[-38] * len(refused),
+        y=refused,
+        text=[_call_text(calls[k][1]) for k in refused],
+        name="refused",
+        legendrank=1002,
+        mode="markers",
+        marker={"symbol": "x", "size": 8, "color": GREY},
+        hovertemplate="%{text}<extra></extra>",
+    )
+    figure.update_layout(
+        title={
+            "text": "Windows of that day",
+            "subtitle": {
+                "text": "One row per caller, in minutes from the start of the pickup window asked "
+                "for: a ride begins inside the upper window and ends inside the lower one; frames "
+                "show windows before they moved, crosses an offer refused."
+            },
+        },
+        barmode="overlay",
+        height=ROW_PIXELS * len(calls) + 130,
+        hovermode="closest",
+        showlegend=True,
+    )
+    figure.update_xaxes(title_text="minutes from asked pickup", dtick=30)
+    figure.update_yaxes(
+        tickvals=places, ticktext=rows, range=[-0.7, len(calls) - 0.3], showgrid=False
+    )
+    return figure
+
+
+def clock(minutes: float) -> str:
+    """Minutes after midnight as a time of day."""
+    whole = round(minutes)
+    return f"{whole // 60:02d}:{whole % 60:02d}"
+
+
+def _add_places(figure: go.Figure, city: Day) -> None:
+    known = [k for k, point in enumerate(city["points"]) if point and k != city["depot"]]
+    figure.add_scatter(
+        x=[city["points"][k][1] for k in known],
+        y=[city["points"][k][0] for k in known],
+        text=[escape(city["names"][k]) for k in known],
+        name="places",
+        mode="markers",
+        marker={"color": GREY, "size": 5, "opacity": 0.6},
+        showlegend=False,
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _add_depot(figure: go.Figure, city: Day) -> None:
+    point = city["points"][city["depot"]]
+    if point is None:
+        return
+    figure.add_scatter(
+        x=[point[1]],
+        y=[point[0]],
+        name="depot",
+        mode="markers",
+        marker={"symbol": "square", "size": 12, "color": GREY, "line": {"width": 2}},
+        hovertemplate="depot<extra></extra>",
+    )
+
+
+def _frame(day: Day) -> tuple[tuple[float, float], tuple[float, float]]:
+    """South and north, west and east of everything that is driven to on this day."""
+    city = day["city"]
+    cells = {city["depot"], *(cell for call in day["calls"] for cell in call["cells"])}
+    known = [city["points"][cell] for cell in cells if city["points"][cell]]
+    first, second = ([point[axis] for point in known] for axis in (0, 1))
+    return (min(first), max(first)), (min(second), max(second))
+
+
+def _widened(low: float, high: float) -> list[float]:
+    room = 0.05 * (high - low) or 1.0
+    return [low - room, high + room]
+
+
+def _add_scale(figure: go.Figure, frame: tuple[tuple[float, float], tuple[float, float]]) -> None:
+    """A line of a round length in the lower left corner."""
+    (south, north), (west, east) = frame
+    km_per_degree = KM_PER_DEGREE * math.cos(math.radians((south + north) / 2))
+    wanted = 0.2 * (east - west) * km_per_degree
+    if wanted <= 0:
+        return
+    power = 10.0 ** math.floor(math.log10(wanted))
+    length = max(step * power for step in (1, 2, 5) if step * power <= wanted)
+    figure.add_scatter(
+        x=[west, west + length / km_per_degree],
+        y=[south, south],
+        name="scale",
+        mode="lines+text",
+        text=[f"{length:g} km", ""],
+        textposition="top right",
+        line={"color": GREY, "width": 3},
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
+    """What is to be read at every stop of a route, both ends at the depot included."""
+    names = day["city"]["names"]
+    texts = [f"{clock(route['leaves'])} leaves the depot"]
+    for stop, minute, cell in zip(route["stops"], route["minutes"], path[1:-1], strict=True):
+        call = day["calls"][(stop - 1) // 2]
+        does = "picks up" if stop % 2 else "sets down"
+        texts.append(
+            f"{clock(minute)} {does} customer {call['customer']}, {escape(call['purpose'])}"
+            f"<br>{escape(names[cell])}"
+        )
+    return [*texts, f"{clock(route['returns'])} back at the depot"]
+
+
+def _call_text(call: Day) -> str:
+    earlier, later = call["offer"]
+    told = {
+        "no offer": "nothing offered",
+        "accepted": f"accepted: pickup {earlier} min earlier, dropoff {later} min later",
+        "refused": f"refused: pickup {earlier} min earlier, dropoff {later} min later",
+    }
+    pickup, dropoff = (f"{clock(w[0])} to {clock(w[1])}" for w in call["booked"])
+    return (
+        f"customer {call['customer']}, {escape(call['purpose'])} (flexible: {call['type']})"
+        f"<br>pickup {pickup}, dropoff {dropoff}<br>{told[call['answer']]}"
+    )
+
+
+def _rides(plan: Day) -> dict[int, tuple[float, float]]:
+    """Pickup and dropoff minute of every caller who is served."""
+    times = {
+        stop: minute
+        for route in plan["routes"]
+        for stop, minute in zip(route["stops"], route["minutes"], strict=True)
+    }
+    return {
+        (stop - 1) // 2: (minute, times[stop + 1]) for stop, minute in times.items() if stop % 2
+    }

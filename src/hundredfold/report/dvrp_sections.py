@@ -1,0 +1,167 @@
+"""The page of a dvrp run: what negotiation saves, on which day, by asking whom.
+
+Curves come from the run's metrics, everything else from `showcase.json`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hundredfold.report.dvrp_companion import accuracy_curve, calibration_curve, confusion_map
+from hundredfold.report.dvrp_day import route_map, window_chart
+from hundredfold.report.dvrp_offers import acceptance_maps, offer_maps
+from hundredfold.report.dvrp_policies import policy_bars, split_bars, trade_off
+from hundredfold.report.dvrp_showcase import FILE_NAME, Showcase, read_showcase
+from hundredfold.report.figures import Measure, small_multiple
+from hundredfold.report.record import RunRecord, read_record
+from hundredfold.report.sections import Cell, Section, Table
+from hundredfold.report.words import MINUS, counted, number, percent
+from hundredfold.training.run_folder import RunFolder
+
+COLUMNS = (
+    "policy",
+    "days of",
+    "saved",
+    "95 % interval",
+    "driving min",
+    "offers",
+    "accepted",
+    "min moved",
+    "vehicles",
+    "failed days",
+)
+IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
+
+
+def dvrp_sections(folder: RunFolder) -> list[Section]:
+    """All that the run folder has something to say about."""
+    sections = _improvement(read_record(folder))
+    showcase = read_showcase(folder)
+    if showcase is None:
+        missing = (
+            f"There is no {FILE_NAME} in this run folder, so routes, rules and offers are not "
+            f"drawn; `hundredfold report {folder.path}` plays the days and draws them."
+        )
+        return [*sections, Section("Days and routes", missing)]
+    sections += [*_policies(showcase), _day(showcase), _offers(showcase), *_companion(showcase)]
+    return sections
+
+
+def _improvement(record: RunRecord) -> list[Section]:
+    if IMPROVEMENT.key not in record.keys:
+        return []
+    figure = small_multiple(record, IMPROVEMENT)
+    figure.update_layout(height=320, showlegend=True, hovermode="x unified")
+    figure.update_traces(mode="lines+markers", selector={"name": "evaluated"})
+    said = (
+        "Driving minutes saved by negotiating, in percent of the same day with nobody asked: mean "
+        "of the days that ended in an epoch, and of evaluation days, which are always the same."
+    )
+    return [Section("Improvement", said, [figure])]
+
+
+def _policies(showcase: Showcase) -> list[Section]:
+    rows = showcase["policies"]
+    same_days = [row for row in rows if row["split"] == "known"]
+    this_run = [row for row in rows if row["policy"] == rows[0]["policy"]]
+    days = counted(showcase["days"], "day")
+    table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
+    beside = Section(
+        "Beside rules that need no learning",
+        f"Everybody plays the same {days} of {showcase['num_customers']} callers; one patient "
+        "oracle prices the bookings of all, so nobody wins by the quirks of the plan kept while "
+        "booking. Rules that go by belief ask this run's companion. Numbers are means per day.",
+        [policy_bars(same_days), trade_off(same_days, showcase["trade_off"]), table],
+        columns=2,
+    )
+    if len(this_run) == 1:
+        return [beside]
+    return [
+        beside,
+        Section(
+            "On trips and people it never met",
+            "Driving minutes this run saves, in percent with 95 % intervals, where it cannot have "
+            "learned the answers by heart.",
+            [split_bars(this_run)],
+        ),
+    ]
+
+
+def _cells(row: dict[str, Any]) -> list[Cell]:
+    return [
+        row["policy"],
+        row["split"].replace("_", " "),
+        f"{fixed(row['mean'])} %",
+        f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}",
+        *(round(row[key], 1) for key in ("cost", "offers_made", "offers_accepted")),
+        *(round(row[key], 1) for key in ("shift_minutes", "vehicles")),
+        row["failed"],
+    ]
+
+
+def _day(showcase: Showcase) -> Section:
+    day = showcase["day"]
+    if day is None:
+        return Section("One day", "On no day could everybody be served, so none is drawn.")
+    low, high = day["quartiles_pct"]
+    before, after = day["before"], day["after"]
+    calls = day["calls"]
+    asked = [call for call in calls if call["answer"] != "no offer"]
+    agreed = [call for call in asked if call["answer"] == "accepted"]
+    said = (
+        f"Of {counted(showcase['days'], 'day')}, the one in the middle by what was saved: "
+        f"{fixed(day['improvement_pct'], 1)} % (half of all days lie between {fixed(low, 1)} and "
+        f"{fixed(high, 1)} %). "
+        f"{len(asked)} of {len(calls)} callers heard an offer, {len(agreed)} said yes."
+    )
+    return Section(
+        "One ordinary day",
+        said,
+        [
+            route_map(day, before, "Routes as asked"),
+            route_map(day, after, "Routes after negotiation", compare=before),
+            window_chart(day),
+        ],
+        columns=2,
+    )
+
+
+def _offers(showcase: Showcase) -> Section:
+    by_type, by_purpose = showcase["answers"]["by_type"], showcase["answers"]["by_purpose"]
+    types, purposes, offers = showcase["types"], showcase["purposes"], showcase["offers"]
+    return Section(
+        "Who is asked for what",
+        "Each square is one of the sixteen offers: minutes of earlier pickup upwards, minutes of "
+        "later dropoff to the right; the lower left one changes nothing. Who is late bears later "
+        "dropoffs, who is early bears earlier pickups, both bears either and none neither.",
+        [
+            offer_maps("Offers by personality", types, by_type, offers, columns=2),
+            acceptance_maps("Acceptance by personality", types, by_type, offers, columns=2),
+            offer_maps("Offers by purpose", purposes, by_purpose, offers, columns=3),
+            acceptance_maps("Acceptance by purpose", purposes, by_purpose, offers, columns=3),
+        ],
+        columns=2,
+    )
+
+
+def _companion(showcase: Showcase) -> list[Section]:
+    found: dict[str, Any] | None = showcase["companion"]
+    if found is None:
+        return []
+    said = (
+        f"What the companion believes of {number(found['people'])} known customers after "
+        f"{number(found['answers_per_person'])} answers from each (median): its most likely "
+        f"personality is right for {percent(found['accuracy'])} of them."
+    )
+    figures = [
+        confusion_map(showcase["types"], found["confusion"]),
+        calibration_curve(found["calibration"]),
+    ]
+    if found["by_answers"]["answers"]:
+        figures.append(accuracy_curve(found["by_answers"]))
+    return [Section("Who is flexible", said, figures, columns=2)]
+
+
+def fixed(value: float, digits: int = 2) -> str:
+    """A number with always as many digits behind the point, to stand in a column."""
+    return f"{value:.{digits}f}".replace("-", MINUS)

@@ -1,0 +1,143 @@
+"""The page of `hundredfold scale`: throughput against envs, efficiency, and where the rest goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from hundredfold.report.figures import COLOURS
+from hundredfold.report.page import page_text
+from hundredfold.report.sections import Section, Table
+from hundredfold.report.words import big_number, counted, duration, percent
+
+Row = Mapping[str, Any]
+
+# What a row loses, and how the page calls it.
+PARTS: Final = {
+    "efficiency": "stepping",
+    "lost_to_slower": "steps slower than alone",
+    "lost_to_one_by_one": "one env after another",
+    "lost_to_barrier": "waiting for the slowest",
+    "lost_to_moving": "moving data",
+    "lost_to_policy": "policy",
+    "lost_to_learner": "learner",
+}
+# Shares below this are not drawn.
+VISIBLE: Final = 0.0005
+EXPLANATION: Final = (
+    "Shares of the time that the ideal number of envs (or cores) had; stepping counts at the pace "
+    "of one env alone. All of them are measured: every env writes down when its steps begin and "
+    "end."
+)
+
+
+def draw_scaling(
+    rows: Sequence[Row], ideal: str, advice: str, command: str, machine: Mapping[str, Any]
+) -> str:
+    """The whole page as text."""
+    best = max(rows, key=lambda row: row["steps_per_second"])
+    env, backends = rows[0]["env"], list(dict.fromkeys(row["backend"] for row in rows))
+    sections = [
+        Section(
+            "Throughput",
+            f"Steps per second of all envs together. The ideal is {ideal}. {advice}",
+            [throughput(rows)],
+        ),
+        Section(
+            "Where the time goes",
+            EXPLANATION,
+            [shares(rows, backend) for backend in backends],
+            columns=min(3, len(backends)),
+        ),
+        Section("All figures", "Times are of one step in one env.", [_table(rows)]),
+    ]
+    cards = [
+        (
+            "most steps per second",
+            big_number(round(best["steps_per_second"])),
+            f"{best['backend']}, {counted(best['num_envs'], 'env')}",
+        ),
+        ("of the ideal", percent(best["efficiency"]), ideal),
+        ("a step of one env alone", duration(best["step_seconds_alone"]), "nothing around it"),
+    ]
+    return page_text(
+        title=f"{env}: scaling",
+        heading=f"{env}, from {rows[0]['num_envs']} to {counted(rows[-1]['num_envs'], 'env')}",
+        facts=[f"{machine['processor']}, {machine['cores']} cores", command],
+        status=counted(len(rows), "measurement"),
+        finished=True,
+        progress=1.0,
+        cards=cards,
+        sections=sections,
+    )
+
+
+def throughput(rows: Sequence[Row]) -> go.Figure:
+    """Steps per second against the number of envs, both in powers of ten, beside the ideal."""
+    figure = go.Figure(layout={"height": 420, "showlegend": True})
+    sizes = list(dict.fromkeys(row["num_envs"] for row in rows))
+    ideals = {row["num_envs"]: row["ideal_steps_per_second"] for row in rows}
+    figure.add_scatter(
+        x=sizes,
+        y=[ideals[size] for size in sizes],
+        name="ideal",
+        mode="lines",
+        line={"color": COLOURS[-1], "width": 2, "dash": "dot"},
+        hovertemplate="%{y:,.4~r}",
+    )
+    for colour, backend in zip(
+        COLOURS, dict.fromkeys(row["backend"] for row in rows), strict=False
+    ):
+        mine = [row for row in rows if row["backend"] == backend]
+        figure.add_scatter(
+            x=[row["num_envs"] for row in mine],
+            y=[row["steps_per_second"] for row in mine],
+            name=backend,
+            mode="lines+markers",
+            line={"color": colour, "width": 2},
+            customdata=[percent(row["efficiency"]) for row in mine],
+            hovertemplate="%{y:,.4~r} (%{customdata} of the ideal)",
+        )
+    figure.update_xaxes(title_text="envs", type="log", tickvals=sizes)
+    figure.update_yaxes(title_text="steps per second", type="log", dtick="D2")
+    return figure
+
+
+def shares(rows: Sequence[Row], backend: str) -> go.Figure:
+    """What the time of one backend went to, stacked to 100 %, a bar per number of envs."""
+    figure = go.Figure(
+        layout={"height": 380, "barmode": "stack", "showlegend": True, "title": {"text": backend}}
+    )
+    mine = [row for row in rows if row["backend"] == backend]
+    for colour, (key, name) in zip(COLOURS, PARTS.items(), strict=True):
+        if all(row[key] < VISIBLE for row in mine):
+            continue
+        figure.add_bar(
+            x=[str(row["num_envs"]) for row in mine],
+            y=[float(f"{100 * row[key]:.4g}") for row in mine],
+            name=name,
+            marker={"color": colour, "line": {"width": 0}},
+            hovertemplate="%{y:.1f} %",
+        )
+    figure.update_xaxes(title_text="envs", type="category", showgrid=False)
+    figure.update_yaxes(title_text="share of time (%)", range=[0, 100])
+    return figure
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    shown = [key for key in PARTS if any(row[key] >= VISIBLE for row in rows)]
+    return Table(
+        columns=["envs", "backend", "steps per second", *(PARTS[key] for key in shown), "step"],
+        rows=[
+            [
+                row["num_envs"],
+                row["backend"],
+                round(row["steps_per_second"], 1),
+                *(percent(row[key]) for key in shown),
+                duration(row["step_seconds"]),
+            ]
+            for row in rows
+        ],
+    )
