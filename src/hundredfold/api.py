@@ -35,7 +35,7 @@ from hundredfold.training.build import build, pick_device
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
 from hundredfold.training.companions import saved_companion
 from hundredfold.training.console import announce, describe_plan
-from hundredfold.training.evaluate import Actor, Evaluation, random_actor
+from hundredfold.training.evaluate import Actor, Evaluation, judging_backend, random_actor
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.loop import train as train_loop
 from hundredfold.training.metrics import read_metrics, require_wandb
@@ -135,6 +135,8 @@ def start_run(
     announce(settings, quiet)
     parts = build(settings, make_world)
     if not quiet:
+        if settings.machine.backend == "auto":
+            print(parts.choice.told, file=sys.stderr)
         for text in warnings_for(settings, parts.settings):
             print(f"warning: {text}", file=sys.stderr)
     try:
@@ -235,7 +237,7 @@ def evaluate(
     max_steps: int = 10_000,
     seed: int = 9999,
     checkpoint: str = "best",
-    backend: str = "auto",
+    backend: str | None = None,
     make_env: Callable[[], Any] | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -258,7 +260,9 @@ def evaluate(
     )
     # Somebody else's envs may be costly: no more of them than training would open.
     most = MAX_PARALLEL_EPISODES if settings.world in WORLDS else settings.rollout.num_envs
-    envs = make_backend(backend, factory, min(episodes, most))
+    if backend is not None:
+        settings = replace(settings, machine=replace(settings.machine, backend=backend))
+    envs = make_backend(*judging_backend(settings, factory, min(episodes, most)))
     try:
         knowledge = knowledge_of(target, checkpoint) if learned else None
         if knowledge is not None:

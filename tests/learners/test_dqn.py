@@ -133,7 +133,7 @@ def descend(learner, drawn):
     errors, values = torch.empty_like(batch.returns), torch.empty_like(batch.returns)
     with torch.no_grad():
         learner._descend(batch, learner.target.values(drawn.inputs[0, 1]), errors, values)
-    return errors
+    return errors.squeeze(1)
 
 
 @pytest.mark.parametrize("double_q", [True, False])
@@ -152,7 +152,7 @@ def test_targets_look_at_allowed_actions_alone(double_q):
     may_go_left = drawn.mask[0, :, LEFT]
     assert 0 < may_go_left.sum() < 64
     ahead = torch.where(may_go_left, 1e4, 2.0)
-    targets = drawn.returns[0] + drawn.discounts[0] * ahead
+    targets = drawn.returns[0, :, 0] + drawn.discounts[0, :, 0] * ahead
     expected = beliefs[drawn.actions[0, :, 0]] - targets
     assert_allclose(descend(learner, drawn), expected, rtol=1e-5)
 
@@ -171,7 +171,7 @@ def test_a_gradient_step_is_what_autograd_makes_of_the_same_loss(double_q, q_los
         future = learner.target.values(ahead)
         judge = learner.network.values(ahead) if double_q else future
         worth = future.gather(1, judge.argmax(dim=1, keepdim=True)).squeeze(1)
-        targets = drawn.returns[0] + drawn.discounts[0] * worth
+        targets = drawn.returns[0, :, 0] + drawn.discounts[0, :, 0] * worth
     chosen = learner.network.values(seen).gather(1, drawn.actions[0]).squeeze(1)
     losses = {"huber": torch.nn.functional.huber_loss, "mse": torch.nn.functional.mse_loss}
     loss = losses[q_loss](chosen, targets)

@@ -171,14 +171,14 @@ class WaitingWatch:
         self._forget()
 
     def begin(self) -> None:
-        self.marks = (_voluntary_switches(), thread_time(), perf_counter())
+        self.marks = (voluntary_switches(), thread_time(), perf_counter())
 
     def end(self, steps: int) -> float:
         """Count these steps; returns how many seconds they took."""
         switches, cpu_seconds, begun = self.marks
         seconds = perf_counter() - begun
         self.steps += steps
-        self.switches += _voluntary_switches() - switches
+        self.switches += voluntary_switches() - switches
         self.cpu_seconds += thread_time() - cpu_seconds
         self.seconds += seconds
         if self.steps >= MEASURED_STEPS:
@@ -192,7 +192,7 @@ class WaitingWatch:
         self.steps, self.switches, self.cpu_seconds, self.seconds = 0, 0, 0.0, 0.0
 
 
-def _voluntary_switches() -> int:
+def voluntary_switches() -> int:
     # Where threads are not counted apart, the process stands in: others sleep while this one works.
     who = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
     return resource.getrusage(who).ru_nvcsw

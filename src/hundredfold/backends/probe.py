@@ -12,7 +12,7 @@ import numpy as np
 from hundredfold.backends.foreign_slice import (
     SWITCHES_PER_STEP,
     WAITING_SHARE,
-    _voluntary_switches,
+    voluntary_switches,
 )
 from hundredfold.backends.shared_arrays import pickled_info
 from hundredfold.core import streams
@@ -79,12 +79,12 @@ def probe(world: ForeignWorld, steps: int = PROBE_STEPS, seconds: float = PROBE_
         if batch.mask is not None:
             chosen = luckiest(spec, np.where(batch.mask, luck[taken : taken + 1], -1.0))
         if taken == 1:
-            switches = _voluntary_switches()
+            switches = voluntary_switches()
         wall, cpu = perf_counter(), process_time()
         batch = world.step(chosen)
         walls[taken], cpus[taken] = perf_counter() - wall, process_time() - cpu
         taken += 1
-    switches = _voluntary_switches() - switches
+    switches = voluntary_switches() - switches
     spared = call_seconds(world)
     walls, cpus = (np.maximum(times[1:taken] - spared, 0.0) for times in (walls, cpus))
     return Probe(walls, cpus, switches, step_bytes(batch))

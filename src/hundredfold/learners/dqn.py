@@ -304,13 +304,13 @@ class DQN:
         judge = values[size:] if settings.double_q else future
         if batch.mask is not None:
             judge = torch.where(batch.mask, judge, -torch.inf)
-        next_values = future.gather(1, judge.argmax(dim=1, keepdim=True)).squeeze(1)
+        next_values = future.gather(1, judge.argmax(dim=1, keepdim=True))
         targets = torch.addcmul(batch.returns, batch.discounts, next_values)
-        value.copy_(values[:size].gather(1, batch.actions).squeeze(1))
+        torch.gather(values[:size], 1, batch.actions, out=value)
         torch.sub(value, targets, out=error)
-        # The mean of the Huber loss, or of the squares, by each sample's value.
-        slope = error.clamp(-1.0, 1.0) / size if settings.q_loss == "huber" else error * (2 / size)
-        slopes = torch.zeros_like(future).scatter_(1, batch.actions, slope[:, None])
+        # How the mean of the Huber loss, or of the squares, changes with each sample's value.
+        slope = error.clamp(-1.0, 1.0) if settings.q_loss == "huber" else error * 2.0
+        slopes = torch.zeros_like(future).scatter_(1, batch.actions, slope.div_(size))
         self.gradients.backward(slopes)
         self._step()
 

@@ -20,8 +20,8 @@ class Minibatch(NamedTuple):
 
     inputs: Tensor  # (2 x batch, width) what was seen, then what was seen at the end
     actions: Tensor  # (batch, 1)
-    returns: Tensor  # (batch,)
-    discounts: Tensor  # (batch,)
+    returns: Tensor  # (batch, 1)
+    discounts: Tensor  # (batch, 1)
     mask: Tensor | None  # (batch, actions) of what was seen at the end
 
 
@@ -31,8 +31,8 @@ class Minibatches:
 
     inputs: Tensor  # (steps, 2, batch, width)
     actions: Tensor  # (steps, batch, 1)
-    returns: Tensor  # (steps, batch)
-    discounts: Tensor  # (steps, batch)
+    returns: Tensor  # (steps, batch, 1)
+    discounts: Tensor  # (steps, batch, 1)
     mask: Tensor | None  # (steps, batch, actions)
 
     def one_by_one(self) -> Iterator[Minibatch]:
@@ -66,7 +66,7 @@ def drawn_from(
     return Minibatches(
         inputs(observation).reshape(steps, 2, batch_size, -1),
         picked(replay.actions, rows).long().reshape(*shape, 1),
-        picked(replay.returns, rows).reshape(shape),
-        picked(replay.discounts, rows).reshape(shape),
+        picked(replay.returns, rows).reshape(*shape, 1),
+        picked(replay.discounts, rows).reshape(*shape, 1),
         None if replay.mask is None else picked(replay.mask, ends).reshape(*shape, -1),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from hundredfold.backends import make_backend
+from hundredfold.backends import start_backend
+from hundredfold.backends.choose import Choice
 from hundredfold.core.contracts import Backend, Companion, WorldFactory
 from hundredfold.core.errors import SettingsError
 from hundredfold.experience.collect import Collector
@@ -26,6 +27,7 @@ class Parts:
     learner: PPO
     collector: Collector
     make_world: WorldFactory
+    choice: Choice
     companion: Companion | None = None
 
     def close(self) -> None:
@@ -38,8 +40,14 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     """Make world, backend and learner; the returned settings have their length in epochs."""
     torch.set_num_threads(settings.machine.threads)
     factory = make_world or world_factory(settings.world, settings.world_settings)
-    backend = make_backend(
+    backend, choice = start_backend(
         settings.machine.backend, factory, settings.rollout.num_envs, settings.processes
+    )
+    # What really runs goes into the record, whether it was chosen or fallen back to.
+    settings = replace(
+        settings,
+        machine=replace(settings.machine, backend=choice.backend),
+        processes=choice.settings,
     )
     try:
         settings = settings.resolved(backend.spec)
@@ -60,6 +68,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
             learner=learner,
             collector=Collector(backend, settings.seed),
             make_world=factory,
+            choice=choice,
             companion=make_companion(settings, device),
         )
     except BaseException:

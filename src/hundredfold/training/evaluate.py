@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import streams
 from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
-from hundredfold.core.contracts import Backend
+from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.statistics import bootstrap_interval, standard_error
 from hundredfold.experience.collect import mean_name
+from hundredfold.settings.run import RunSettings
 
 Actor = Callable[[StepBatch], IntArray]
 
@@ -68,6 +70,18 @@ class Evaluation:
                 metrics[f"min_{name}"] = float(values.min())
                 metrics[f"max_{name}"] = float(values.max())
         return metrics
+
+
+def judging_backend(
+    settings: RunSettings, make_world: WorldFactory, num_envs: int
+) -> tuple[str, WorldFactory, int, WorkerSettings]:
+    """How to start the envs of an evaluation: like training's, but in step with each other.
+
+    How many to wait for and how many threads to use was fitted to the number of envs in training.
+    """
+    name = settings.machine.backend
+    workers = replace(settings.processes, batch_envs=0, env_threads=0)
+    return "processes" if name == "first_ready" else name, make_world, num_envs, workers
 
 
 def evaluate(

@@ -25,7 +25,7 @@ from hundredfold.training.checkpoint import (
 )
 from hundredfold.training.companions import COMPANION
 from hundredfold.training.console import TrainingDisplay
-from hundredfold.training.evaluate import evaluate
+from hundredfold.training.evaluate import evaluate, judging_backend
 from hundredfold.training.interrupt import Interruptible
 from hundredfold.training.metrics import MetricsLog, best_of, forget_after, read_metrics
 from hundredfold.training.run_folder import RunFolder
@@ -176,9 +176,8 @@ class Run:
             if not self.parts.backend.spec.has_snapshots:
                 # Somebody else's envs may be costly: no more of them than the user asked for.
                 num_envs = min(num_envs, self.settings.rollout.num_envs)
-            machine, workers = self.settings.machine, self.settings.processes
             self.evaluation_envs = make_backend(
-                machine.backend, self.parts.make_world, num_envs, workers
+                *judging_backend(self.settings, self.parts.make_world, num_envs)
             )
         if self.parts.companion is not None:
             self.evaluation_envs.broadcast(self.parts.companion.knowledge(exploring=False))
