@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+import hundredfold
 from hundredfold.core.errors import SettingsError
 from hundredfold.worlds.dvrp.offers import NO_CHANGE, OFFER_MINUTES, tolerated_offers
 from hundredfold.worlds.dvrp.population import population_for
@@ -337,3 +338,23 @@ def test_broken_answers_are_told_by_row_and_column(files, spoil, message):
     spoil(rows)
     with pytest.raises(SettingsError, match=message):
         population_for(with_decisions(files, rows))
+
+
+def test_two_epochs_on_ones_own_files_end_in_a_page(files):
+    own = files.settings(num_customers=5)
+    run = hundredfold.train(
+        "dvrp",
+        trips=own.trips,
+        travel_times=own.travel_times,
+        num_customers=5,
+        num_envs=4,
+        epochs=2,
+        eval_episodes=4,
+        hidden=(8,),
+        save_dir=files.folder,
+        name="run",
+    )
+    assert run.finished
+    page = (run.path / "report.html").read_text("utf-8")
+    for heading in ("One ordinary day", "Who is asked for what", "Who is flexible"):
+        assert heading in page
