@@ -25,9 +25,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 # A short dial-a-ride training, judged on fixed days beside rules that need no learning.
 train: setup
 	@run=dvrp-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/hundredfold train dvrp --name $$run && \
+	$(BIN)/hundredfold train dvrp --name $$run --num-envs 64 --episodes 6400 && \
 	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_customers \
-		--beside none random greedy_expected largest_known
+		--beside none random greedy_expected largest_believed largest_known
 
 test: lint
 	$(BIN)/pytest -m "not slow" -n 2
