@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.backends.blame import blame
+from hundredfold.backends.doorbell import Doorbell
 from hundredfold.backends.reports import Answer, ErrorReport
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.backends.shared_arrays import anonymous_memory, layout_of, mapped
@@ -36,6 +37,8 @@ from hundredfold.core.faults import Failure, Health
 CLOSE_SECONDS: Final = 5.0
 # Looking whether everybody is well, at most this often.
 LOOK_SECONDS: Final = 1.0
+# The bell is rung in time, but this costs nothing and does not depend on it.
+FIRST_NAP_SECONDS: Final = 0.02
 # Who has not looked for longer than this was itself stopped, frozen or busy elsewhere.
 ABSENCE_SECONDS: Final = 2.0
 # The number of the one order that is not waited for: to take the place of a lost worker.
@@ -61,6 +64,8 @@ class Crew:
         self.last_look = monotonic()
         # Time before this moment is held against nobody: we were not there to see.
         self.awake_since = 0.0
+        # Steps of every env since its worker started.
+        self.played = np.zeros(traffic.num_envs, np.int64)
         self.serial = REJOIN
         self.pending: dict[int, tuple[Any, ...]] = {}  # orders without an answer, by worker
         self.answers: dict[int, Any] = {}
@@ -94,13 +99,37 @@ class Crew:
 
     def wait_for(self, num_envs: int) -> None:
         """Wait until so many envs have arrived."""
+        nap = FIRST_NAP_SECONDS
+        if monotonic() - self.last_look >= self.look_seconds:
+            self._listen(0.0)
         while not self.step_errors:
-            if self.traffic.num_arrived >= num_envs:
+            self.gather()
+            lacking = num_envs - self.traffic.num_arrived
+            if lacking <= 0:
                 return
-            self._listen()
+            if self.doorbell.may_sleep(lacking):
+                self._listen(nap)
+                nap = min(2 * nap, self.look_seconds)
+            self.doorbell.awake()
         worker, report = self.step_errors[0]
         self.step_errors.clear()
         report.throw(worker)
+
+    def gather(self) -> None:
+        """Take in all who are ready."""
+        env_ids = self.doorbell.take()
+        self.played[env_ids] += 1
+        self.traffic.arrived(env_ids)
+
+    def start_over(self) -> None:
+        """Everybody has been reset or restored; what was under way before no longer counts."""
+        self.step_errors.clear()
+        self.doorbell.take()
+        self.traffic.all_arrived()
+
+    def catch_up(self) -> None:
+        """Hear what has been said and not been listened to."""
+        self._listen(0.0)
 
     # -- orders ---------------------------------------------------------------------------------
 
@@ -132,7 +161,7 @@ class Crew:
         for worker in workers:
             worker.say(*self.pending[worker.plan.number])
         while self.pending:
-            self._listen()
+            self._listen(self.look_seconds)
         answers: list[Answer] = [self.answers[number] for number in numbers]
         for number, answer in zip(numbers, answers, strict=True):
             if answer.refusal is not None:
@@ -168,21 +197,22 @@ class Crew:
     def _share_memory(self) -> None:
         """Wait until everybody has made their envs, and give them memory to show them in."""
         while not all(worker.ready for worker in self.workers):
-            self._listen()
+            self._listen(self.look_seconds)
         layout = layout_of(self.spec, self.traffic.num_envs, foreign=self.is_foreign)
         self.memory = anonymous_memory(layout)
         for worker in self.workers:
             worker.wire.hand_memory(self.memory)
         self.arrays = mapped(layout, self.memory)
+        self.doorbell = Doorbell(self.arrays)
         if self.spec.has_mask:
             self.arrays["batch/mask"][:] = True
         self.is_started = True
 
     # -- listening ------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        """Wait for somebody to say something, and look from time to time who does not."""
-        for handle, _ in self.poll.poll(1000 * self.look_seconds):
+    def _listen(self, seconds: float) -> None:
+        """Wait so long for somebody to say something; look from time to time who does not."""
+        for handle, _ in self.poll.poll(1000 * seconds):
             if handle in self.at_wire:
                 self._read(self.at_wire[handle])
         now = monotonic()
@@ -195,11 +225,8 @@ class Crew:
             self._lose(worker)
             return
         worker.last_sign = monotonic()
-        for first, last in spans:
-            if first >= 0:
-                worker.steps += last - first
-                self.traffic.arrived(first, last)
-            elif not self._hear(worker):
+        for first, _ in spans:
+            if first < 0 and not self._hear(worker):
                 return
 
     def _hear(self, worker: WorkerProcess) -> bool:
@@ -271,13 +298,15 @@ class Crew:
         how = self._let_go(worker)
         if self.is_started:
             self.arrays["entered"][worker.rows] = 0.0
+            self.arrays["done"][worker.rows] = False
         if not self.is_started:
             if report is not None:
                 report.throw(str(worker))
             raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD}")
         env_id, error = blame(worker, how, report, hanging, inside)
-        good_steps = worker.steps // (1 if env_id is None else worker.size)
-        self.guard.failed(env_id, error, good_steps=good_steps, worker=worker.plan.number)
+        played = self.played[worker.rows].sum() if env_id is None else self.played[env_id]
+        self.played[worker.rows] = 0
+        self.guard.failed(env_id, error, good_steps=int(played), worker=worker.plan.number)
         self.health.replaced(self.guard.take_news(), worker.size)
         self._replace(worker)
 

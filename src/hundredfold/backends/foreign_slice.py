@@ -127,7 +127,7 @@ class ForeignSlice(Slice):
             self._write_infos(first, last)
             if self.world.guard.news:
                 self.tell_failures()
-        self.wire.post(first, last)
+        self.post(first, last)
         return True
 
     def _write_infos(self, first: int, last: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 from dataclasses import replace
 from multiprocessing.util import Finalize
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -57,9 +57,9 @@ class ProcessBackend:
     def reset(self, seed: int) -> None:
         self.turns.expect_open("reset()")
         with self.turns.leading_to("recv"):
-            self._order("reset", [(seed,)] * self.num_workers)
+            self.crew.order("reset", [(seed,)] * self.num_workers)
             self.crew.story.begin_with(seed)
-            self.traffic.all_arrived()
+            self.crew.start_over()
 
     def recv(self) -> StepBatch:
         self.turns.expect("recv", "recv()")
@@ -88,13 +88,14 @@ class ProcessBackend:
 
     def broadcast(self, knowledge: Knowledge) -> None:
         self.turns.expect_open("broadcast()")
-        self._order("inform", [(dict(knowledge),)] * self.num_workers)
+        self.crew.order("inform", [(dict(knowledge),)] * self.num_workers)
         self.crew.story.knowledge |= copies(knowledge)
 
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
         with self.turns.leading_to("send"):
-            states = self._order("state")
+            states = self.crew.order("state")
+            self.crew.gather()
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def restore(self, state: State) -> None:
@@ -102,23 +103,26 @@ class ProcessBackend:
         check_snapshot(state, self.num_envs)
         kept = copies(state)
         with self.turns.leading_to("recv"):
-            self._order("restore", [(_cut(kept, worker.rows),) for worker in self.crew.workers])
+            self.crew.order("restore", [(_cut(kept, worker.rows),) for worker in self.crew.workers])
             self.crew.story.go_on_from(kept)
-            self.traffic.all_arrived()
+            self.crew.start_over()
 
     def timings(self) -> dict[str, float]:
         """Of all workers together; a worker that was replaced counts from there."""
         if self.crew.is_foreign:
             return {}
-        told = self._order("timings")
+        told = self.crew.order("timings")
         return {name: sum(part[name] for part in told) for name in told[0]}
 
     def health(self) -> dict[str, int]:
+        if self.turns.pending != "closed":
+            self.crew.catch_up()
         return self.crew.health.counts()
 
     @property
     def recent_failures(self) -> list[Failure]:
         """The last things that went wrong, oldest first."""
+        self.health()
         return list(self.crew.health.recent)
 
     def close(self) -> None:
@@ -128,13 +132,6 @@ class ProcessBackend:
     @property
     def num_workers(self) -> int:
         return len(self.crew.workers)
-
-    def _order(self, name: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
-        answers = self.crew.order(name, arguments)
-        if name in ("reset", "restore"):
-            # A new start: what went wrong before it no longer counts.
-            self.crew.step_errors.clear()
-        return answers
 
     def _follow(self, batch: StepBatch) -> None:
         """Count episodes, and forgive envs that came to the end of one by themselves."""

@@ -38,6 +38,8 @@ def layout_of(spec: WorldSpec, num_envs: int, *, foreign: bool) -> Layout:
     layout: Layout = {
         "actions": ((num_envs, *actions.shape), actions.dtype),
         "entered": ((num_envs,), "float64"),
+        "done": ((num_envs,), "bool"),
+        "wanted": ((1,), "int64"),
     }
     for name, array in spec.batch(np.arange(1)).arrays().items():
         layout[f"batch/{name}"] = ((num_envs, *array.shape[1:]), array.dtype.str)

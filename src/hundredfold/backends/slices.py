@@ -14,6 +14,7 @@ from time import monotonic
 
 import numpy as np
 
+from hundredfold.backends.doorbell import Doorbell
 from hundredfold.backends.reports import report_of
 from hundredfold.backends.shared_arrays import batch_over
 from hundredfold.backends.wires import Wire
@@ -43,6 +44,7 @@ class Slice(ABC):
         self.actions = arrays["actions"]
         self.entered = arrays["entered"]
         self.entered[self.first : self.last] = 0.0
+        self.doorbell = Doorbell(arrays)
         batch = batch_over(arrays, self.spec)
         self.out = batch.rows(self.first, self.last)
         # Envs whose episode was cut off when a lost worker was replaced. Their next action belongs
@@ -54,6 +56,11 @@ class Slice(ABC):
     @abstractmethod
     def step(self, first: int, last: int) -> None:
         """Step these envs, now or soon, and post each when it is ready."""
+
+    def post(self, first: int, last: int) -> None:
+        """These envs are ready, from any thread."""
+        if self.doorbell.finish(first, last):
+            self.wire.ring()
 
     def settle(self) -> None:
         """Wait until nothing is being stepped."""
@@ -149,7 +156,7 @@ class BatchSlice(Slice):
             except BaseException as error:
                 self.wire.say("error", report_of("step()", error))
                 return
-        self.wire.post(rows.start, rows.stop)
+        self.post(rows.start, rows.stop)
 
 
 def pairs(edges: list[int]) -> list[tuple[int, int]]:

@@ -32,11 +32,11 @@ class Traffic:
             self.phase[env_ids] = RUNNING
             self.num_running += len(env_ids)
 
-    def arrived(self, first: int, last: int) -> None:
+    def arrived(self, env_ids: IntArray) -> None:
         """These are done."""
-        self.phase[first:last] = ARRIVED
-        self.num_running -= last - first
-        self.num_arrived += last - first
+        self.phase[env_ids] = ARRIVED
+        self.num_running -= len(env_ids)
+        self.num_arrived += len(env_ids)
 
     def all_arrived(self) -> None:
         """A new start: everybody has news, whatever was before."""

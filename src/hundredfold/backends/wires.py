@@ -1,10 +1,10 @@
 """What parent and worker say to each other, and over which wires.
 
-Two pipes carry spans of env ids: "step these" one way, "these are ready" the other. A pipe wakes
-who sleeps on it, gathers what comes while its reader is busy, and orders memory between processes.
-A socket carries everything rare as pickled messages, each announced by a NOTE in the pipe, so
-that messages and spans keep their order. Writing to a pipe in pieces of up to 4096 bytes is
-atomic: who is killed never leaves half a span.
+One pipe brings the worker spans of env ids to step, another brings the parent a bell when enough
+of them are ready. A pipe wakes who sleeps on it and gathers what comes while its reader is busy. A
+socket carries everything rare as pickled messages, each announced by a NOTE in the pipe, so that
+messages and spans keep their order. Writing to a pipe in pieces of up to 4096 bytes is atomic: who
+is killed never leaves half a span.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Span = tuple[int, int]
 SPAN: Final = struct.Struct("=ii")
 LENGTH: Final = struct.Struct("=Q")
 NOTE: Final = SPAN.pack(-1, -1)
+BELL: Final = SPAN.pack(0, 0)
 CHUNK: Final = 1 << 16
 MAX_PIPE: Final = 1 << 20
 
@@ -42,20 +43,23 @@ class Wire:
         self.outbox = outbox
         self.lock = threading.Lock()
 
-    def post(self, first: int, last: int) -> None:
-        """Send one span of env ids, from any thread."""
-        data = SPAN.pack(first, last)
+    def ring(self) -> None:
+        """Wake the other side, from any thread."""
         # A hundred threads may want the interpreter lock, which `os.write` lets go of and has to
         # queue for again: that costs more than the write, which never waits.
-        if _write_holding_lock(self.outbox, data, SPAN.size) != SPAN.size:
-            self.post_bytes(data)
+        if _write_holding_lock(self.outbox, BELL, SPAN.size) != SPAN.size:
+            self.post_bytes(BELL)
 
     def post_bytes(self, data: bytes) -> None:
+        """Send spans of env ids."""
         while data:
             data = data[os.write(self.outbox, data) :]
 
     def collect(self) -> list[Span] | None:
-        """Wait for spans; None when the other side is gone. A negative span announces a message."""
+        """Wait for spans; None when the other side is gone.
+
+        An empty one is a bell, a negative one announces a message.
+        """
         data = os.read(self.inbox, CHUNK)
         if not data:
             return None

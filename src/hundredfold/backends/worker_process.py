@@ -38,7 +38,6 @@ class WorkerProcess:
         self.whole = SPAN.pack(plan.first, plan.last)
         self.ready = False
         self.is_foreign = False
-        self.steps = 0
         self.last_sign = monotonic()
         ours, theirs = socket.socketpair()
         self.wire = ParentWire(ours, self.size, plan.settings.step_timeout)
