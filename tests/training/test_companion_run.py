@@ -68,6 +68,16 @@ def test_a_killed_run_with_companion_masks_and_epsilon_resumes_bit_for_bit(tmp_p
         assert_array_equal(array, right[name], err_msg=name)
 
 
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_companion_speaks_to_envs_wherever_they_run(tmp_path, backend):
+    here = train(tmp_path, "here", epochs=3, backend="in_process")
+    there = train(tmp_path, "there", epochs=3, backend=backend)
+    assert metrics_of(here.path) == metrics_of(there.path)
+    left, right = state_of(here.path), state_of(there.path)
+    for name, array in left.items():
+        assert_array_equal(array, right[name], err_msg=name)
+
+
 def test_epsilon_falls_and_refits_come_at_their_cadence(tmp_path):
     metrics = train(tmp_path, companion_refit_interval=60).metrics
     assert [row["epsilon"] for row in metrics] == pytest.approx([0.2, 0.16, 0.12, 0.08, 0.04, 0.0])
