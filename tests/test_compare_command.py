@@ -66,6 +66,7 @@ def test_arms_are_evaluated_after_the_same_numbers_of_days():
     start = starting_point("dvrp")
     start = start.__class__(
         world="dvrp",
+        length=start.length.__class__(episodes=12_800),
         rollout=start.rollout.__class__(num_envs=64, num_steps=0),
         evaluation=start.evaluation.__class__(eval_interval=20),
         world_settings=start.world_settings,
@@ -76,16 +77,28 @@ def test_arms_are_evaluated_after_the_same_numbers_of_days():
             arm.settings.rollout.num_envs,
             arm.settings.rollout.num_steps,
             arm.settings.evaluation.eval_interval,
+            arm.settings.length.epochs,
         )
         for arm in arms
     }
     assert found == {
-        "64-envs": (64, 30, 20),
-        "256-envs": (256, 30, 5),
-        "64-envs-x4": (64, 120, 5),
+        "64-envs": (64, 30, 20, 200),
+        "256-envs": (256, 30, 5, 50),
+        "64-envs-x4": (64, 120, 5, 50),
     }
     with pytest.raises(SettingsError, match="different"):
         make_arms(start, [64, 64], 30)
+    with pytest.raises(SettingsError, match="multiples"):
+        make_arms(start, [64, 96], 30)
+
+
+def test_a_comparison_of_another_length_is_not_mixed_with_an_older_one(capsys, tmp_path):
+    words = [*WORDS, "--save-dir", str(tmp_path), "--seeds", "1", "--json"]
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main([*words, "--episodes", "32"]) == 2
+    assert "length.epochs" in capsys.readouterr().err
+    assert main([*words, "--epochs", "3"]) == 2
 
 
 def test_the_level_is_five_percent_or_what_all_arms_reach():

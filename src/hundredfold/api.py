@@ -137,7 +137,7 @@ def start_run(
     if not quiet:
         if settings.machine.backend == "auto":
             print(parts.choice.told, file=sys.stderr)
-        for text in warnings_for(settings, parts.settings):
+        for text in warnings_for(settings, parts.settings, parts.backend.spec):
             print(f"warning: {text}", file=sys.stderr)
     try:
         folder = RunFolder.create(parts.settings, save_dir, name)
@@ -168,13 +168,17 @@ def resume_run(
     if wandb:
         require_wandb()
     folder.claim()
-    announce(settings, quiet)
-    parts = build(settings, make_world)
-    write_atomically(folder.settings_file, to_toml(parts.settings))
     try:
-        return _finish(Run.resume(folder, parts, wandb=wandb, quiet=quiet), report)
+        announce(settings, quiet)
+        parts = build(settings, make_world)
+        try:
+            run = Run.resume(folder, parts, wandb=wandb, quiet=quiet)
+            write_atomically(folder.settings_file, to_toml(parts.settings))
+            return _finish(run, report)
+        finally:
+            parts.close()
     finally:
-        parts.close()
+        folder.release()
 
 
 def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -> LoadedPolicy:

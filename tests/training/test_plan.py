@@ -12,7 +12,7 @@ from hundredfold.settings.presets import starting_point
 from hundredfold.settings.run import LengthSettings
 from hundredfold.training import plan as planning
 from hundredfold.training.build import build
-from hundredfold.training.plan import Change, gradient_steps, make_plan, warnings_for
+from hundredfold.training.plan import Change, gradient_steps, make_plan
 from hundredfold.worlds import world_factory
 
 
@@ -36,15 +36,25 @@ def test_too_few_epochs_get_the_warning_and_the_advice_that_mends_it():
     assert plan.warnings[0] == (
         "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100"
     )
-    assert Change("episodes", 1000, 25600, "4 updates are too few to learn from") in plan.changes
+    assert Change("episodes", 1000, 25600, "4 epochs are too few to learn from") in plan.changes
     assert planned(plan.advised).settings.length.epochs == 100
     assert planned(plan.advised).warnings == []
 
 
 def test_a_rest_of_episodes_is_told():
     settings = asked(num_envs=64, episodes=6_401)
-    said = warnings_for(settings, planned(settings).settings)
-    assert said == ["6401 episodes do not divide into epochs of 64; 6464 are trained"]
+    assert planned(settings).warnings == [
+        "6401 episodes do not divide into epochs of 64; 6464 are trained"
+    ]
+
+
+def test_epochs_of_several_days_count_all_of_them():
+    settings = asked(num_envs=64, episodes=1_000)
+    settings = replace(settings, rollout=replace(settings.rollout, num_steps=60))
+    assert planned(settings).warnings == [
+        "1000 episodes at 64 envs are 8 epochs; use --episodes 12800 for 100",
+        "1000 episodes do not divide into epochs of 128; 1024 are trained",
+    ]
 
 
 def test_a_run_of_a_hundred_epochs_warns_of_nothing():

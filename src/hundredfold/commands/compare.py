@@ -18,7 +18,7 @@ from hundredfold.commands.train import parse, spelled, starting_settings, value_
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.oracles.insertion import InsertionOracle, InsertionSettings
-from hundredfold.settings.run import RunSettings
+from hundredfold.settings.run import LengthSettings, RunSettings
 from hundredfold.training.compare import Curve, make_arms, summary, train_all
 from hundredfold.training.run_folder import write_atomically
 from hundredfold.worlds import own_name, world_factory
@@ -66,7 +66,8 @@ def run(arguments: Sequence[str]) -> int:
     num_envs = _numbers(value_of(words, "--num-envs") or "64,256")
     words = without(words, "--num-envs")
     start = starting_settings(world, words)
-    start = replace(start, length=replace(start.length, episodes=DEFAULT_EPISODES))
+    if value_of(words, "--config") is None:
+        start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
     options, settings = parse(words, start, CompareOptions, "compare")
     if options.seeds < 1 or options.days < 2:
         raise SettingsError(

@@ -32,7 +32,7 @@ class PlanOptions:
     apply: Path | None = None
     """Write the settings with every advice taken to this file, for `train --config`."""
     measure: bool = True
-    """Measure a few steps and one pass of an update, to estimate the time."""
+    """Measure two epochs of at most 256 envs, with one pass of the update, to estimate the time."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -90,7 +90,9 @@ def plan_rows(plan: Plan) -> Iterator[Row]:
         yield _row("seconds per epoch: update", round(timing.update, 3), "s", how or measured)
         seconds = timing.epoch * epochs
         duration = str(timedelta(seconds=round(seconds)))
-        yield _row("time", round(seconds, 1), "s", f"{duration}, evaluations not counted")
+        yield _row(
+            "time", round(seconds, 1), "s", f"{duration}, evaluations and refits not counted"
+        )
         enough = timedelta(seconds=round(timing.epoch * ENOUGH_EPOCHS))
         yield _row(
             f"time of {ENOUGH_EPOCHS} epochs", round(enough.total_seconds()), "s", str(enough)

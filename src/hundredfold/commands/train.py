@@ -68,8 +68,9 @@ def run(arguments: Sequence[str]) -> int:
     if "--eval" in words:
         return _evaluate(resume)
     kept = RunFolder.open(Path(resume)).settings() if resume else None
-    if kept and value_of(words, "--preset"):
-        raise SettingsError("a resumed run keeps its settings; leave --preset away.")
+    for flag in ("--preset", "--config"):
+        if kept and value_of(words, flag):
+            raise SettingsError(f"a resumed run keeps its settings; leave {flag} away.")
     world = own_name(words.pop(0)) if named else kept.world if kept else ""
     if kept and world != kept.world:
         raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")

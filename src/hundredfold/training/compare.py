@@ -26,6 +26,7 @@ from hundredfold.training.run_folder import RunFolder
 
 SCORE: Final = "eval/avg_improvement_pct"
 TARGET_PCT: Final = 5.0
+DAYS_BETWEEN_REFITS: Final = 10
 
 Judge = Callable[[Path], Mapping[str, FloatArray]]
 """From a run to its improvement on each evaluation day, by split."""
@@ -58,21 +59,43 @@ class Curve:
 def make_arms(start: RunSettings, num_envs: Sequence[int], episode_steps: int) -> list[Arm]:
     """An arm per number of envs, and the control where there are at least two.
 
-    Nothing else differs, except that all arms are evaluated after the same numbers of episodes.
+    All play the same number of episodes, are evaluated after the same numbers of them and refit
+    their companion after the same numbers of steps; nothing else differs.
     """
-    if len(set(num_envs)) != len(num_envs) or min(num_envs) < 1:
-        raise SettingsError(f"num_envs must be different and at least 1, got {list(num_envs)}.")
     few, many = min(num_envs), max(num_envs)
+    if len(set(num_envs)) != len(num_envs) or few < 1:
+        raise SettingsError(f"num_envs must be different and at least 1, got {list(num_envs)}.")
+    if any(count % few for count in num_envs):
+        raise SettingsError(
+            f"num_envs must be multiples of the fewest ({few}), so that arms can be evaluated "
+            f"after the same numbers of episodes; got {list(num_envs)}."
+        )
+    episodes, interval = start.length.episodes, start.evaluation.eval_interval
+    if start.length != LengthSettings(episodes=max(episodes, 1)) or start.rollout.num_steps:
+        raise SettingsError(
+            "arms are compared over --episodes and collect whole days; leave --epochs, --steps and "
+            "--num-steps away."
+        )
+    if interval < 1:
+        raise SettingsError("a comparison needs an --eval-interval of at least 1.")
+    if start.companion is not None and not start.companion.companion_refit_interval:
+        steps = DAYS_BETWEEN_REFITS * few * episode_steps
+        companion = replace(start.companion, companion_refit_interval=steps)
+        start = replace(start, companion=companion)
     shapes = {f"{count}-envs": (count, 1) for count in num_envs}
     if many % few == 0 and many > few:
         shapes[f"{few}-envs-x{many // few}"] = (few, many // few)
-    days_between = start.evaluation.eval_interval * start.rollout.num_envs
+    # The largest update sets the pace.
+    days_between = -(-interval * few // many) * many
     arms = []
     for name, (count, days) in shapes.items():
-        interval = max(1, round(days_between / (count * days)))
+        per_epoch = count * days
+        length = LengthSettings(epochs=-(-episodes // per_epoch))
+        interval = max(1, days_between // per_epoch)
         rollout = replace(start.rollout, num_envs=count, num_steps=days * episode_steps)
         evaluation = replace(start.evaluation, eval_interval=interval)
-        arms.append(Arm(name, replace(start, rollout=rollout, evaluation=evaluation)))
+        changed = replace(start, length=length, rollout=rollout, evaluation=evaluation)
+        arms.append(Arm(name, changed))
     return arms
 
 
@@ -97,8 +120,8 @@ def _is_finished(path: Path, settings: RunSettings) -> bool:
         return False
     folder = RunFolder.open(path)
     kept = folder.settings()
-    asked = replace(settings, length=LengthSettings(), machine=kept.machine, saving=kept.saving)
-    other = differences(replace(kept, length=LengthSettings()), asked)
+    asked = replace(settings, machine=kept.machine, saving=kept.saving, processes=kept.processes)
+    other = differences(kept, asked)
     if other:
         raise SettingsError(
             f"{path} was trained with other settings ({', '.join(other)}); name another folder "

@@ -1,7 +1,7 @@
 """What a run will be before it starts: its epochs, its memory, its time, and what to change.
 
-Memory is counted on the arrays themselves, made for one env. Time is measured on a few steps and
-one pass of an update; where the device is not at hand it is modelled, and said to be.
+Memory is counted on the arrays themselves, made for one env. Time is measured on two epochs of at
+most 256 envs; where the device is not at hand it is modelled, and said to be.
 """
 
 from __future__ import annotations
@@ -98,26 +98,28 @@ def make_plan(
         memory={name: size * resolved.rollout.num_envs for name, size in per_env.items()},
         largest_num_envs=largest_num_envs(per_env),
         timing=timing,
-        warnings=warnings_for(settings, resolved),
+        warnings=warnings_for(settings, resolved, spec),
         changes=advice(settings, resolved, start, spec),
     )
 
 
-def warnings_for(asked: RunSettings, resolved: RunSettings) -> list[str]:
+def warnings_for(asked: RunSettings, resolved: RunSettings, spec: WorldSpec) -> list[str]:
     """What a person should know before starting; `train` says the same."""
-    epochs, num_envs = resolved.length.epochs, resolved.rollout.num_envs
+    episodes, epochs = asked.length.episodes, resolved.length.epochs
+    if not episodes or spec.episode_steps is None:
+        return []
+    steps = resolved.rollout.samples_per_epoch
     found = []
-    if epochs < FEW_EPOCHS and asked.length.episodes:
-        enough = ENOUGH_EPOCHS * num_envs
+    if epochs < FEW_EPOCHS:
+        enough = -(-ENOUGH_EPOCHS * steps // spec.episode_steps)
         found.append(
-            f"{asked.length.episodes} episodes at {num_envs} envs are {epochs} epochs; "
+            f"{episodes} episodes at {resolved.rollout.num_envs} envs are {epochs} epochs; "
             f"use --episodes {enough} for {ENOUGH_EPOCHS}"
         )
-    rest = asked.length.episodes % num_envs if asked.length.episodes else 0
-    if rest and resolved.world in WORLDS and epochs * num_envs != asked.length.episodes:
+    if epochs * steps != episodes * spec.episode_steps:
         found.append(
-            f"{asked.length.episodes} episodes do not divide into epochs of {num_envs}; "
-            f"{epochs * num_envs} are trained"
+            f"{episodes} episodes do not divide into epochs of {steps // spec.episode_steps}; "
+            f"{epochs * steps // spec.episode_steps} are trained"
         )
     return found
 
@@ -199,7 +201,7 @@ def memory_at_hand() -> int:
 
 
 def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
-    """Seconds of an epoch: half a dozen batches and one pass of the update, scaled up."""
+    """Seconds of an epoch: of the second of two, with one pass of the update, scaled up."""
     rollout, ppo = settings.rollout, settings.ppo
     num_envs = min(rollout.num_envs, MEASURED_ENVS)
     one_pass = (
@@ -212,6 +214,7 @@ def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
         length=LengthSettings(epochs=2),
         rollout=replace(rollout, num_envs=num_envs, policy_update_interval=1),
         ppo=one_pass,
+        processes=replace(settings.processes, batch_envs=0),
     )
     parts = build(trial)
     try:
@@ -256,10 +259,9 @@ def advice(
     Only what the user has left at its starting point is advised on.
     """
     changes: list[Change] = []
-    num_envs = resolved.rollout.num_envs
-    if asked.length.episodes and resolved.length.epochs < FEW_EPOCHS:
-        reason = f"{resolved.length.epochs} updates are too few to learn from"
-        enough = ENOUGH_EPOCHS * num_envs
+    if asked.length.episodes and resolved.length.epochs < FEW_EPOCHS and spec.episode_steps:
+        reason = f"{resolved.length.epochs} epochs are too few to learn from"
+        enough = -(-ENOUGH_EPOCHS * resolved.rollout.samples_per_epoch // spec.episode_steps)
         changes.append(Change("episodes", asked.length.episodes, enough, reason))
     begun = replace(start, length=LengthSettings(epochs=1)).resolved(spec)
     before = begun.rollout.samples_per_epoch

@@ -62,7 +62,8 @@ class Run:
         self.boundary = self._snapshot()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         # What had been counted at the end of the last epoch.
-        self.split_before: dict[str, float] = parts.backend.timings()
+        told = parts.backend.timings()
+        self.split_before: dict[str, float] = {"world": -sum(told.values()), **told}
         self.evaluation_envs: Backend | None = None
         self.metrics = MetricsLog(
             folder, self.settings, first_step=counters.total_steps, wandb=wandb
