@@ -91,7 +91,7 @@ FAULTS = {
     "nan": (foreign.NanObservation, "returned nan in .*observation"),
     "inf": (foreign.InfObservation, "returned -inf in .*observation"),
     "inf_reward": (foreign.InfReward, "returned inf in .*reward"),
-    "no_reward": (foreign.NoReward, "returned nan in .*reward"),
+    "no_reward": (foreign.NoReward, "raised in step.*TypeError"),
     "shape": (foreign.WrongShape, r"of shape \(3,\)"),
     "dtype": (foreign.WrongType, "does not become float32"),
     "mask": (foreign.MaskRaises, "action_masks.*nobody knows what is allowed"),

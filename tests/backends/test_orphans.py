@@ -128,6 +128,7 @@ def test_ctrl_c_reaches_the_parent_and_not_its_workers(tmp_path):
     """A terminal signals the whole foreground group; only the parent is in it."""
     last = """
     try:
+        print("waiting", flush=True)
         sys.stdin.read()
     except KeyboardInterrupt:
         backend.send([0] * 6)
@@ -136,5 +137,6 @@ def test_ctrl_c_reaches_the_parent_and_not_its_workers(tmp_path):
         assert backend.health()["worker_restarts"] == 0
         sys.exit(130)"""
     parent, _ = start(tmp_path, last=last.strip())
+    assert parent.stdout.readline() == "waiting\n"
     os.killpg(parent.pid, signal.SIGINT)
     assert parent.wait(30) == 130

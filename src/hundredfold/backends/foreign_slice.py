@@ -1,8 +1,9 @@
 """Envs of somebody else's making in a worker: each of them steps by itself.
 
 Where they compute they are stepped one after another, and the parent hears of them about every
-half millisecond. Where they wait each gets a thread of its own, so that all of them wait at once.
-Which of the two it is is measured while they play.
+half millisecond. Where they wait there is a thread for each, so that all of them wait at once; an
+env may find itself on another thread at every step. Which of the two it is is measured while they
+play.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hundredfold.core.contracts import ForeignWorld
 # Where the parent takes whoever is ready, it hears of ready envs about this often.
 SPAN_SECONDS: Final = 0.0005
 MAX_THREADS: Final = 512
-# Tells a thread to say that everything before has been done.
+# Tells a thread to wait until everything before has been done.
 SETTLE: Final = -1
 # Envs wait rather than compute if they give up their core in at least half of their steps, and are
 # off it for this share of the time. A busy machine takes cores away, too, but makes nobody give
@@ -52,8 +53,9 @@ class ForeignSlice(Slice):
         self.in_pieces = in_pieces
         self.piece = 1 if in_pieces else len(env_ids)
         self.num_threads = settings.env_threads
-        self.queues: list[SimpleQueue[int]] = []
-        self.settled = threading.Semaphore(0)
+        # One queue for all threads: who has just finished a step goes on without falling asleep.
+        self.queue: SimpleQueue[int] = SimpleQueue()
+        self.meeting: threading.Barrier | None = None  # where threads gather once all is done
         self.watch = WaitingWatch()
 
     def bind(self, arrays: Arrays, wire: Wire) -> None:
@@ -69,7 +71,7 @@ class ForeignSlice(Slice):
         yield
 
     def step(self, first: int, last: int) -> None:
-        while first < last and not self.queues:
+        while first < last and self.meeting is None:
             stop = min(first + self.piece, last)
             self.watch.begin()
             done = self._step_span(first, stop)
@@ -81,14 +83,13 @@ class ForeignSlice(Slice):
                 self._start_threads(MAX_THREADS)
             first = stop
         for env_id in range(first, last):
-            # An env keeps its thread: some libraries insist on it.
-            self.queues[env_id % len(self.queues)].put(env_id)
+            self.queue.put(env_id)
 
     def settle(self) -> None:
-        for queue in self.queues:
-            queue.put(SETTLE)
-        for _ in self.queues:
-            self.settled.acquire()
+        if self.meeting is not None:
+            for _ in range(self.meeting.parties - 1):
+                self.queue.put(SETTLE)
+            self.meeting.wait()
 
     def reset(self, seed: int) -> None:
         super().reset(seed)
@@ -147,18 +148,19 @@ class ForeignSlice(Slice):
             self.piece = min(2 * envs, self.last - self.first)
 
     def _start_threads(self, wanted: int) -> None:
-        for number in range(min(wanted, self.last - self.first)):
-            queue: SimpleQueue[int] = SimpleQueue()
-            self.queues.append(queue)
+        threads = min(wanted, self.last - self.first)
+        self.meeting = threading.Barrier(threads + 1)
+        for number in range(threads):
+            name = f"envs {number}"
             threading.Thread(
-                target=self._work, args=(queue,), name=f"envs {number}", daemon=True
+                target=self._work, args=(self.meeting,), name=name, daemon=True
             ).start()
 
-    def _work(self, queue: SimpleQueue[int]) -> None:
+    def _work(self, meeting: threading.Barrier) -> None:
         while True:
-            env_id = queue.get()
+            env_id = self.queue.get()
             if env_id == SETTLE:
-                self.settled.release()
+                meeting.wait()
             else:
                 self._step_span(env_id, env_id + 1)
 

@@ -8,6 +8,7 @@ worker started, even if an env hangs in compiled code at that moment.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import select
 import signal
@@ -22,6 +23,8 @@ def settle_in() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    # What a forked process inherits is not its own garbage: looking through it would copy it.
+    gc.freeze()
 
 
 def tie_to_parent(lifeline: int) -> None:

@@ -23,7 +23,7 @@ class WorkerSettings:
     batch_envs: int = 0
     """Ready envs to wait for before the policy acts; 0: everybody, or an eighth in first_ready."""
     env_threads: int = 0
-    """Threads per worker; 0: one per env where envs are seen to wait rather than compute."""
+    """Threads per worker; 0: one per env where envs wait rather than compute; 1: never any."""
     start_method: StartMethod = "auto"
     """How workers start: fork, spawn or forkserver; auto takes fork where that is safe."""
     step_timeout: float = 120.0
