@@ -9,6 +9,7 @@ from hundredfold.core.batch import (
     WorldSpec,
     copies,
     fill,
+    joined,
     with_prefix,
     without_prefix,
 )
@@ -160,3 +161,41 @@ def test_prefixes_keep_families_apart():
     assert sorted(both) == ["out", "out/reward", "outside/reward"]
     assert without_prefix("out", both) == {"reward": np.ones(1)}
     assert without_prefix("outside", both) == {"reward": np.zeros(1)}
+
+
+# --- some rows of a batch, and two batches as one
+
+
+def test_taken_rows_are_copies_in_the_order_asked_for():
+    batch = filled([4, 5, 6])
+    taken = batch.take(np.array([2, 0]))
+    assert taken.env_ids.tolist() == [6, 4]
+    for name, array in batch.arrays().items():
+        assert_array_equal(taken.arrays()[name], array[[2, 0]])
+        assert not np.shares_memory(taken.arrays()[name], array)
+
+
+def test_infos_of_taken_rows_are_looked_up_when_they_are_read():
+    batch = filled([4, 5, 6])
+    read = []
+
+    class Noted(list):
+        def __getitem__(self, row):
+            read.append(row)
+            return super().__getitem__(row)
+
+    batch.foreign_infos = Noted([{"a": 0}, {"a": 1}, {"a": 2}])
+    infos = batch.take(np.array([2, 0])).foreign_infos
+    assert len(infos) == 2
+    assert read == []
+    assert infos[0] == {"a": 2}
+    assert list(infos[1:]) == [{"a": 0}]
+    assert read == [2, 0]
+
+
+def test_joined_batches_are_one_after_the_other():
+    one, other = filled([4, 5], seed=1), filled([0], seed=2)
+    both = joined(one, other)
+    assert both.env_ids.tolist() == [4, 5, 0]
+    for name, array in both.arrays().items():
+        assert_array_equal(array, np.concatenate([one.arrays()[name], other.arrays()[name]]))

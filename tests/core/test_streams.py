@@ -281,3 +281,9 @@ def test_neighbouring_normals_share_no_uniforms():
     for power in (1, 2):
         powers = numbers**power
         assert abs(correlation_sigmas(powers[:, 1:], powers[:, :-1])) < SIGMAS
+
+
+def test_one_child_key_is_the_same_without_numpy():
+    keys = streams.words(np.arange(50), np.arange(50)).tolist()
+    for index, key in enumerate(keys):
+        assert streams.spawn_one(key, index * 7) == int(streams.spawn(np.uint64(key), index * 7))

@@ -118,8 +118,9 @@ class Crew:
     def gather(self) -> None:
         """Take in all who are ready."""
         env_ids = self.doorbell.take()
-        self.played[env_ids] += 1
-        self.traffic.arrived(env_ids)
+        if len(env_ids):
+            self.played[env_ids] += 1
+            self.traffic.arrived(env_ids)
 
     def start_over(self) -> None:
         """Everybody has been reset or restored; what was under way before no longer counts."""

@@ -1,0 +1,43 @@
+"""The bell: rung when the parent sleeps and has enough to wake up for, never otherwise."""
+
+import numpy as np
+import pytest
+
+from hundredfold.backends.doorbell import Doorbell
+
+
+@pytest.fixture
+def bell():
+    return Doorbell({"done": np.zeros(6, bool), "wanted": np.zeros(1, np.int64)})
+
+
+def test_a_parent_that_is_awake_is_not_rung_for(bell):
+    assert not bell.finish(0, 6)
+    assert bell.take().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_whoever_completes_the_number_rings(bell):
+    assert bell.may_sleep(3)
+    assert not bell.finish(4, 5)
+    assert not bell.finish(0, 1)
+    assert bell.finish(2, 4)
+
+
+def test_nobody_sleeps_who_has_enough_already(bell):
+    bell.finish(1, 3)
+    assert not bell.may_sleep(2)
+    assert bell.may_sleep(3)
+
+
+def test_flags_are_taken_once(bell):
+    bell.finish(1, 3)
+    assert bell.take().tolist() == [1, 2]
+    assert bell.take().tolist() == []
+    bell.finish(2, 3)
+    assert bell.take().tolist() == [2]
+
+
+def test_after_waking_up_nobody_needs_to_ring(bell):
+    assert bell.may_sleep(1)
+    bell.awake()
+    assert not bell.finish(0, 6)
