@@ -6,8 +6,33 @@ import subprocess
 import sys
 from pathlib import Path
 
+from numpy.testing import assert_array_equal
+
 from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.run_folder import RunFolder
+
+# A training that dies by SIGKILL at a chosen moment.
+KILLED_RUN = """
+import os, signal, hundredfold
+from hundredfold.training import run as books
+
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+
+save = books.save_checkpoint
+def save_then_die(folder, checkpoint):
+    path = save(folder, checkpoint)
+    if {moment!r} == "after saving" and checkpoint.epoch == 3: die()
+    return path
+books.save_checkpoint = save_then_die
+
+record = books.Run.record
+def record_then_die(self, *args):
+    record(self, *args)
+    if {moment!r} == "two epochs later" and self.counters.epoch == 5: die()
+books.Run.record = record_then_die
+
+hundredfold.train({world!r}, save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
+"""
 
 # Metrics that depend on the machine's speed and on nothing else.
 CLOCK = ("time/", "samples_per_second", "wall_seconds")
@@ -43,3 +68,12 @@ def run_python(code, *, expect, timeout=120, **options):
     )
     assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def assert_same_run(one, other):
+    """Equal metrics and equal last checkpoints, bit for bit."""
+    assert metrics_of(one) == metrics_of(other)
+    left, right = state_of(one), state_of(other)
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        assert_array_equal(array, right[name], err_msg=name)

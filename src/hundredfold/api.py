@@ -14,8 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import (
     WorldSpec,
@@ -25,13 +23,11 @@ from hundredfold.core.batch import (
 from hundredfold.core.contracts import Knowledge, WorldFactory
 from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.learners.loaded_policy import LoadedPolicy
-from hundredfold.learners.networks import ActorCritic
-from hundredfold.learners.policy import NetworkPolicy
-from hundredfold.learners.weights import load_network
+from hundredfold.settings.devices import pick_device
 from hundredfold.settings.load import differences, to_toml, with_overrides
 from hundredfold.settings.presets import starting_point
-from hundredfold.settings.run import CHANGEABLE, RunSettings
-from hundredfold.training.build import build, pick_device
+from hundredfold.settings.run import CHANGEABLE, Algorithm, RunSettings
+from hundredfold.training.build import build
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
 from hundredfold.training.companions import saved_companion
 from hundredfold.training.console import announce, describe_plan
@@ -42,6 +38,7 @@ from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.plan import warnings_for
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.training.saved_policy import saved_policy
 from hundredfold.worlds import (
     FROM_CALLABLE,
     WORLDS,
@@ -75,6 +72,7 @@ class TrainedRun:
 def train(
     world: str | Callable[[], Any] | None = None,
     *,
+    algo: Algorithm | None = None,
     preset: str | None = None,
     resume: str | Path | None = None,
     save_dir: str | Path = "runs",
@@ -87,17 +85,17 @@ def train(
     """Train on a world, a Gymnasium id or a function that makes a Gymnasium env.
 
     Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
-    `learning_rate=1e-3`; `preset` names what they start from. With `resume`, a run folder is
-    continued instead.
+    `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from. With `resume`,
+    a run folder is continued instead.
     """
     make_world = callable_factory(world) if callable(world) else None
     if resume is not None:
         kept = RunFolder.open(Path(resume)).settings()
         if isinstance(world, str) and own_name(world) != kept.world:
             raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
-        if name is not None or preset is not None:
+        if name is not None or preset is not None or algo is not None:
             raise SettingsError(
-                "a resumed run keeps its folder and settings; leave name and preset away."
+                "a resumed run keeps its folder and settings; leave name, preset and algo away."
             )
         wanted = with_overrides(kept, settings)
         return resume_run(Path(resume), wanted, make_world, wandb=wandb, quiet=quiet, report=report)
@@ -106,7 +104,8 @@ def train(
     if callable(world) and "env_kwargs" in settings:
         raise SettingsError("env_kwargs go with a Gymnasium id; a function makes its own env.")
     named = world if isinstance(world, str) else f"{FROM_CALLABLE}{_name_of(world)}"
-    start = with_length(starting_point(named, preset), settings)
+    device = str(settings.get("device", "auto"))
+    start = with_length(starting_point(named, preset, algo or "ppo", device), settings)
     chosen = with_overrides(start, settings)
     return start_run(
         chosen,
@@ -186,11 +185,8 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
     folder = RunFolder.open(Path(run))
     settings = folder.settings()
     saved = load_checkpoint(folder, str(checkpoint), parts={"learner"})
-    place = pick_device(device)
-    with torch.random.fork_rng(devices=[]):  # first weights are drawn, then overwritten
-        network = ActorCritic(saved.spec, settings.network).to(place)
-    load_network(network, without_prefix("network", saved.parts["learner"]))
-    policy = NetworkPolicy(network, saved.spec.choices, place)
+    network = without_prefix("network", saved.parts["learner"])
+    policy = saved_policy(settings, saved.spec, network, pick_device(device))
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 

@@ -21,7 +21,7 @@ from hundredfold.worlds.corridor import LEFT, RIGHT, Corridor
 
 CPU = torch.device("cpu")
 QUICK = DQNSettings(
-    q_learning_rate=3e-3,
+    learning_rate=3e-3,
     learning_starts=200,
     replay_size=5_000,
     train_frequency=64,
@@ -33,9 +33,9 @@ STYLES = {
     "single": {"double_q": False},
     "dueling": {"dueling": True},
     "one step, mse, soft target": {
-        "return_steps": 1, "q_loss": "mse", "target_interval": 1, "target_rate": 0.02,
+        "return_steps": 1, "loss": "mse", "target_interval": 1, "target_rate": 0.02,
     },
-    "spread": {"epsilon_spread": 3.0, "epsilon_end": 0.3},
+    "spread": {"exploration_spread": 3.0, "exploration_end": 0.3},
 }  # fmt: skip
 
 
@@ -98,8 +98,8 @@ def test_it_solves_the_corridor(style):
 
 def test_no_forbidden_action_in_a_million_masked_steps():
     settings = settings_of(
-        epsilon_end=0.5,
-        epsilon_fraction=0.01,
+        exploration_end=0.5,
+        exploration_fraction=0.01,
         replay_size=100_000,
         train_frequency=20_000,
         gradient_steps=8,
@@ -161,7 +161,7 @@ def test_targets_look_at_allowed_actions_alone(double_q):
 @pytest.mark.parametrize("double_q", [True, False])
 def test_a_gradient_step_is_what_autograd_makes_of_the_same_loss(double_q, q_loss):
     settings = settings_of(
-        double_q=double_q, q_loss=q_loss, learning_starts=300, q_max_gradient_norm=1e9
+        double_q=double_q, loss=q_loss, learning_starts=300, max_gradient_norm=1e9
     )
     learner, collector = learner_on(CartPole, settings)
     play(learner, collector)
@@ -183,7 +183,7 @@ def test_a_gradient_step_is_what_autograd_makes_of_the_same_loss(double_q, q_los
 
 
 def test_long_gradients_are_shortened():
-    learner, collector = learner_on(CartPole, settings_of(q_max_gradient_norm=1e-3))
+    learner, collector = learner_on(CartPole, settings_of(max_gradient_norm=1e-3))
     play(learner, collector)
     assert_allclose(float(learner.gradients.gradient.norm()), 1e-3, rtol=1e-4)
 
@@ -233,7 +233,7 @@ def test_the_target_network_moves_at_its_interval_and_as_far_as_it_should():
 
 
 def test_epsilon_falls_over_its_share_of_the_run_and_envs_may_differ():
-    settings = settings_of(epsilon_start=0.9, epsilon_end=0.1, epsilon_fraction=0.5)
+    settings = settings_of(exploration_start=0.9, exploration_end=0.1, exploration_fraction=0.5)
     learner, collector = learner_on(CartPole, settings, epochs=4)
     seen = [learner.epsilon]
     for _ in range(4):
@@ -241,7 +241,7 @@ def test_epsilon_falls_over_its_share_of_the_run_and_envs_may_differ():
         seen.append(learner.epsilon)
     assert_allclose(seen, [0.9, 0.5, 0.1, 0.1, 0.1])
     learner, _ = learner_on(
-        CartPole, settings_of(epsilon_start=0.4, epsilon_spread=7.0), num_envs=3
+        CartPole, settings_of(exploration_start=0.4, exploration_spread=7.0), num_envs=3
     )
     assert_allclose(learner.policy.epsilons, [0.4, 0.4**4.5, 0.4**8])
 
@@ -353,13 +353,13 @@ def test_the_replay_is_as_large_as_settings_and_memory_allow():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"q_learning_rate": 0.0}, "q_learning_rate must be above 0"),
-        ({"q_gamma": 1.5}, r"q_gamma must lie in 0\.\.1"),
-        ({"epsilon_end": -0.1}, r"epsilon_end must lie in 0\.\.1"),
+        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ({"gamma": 1.5}, r"gamma must lie in 0\.\.1"),
+        ({"exploration_end": -0.1}, r"exploration_end must lie in 0\.\.1"),
         ({"target_rate": 0.0}, "target_rate must be above 0"),
         ({"target_rate": 2.0}, r"target_rate must lie in 0\.\.1"),
         ({"train_frequency": 0}, "train_frequency must be at least 1"),
-        ({"epsilon_spread": float("nan")}, "epsilon_spread must not be negative"),
+        ({"exploration_spread": float("nan")}, "exploration_spread must not be negative"),
     ],
 )
 def test_wrong_settings_say_what_to_do(wrong, message):

@@ -106,5 +106,5 @@ def test_a_preset_survives_its_settings_file(preset):
 def test_an_unknown_preset_gets_a_hint():
     with pytest.raises(SettingsError, match="did you mean seeds-64"):
         starting_point("dvrp", "seeds-46")
-    with pytest.raises(SettingsError, match="it has none"):
+    with pytest.raises(SettingsError, match="no preset 'seeds-64' for corridor"):
         starting_point("corridor", "seeds-64")

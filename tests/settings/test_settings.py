@@ -1,15 +1,23 @@
 """Settings: composed in one place, TOML in and out, and a typo gets an answer."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from hundredfold.core.errors import SettingsError
 from hundredfold.experience.rollout import RolloutSettings
-from hundredfold.settings.load import differences, read_toml, to_toml, updated, with_overrides
+from hundredfold.settings.load import (
+    differences,
+    read_toml,
+    to_toml,
+    updated,
+    used_fields,
+    with_overrides,
+)
 from hundredfold.settings.presets import starting_point
-from hundredfold.settings.run import LengthSettings
+from hundredfold.settings.run import ALGORITHMS, LengthSettings
 from hundredfold.worlds import WORLDS
 from hundredfold.worlds.corridor import Corridor
 
@@ -136,16 +144,17 @@ class TestLength:
 
 
 def test_settings_names_are_unique_over_all_tables():
-    """Flags and overrides go by bare names, so no two tables may share one."""
+    """Flags and overrides go by bare names, so no two tables of a run may share one."""
     from dataclasses import fields, is_dataclass
 
-    for world in [*WORLDS, "CartPole-v1"]:
-        settings = starting_point(world)
+    for world, algo in product([*WORLDS, "CartPole-v1"], ALGORITHMS):
+        settings = starting_point(world, algo=algo)
+        tables = used_fields(settings)
         names = [
             item.name
-            for table in fields(settings)
+            for table in tables
             if is_dataclass(getattr(settings, table.name))
             for item in fields(getattr(settings, table.name))
         ]
-        top = [t.name for t in fields(settings) if not is_dataclass(getattr(settings, t.name))]
+        top = [t.name for t in tables if not is_dataclass(getattr(settings, t.name))]
         assert len({*names, *top}) == len(names) + len(top)

@@ -10,39 +10,9 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from hundredfold.core.errors import CheckpointError, SettingsError
-from running import metrics_of, run_python, state_of
+from running import KILLED_RUN, assert_same_run, run_python, state_of
 
 SMALL = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4}
-
-KILLED_RUN = """
-import os, signal, hundredfold
-from hundredfold.training import run as books
-
-def die(): os.kill(os.getpid(), signal.SIGKILL)
-
-save = books.save_checkpoint
-def save_then_die(folder, checkpoint):
-    path = save(folder, checkpoint)
-    if {moment!r} == "after saving" and checkpoint.epoch == 3: die()
-    return path
-books.save_checkpoint = save_then_die
-
-record = books.Run.record
-def record_then_die(self, *args):
-    record(self, *args)
-    if {moment!r} == "two epochs later" and self.counters.epoch == 5: die()
-books.Run.record = record_then_die
-
-hundredfold.train({world!r}, save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
-"""
-
-
-def assert_same_run(one, other):
-    assert metrics_of(one) == metrics_of(other)
-    left, right = state_of(one), state_of(other)
-    assert left.keys() == right.keys()
-    for name, array in left.items():
-        assert_array_equal(array, right[name], err_msg=name)
 
 
 @pytest.mark.parametrize("moment", ["after saving", "two epochs later"])

@@ -48,6 +48,7 @@ def _preset_rows(preset: str, repeats: int, tick: Callable[[str], None]) -> list
     parts = build(settings)
     try:
         assert parts.companion is not None, "presets of dvrp have a companion"
+        assert isinstance(parts.learner, PPO), "presets of dvrp learn with PPO"
         parts.backend.broadcast(parts.companion.knowledge(exploring=True))
         parts.collector.start(settings.seed)
         _epoch(parts)  # compiles and allocates

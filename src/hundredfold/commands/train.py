@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -12,10 +12,10 @@ import tyro
 
 from hundredfold.api import resume_run, start_run, with_length
 from hundredfold.commands.output import note
-from hundredfold.core.errors import SettingsError
-from hundredfold.settings.load import read_toml, updated
+from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.settings.load import read_toml, updated, used_fields
 from hundredfold.settings.presets import starting_point
-from hundredfold.settings.run import RunSettings
+from hundredfold.settings.run import ALGORITHMS, Algorithm, RunSettings
 from hundredfold.training.console import describe_run
 from hundredfold.training.plan import fitting_num_envs
 from hundredfold.training.run_folder import RunFolder
@@ -39,8 +39,8 @@ class Options:
     """Where the run goes and what is shown."""
 
     preset: str | None = None
-    """Start from the settings of this name instead of the world's own; dvrp has ours, seeds-64 and
-    seeds-256."""
+    """What settings start from: auto (made for the world, fitted to device and env), seed-004 (a
+    table by device); dvrp also has ours, seeds-64 and seeds-256."""
     config: Path | None = None
     """A settings file (TOML), such as a run's settings.toml; flags win over it."""
     resume: Path | None = None
@@ -107,14 +107,18 @@ def spelled(arguments: Sequence[str]) -> list[str]:
 
 def starting_settings(world: str, words: Sequence[str]) -> RunSettings:
     """What flags change: the preset or the world's own settings, and a settings file over them."""
-    settings = starting_point(world, value_of(words, "--preset"))
     config = value_of(words, "--config")
+    table = read_toml(Path(config)) if config else {}
+    algo = algorithm_of(value_of(words, "--algo") or table.get("algo", "ppo"))
+    device = value_of(words, "--device") or "auto"
+    settings = starting_point(world, value_of(words, "--preset"), algo, device)
     if config is None:
         return settings
-    table = read_toml(Path(config))
     named_world = table.get("world", world)
     if named_world != world:
         raise SettingsError(f"{config} is for {named_world}, not for {world}.")
+    if table.get("algo", algo) != algo:
+        raise SettingsError(f"{config} is for {table['algo']}, not for {algo}.")
     return updated(with_length(settings, table.get("length", {})), table, config)
 
 
@@ -122,17 +126,22 @@ def parse(
     words: Sequence[str], defaults: RunSettings, options: type[Chosen], command: str = "train"
 ) -> tuple[Chosen, RunSettings]:
     """Flags over defaults; the flags of the world's own settings are among them."""
+    _refuse_flags_of_others(words, defaults)
     given = {flag: True for flag in ("epochs", "episodes", "steps") if _is_given(words, flag)}
     defaults = with_length(defaults, given)
     fitted = value_of(words, "--num-envs") == "auto"
     if fitted:
         words = without(words, "--num-envs")
-    parts = {item.name: getattr(defaults, item.name) for item in fields(defaults)}
+    parts = {item.name: getattr(defaults, item.name) for item in used_fields(defaults)}
     del parts["world"]
     # A world without a companion has no flags for one.
     parts = {name: part for name, part in parts.items() if part is not None}
     kinds: dict[str, Any] = {name: type(part) for name, part in parts.items()}
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Everything random follows from this.")]
+    # Read before all other flags, because it says which flags there are.
+    kinds["algo"] = Annotated[
+        Algorithm, tyro.conf.arg(help="Who learns; each has flags of its own (see --algo dqn -h).")
+    ]
     shape = make_dataclass("Flags", [("options", options), *kinds.items()], frozen=True)
     parsed: Any = tyro.cli(
         shape,
@@ -150,6 +159,14 @@ def parse(
     return parsed.options, settings
 
 
+def algorithm_of(name: str) -> Algorithm:
+    """The algorithm of this name."""
+    for known in ALGORITHMS:
+        if name == known:
+            return known
+    raise SettingsError(f"there is no algorithm {name!r}; {near_names(name, ALGORITHMS)}")
+
+
 def value_of(words: Sequence[str], flag: str) -> str | None:
     """The word behind a flag that must be known before the others can be read."""
     for place, word in enumerate(words):
@@ -160,6 +177,26 @@ def value_of(words: Sequence[str], flag: str) -> str | None:
                 raise SettingsError(f"{flag} needs a word behind it.")
             return words[place + 1]
     return None
+
+
+def _refuse_flags_of_others(words: Sequence[str], settings: RunSettings) -> None:
+    """A flag of an algorithm that plays no part gets an answer of its own."""
+    known = {item.name for name in _tables(settings) for item in fields(getattr(settings, name))}
+    for table in settings.unused:
+        for item in fields(getattr(settings, table)):
+            flag = item.name.replace("_", "-")
+            if item.name not in known and any(
+                _is_given(words, way) for way in (flag, f"no-{flag}")
+            ):
+                raise SettingsError(
+                    f"--{flag} is a flag of {table}, and this run learns with {settings.algo}; "
+                    f"leave it away, or use --algo {table}."
+                )
+
+
+def _tables(settings: RunSettings) -> list[str]:
+    named = [item.name for item in used_fields(settings)]
+    return [name for name in named if is_dataclass(getattr(settings, name))]
 
 
 def _is_given(words: Sequence[str], flag: str) -> bool:

@@ -11,8 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
@@ -28,8 +27,9 @@ from hundredfold.core.batch import (
     without_prefix,
 )
 from hundredfold.core.errors import SettingsError, TrainingError
-from hundredfold.experience.replay import Replay, row_bytes
+from hundredfold.experience.replay import Replay
 from hundredfold.experience.rollout import Choice, RolloutSettings
+from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.flat_adam import FlatAdam
 from hundredfold.learners.minibatches import Minibatch, drawn_from
 from hundredfold.learners.networks import NetworkSettings
@@ -43,89 +43,6 @@ COUNTERS: Final = ("samples", "new_samples", "gradient_steps")
 
 # Minibatches that are drawn at once: bounds memory.
 MAX_DRAWN: Final = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DQNSettings:
-    """How DQN learns from its replay."""
-
-    q_learning_rate: float = 2.3e-3
-    """Step size of Adam."""
-    q_gamma: float = 0.99
-    """Discount per step."""
-    batch_size: int = 64
-    """Samples per gradient step."""
-    train_frequency: int = 256
-    """Samples between two bouts of learning; all envs together."""
-    gradient_steps: int = 128
-    """Gradient steps per bout; divided by train_frequency: gradient steps per sample."""
-    learning_starts: int = 1_000
-    """Samples that are gathered before the first bout."""
-    replay_size: int = 100_000
-    """Samples to keep."""
-    replay_memory_gb: float = 0.0
-    """Keep fewer samples if they would take more than this many GB of memory; 0: no limit."""
-    save_replay: bool = True
-    """Write the replay into checkpoints; without it a resumed run gathers a new one first."""
-    return_steps: int = 3
-    """Rewards that are summed up before the network's own estimate takes over."""
-    double_q: bool = True
-    """Let one network choose the next action and the other value it (van Hasselt et al. 2016)."""
-    dueling: bool = False
-    """Value the situation and the actions' differences apart (Wang et al. 2016)."""
-    target_interval: int = 128
-    """Gradient steps between two moves of the target network."""
-    target_rate: float = 1.0
-    """How far the target network moves towards the learning one (1: all the way)."""
-    q_loss: Literal["huber", "mse"] = "huber"
-    """Huber grows linearly for errors beyond 1, mse with their square."""
-    q_max_gradient_norm: float = 10.0
-    """Gradients longer than this are shortened to it."""
-    epsilon_start: float = 1.0
-    """Share of random actions at the start."""
-    epsilon_end: float = 0.04
-    """Share of random actions once it has fallen."""
-    epsilon_fraction: float = 0.16
-    """Share of the run over which it falls."""
-    epsilon_spread: float = 0.0
-    """Let env i of n explore with epsilon ** (1 + spread * i/(n-1)); 7 with epsilon_end 0.4 is
-    the spread of Ape-X; 0: all alike."""
-
-    def __post_init__(self) -> None:
-        for name in ("q_learning_rate", "q_max_gradient_norm", "target_rate"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}.")
-        for name in ("replay_memory_gb", "epsilon_spread", "learning_starts"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} must not be negative, got {getattr(self, name)}.")
-        for name in (
-            "q_gamma", "target_rate", "epsilon_start", "epsilon_end", "epsilon_fraction",
-        ):  # fmt: skip
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
-        for name in (
-            "batch_size", "train_frequency", "gradient_steps", "replay_size", "return_steps",
-            "target_interval",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
-
-    def rows_per_env(self, spec: WorldSpec, num_envs: int) -> int:
-        """Rows of each env's ring; refuses a replay that holds too little to learn from."""
-        size = self.replay_size
-        if self.replay_memory_gb:
-            size = min(size, int(self.replay_memory_gb * 1e9) // row_bytes(spec))
-        # One row more than it may look back on: what was seen last.
-        rows = -(-size // num_envs) + 1
-        least = max(self.learning_starts, num_envs * (self.return_steps + 1), self.batch_size)
-        if size < least:
-            limit = f" (of {self.replay_memory_gb:g} GB)" if size < self.replay_size else ""
-            raise SettingsError(
-                f"a replay of {size} samples{limit} is too small for {num_envs} envs, "
-                f"return_steps {self.return_steps}, learning_starts {self.learning_starts} and "
-                f"batch_size {self.batch_size}; it needs room for at least {least}."
-            )
-        return rows
 
 
 class LearningExperience:
@@ -189,12 +106,12 @@ class DQN:
             num_envs=rollout.num_envs,
             rows_per_env=settings.rows_per_env(spec, rollout.num_envs),
             return_steps=settings.return_steps,
-            gamma=settings.q_gamma,
+            gamma=settings.gamma,
             seed=seed,
         )
         self.experience = LearningExperience(self.replay, self._after_batch)
         self.optimiser = FlatAdam(
-            self.gradients.weights, self.gradients.gradient, settings.q_learning_rate
+            self.gradients.weights, self.gradients.gradient, settings.learning_rate
         )
         self.report = Report()
         self._follow_epsilon()
@@ -263,13 +180,15 @@ class DQN:
     def epsilon(self) -> float:
         """How often the most curious env explores by now."""
         settings = self.settings
-        fall = settings.epsilon_fraction * self.run_samples
+        fall = settings.exploration_fraction * self.run_samples
         fallen = min(self.samples / fall, 1.0) if fall else 1.0
-        return settings.epsilon_start + fallen * (settings.epsilon_end - settings.epsilon_start)
+        return settings.exploration_start + fallen * (
+            settings.exploration_end - settings.exploration_start
+        )
 
     def _follow_epsilon(self) -> None:
         self.policy.epsilons = spread_epsilons(
-            self.epsilon, self.settings.epsilon_spread, self.num_envs
+            self.epsilon, self.settings.exploration_spread, self.num_envs
         )
 
     # -- learning -------------------------------------------------------------------------------
@@ -294,7 +213,7 @@ class DQN:
                 step += 1
             if self.gradient_steps % interval == 0:
                 self._move_target(self.settings.target_rate)
-        loss = F.huber_loss if self.settings.q_loss == "huber" else F.mse_loss
+        loss = F.huber_loss if self.settings.loss == "huber" else F.mse_loss
         self.report.add(q_loss=loss(errors, torch.zeros_like(errors)), q_value=values.mean())
 
     def _descend(self, batch: Minibatch, future: Tensor, error: Tensor, value: Tensor) -> None:
@@ -309,7 +228,7 @@ class DQN:
         torch.gather(values[:size], 1, batch.actions, out=value)
         torch.sub(value, targets, out=error)
         # How the mean of the Huber loss, or of the squares, changes with each sample's value.
-        slope = error.clamp(-1.0, 1.0) if settings.q_loss == "huber" else error * 2.0
+        slope = error.clamp(-1.0, 1.0) if settings.loss == "huber" else error * 2.0
         slopes = torch.zeros_like(future).scatter_(1, batch.actions, slope.div_(size))
         self.gradients.backward(slopes)
         self._step()
@@ -317,7 +236,7 @@ class DQN:
     def _step(self) -> None:
         """Move the weights along the gradient, unless it is not finite."""
         self.gradient_steps += 1
-        gradient, longest = self.gradients.gradient, self.settings.q_max_gradient_norm
+        gradient, longest = self.gradients.gradient, self.settings.max_gradient_norm
         norm = float(torch.linalg.vector_norm(gradient))
         if math.isfinite(norm):
             if norm > longest:

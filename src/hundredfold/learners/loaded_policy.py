@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hundredfold.core import streams
-from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, Arrays, BoolArray, StepBatch, WorldSpec
 from hundredfold.core.errors import ShapeError
-from hundredfold.learners.policy import NetworkPolicy
+from hundredfold.learners.contract import JudgedPolicy
 
 
 class LoadedPolicy:
     """A trained policy, ready to act on single observations or whole batches."""
 
-    def __init__(self, policy: NetworkPolicy, spec: WorldSpec, epoch: int, seed: int) -> None:
+    def __init__(self, policy: JudgedPolicy, spec: WorldSpec, epoch: int, seed: int) -> None:
         self.policy, self.spec, self.epoch = policy, spec, epoch
         self.key = streams.spawn(streams.seed_key(seed), 0x6163740A)
         self.draws = 0
@@ -40,7 +40,7 @@ class LoadedPolicy:
             return actions
         return int(actions[0]) if actions.ndim == 1 else actions[0]
 
-    def actor(self, batch: StepBatch) -> IntArray:
+    def actor(self, batch: StepBatch) -> Array:
         """The best action of every row of a batch."""
         return self.policy.best(batch.observation, batch.mask)
 

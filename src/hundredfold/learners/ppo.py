@@ -133,6 +133,7 @@ class PPO:
         self.spec, self.settings, self.device = spec, settings, device
         self.num_updates = num_updates
         self.updates = 0
+        self.learning_seconds = 0.0  # nothing is learned while steps come in
         self.skipped_gradients = 0  # in this update
         self.skipped_in_a_row: dict[str, int] = {}
         self.shuffle_key = streams.spawn(streams.seed_key(seed), SHUFFLE_BRANCH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import types
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -22,9 +22,12 @@ def to_toml(settings: Any) -> str:
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """Plain nested dictionaries; `None` is left out, because TOML has no word for it."""
+    """Plain nested dictionaries; `None` is left out, because TOML has no word for it.
+
+    So are tables that the settings themselves call unused.
+    """
     table: dict[str, Any] = {}
-    for item in fields(settings):
+    for item in used_fields(settings):
         value = getattr(settings, item.name)
         if is_dataclass(value):
             table[item.name] = to_table(value)
@@ -35,6 +38,12 @@ def to_table(settings: Any) -> dict[str, Any]:
         elif item.default is not None and item.default is not MISSING:
             raise SettingsError(f"{item.name} cannot be None in a settings file.")
     return table
+
+
+def used_fields(settings: Any) -> list[Field[Any]]:
+    """The fields that play a part."""
+    unused = getattr(settings, "unused", ())
+    return [item for item in fields(settings) if item.name not in unused]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -80,7 +89,7 @@ def with_overrides(settings: Settings, flat: dict[str, Any]) -> Settings:
     table: dict[str, Any] = {}
     for name, value in flat.items():
         if name not in homes:
-            raise SettingsError(f"there is no setting called {name!r}; {near_names(name, homes)}")
+            raise SettingsError(_no_such_setting(settings, name, homes))
         place = table
         for part in homes[name]:
             place = place.setdefault(part, {})
@@ -103,13 +112,20 @@ def differences(one: Any, other: Any, path: str = "") -> list[str]:
 def _homes(settings: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
     """Which table each setting lives in; names are unique over all tables."""
     homes: dict[str, tuple[str, ...]] = {}
-    for item in fields(settings):
+    for item in used_fields(settings):
         value = getattr(settings, item.name)
         if is_dataclass(value):
             homes |= _homes(value, (*path, item.name))
         else:
             homes[item.name] = path
     return homes
+
+
+def _no_such_setting(settings: Any, name: str, homes: dict[str, tuple[str, ...]]) -> str:
+    for table in getattr(settings, "unused", ()):
+        if any(item.name == name for item in fields(getattr(settings, table))):
+            return f"{name} is a setting of {table}, which plays no part in this run."
+    return f"there is no setting called {name!r}; {near_names(name, homes)}"
 
 
 def _converted(value: Any, hint: Any, where: str, source: str) -> Any:

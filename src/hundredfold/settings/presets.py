@@ -1,21 +1,26 @@
 """Where a run starts from: settings that suit a world before anyone changes them.
 
 A starting point is what `hundredfold train WORLD` does by itself; a preset is another one that can
-be asked for by name.
+be asked for by name. Those of DQN lay its own settings over the world's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
+from hundredfold.settings.devices import Device, device_at_hand
 from hundredfold.settings.run import (
+    Algorithm,
     EvaluationSettings,
     LengthSettings,
+    MachineSettings,
     RunSettings,
     SavingSettings,
 )
@@ -33,17 +38,24 @@ class Preset:
     make: Maker
 
 
-def starting_point(world: str, preset: str | None = None) -> RunSettings:
+def starting_point(
+    world: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto"
+) -> RunSettings:
     """The settings of a world, by name or Gymnasium id, before anyone changes them."""
     name = own_name(world)
-    if preset is None:
-        return STARTING_POINTS.get(name, _for_gymnasium)(name)
+    if preset == SEED_004:
+        return seed_004(name, algo, device_at_hand(device))
+    if preset in (None, AUTO):
+        start = STARTING_POINTS.get(name, _for_gymnasium)(name)
+        return start if algo == "ppo" else _with_dqn(start)
     known = [key for key, entry in PRESETS.items() if entry.world == name]
     if preset not in known:
         raise SettingsError(
             f"there is no preset {preset!r} for {name}; "
-            f"{near_names(preset, known) if known else 'it has none.'}"
+            f"{near_names(preset or '', [*known, AUTO, SEED_004])}"
         )
+    if algo != "ppo":
+        raise SettingsError(f"the preset {preset} is for ppo; leave it away, or --algo {algo}.")
     return PRESETS[preset].make(name)
 
 
@@ -189,12 +201,88 @@ def _for_gymnasium(world: str) -> RunSettings:
     )
 
 
+def _with_dqn(start: RunSettings) -> RunSettings:
+    """The same world learned with DQN."""
+    changes: dict[str, DQNSettings] = {
+        # Four cells and a reward at the end: there is little to gather before learning.
+        "corridor": DQNSettings(learning_starts=200, replay_size=10_000),
+        # A day is finite and its sum is what counts; prices come late in it.
+        "dvrp": DQNSettings(gamma=1.0, learning_rate=5e-4, batch_size=256, train_frequency=1_024),
+        # Steps are cheap here: learn from each of them less often, in larger batches.
+        "cage2": DQNSettings(
+            learning_rate=3e-4,
+            batch_size=512,
+            train_frequency=2_048,
+            learning_starts=50_000,
+            replay_size=500_000,
+            target_interval=500,
+            dueling=True,
+        ),
+    }
+    return replace(
+        start,
+        algo="dqn",
+        # What is gathered with random actions at first is worth more in a larger network.
+        network=replace(
+            start.network, hidden=tuple(max(128, width) for width in start.network.hidden)
+        ),
+        dqn=changes.get(start.world, DQNSettings()),
+    )
+
+
+def seed_004(world: str, algo: Algorithm, device: Device) -> RunSettings:
+    """Settings by device, as a well-known table has them; the rest is Stable-Baselines3's.
+
+    A GPU is kept busy by 8 envs in processes, large batches and large networks; on a CPU one env
+    and small networks do.
+    """
+    gpu = device.kind == "cuda"
+    ppo = PPOSettings(
+        minibatch_size=256 if gpu else 64,
+        update_epochs=10 if gpu else 4,
+        learning_rate=3e-4,
+        anneal_learning_rate=False,
+        entropy_coefficient=0.0,
+        normalise_values=False,
+    )
+    dqn = DQNSettings(
+        batch_size=128 if gpu else 32,
+        replay_size=50_000 if gpu else 10_000,
+        learning_rate=1e-4,
+        train_frequency=4,
+        gradient_steps=1,
+        learning_starts=100,
+        target_interval=2_500,  # gradient steps: 10,000 samples
+        return_steps=1,
+        double_q=False,
+        exploration_fraction=0.1,
+        exploration_end=0.05,
+    )
+    hidden = (
+        ((256, 256) if gpu else (128, 128)) if algo == "ppo" else (256,) * 3 if gpu else (128, 128)
+    )
+    start = STARTING_POINTS.get(world, _for_gymnasium)(world)
+    return replace(
+        start,
+        algo=algo,
+        rollout=RolloutSettings(num_envs=8 if gpu else 1, num_steps=512 if gpu else 256),
+        ppo=ppo,
+        dqn=dqn,
+        network=NetworkSettings(hidden=hidden, activation="tanh" if algo == "ppo" else "relu"),
+        machine=MachineSettings(backend="processes" if gpu else "in_process"),
+    )
+
+
 STARTING_POINTS: dict[str, Maker] = {
     "corridor": _for_corridor,
     "cartpole": _for_cartpole,
     "dvrp": _for_dvrp,
     "cage2": _for_cage2,
 }
+
+# Presets for every world: what is measured decides, and what a table says about the device.
+AUTO: Final = "auto"
+SEED_004: Final = "seed-004"
 
 PRESETS: dict[str, Preset] = {
     "ours": Preset("dvrp", "what `train dvrp` does by itself", _for_dvrp),

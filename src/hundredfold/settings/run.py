@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import WorldSpec
 from hundredfold.core.errors import SettingsError
 from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
+
+Algorithm = Literal["ppo", "dqn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +122,12 @@ class RunSettings:
     """A world's name or a Gymnasium id."""
     seed: int = 42
     """Everything random follows from this number."""
+    algo: Algorithm = "ppo"
+    """Who learns: ppo (from fresh rollouts) or dqn (from a replay; single discrete actions)."""
     length: LengthSettings = field(default_factory=LengthSettings)
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
+    dqn: DQNSettings = field(default_factory=DQNSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     saving: SavingSettings = field(default_factory=SavingSettings)
@@ -129,6 +135,16 @@ class RunSettings:
     processes: WorkerSettings = field(default_factory=WorkerSettings)
     companion: Any = None
     world_settings: Any = None
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Tables that play no part: they have no flags and are not written down."""
+        return tuple(name for name in ALGORITHMS if name != self.algo)
+
+    @property
+    def learner(self) -> PPOSettings | DQNSettings:
+        """The settings of the algorithm that learns."""
+        return self.dqn if self.algo == "dqn" else self.ppo
 
     def resolved(self, spec: WorldSpec) -> RunSettings:
         """The same run with the steps of an epoch and its length in epochs spelled out."""
@@ -142,6 +158,8 @@ class RunSettings:
         epochs = self.length.num_epochs(spec, rollout)
         return replace(self, rollout=rollout, length=LengthSettings(epochs=epochs))
 
+
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 # What may differ between a run and its continuation.
 CHANGEABLE = ("saving", "machine", "processes")

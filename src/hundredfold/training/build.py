@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
 from hundredfold.backends import start_backend
 from hundredfold.backends.choose import Choice
+from hundredfold.core.batch import WorldSpec
 from hundredfold.core.contracts import Backend, Companion, WorldFactory
-from hundredfold.core.errors import SettingsError
 from hundredfold.experience.collect import Collector
+from hundredfold.learners.contract import Learner
+from hundredfold.learners.dqn import DQN
 from hundredfold.learners.ppo import PPO
-from hundredfold.settings.run import RunSettings
+from hundredfold.settings.devices import pick_device
+from hundredfold.settings.run import Algorithm, RunSettings
 from hundredfold.training.companions import make_companion
 from hundredfold.worlds import world_factory
+
+# Who learns, by the name `--algo` has for it; all are made with the same words.
+LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": PPO, "dqn": DQN}
 
 
 @dataclass(slots=True)
@@ -24,7 +31,7 @@ class Parts:
 
     settings: RunSettings
     backend: Backend
-    learner: PPO
+    learner: Learner
     collector: Collector
     make_world: WorldFactory
     choice: Choice
@@ -51,17 +58,8 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     )
     try:
         settings = settings.resolved(backend.spec)
-        interval = settings.rollout.policy_update_interval
         device = pick_device(settings.machine.device)
-        learner = PPO(
-            backend.spec,
-            settings=settings.ppo,
-            network=settings.network,
-            rollout=settings.rollout,
-            num_updates=settings.length.epochs // interval,
-            seed=settings.seed,
-            device=device,
-        )
+        learner = make_learner(settings, backend.spec, device)
         return Parts(
             settings=settings,
             backend=backend,
@@ -76,16 +74,14 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         raise
 
 
-def pick_device(name: str) -> torch.device:
-    """`auto` takes CUDA when it works; asking for CUDA without one falls back with a warning."""
-    available = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if available else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise SettingsError(f"there is no device {name!r}; use auto, cpu or cuda.") from error
-    if device.type == "cuda" and not available:
-        warnings.warn("no CUDA device was found; the networks run on the CPU.", stacklevel=2)
-        return torch.device("cpu")
-    return device
+def make_learner(settings: RunSettings, spec: WorldSpec, device: torch.device) -> Learner:
+    """Who learns, with nothing learned yet; the settings have their length in epochs."""
+    return LEARNERS[settings.algo](
+        spec,
+        settings=settings.learner,
+        network=settings.network,
+        rollout=settings.rollout,
+        num_updates=settings.length.epochs // settings.rollout.policy_update_interval,
+        seed=settings.seed,
+        device=device,
+    )

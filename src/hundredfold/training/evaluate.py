@@ -20,7 +20,7 @@ from hundredfold.core.statistics import bootstrap_interval, standard_error
 from hundredfold.experience.collect import mean_name
 from hundredfold.settings.run import RunSettings
 
-Actor = Callable[[StepBatch], IntArray]
+Actor = Callable[[StepBatch], Array]
 
 # Evaluation envs live under a branch of their own: no seed makes them play training's episodes.
 EVALUATION_BRANCH = 0x6576616C
@@ -141,7 +141,7 @@ def random_actor(spec: WorldSpec, seed: int) -> Actor:
     key = streams.spawn(streams.seed_key(seed), 0x72616E646F6D)
     counts = np.zeros(1, np.int64)
 
-    def act(batch: StepBatch) -> IntArray:
+    def act(batch: StepBatch) -> Array:
         keys = streams.spawn(key, batch.env_ids)[:, None]
         luck = streams.uniforms(keys, counts + np.arange(spec.num_logits))
         counts[0] += spec.num_logits

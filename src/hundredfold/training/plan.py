@@ -6,7 +6,6 @@ most 256 envs; where the device is not at hand it is modelled, and said to be.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,10 @@ import torch
 
 from hundredfold.core.batch import Arrays, State, WorldSpec
 from hundredfold.core.contracts import WorldFactory
+from hundredfold.experience.replay import row_bytes
 from hundredfold.experience.rollout import Rollout
 from hundredfold.learners.ppo import PPOSettings
+from hundredfold.settings.devices import memory_at_hand
 from hundredfold.settings.run import LengthSettings, RunSettings
 from hundredfold.training.build import build
 from hundredfold.worlds import WORLDS, world_factory
@@ -126,7 +127,9 @@ def warnings_for(asked: RunSettings, resolved: RunSettings, spec: WorldSpec) -> 
 
 def gradient_steps(settings: RunSettings) -> int:
     """Gradient steps of one epoch."""
-    ppo, rollout = settings.ppo, settings.rollout
+    ppo, dqn, rollout = settings.ppo, settings.dqn, settings.rollout
+    if settings.algo == "dqn":
+        return rollout.samples_per_epoch * dqn.gradient_steps // dqn.train_frequency
     samples = rollout.samples_per_epoch * rollout.policy_update_interval
     size = _minibatch_size(ppo, samples)
     return _num_passes(ppo) * -(-samples // size) // rollout.policy_update_interval
@@ -137,19 +140,9 @@ def gradient_steps(settings: RunSettings) -> int:
 
 def bytes_per_env(settings: RunSettings, spec: WorldSpec, factory: WorldFactory) -> dict[str, int]:
     """Bytes that one more env costs, by component."""
-    steps = settings.rollout.num_steps * settings.rollout.policy_update_interval
-    rollout = Rollout(spec, 1, steps)
-    sizes = {
-        "observations": _size(rollout.observation),
-        "masks": 0 if rollout.mask is None else rollout.mask.nbytes,
-        "actions": rollout.actions.nbytes,
-        "log-probabilities": rollout.log_probs.nbytes,
-        "rewards and flags": rollout.rewards.nbytes
-        + rollout.terminated.nbytes
-        + rollout.ended.nbytes,
-        # Values, advantages and targets, and the rows in shuffled order.
-        "update": 3 * rollout.rewards.nbytes + _size(rollout.observation),
-    }
+    sizes = (
+        _replay_bytes(settings, spec) if settings.algo == "dqn" else _rollout_bytes(settings, spec)
+    )
     if settings.world not in WORLDS:
         return sizes
     world = factory(np.arange(1))
@@ -163,6 +156,28 @@ def bytes_per_env(settings: RunSettings, spec: WorldSpec, factory: WorldFactory)
         sizes["oracle plans"] = _size(plans)
     # The last whole epoch is kept beside the running one, so that nothing is lost.
     return sizes | {"envs": _size(state) - _size(plans), "last epoch's snapshot": _size(state)}
+
+
+def _replay_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
+    num_envs = settings.rollout.num_envs
+    replay = settings.dqn.rows_per_env(spec, num_envs) * row_bytes(spec)
+    return {"replay": replay, "last epoch's replay": replay}
+
+
+def _rollout_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
+    steps = settings.rollout.num_steps * settings.rollout.policy_update_interval
+    rollout = Rollout(spec, 1, steps)
+    return {
+        "observations": _size(rollout.observation),
+        "masks": 0 if rollout.mask is None else rollout.mask.nbytes,
+        "actions": rollout.actions.nbytes,
+        "log-probabilities": rollout.log_probs.nbytes,
+        "rewards and flags": rollout.rewards.nbytes
+        + rollout.terminated.nbytes
+        + rollout.ended.nbytes,
+        # Values, advantages and targets, and the rows in shuffled order.
+        "update": 3 * rollout.rewards.nbytes + _size(rollout.observation),
+    }
 
 
 def largest_num_envs(per_env: dict[str, int]) -> int:
@@ -187,21 +202,11 @@ def fitting_num_envs(settings: RunSettings) -> tuple[int, str]:
     return most, f"{most:,} envs fit into memory"
 
 
-def memory_at_hand() -> int:
-    """Bytes that are free, as the system tells it."""
-    try:
-        with open("/proc/meminfo") as file:
-            table = dict(line.split(":", 1) for line in file)
-        return int(table["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
 # --- time
 
 
 def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
-    """Seconds of an epoch: of the second of two, with one pass of the update, scaled up."""
+    """Seconds of an epoch: of the second of two, with one pass of PPO's update, scaled up."""
     rollout, ppo = settings.rollout, settings.ppo
     num_envs = min(rollout.num_envs, MEASURED_ENVS)
     one_pass = (
@@ -209,11 +214,13 @@ def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
         if ppo.separate_epochs
         else replace(ppo, update_epochs=1)
     )
+    at_once = min(settings.dqn.learning_starts, num_envs * rollout.num_steps)
     trial = replace(
         settings,
         length=LengthSettings(epochs=2),
         rollout=replace(rollout, num_envs=num_envs, policy_update_interval=1),
         ppo=one_pass,
+        dqn=replace(settings.dqn, learning_starts=at_once),
         processes=replace(settings.processes, batch_envs=0),
     )
     parts = build(trial)
@@ -225,7 +232,7 @@ def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
     # The first epoch warmed up compilers and caches.
     collect, update = seconds[-1]
     growth = rollout.num_envs / num_envs
-    share = _num_passes(ppo) / (2 if ppo.separate_epochs else 1)
+    share = _num_passes(ppo) / (2 if ppo.separate_epochs else 1) if settings.algo == "ppo" else 1.0
     if modelled_update:
         weights = sum(part.numel() for part in parts.learner.network.parameters())
         return Timing(collect * growth, modelled_seconds(settings, weights), True)
@@ -234,18 +241,22 @@ def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
 
 def modelled_seconds(settings: RunSettings, weights: int) -> float:
     """Seconds of an update on a CUDA device nobody has measured."""
-    ppo, samples = settings.ppo, settings.rollout.samples_per_epoch
-    work = FLOPS_PER_WEIGHT * weights * samples * _num_passes(ppo) / MODEL_FLOPS
-    return gradient_steps(settings) * MODEL_STEP_SECONDS + work
+    steps = gradient_steps(settings)
+    rows = steps * settings.dqn.batch_size
+    if settings.algo == "ppo":
+        rows = settings.rollout.samples_per_epoch * _num_passes(settings.ppo)
+    return steps * MODEL_STEP_SECONDS + FLOPS_PER_WEIGHT * weights * rows / MODEL_FLOPS
 
 
 def _epoch_seconds(parts: Any, settings: RunSettings) -> tuple[float, float]:
     learner = parts.learner
+    learned = learner.learning_seconds
     begin = time.perf_counter()
     parts.collector.collect(learner.policy, learner.experience, settings.rollout.num_steps)
     middle = time.perf_counter()
     learner.update()
-    return middle - begin, time.perf_counter() - middle
+    learned = learner.learning_seconds - learned
+    return middle - begin - learned, time.perf_counter() - middle + learned
 
 
 # --- advice
@@ -266,7 +277,8 @@ def advice(
     begun = replace(start, length=LengthSettings(epochs=1)).resolved(spec)
     before = begun.rollout.samples_per_epoch
     growth = resolved.rollout.samples_per_epoch / before
-    if growth <= 1.0:
+    # DQN takes its gradient steps per sample, whatever the size of an epoch.
+    if growth <= 1.0 or resolved.algo != "ppo":
         return changes
     ppo, first = resolved.ppo, start.ppo
     times = f"{growth:.3g} times the samples per update"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from hundredfold.backends import make_backend
-from hundredfold.core.batch import IntArray, StepBatch
+from hundredfold.core.batch import Array, StepBatch
 from hundredfold.core.contracts import Backend
 from hundredfold.core.errors import CheckpointError
 from hundredfold.experience.collect import Episodes
@@ -141,11 +141,16 @@ class Run:
         return tick
 
     def split_collecting(self) -> None:
-        """Tell apart what the policy, the world and its parts took of collecting."""
+        """Tell apart what policy, world and learning in between took of collecting."""
         collector = self.parts.collector
         told = self.parts.backend.timings()
         world = collector.world_seconds - sum(told.values())
-        so_far = {"policy": collector.policy_seconds, "world": world, **told}
+        so_far = {
+            "policy": collector.policy_seconds,
+            "world": world,
+            "update": self.parts.learner.learning_seconds,
+            **told,
+        }
         for phase, seconds in so_far.items():
             spent = seconds - self.split_before.get(phase, 0.0)
             self.seconds[phase] += spent
@@ -184,7 +189,7 @@ class Run:
             self.evaluation_envs.broadcast(self.parts.companion.knowledge(exploring=False))
         policy = self.parts.learner.policy
 
-        def act(batch: StepBatch) -> IntArray:
+        def act(batch: StepBatch) -> Array:
             return policy.best(batch.observation, batch.mask)
 
         found = evaluate(

@@ -1,0 +1,99 @@
+"""DQN as a run: a folder, a page, a policy, and a resume that nobody can tell."""
+
+import signal
+import warnings
+
+import numpy as np
+import pytest
+
+import hundredfold
+from hundredfold.core.errors import SettingsError
+from hundredfold.settings.load import with_overrides
+from hundredfold.settings.presets import starting_point
+from running import KILLED_RUN, assert_same_run, run_python
+
+SMALL = {
+    "epochs": 6,
+    "num_envs": 4,
+    "num_steps": 32,
+    "eval_interval": 2,
+    "eval_episodes": 4,
+    "learning_starts": 64,
+    "train_frequency": 32,
+    "gradient_steps": 8,
+    "batch_size": 16,
+    "replay_size": 400,
+    "save_interval": 3,
+}
+
+
+@pytest.mark.parametrize("world", ["corridor", "cage2"])
+@pytest.mark.parametrize("moment", ["after saving", "two epochs later"])
+def test_a_killed_run_resumes_bit_for_bit_with_its_replay(tmp_path, world, moment):
+    settings = {**SMALL, "algo": "dqn"}
+    whole = hundredfold.train(world, save_dir=tmp_path, name="whole", **settings)
+    code = KILLED_RUN.format(world=world, save_dir=str(tmp_path), settings=settings, moment=moment)
+    run_python(code, expect=-signal.SIGKILL)
+    resumed = hundredfold.train(resume=tmp_path / "killed")
+    assert_same_run(whole.path, resumed.path)
+
+
+def test_a_run_without_its_replay_resumes_with_a_warning(tmp_path):
+    settings = {**SMALL, "algo": "dqn", "save_replay": False}
+    code = KILLED_RUN.format(
+        world="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    with pytest.warns(UserWarning, match="have no replay"):
+        resumed = hundredfold.train(resume=tmp_path / "killed")
+    assert resumed.finished
+    assert resumed.metrics[-1]["gradient_steps"] > 0
+
+
+def test_what_dqn_learned_is_judged_loaded_and_passed_on(tmp_path):
+    run = hundredfold.train(
+        "corridor", algo="dqn", steps=6_000, seed=1, save_dir=tmp_path, name="run"
+    )
+    judged = hundredfold.evaluate(run.path, episodes=16)
+    beside = hundredfold.evaluate("corridor", policy="random", episodes=16)
+    assert judged.returns.mean() > beside.returns.mean()
+    policy = run.policy()
+    kept = hundredfold.load(hundredfold.api.keep_policy(run.path, tmp_path / "kept"))
+    for name, spec in policy.spec.observation.items():
+        seen = {name: spec.empty(5)}
+        break
+    mask = np.ones((5, policy.spec.num_logits), bool) if policy.spec.has_mask else None
+    assert (policy.act(seen, mask) == kept.act(seen, mask)).all()
+    assert (run.path / "report.html").stat().st_size > 10_000
+
+
+def test_learning_between_steps_counts_as_update(tmp_path):
+    run = hundredfold.train("corridor", algo="dqn", save_dir=tmp_path, report=False, **SMALL)
+    last = run.metrics[-1]
+    assert last["time/update"] > 0
+    assert last["time/collect"] >= 0
+    assert {"q_loss", "q_value", "epsilon", "replay_samples"} <= last.keys()
+
+
+def test_settings_of_the_other_algorithm_are_refused_by_name():
+    with pytest.raises(SettingsError, match="clip is a setting of ppo"):
+        with_overrides(starting_point("cartpole", algo="dqn"), {"clip": 0.1})
+    with pytest.raises(SettingsError, match="replay_size is a setting of dqn"):
+        with_overrides(starting_point("cartpole"), {"replay_size": 100})
+
+
+def test_first_ready_envs_feed_the_replay(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = hundredfold.train(
+            "CartPole-v1",
+            algo="dqn",
+            backend="first_ready",
+            workers=2,
+            batch_envs=1,
+            save_dir=tmp_path,
+            report=False,
+            **SMALL,
+        )
+    assert run.finished
+    assert run.metrics[-1]["replay_samples"] == 400
