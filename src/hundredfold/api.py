@@ -293,7 +293,10 @@ def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 def _finish(run: Run, report: bool) -> TrainedRun:
     """Train to the end and draw the page."""
-    run.display.say(describe_plan(run.folder.path, run.settings, run.parts.learner.device))
+    parts = run.parts
+    run.display.say(
+        describe_plan(run.folder.path, run.settings, parts.backend, parts.learner.device)
+    )
     try:
         finished = train_loop(run)
         if report:

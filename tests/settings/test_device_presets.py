@@ -8,9 +8,9 @@ from hundredfold.settings import devices
 from hundredfold.settings.devices import Device, device_at_hand, pick_device
 from hundredfold.settings.presets import seed_004, starting_point
 
-CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30)
+CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, own_memory=8 * 2**30)
 # A stand-in for a card that is not here.
-GPU = Device("cuda", "Tesla T4", cores=2, memory=15 * 2**30)
+GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, own_memory=15 * 2**30)
 
 TABLE = {
     ("ppo", GPU): {
@@ -83,4 +83,7 @@ def test_the_device_at_hand_knows_its_cores_and_its_memory(monkeypatch):
     monkeypatch.setattr(devices, "pick_device", lambda asked: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (7, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: "Tesla T4")
-    assert device_at_hand() == Device("cuda", "Tesla T4", found.cores, 7)
+    card = device_at_hand()
+    assert (card.kind, card.name, card.cores) == ("cuda", "Tesla T4", found.cores)
+    assert card.own_memory == 7
+    assert card.memory > 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import warnings
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +20,8 @@ class Device:
     kind: Literal["cpu", "cuda"]
     name: str
     cores: int  # that this process may use
-    memory: int  # bytes of it that are free: the device's own, or the machine's
+    memory: int  # bytes of the machine's memory that are free
+    own_memory: int  # the same of the device's own; a CPU has the machine's
 
 
 def device_at_hand(asked: str = "auto") -> Device:
@@ -28,8 +30,9 @@ def device_at_hand(asked: str = "auto") -> Device:
     place = pick_device(asked)
     if place.type == "cuda":
         free, _ = torch.cuda.mem_get_info(place)
-        return Device("cuda", torch.cuda.get_device_name(place), cores or 1, free)
-    return Device("cpu", "CPU", cores or 1, memory_at_hand())
+        name = torch.cuda.get_device_name(place)
+        return Device("cuda", name, cores or 1, memory_at_hand(), free)
+    return Device("cpu", "CPU", cores or 1, memory_at_hand(), memory_at_hand())
 
 
 def pick_device(asked: str) -> torch.device:
@@ -60,6 +63,18 @@ def cuda_trouble(device: torch.device) -> str | None:
     return None
 
 
+def memory_in_use(device: torch.device) -> int:
+    """Bytes that this process holds: of the device's own memory, or of the machine's."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        # The most it ever held; elsewhere than on Linux this is all there is to ask.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def memory_at_hand() -> int:
     """Bytes of the machine's memory that are free, as the system tells it."""
     try:
@@ -68,3 +83,12 @@ def memory_at_hand() -> int:
         return int(table["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def told_bytes(size: float) -> str:
+    """As a person says it: 640 kB, 3.2 MB, 15 GB."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1_000:
+            return f"{size:.3g} {unit}"
+        size /= 1_000
+    return f"{size:.3g} GB"

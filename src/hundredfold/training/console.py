@@ -9,9 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from hundredfold.settings.devices import memory_in_use, told_bytes
 from hundredfold.settings.run import RunSettings
 from hundredfold.worlds import WORLDS
 
@@ -132,14 +134,27 @@ def announce(settings: RunSettings, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def describe_plan(path: Path, settings: RunSettings, device: object) -> str:
+def describe_plan(path: Path, settings: RunSettings, backend: object, device: torch.device) -> str:
     """What is about to run, and where."""
     rollout, epochs = settings.rollout, settings.length.epochs
+    layers = "-".join(map(str, settings.network.hidden))
+    held = told_bytes(memory_in_use(device))
     return (
         f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
-        f"= {rollout.samples_per_epoch * epochs:,} steps, backend {settings.machine.backend}, "
-        f"networks on {device}"
+        f"= {rollout.samples_per_epoch * epochs:,} steps\n"
+        f"  {settings.algo}: {batch_sizes(settings)}, networks {layers} on {device} ({held} of its "
+        f"memory in use), envs in {type(backend).__name__}"
     )
+
+
+def batch_sizes(settings: RunSettings) -> str:
+    """What a gradient step of this run sees."""
+    if settings.algo == "dqn":
+        return f"batches of {settings.dqn.batch_size} from a replay of {settings.dqn.replay_size:,}"
+    rollout, ppo = settings.rollout, settings.ppo
+    samples = rollout.samples_per_epoch * rollout.policy_update_interval
+    size = ppo.minibatch_size or -(-samples // ppo.num_minibatches)
+    return f"minibatches of {min(size, samples):,} from rollouts of {samples:,}"
 
 
 def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
