@@ -20,6 +20,8 @@ from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
 from hundredfold.worlds.dvrp.world import Dvrp, DvrpSettings
 from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
+from own_worlds import Spotlight
+from ray_pool import two_actors
 
 WORLD_CASES = {
     "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),
@@ -34,6 +36,9 @@ WORLD_CASES = {
     "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),
     "masked_foreign": partial(GymnasiumWorld, make_env=foreign_envs.MaskInInfo),
     "foreign_parts": partial(GymnasiumWorld, make_env=foreign_envs.SeveralParts),
+    "foreign_box": partial(GymnasiumWorld, make_env=foreign_envs.PushesUnevenly),
+    "spotlight": Spotlight,
+    "foreign_picture": partial(GymnasiumWorld, make_env=foreign_envs.SeekByHalves),
 }
 
 
@@ -54,4 +59,5 @@ BACKEND_CASES = {
     "serial": SerialBackend,
     "processes": two_workers,
     "first_ready": two_workers_first_ready,
+    "ray": two_actors,
 }

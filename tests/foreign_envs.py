@@ -185,6 +185,90 @@ class SeesItsReward(Dice):
         return -float(roll)
 
 
+class SeekByPicture(gymnasium.Env):
+    """A bright square looks for a grey one on a picture; every step costs, arriving pays."""
+
+    CELLS, PIXELS = 4, 4
+    MOVES = np.array([[0, 1], [0, -1], [1, 0], [-1, 0]])
+    SIDE = CELLS * PIXELS
+    observation_space: spaces.Space = spaces.Box(0, 255, (SIDE, SIDE, 1), np.uint8)
+    action_space: spaces.Space = spaces.Discrete(4)
+    patience = 20
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.turn = 0
+        places = self.np_random.choice(self.CELLS**2, 2, replace=False)
+        self.here, self.there = np.array(np.unravel_index(places, (self.CELLS,) * 2)).T
+        return self.look(), {}
+
+    def step(self, action):
+        self.turn += 1
+        self.here = np.clip(self.here + self.MOVES[action], 0, self.CELLS - 1)
+        found = bool((self.here == self.there).all())
+        cut = not found and self.turn >= self.patience
+        return self.look(), 1.0 if found else -0.05, found, cut, {}
+
+    def look(self):
+        picture = np.zeros((self.SIDE, self.SIDE, 1), np.uint8)
+        for place, brightness in ((self.there, 100), (self.here, 255)):
+            row, column = place * self.PIXELS
+            picture[row : row + self.PIXELS, column : column + self.PIXELS] = brightness
+        return picture
+
+
+class SeekByHalves(SeekByPicture):
+    """Shows the goal on a grey picture of two axes; where it is itself it knows as numbers."""
+
+    observation_space = spaces.Dict(
+        {
+            "goal": spaces.Box(0, 255, (SeekByPicture.SIDE,) * 2, np.uint8),
+            "here": spaces.Box(0, 3, (2,), np.float32),
+        }
+    )
+
+    def look(self):
+        picture = np.zeros((self.SIDE, self.SIDE), np.uint8)
+        row, column = self.there * self.PIXELS
+        picture[row : row + self.PIXELS, column : column + self.PIXELS] = 255
+        return {"goal": picture, "here": self.here.astype(np.float32)}
+
+
+# --- well-behaved: continuous actions
+
+
+class Pushes(Dice):
+    """Pays the sum of two numbers between -1 and 1; it minds other ones."""
+
+    action_space: spaces.Space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def step(self, action):
+        self.pushed = float(np.sum(action, dtype=np.float64))
+        return super().step(action)
+
+    def look(self):
+        return np.abs(super().look())
+
+    def reward(self, roll):
+        return self.pushed
+
+
+class PushesUnevenly(Pushes):
+    """Doubles, in another shape, with bounds of every kind."""
+
+    action_space = spaces.Box(
+        np.array([[-0.1, 2.0], [-np.inf, -np.inf]]),
+        np.array([[0.1, np.inf], [-3.0, np.inf]]),
+        dtype=np.float64,
+    )
+
+
+class PushesOnce(Pushes):
+    """A single number without any axis."""
+
+    action_space = spaces.Box(0, 10, (), np.float32)
+
+
 # --- rude: something is wrong at turn `trouble_turn`
 
 
@@ -592,8 +676,23 @@ class OneRude:
 # --- unreadable: spaces hundredfold does not take
 
 
-class PushesFreely(Dice):
-    action_space = spaces.Box(-1, 1, (2,), np.float32)
+class PushesWholeNumbers(Dice):
+    action_space = spaces.Box(-1, 1, (2,), np.int64)
+
+
+class PushesUnderMask(Pushes):
+    def tell(self):
+        return {"action_mask": np.ones(2, bool)}
+
+
+class ActsOnDict(Dice):
+    action_space = spaces.Dict(
+        {"push": spaces.Box(-1, 1, (2,), np.float32), "kind": spaces.Discrete(2)}
+    )
+
+
+class ActsOnTuple(Dice):
+    action_space = spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)))
 
 
 class ActsOnGrid(Dice):

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core.batch import Array, BoolArray, IntArray, StepBatch, WorldSpec
 from hundredfold.core.batch import copies as snapshot
+from hundredfold.core.boxes import spread_over
 
 # Actions are looked up by env id and step and come from nothing else, least of all from `streams`.
 ACTION_BOOK = np.random.default_rng(2024).integers(0, 2**31, size=(211, 1009, 4))
@@ -138,6 +139,8 @@ def steady_actions(
     """An allowed action per row that depends on env id and step alone (and the env's mood)."""
     pages = steps if mood is None else steps + 101 * mood(batch.env_ids)
     numbers = ACTION_BOOK[batch.env_ids % len(ACTION_BOOK), pages % ACTION_BOOK.shape[1]]
+    if spec.action_box is not None:
+        return spread_over(spec.action_box, numbers[:, : spec.num_parts] / 2**31)
     mask = batch.mask
     if mask is None:
         mask = np.ones((len(batch), spec.num_logits), bool)

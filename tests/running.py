@@ -77,3 +77,27 @@ def assert_same_run(one, other):
     assert left.keys() == right.keys()
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
+
+
+class Twice:
+    """Policy and experience of two learners that live through one story and must agree on it."""
+
+    def __init__(self, one, other):
+        self.learners = one, other
+
+    def choose(self, observation, mask, uniforms):
+        self.choices = [
+            learner.policy.choose(observation, mask, uniforms) for learner in self.learners
+        ]
+        return self.choices[0]
+
+    def add_choice(self, batch, choice):
+        one, other = self.choices
+        assert_array_equal(one.actions, other.actions)
+        assert_array_equal(one.log_probs, other.log_probs)
+        for learner, own in zip(self.learners, self.choices, strict=True):
+            learner.experience.add_choice(batch, own)
+
+    def add_outcome(self, batch):
+        for learner in self.learners:
+            learner.experience.add_outcome(batch)

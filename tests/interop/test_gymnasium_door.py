@@ -182,6 +182,20 @@ def test_a_function_that_makes_an_env_works_too():
     assert seen.shape == (2, 6)
 
 
+def test_continuous_actions_have_a_box_with_the_envs_own_bounds():
+    envs = hundredfold.make_vec("Pendulum-v1", 2, backend="serial", seed=0)
+    assert envs.single_action_space == gymnasium.make("Pendulum-v1").action_space
+    envs.reset()
+    envs.action_space.seed(1)
+    for _ in range(3):
+        seen, reward, *_ = envs.step(envs.action_space.sample())
+    assert seen.shape == (2, 3)
+    assert (reward < 0).all()
+    with pytest.raises(ActionError, match=r"got 2\.5 in the action of env 1; Pendulum-v1 takes"):
+        envs.step(np.array([[0.0], [2.5]], np.float32))
+    envs.close()
+
+
 def test_wrong_words_are_answered():
     with pytest.raises(SettingsError, match=r"no setting 'lenght'; did you mean length"):
         hundredfold.make_vec("corridor", 2, lenght=4)

@@ -12,7 +12,8 @@ from hundredfold.core.batch import ArraySpec, WorldSpec
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.experience.collect import Collector
 from hundredfold.experience.rollout import RolloutSettings
-from hundredfold.learners.dqn import DQN, DQNSettings
+from hundredfold.learners.dqn import DQN, refuse_what_dqn_cannot
+from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.minibatches import drawn_from
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import MAX_BAD_GRADIENTS
@@ -325,18 +326,21 @@ def test_inputs_are_scaled_by_what_is_replayed():
     assert_allclose(scaled.std(dim=0), 1.0, atol=0.3)
 
 
-def test_actions_of_several_parts_are_for_ppo():
-    spec = WorldSpec(name="pairs", observation={"x": ArraySpec((1,))}, choices=(3, 2))
-    with pytest.raises(SettingsError, match=r"pairs has 2 parts.*use PPO"):
-        DQN(
-            spec,
-            settings=QUICK,
-            network=NetworkSettings(),
-            rollout=RolloutSettings(),
-            num_updates=1,
-            seed=0,
-            device=CPU,
-        )
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"choices": (3, 2)}, r"pairs has 2 parts.*use PPO"),
+        ({"action_box": ArraySpec((2,), "float32")}, r"pairs is made of numbers.*use PPO"),
+        (
+            {"choices": (2,), "observation": {"x": ArraySpec((16, 16), "uint8", 0.0, 255.0)}},
+            r"pairs shows pictures.*use PPO",
+        ),
+    ],
+)
+def test_what_dqn_cannot_value_or_see_is_for_ppo(changes, words):
+    spec = WorldSpec(**{"name": "pairs", "observation": {"x": ArraySpec((1,))}, **changes})
+    with pytest.raises(SettingsError, match=words):
+        refuse_what_dqn_cannot(spec)
 
 
 def test_the_replay_is_as_large_as_settings_and_memory_allow():

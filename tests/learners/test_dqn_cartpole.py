@@ -6,7 +6,8 @@ import torch
 from hundredfold.backends import make_backend
 from hundredfold.experience.collect import Collector
 from hundredfold.experience.rollout import RolloutSettings
-from hundredfold.learners.dqn import DQN, DQNSettings
+from hundredfold.learners.dqn import DQN
+from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.training.evaluate import evaluate
 from hundredfold.worlds.gymnasium_world import GymnasiumFactory

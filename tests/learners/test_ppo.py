@@ -5,36 +5,18 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from hundredfold.backends import make_backend
 from hundredfold.core.errors import SettingsError, TrainingError
-from hundredfold.experience.collect import Collector
-from hundredfold.experience.rollout import CutOff, RolloutSettings
+from hundredfold.experience.rollout import CutOff
 from hundredfold.learners.networks import NetworkSettings
-from hundredfold.learners.ppo import MAX_BAD_GRADIENTS, PPO, PPOSettings
+from hundredfold.learners.ppo import MAX_BAD_GRADIENTS, PPOSettings
 from hundredfold.worlds.cartpole import CartPole
 from hundredfold.worlds.corridor import RIGHT, Corridor
+from learning import learner_on
 
-CPU = torch.device("cpu")
 STYLES = {
     "joint": PPOSettings(learning_rate=3e-3),
     "separate": PPOSettings(learning_rate=3e-3, num_value_epochs=6, num_policy_epochs=4),
 }
-
-
-def learner_on(world, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
-    backend = make_backend("in_process", world, num_envs)
-    learner = PPO(
-        backend.spec,
-        settings=settings,
-        network=network or NetworkSettings(hidden=(32, 32)),
-        rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
-        num_updates=updates,
-        seed=seed,
-        device=CPU,
-    )
-    collector = Collector(backend, seed)
-    collector.start(seed)
-    return learner, collector
 
 
 def weights_of(learner):
@@ -117,9 +99,12 @@ def test_separate_epochs_leave_the_policy_alone_while_values_learn():
     collector.collect(learner.policy, learner.experience, 32)
     before = weights_of(learner)
     samples, _ = learner._look_back()
+
+    def loss_of(batch):
+        return (learner.network.scaled_value(batch.observation) - batch.targets).square().mean()
+
     for batch in learner._minibatches(samples, 0):
-        loss = (learner.network.scaled_value(batch.observation) - batch.targets).square().mean()
-        learner._descend("value", learner.network.value_parameters(), loss)
+        learner._descend("value", learner.network.value_parameters(), batch, loss_of)
     after = weights_of(learner)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert any(name.startswith("value_layers") for name in moved)
@@ -164,19 +149,21 @@ def test_target_kl_ends_an_update_early():
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_if_it_persists():
-    learner, _ = learner_on(Corridor, PPOSettings())
+    learner, collector = learner_on(Corridor, PPOSettings())
+    collector.collect(learner.policy, learner.experience, 32)
+    samples, _ = learner._look_back()
     parameters = list(learner.network.parameters())
     before = weights_of(learner)
 
-    def bad_loss():
+    def bad_loss(batch):
         return sum(p.sum() for p in parameters) * float("nan")
 
     for count in range(1, MAX_BAD_GRADIENTS):
-        learner._descend("joint", parameters, bad_loss())
+        learner._descend("joint", parameters, samples, bad_loss)
         assert learner.skipped_gradients == count
     assert all(torch.equal(before[name], found) for name, found in weights_of(learner).items())
     with pytest.raises(TrainingError, match=r"not finite 20 times in a row.*learning rate"):
-        learner._descend("joint", parameters, bad_loss())
+        learner._descend("joint", parameters, samples, bad_loss)
 
 
 def test_shared_networks_and_separate_epochs_do_not_go_together():

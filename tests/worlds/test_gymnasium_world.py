@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 import foreign_envs as foreign
 from hundredfold.core import streams
 from hundredfold.core.batch import copies
+from hundredfold.core.boxes import spread_over
 from hundredfold.core.errors import CheckpointError, EnvError, SettingsError
 from hundredfold.worlds.cartpole import CartPole
 from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumSettings, GymnasiumWorld
@@ -186,9 +187,37 @@ def test_so_are_the_parts_of_an_action():
 
 
 @pytest.mark.parametrize(
+    ("make_env", "shape", "low", "high"),
+    [
+        (foreign.Pushes, (2,), -1.0, 1.0),
+        (foreign.PushesOnce, (), 0.0, 10.0),
+        (foreign.PushesUnevenly, (2, 2), (-0.1, 2.0, -np.inf, -np.inf), (0.1, np.inf, -3, np.inf)),
+    ],
+)
+def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high):
+    spec = world_of(make_env, 1).spec
+    assert (spec.choices, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
+    assert (spec.action_box.low, spec.action_box.high) == (low, high)
+
+
+@pytest.mark.parametrize("make_env", [foreign.Pushes, foreign.PushesOnce, foreign.PushesUnevenly])
+def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
+    world = world_of(make_env, 3)
+    box = world.spec.action_box
+    actions = spread_over(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
+    world.reset(SEED)
+    # The envs refuse what their own space does not contain, doubles rounded to floats included.
+    batch = world.step(actions)
+    assert_array_equal(batch.reward, actions.reshape(3, -1).astype(np.float64).sum(axis=1))
+
+
+@pytest.mark.parametrize(
     ("make_env", "named"),
     [
-        (foreign.PushesFreely, ["PushesFreely", "action space Box", "Discrete", "Wrap the env"]),
+        (foreign.PushesWholeNumbers, ["action space Box", "of floats", "Wrap the env"]),
+        (foreign.PushesUnderMask, ["PushesUnderMask", "only choices can be masked"]),
+        (foreign.ActsOnDict, ["ActsOnDict", "action space Dict", "Discrete", "Wrap the env"]),
+        (foreign.ActsOnTuple, ["action space Tuple", "Wrap the env"]),
         (foreign.ActsOnGrid, ["ActsOnGrid", "action space MultiDiscrete", "flat"]),
         (foreign.ActsOnBits, ["action space MultiBinary", "Wrap the env"]),
         (foreign.SeesNestedDict, ["'inner'", "Dict('deep'", "FlattenObservation"]),

@@ -52,7 +52,9 @@ class WorldSpec:
     name: str
     observation: Mapping[str, ArraySpec]
     # Number of choices of each part of an action: (16,) for one choice of 16, (3, 2) for two parts.
-    choices: tuple[int, ...]
+    choices: tuple[int, ...] = ()
+    # Set instead where an action is made of numbers rather than choices: their shape and bounds.
+    action_box: ArraySpec | None = None
     has_mask: bool = False
     # Set when every episode has the same length.
     episode_steps: int | None = None
@@ -67,13 +69,25 @@ class WorldSpec:
 
     @property
     def num_logits(self) -> int:
-        """Width of a mask row and of a policy's output: all choices side by side."""
-        return sum(self.choices)
+        """Width of a mask row and of a policy's output: all choices (or numbers) side by side."""
+        return sum(self.choices) if self.action_box is None else self.action_box.size
+
+    @property
+    def num_parts(self) -> int:
+        """Choices, or numbers, that one action is made of: as many draws it takes."""
+        return len(self.choices) if self.action_box is None else self.action_box.size
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """() for one choice, (parts,) for several."""
+        """() for one choice, (parts,) for several; a box has its own."""
+        if self.action_box is not None:
+            return self.action_box.shape
         return () if len(self.choices) == 1 else (len(self.choices),)
+
+    @property
+    def action_dtype(self) -> str:
+        """Choices are whole numbers, the numbers of a box are not."""
+        return "int64" if self.action_box is None else self.action_box.dtype
 
     def batch(self, env_ids: IntArray) -> StepBatch:
         """A fresh batch for these envs, all zeros, all actions allowed."""

@@ -37,7 +37,7 @@ class World(Protocol):
         """Start episode 0 of every env."""
         ...
 
-    def step(self, actions: IntArray) -> StepBatch:
+    def step(self, actions: Array) -> StepBatch:
         """Play one action per env, in the order of `env_ids`."""
         ...
 
@@ -83,7 +83,7 @@ class ForeignWorld(World, Protocol):
     entered: FloatArray
     infos: list[Mapping[str, Any]]
 
-    def step_rows(self, first: int, last: int, actions: IntArray) -> None:
+    def step_rows(self, first: int, last: int, actions: Array) -> None:
         """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
         ...
 
@@ -143,7 +143,7 @@ class Backend(Protocol):
         """Wait for envs to be ready and return what they say."""
         ...
 
-    def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
+    def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
         """Give each row of the last `recv` its action.
 
         With `env_ids`, these envs get one instead: any whole groups that wait, from this `recv` or

@@ -84,7 +84,7 @@ class Collector:
         rows = backend.num_envs
         branch = streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
         self.policy_keys = streams.spawn(branch, np.arange(rows))
-        self.num_parts = len(backend.spec.choices)
+        self.num_parts = backend.spec.num_parts
         self.choices_made = np.zeros(rows, np.int64)
         self.returns = np.zeros(rows)
         self.lengths = np.zeros(rows, np.int64)

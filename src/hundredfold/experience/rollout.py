@@ -56,8 +56,10 @@ class RolloutSettings:
 class Choice:
     """What a policy decided for some rows, and how likely that was."""
 
-    actions: IntArray  # (rows,) or (rows, parts)
+    actions: Array  # (rows,), (rows, parts) or (rows, *shape of a box)
     log_probs: NDArray[np.float32]  # (rows,)
+    # What was drawn, where the world gets it cut to its bounds: this is what is learned from.
+    drawn: Array | None = None
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class Rollout:
         # Truncated episodes of the next rollout.
         self.cut_off_ahead: list[CutOff] = []
         self.stored: Arrays = {
-            "actions": np.zeros((num_steps, num_envs, *spec.action_shape), np.int64),
+            "actions": np.zeros((num_steps, num_envs, *spec.action_shape), spec.action_dtype),
             "log_probs": np.zeros((num_steps, num_envs), np.float32),
             "rewards": np.zeros((num_steps, num_envs), np.float32),
             "terminated": np.zeros((num_steps, num_envs), bool),
@@ -127,7 +129,7 @@ class Rollout:
             array[at] = batch.observation[name]
         if self.mask is not None:
             self.stored["mask"][at] = batch.mask
-        self.stored["actions"][at] = choice.actions
+        self.stored["actions"][at] = choice.actions if choice.drawn is None else choice.drawn
         self.stored["log_probs"][at] = choice.log_probs
         self.awaiting[batch.env_ids] = True
 
@@ -149,6 +151,24 @@ class Rollout:
             rows = self.cursor[batch.env_ids] == self.num_steps
             for name, array in self.seen.items():
                 array[self.num_steps, batch.env_ids[rows]] = batch.observation[name][rows]
+
+    def add_steps(self, rows: slice, stored: State, seen: State, cut: CutOff | None) -> None:
+        """Keep whole steps of neighbouring envs that were gathered elsewhere, behind their last.
+
+        Arrays are named as here, each (steps, envs, ...), with one more step of what was seen; the
+        steps of `cut` count from the first of these.
+        """
+        first = int(self.cursor[rows][0])
+        last = first + len(stored["actions"])
+        while last > len(self.stored["actions"]):
+            self._grow()
+        for name, array in self.stored.items():
+            array[first:last, rows] = stored[name]
+        for name, array in self.seen.items():
+            array[first : last + 1, rows] = seen[name]
+        if cut is not None:
+            self._note_cut_off(cut.steps + first, cut.env_ids, cut.final_observation)
+        self.cursor[rows] = last
 
     def all_cut_off(self) -> tuple[IntArray, IntArray, Arrays]:
         """Steps, env ids and final observations of every truncated episode, in one piece."""

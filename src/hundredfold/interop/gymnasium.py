@@ -262,7 +262,9 @@ def observation_space(spec: WorldSpec) -> spaces.Space[Any]:
 
 
 def action_space(spec: WorldSpec) -> spaces.Space[Any]:
-    """Discrete for one choice, MultiDiscrete for several."""
+    """Discrete for one choice, MultiDiscrete for several, a Box where actions are numbers."""
+    if spec.action_box is not None:
+        return _space(spec.action_box)
     if len(spec.choices) == 1:
         return spaces.Discrete(spec.choices[0])
     return spaces.MultiDiscrete(list(spec.choices))

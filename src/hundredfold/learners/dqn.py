@@ -29,6 +29,7 @@ from hundredfold.core.batch import (
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.experience.replay import Replay
 from hundredfold.experience.rollout import Choice, RolloutSettings
+from hundredfold.learners.convolution import layout_of
 from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.flat_adam import FlatAdam
 from hundredfold.learners.minibatches import Minibatch, drawn_from
@@ -78,11 +79,7 @@ class DQN:
         seed: int,
         device: torch.device,
     ) -> None:
-        if len(spec.choices) > 1:
-            raise SettingsError(
-                f"an action of {spec.name} has {len(spec.choices)} parts and DQN values single "
-                "choices; use PPO."
-            )
+        refuse_what_dqn_cannot(spec)
         self.spec, self.settings, self.device = spec, settings, device
         self.num_envs = rollout.num_envs
         self.run_samples = num_updates * rollout.policy_update_interval * rollout.samples_per_epoch
@@ -121,7 +118,7 @@ class DQN:
         found = {
             **self.report.means(),
             "gradient_steps": float(self.gradient_steps),
-            "epsilon": float(self.policy.epsilons.mean()),
+            "exploration": float(self.policy.epsilons.mean()),
             "replay_samples": float(len(self.replay)),
             "skipped_gradients": float(self.skipped_gradients),
         }
@@ -255,3 +252,18 @@ class DQN:
 
     def _move_target(self, share: float) -> None:
         self.target_weights.lerp_(self.gradients.weights, share)
+
+
+def refuse_what_dqn_cannot(spec: WorldSpec) -> None:
+    """Worlds whose actions it cannot value one by one, or that it cannot see."""
+    if spec.action_box is not None:
+        raise SettingsError(
+            f"an action of {spec.name} is made of numbers and DQN values single choices; use PPO."
+        )
+    if len(spec.choices) > 1:
+        raise SettingsError(
+            f"an action of {spec.name} has {len(spec.choices)} parts and DQN values single "
+            "choices; use PPO."
+        )
+    if any(layout_of(array) for array in spec.observation.values()):
+        raise SettingsError(f"{spec.name} shows pictures, which DQN cannot look at; use PPO.")

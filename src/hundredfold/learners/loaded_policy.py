@@ -38,7 +38,7 @@ class LoadedPolicy:
             actions = self.policy.choose(arrays, allowed, self._luck(arrays)).actions
         if batched:
             return actions
-        return int(actions[0]) if actions.ndim == 1 else actions[0]
+        return actions[0].item() if actions.ndim == 1 else actions[0]
 
     def actor(self, batch: StepBatch) -> Array:
         """The best action of every row of a batch."""
@@ -99,7 +99,7 @@ class LoadedPolicy:
         return array
 
     def _luck(self, arrays: Arrays) -> NDArray[np.float64]:
-        shape = (len(next(iter(arrays.values()))), len(self.spec.choices))
+        shape = (len(next(iter(arrays.values()))), self.spec.num_parts)
         counts = self.draws + np.arange(shape[0] * shape[1]).reshape(shape)
         self.draws += counts.size
         return streams.uniforms(self.key, counts)

@@ -26,6 +26,7 @@ class MaskedChoice:
 
     def sample(self, uniforms: Tensor) -> Tensor:
         """Draw by inversion: (rows, parts) numbers in [0, 1) become (rows, parts) actions."""
+        uniforms = uniforms.float()
         drawn = []
         for part, log_probs in enumerate(self.log_probs):
             ladder = log_probs.exp().cumsum(dim=-1)

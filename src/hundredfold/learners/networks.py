@@ -1,7 +1,8 @@
 """The networks: named arrays in, logits and a value out.
 
 One small module serves every world: quantities are flattened, category numbers become one-hot, and
-everything is laid side by side before a plain stack of layers.
+everything is laid side by side before a plain stack of layers. Pictures are looked at first
+(`convolution.py`); where actions are numbers, the logits are their means (`gaussian.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from torch.nn import functional as F
 
 from hundredfold.core.batch import Arrays, ArraySpec, WorldSpec
 from hundredfold.core.errors import SettingsError
+from hundredfold.learners.convolution import Eyes, layout_of
+from hundredfold.learners.gaussian import Bounds, GaussianChoice
+from hundredfold.learners.masking import MaskedChoice
 
 # Scaled inputs beyond this many spreads are cut off.
 MAX_INPUT: Final = 10.0
@@ -26,6 +30,7 @@ MAX_INPUT: Final = 10.0
 PREPARED: Final = "prepared inputs"
 
 Activation = Literal["relu", "silu", "tanh"]
+Options = MaskedChoice | GaussianChoice
 
 ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {
     "relu": nn.ReLU,
@@ -46,8 +51,15 @@ class NetworkSettings:
     """Use one stack of hidden layers for policy and value instead of two."""
     normalise_observations: bool = False
     """Scale each input by its running mean and spread; for worlds whose numbers are large."""
+    action_spread: float = 0.5
+    """How widely continuous actions are tried at the start, in half-widths of their range."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.action_spread < math.inf:
+            raise SettingsError(
+                f"action_spread must be a number above 0, got {self.action_spread}; 0.5 tries "
+                "most of the range, 0.1 stays near its middle."
+            )
         if not self.hidden or min(self.hidden) < 1:
             raise SettingsError(
                 f"hidden must name at least one layer of at least 1 unit, got {self.hidden}."
@@ -84,6 +96,9 @@ class Inputs(nn.Module):
     def side_by_side(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, width) raw inputs."""
         pieces = [_flat(observation[name], spec) for name, spec in self.specs.items()]
+        if not pieces:  # nothing but pictures
+            some = next(iter(observation.values()))
+            return torch.zeros((len(some), 0), device=some.device)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
 
     @torch.no_grad()
@@ -123,12 +138,21 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: WorldSpec, settings: NetworkSettings) -> None:
         super().__init__()
         self.settings = settings
+        self.choices = spec.choices
         self.logit_bias = spec.logit_bias
         looked_at = {
             name: array for name, array in spec.observation.items() if name != spec.logit_bias
         }
-        self.inputs = Inputs(looked_at, settings.normalise_observations)
-        widths = (self.inputs.width, *settings.hidden)
+        pictures = {name: array for name, array in looked_at.items() if layout_of(array)}
+        self.pictures = tuple(pictures)
+        self.inputs = Inputs(
+            {name: array for name, array in looked_at.items() if name not in pictures},
+            settings.normalise_observations,
+        )
+        self.policy_eyes = Eyes(pictures) if pictures else None
+        self.value_eyes = self.policy_eyes if settings.shared or not pictures else Eyes(pictures)
+        seen = 0 if self.policy_eyes is None else self.policy_eyes.width
+        widths = (self.inputs.width + seen, *settings.hidden)
         self.policy_layers = _layers(widths, settings.activation)
         self.value_layers = (
             self.policy_layers if settings.shared else _layers(widths, settings.activation)
@@ -136,6 +160,14 @@ class ActorCritic(nn.Module):
         # A small policy head makes the first policy nearly uniform.
         self.policy_head = _linear(widths[-1], spec.num_logits, gain=0.01)
         self.value_head = _linear(widths[-1], 1, gain=1.0)
+        # Continuous actions: the log of how widely each number is spread, wherever the env stands.
+        self.action_shape = spec.action_shape
+        self.bounds = None if spec.action_box is None else Bounds(spec.action_box)
+        self.log_spreads = (
+            None
+            if self.bounds is None
+            else nn.Parameter(torch.full((spec.num_parts,), math.log(settings.action_spread)))
+        )
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_spread", torch.ones(()))
 
@@ -143,25 +175,41 @@ class ActorCritic(nn.Module):
     def prepared(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The observation as the layers see it, for whoever passes over it many times."""
         ready = {PREPARED: self.inputs(observation)}
-        return ready | {name: observation[name] for name in (self.logit_bias,) if name is not None}
+        # Pictures stay bytes: as numbers they would take four times the memory.
+        kept = (*self.pictures, *(() if self.logit_bias is None else (self.logit_bias,)))
+        return ready | {name: observation[name] for name in kept}
 
     def logits(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, num_logits)."""
-        found: Tensor = self.policy_head(self.policy_layers(self.inputs(observation)))
+        row = _with_pictures(self.inputs(observation), observation, self.policy_eyes)
+        found: Tensor = self.policy_head(self.policy_layers(row))
         return self._leaning(found, observation)
 
     def scaled_value(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows,) on the scale of normalised targets."""
-        found: Tensor = self.value_head(self.value_layers(self.inputs(observation))).squeeze(-1)
+        row = _with_pictures(self.inputs(observation), observation, self.value_eyes)
+        found: Tensor = self.value_head(self.value_layers(row)).squeeze(-1)
         return found
 
     def both(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits and scaled value, sharing what can be shared."""
-        row = self.inputs(observation)
+        numbers = self.inputs(observation)
+        row = _with_pictures(numbers, observation, self.policy_eyes)
         thought = self.policy_layers(row)
-        other = thought if self.settings.shared else self.value_layers(row)
+        if self.settings.shared:
+            other = thought
+        else:
+            if self.value_eyes is not None:
+                row = _with_pictures(numbers, observation, self.value_eyes)
+            other = self.value_layers(row)
         logits = self._leaning(self.policy_head(thought), observation)
         return logits, self.value_head(other).squeeze(-1)
+
+    def options(self, logits: Tensor, mask: Tensor | None) -> Options:
+        """What can be done and how likely it is, from the logits, on the device they are on."""
+        if self.log_spreads is None:
+            return MaskedChoice(logits, mask, self.choices)
+        return GaussianChoice(logits, self.log_spreads.to(logits.device))
 
     def value(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows,) in the world's own units."""
@@ -172,10 +220,12 @@ class ActorCritic(nn.Module):
         return logits if self.logit_bias is None else logits + observation[self.logit_bias]
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        return [*self.policy_layers.parameters(), *self.policy_head.parameters()]
+        return _parameters(self.policy_eyes, self.policy_layers, self.policy_head) + (
+            [] if self.log_spreads is None else [self.log_spreads]
+        )
 
     def value_parameters(self) -> list[nn.Parameter]:
-        return [*self.value_layers.parameters(), *self.value_head.parameters()]
+        return _parameters(self.value_eyes, self.value_layers, self.value_head)
 
     @torch.no_grad()
     def rescale_values(self, mean: float, spread: float, keep_values: bool = True) -> None:
@@ -195,6 +245,15 @@ class ActorCritic(nn.Module):
 def tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     """The arrays as tensors: shared memory on the CPU, copies elsewhere."""
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+
+def _with_pictures(row: Tensor, observation: Mapping[str, Tensor], eyes: Eyes | None) -> Tensor:
+    """The numbers of an observation, and beside them what these eyes make of its pictures."""
+    return row if eyes is None else torch.cat([row, eyes(observation)], dim=-1)
+
+
+def _parameters(*parts: nn.Module | None) -> list[nn.Parameter]:
+    return [weights for part in parts if part is not None for weights in part.parameters()]
 
 
 def _flat(array: Tensor, spec: ArraySpec) -> Tensor:

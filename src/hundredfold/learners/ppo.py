@@ -8,7 +8,7 @@ of value and policy epochs with an optimiser each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,8 +22,8 @@ from hundredfold.core.batch import Arrays, State, WorldSpec, with_prefix, withou
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.experience.advantages import Floats, advantages_of
 from hundredfold.experience.rollout import Rollout, RolloutSettings
-from hundredfold.learners.masking import MaskedChoice
 from hundredfold.learners.networks import ActorCritic, NetworkSettings, tensors
+from hundredfold.learners.pieces import Pieces
 from hundredfold.learners.policy import NetworkPolicy
 from hundredfold.learners.samples import Report, Samples, samples_of
 from hundredfold.learners.weights import (
@@ -35,6 +35,8 @@ from hundredfold.learners.weights import (
 
 # Rows per forward pass when values of a whole rollout are asked for: bounds memory, not results.
 VALUE_CHUNK: Final = 65_536
+# The same where there are pictures, of which every pixel passes through many channels.
+PICTURE_CHUNK: Final = 512
 # The scale of value targets follows the last ten updates or so.
 SCALE_MEMORY: Final = 0.1
 MIN_SCALE: Final = 0.01
@@ -140,11 +142,12 @@ class PPO:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)
             self.network = ActorCritic(spec, network).to(device)
-        self.policy = NetworkPolicy(self.network, spec.choices, device)
+        self.policy = NetworkPolicy(self.network, device)
         self.experience = Rollout(
             spec, rollout.num_envs, rollout.num_steps * rollout.policy_update_interval
         )
         self.optimisers = self._make_optimisers()
+        self.pieces = Pieces()
 
     def update(self) -> dict[str, float]:
         """Learn from the rollout once it is full; returns what happened, empty while it fills."""
@@ -168,6 +171,7 @@ class PPO:
         """Weights, optimisers, scales and counters as plain arrays."""
         return {
             "updates": np.array(self.updates),
+            **({} if self.pieces.count == 1 else {"pieces": np.array(self.pieces.count)}),
             **with_prefix("network", network_arrays(self.network)),
             **with_prefix("rollout", self.experience.state()),
             **{
@@ -179,6 +183,7 @@ class PPO:
 
     def restore(self, state: State) -> None:
         self.updates = int(state["updates"])
+        self.pieces.count = int(state.get("pieces", 1))
         load_network(self.network, without_prefix("network", state))
         self.experience.restore(without_prefix("rollout", state))
         for name, optimiser in self.optimisers.items():
@@ -220,8 +225,9 @@ class PPO:
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in observation.items()}
         rows = len(next(iter(flat.values())))
         found = np.empty(rows, np.float32)
-        for start in range(0, rows, VALUE_CHUNK):
-            cut = slice(start, start + VALUE_CHUNK)
+        size = PICTURE_CHUNK if self.network.pictures else VALUE_CHUNK
+        for start in range(0, rows, size):
+            cut = slice(start, start + size)
             part = tensors({name: array[cut] for name, array in flat.items()}, self.device)
             found[cut] = self.network.value(part).cpu().numpy()
         return found
@@ -247,14 +253,17 @@ class PPO:
         """Policy and value together, one loss, one optimiser."""
         settings, report = self.settings, Report()
         parameters = list(self.network.parameters())
+
+        def loss_of(batch: Samples) -> Tensor:
+            logits, scaled_values = self.network.both(batch.observation)
+            policy_loss = self._policy_loss(batch, logits, report)
+            value_loss = F.mse_loss(scaled_values, batch.targets)
+            report.add(value_loss=value_loss)
+            return policy_loss + settings.value_coefficient * value_loss
+
         for number in range(settings.update_epochs):
             for batch in self._minibatches(samples, number):
-                logits, scaled_values = self.network.both(batch.observation)
-                policy_loss = self._policy_loss(batch, logits, report)
-                value_loss = F.mse_loss(scaled_values, batch.targets)
-                report.add(value_loss=value_loss)
-                loss = policy_loss + settings.value_coefficient * value_loss
-                self._descend("joint", parameters, loss)
+                self._descend("joint", parameters, batch, loss_of)
             if self._moved_too_far(report):
                 break
         return report.means()
@@ -262,18 +271,23 @@ class PPO:
     def _separate_epochs(self, samples: Samples) -> dict[str, float]:
         """First the value, then the policy, each for its own number of epochs."""
         settings, report = self.settings, Report()
+
+        def value_loss_of(batch: Samples) -> Tensor:
+            value_loss = F.mse_loss(self.network.scaled_value(batch.observation), batch.targets)
+            report.add(value_loss=value_loss)
+            return value_loss
+
+        def policy_loss_of(batch: Samples) -> Tensor:
+            return self._policy_loss(batch, self.network.logits(batch.observation), report)
+
         parameters = self.network.value_parameters()
         for number in range(settings.num_value_epochs):
             for batch in self._minibatches(samples, number):
-                scaled_values = self.network.scaled_value(batch.observation)
-                value_loss = F.mse_loss(scaled_values, batch.targets)
-                report.add(value_loss=value_loss)
-                self._descend("value", parameters, value_loss)
+                self._descend("value", parameters, batch, value_loss_of)
         parameters = self.network.policy_parameters()
         for number in range(settings.num_policy_epochs):
             for batch in self._minibatches(samples, settings.num_value_epochs + number):
-                logits = self.network.logits(batch.observation)
-                self._descend("policy", parameters, self._policy_loss(batch, logits, report))
+                self._descend("policy", parameters, batch, policy_loss_of)
             if self._moved_too_far(report):
                 break
         return report.means()
@@ -281,7 +295,7 @@ class PPO:
     def _policy_loss(self, batch: Samples, logits: Tensor, report: Report) -> Tensor:
         """The clipped objective, less the bonus for entropy."""
         clip = self.settings.clip
-        options = MaskedChoice(logits, batch.mask, self.spec.choices)
+        options = self.network.options(logits, batch.mask)
         log_ratio = options.log_prob(batch.actions) - batch.log_probs
         ratio = log_ratio.exp()
         gain = torch.minimum(
@@ -300,11 +314,16 @@ class PPO:
             )
         return -gain - self.entropy_coefficient * entropy
 
-    def _descend(self, name: str, parameters: list[nn.Parameter], loss: Tensor) -> None:
+    def _descend(
+        self,
+        name: str,
+        parameters: list[nn.Parameter],
+        batch: Samples,
+        loss_of: Callable[[Samples], Tensor],
+    ) -> None:
         """One gradient step, skipped when the gradient is not finite."""
         optimiser = self.optimisers[name]
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self.pieces.backward(batch, loss_of, optimiser)
         norm = nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm)
         if torch.isfinite(norm):
             optimiser.step()
@@ -315,7 +334,7 @@ class PPO:
         if in_a_row >= MAX_BAD_GRADIENTS:
             raise TrainingError(
                 f"gradients were not finite {in_a_row} times in a row (update "
-                f"{self.updates + 1}, {name} loss {loss.item():g}); check the world's rewards and "
+                f"{self.updates + 1}, {name} loss {float(loss):g}); check the world's rewards and "
                 "observations for huge numbers, or lower the learning rate."
             )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from hundredfold.core import streams
 from hundredfold.core.batch import (
+    Array,
     Arrays,
     IntArray,
     State,
@@ -41,7 +42,7 @@ class BatchWorld(ABC):
         """Begin the current episode of every env and write its first observation and mask."""
 
     @abstractmethod
-    def step(self, actions: IntArray) -> StepBatch:
+    def step(self, actions: Array) -> StepBatch:
         """Play one action per env; rows that end begin their next episode in the same step."""
 
     @abstractmethod

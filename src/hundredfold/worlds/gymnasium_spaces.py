@@ -1,4 +1,4 @@
-"""Gymnasium's spaces, read: observations become named arrays, actions become whole numbers."""
+"""Gymnasium's spaces, read: observations become named arrays, actions whole numbers or a box."""
 
 from __future__ import annotations
 
@@ -110,27 +110,40 @@ class ObservationPart:
 
 
 class ActionView:
-    """How whole numbers from 0 become the actions an env expects."""
+    """How whole numbers from 0, or the numbers of a box, become the actions an env expects."""
 
     def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
+        self.choices: tuple[int, ...] = ()
+        self.box: ArraySpec | None = None
         if isinstance(space, spaces.Discrete):
-            self.choices: tuple[int, ...] = (int(space.n),)
+            self.choices = (int(space.n),)
             self.start: IntArray = np.asarray(space.start, np.int64)
         elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
             self.choices = tuple(int(n) for n in space.nvec)
             self.start = np.asarray(space.start, np.int64)
+        elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+            self.box = ArraySpec(space.shape, "float32", _bounds(space.low), _bounds(space.high))
+            self.low, self.high, self.start = space.low, space.high, np.zeros((), np.int64)
         else:
             raise SettingsError(
-                f"{env_name} has the action space {space}; hundredfold plays Discrete and flat "
-                "MultiDiscrete ones. Wrap the env to offer a list of actions."
+                f"{env_name} has the action space {space}; hundredfold plays Discrete, flat "
+                "MultiDiscrete and Box (of floats) ones. Wrap the env to offer one of these."
             )
         self.is_single = isinstance(space, spaces.Discrete)
         self.is_shifted = bool(np.any(self.start))
 
-    def for_envs(self, actions: IntArray) -> list[Any]:
+    def for_envs(self, actions: Array) -> list[Any]:
         """One action per env, as its space has it."""
+        if self.box is not None:
+            return self._in_box(actions)
         shifted = actions + self.start if self.is_shifted else actions
         return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.choices)))
+
+    def _in_box(self, actions: Array) -> list[Any]:
+        """Arrays of the env's own type, copies that it may keep."""
+        # Float32 rounds a bound of doubles to either side: cut off what lies beyond it.
+        inside = np.clip(actions.astype(self.low.dtype), self.low, self.high)
+        return list(inside) if inside.ndim > 1 else [np.asarray(one) for one in inside]
 
 
 def _array_spec(space: spaces.Space[Any], name: str, env_name: str) -> ArraySpec:

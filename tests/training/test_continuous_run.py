@@ -1,0 +1,163 @@
+"""Continuous actions and pictures as runs: they resume exactly, and Pendulum is learned."""
+
+import signal
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+import hundredfold
+from foreign_envs import SeekByHalves
+from hundredfold.backends import make_backend
+from hundredfold.core.batch import with_prefix
+from hundredfold.experience.collect import Collector
+from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.networks import NetworkSettings
+from hundredfold.learners.ppo import PPO, PPOSettings
+from hundredfold.training.build import build
+from hundredfold.training.evaluate import evaluate
+from hundredfold.training.run import Run
+from hundredfold.training.run_folder import RunFolder
+from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+from own_worlds import Spotlight
+from running import KILLED_RUN, run_python, state_of
+
+PENDULUM = PPOSettings(
+    gamma=0.95, update_epochs=10, num_minibatches=8, entropy_coefficient=0.0, clip=0.2
+)
+
+
+class Training:
+    """The parts of a run, without a folder."""
+
+    def __init__(self, make_world, settings, rollout, updates, seed, backend="in_process"):
+        self.backend = make_backend(backend, make_world, rollout.num_envs)
+        self.learner = PPO(
+            self.backend.spec,
+            settings=settings,
+            network=NetworkSettings(normalise_observations=True),
+            rollout=rollout,
+            num_updates=updates,
+            seed=seed,
+            device=torch.device("cpu"),
+        )
+        self.collector = Collector(self.backend, seed)
+        self.num_steps, self.updates = rollout.num_steps, updates
+
+    def epochs(self, count):
+        return [self.epoch() for _ in range(count)]
+
+    def epoch(self):
+        told = self.collector.collect(self.learner.policy, self.learner.experience, self.num_steps)
+        return {**told.means(), **self.learner.update()}
+
+    def state(self):
+        return self.learner.state(), self.collector.state(), self.backend.state()
+
+    def restore(self, learner, collector, world):
+        self.learner.restore(learner)
+        self.collector.restore(collector, world)
+
+
+def spotlight(interval=1, backend="in_process"):
+    rollout = RolloutSettings(num_envs=6, num_steps=16, policy_update_interval=interval)
+    return Training(Spotlight, PPOSettings(), rollout, updates=6, seed=3, backend=backend)
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_run_with_pictures_and_continuous_actions_resumes_bit_for_bit(interval):
+    whole, resumed = spotlight(interval), spotlight(interval, backend="serial")
+    whole.collector.start(3)
+    whole.epochs(3)
+    kept = whole.state()
+    expected = whole.epochs(3)
+    resumed.restore(*kept)
+    assert resumed.epochs(3) == expected
+    for part, other in zip(whole.state(), resumed.state(), strict=True):
+        assert part.keys() == other.keys()
+        for name, array in part.items():
+            assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_the_same_pictures_and_pushes_in_workers_teach_the_same():
+    one, other = spotlight(), spotlight(backend="processes")
+    try:
+        for each in (one, other):
+            each.collector.start(3)
+        assert one.epochs(2) == other.epochs(2)
+    finally:
+        other.backend.close()
+
+
+def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
+    small = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 2}
+    settings = {**small, "save_interval": 3, "normalise_observations": True}
+    code = KILLED_RUN.format(
+        world="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    before = state_of(tmp_path / "killed")
+    folder = RunFolder.open(tmp_path / "killed")
+    folder.claim()
+    parts = build(folder.settings())
+    with pytest.warns(UserWarning, match="cannot be continued"):
+        run = Run.resume(folder, parts, quiet=True)
+    learned = {name for name in before if name.startswith("learner/")}
+    assert {"learner/network/log_spreads", "learner/network/inputs.mean"} <= learned
+    after = with_prefix("learner", run.boundary.parts["learner"])
+    for name in learned:
+        assert_array_equal(after[name], before[name], err_msg=name)
+    run.close()
+    parts.close()
+    with pytest.warns(UserWarning, match="cannot be continued"):
+        assert hundredfold.train(resume=tmp_path / "killed").finished
+
+
+TINY = {"epochs": 2, "num_envs": 4, "num_steps": 16, "eval_interval": 1, "eval_episodes": 2}
+
+
+def test_a_run_on_pendulum_is_judged_and_loaded_like_any_other(tmp_path):
+    run = hundredfold.train("Pendulum-v1", save_dir=tmp_path, **TINY)
+    judged = hundredfold.evaluate(run.path, episodes=2, checkpoint="last")
+    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/avg_reward"], rtol=1e-4)
+    assert hundredfold.evaluate("Pendulum-v1", policy="random", episodes=2).returns.max() < 0
+    policy = run.policy()
+    seen = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    drawn = policy.act(seen, deterministic=False)
+    assert (drawn.shape, drawn.dtype) == ((50, 1), np.float32)
+    assert 1.0 < np.abs(drawn).max() <= 2.0
+    assert_allclose(policy.act(seen[0]), policy.act(seen)[0], atol=1e-6)
+
+
+def test_a_run_on_pictures_is_judged_and_loaded_like_any_other(tmp_path):
+    run = hundredfold.train(SeekByHalves, save_dir=tmp_path, **TINY)
+    judged = hundredfold.evaluate(run.path, episodes=2, checkpoint="last", make_env=SeekByHalves)
+    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/avg_reward"])
+    assert any(name.startswith("learner/network/policy_eyes.") for name in state_of(run.path))
+    space = SeekByHalves.observation_space
+    assert run.policy().act(space.sample()) in range(4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_pendulum_is_learned_within_66_000_steps_on_at_least_four_of_five_seeds():
+    pendulum = GymnasiumFactory("Pendulum-v1", {})
+    rollout = RolloutSettings(num_envs=16, num_steps=64)
+    means = {}
+    for seed in range(5):
+        training = Training(pendulum, PENDULUM, rollout, updates=64, seed=seed)
+        training.collector.start(seed)
+        training.epochs(64)
+        act = training.learner.policy.best
+        judged = evaluate(
+            make_backend("in_process", pendulum, 50),
+            lambda batch, act=act: act(batch.observation, batch.mask),
+            episodes=100,
+            seed=9999,
+            max_steps=1000,
+        )
+        means[seed] = float(np.mean(judged.returns))
+    print(means)
+    # At random it is -1200; swinging up and standing still from anywhere costs about 150.
+    assert sum(mean > -250 for mean in means.values()) >= 4
