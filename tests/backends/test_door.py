@@ -13,6 +13,11 @@ from hundredfold.worlds.corridor import Corridor
 
 ONE = WorldSpec(name="gate", observation={"x": ArraySpec((1,))}, choices=(4,))
 PARTS = WorldSpec(name="locks", observation={"x": ArraySpec((1,))}, choices=(3, 2), has_mask=True)
+BOX = WorldSpec(
+    name="crane",
+    observation={"x": ArraySpec((1,))},
+    action_box=ArraySpec((2,), "float32", (-0.1, -np.inf), (0.1, 5.0)),
+)
 
 
 def waiting(spec, mask=None, env_ids=(10, 11, 12)):
@@ -123,6 +128,34 @@ def test_the_first_row_at_fault_is_named():
     mask[1, 0] = False
     with pytest.raises(ActionError, match="env 11"):
         checked_actions(np.zeros((3, 2), np.int64), waiting(PARTS, mask), PARTS)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_numbers_of_any_type_become_those_of_the_box(dtype):
+    given = np.array([[0, -70], [0, 5], [0, 2]], dtype)
+    chosen = checked_actions(given, waiting(BOX), BOX)
+    assert chosen.dtype == np.float32
+    assert chosen.tolist() == given.tolist()
+
+
+def test_a_bound_that_float32_rounds_is_still_within_the_box():
+    bounds = np.array([[-0.1, 5.0], [0.1, 5.0], [0.0, 0.0]])
+    for given in (bounds, bounds.astype(np.float32)):
+        assert checked_actions(given, waiting(BOX), BOX).shape == (3, 2)
+
+
+@pytest.mark.parametrize("bad", [5.1, np.nan, np.inf, -np.inf])
+def test_a_number_outside_the_box_names_env_and_bounds(bad):
+    given = np.array([[0.0, 1.0], [0.0, bad], [0.0, 0.0]])
+    with pytest.raises(ActionError, match=rf"got {bad} in the action of env 11; crane takes -inf"):
+        checked_actions(given, waiting(BOX), BOX)
+
+
+def test_the_shape_and_type_of_a_box_are_checked():
+    with pytest.raises(ShapeError, match=r"shape \(3,\).*pass shape \(3, 2\)"):
+        checked_actions(np.zeros(3), waiting(BOX), BOX)
+    with pytest.raises(ShapeError, match="type <U1; pass numbers"):
+        checked_actions(np.full((3, 2), "a"), waiting(BOX), BOX)
 
 
 # --- names and numbers

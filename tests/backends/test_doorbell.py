@@ -12,8 +12,15 @@ def bell():
 
 
 def test_a_parent_that_is_awake_is_not_rung_for(bell):
-    assert not bell.finish(0, 6)
-    assert bell.take().tolist() == [0, 1, 2, 3, 4, 5]
+    assert not bell.finish(0, 5)
+    assert bell.take().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_everybody_is_taken_as_such(bell):
+    bell.finish(0, 4)
+    bell.finish(4, 6)
+    assert bell.take() is None
+    assert bell.take().tolist() == []
 
 
 def test_whoever_completes_the_number_rings(bell):

@@ -8,7 +8,14 @@ from hundredfold import cli
 from hundredfold.bench import vector
 from hundredfold.bench.measure import OURS
 from hundredfold.bench.players import OurPlayer
-from hundredfold.bench.vector import Turn, Workload, goal_of, rows_of, take_turn
+from hundredfold.bench.vector import (
+    Turn,
+    Workload,
+    contestants,
+    goal_of,
+    rows_of,
+    take_turn,
+)
 from hundredfold.bench.workloads import Computing, Talkative, Waiting
 from hundredfold.worlds import callable_factory
 
@@ -96,6 +103,17 @@ def test_all_systems_step_the_same_few_envs(capsys, monkeypatch):
     for one in answer["rows"]:
         assert one["num_envs"] == 3
         assert one["low"] <= one["steps_per_second"] <= one["high"]
+
+
+def test_envpool_stands_beside_the_batch_world_where_it_is_installed():
+    pytest.importorskip("envpool")
+    found = contestants(Workload(vector.CARTPOLE, vector.WORKLOADS[0].make_env, 3))
+    assert (OURS, "batch world") in found
+    player = found["envpool", ""]()
+    try:
+        assert take_turn(player, 0.01).worked > 0
+    finally:
+        player.close()
 
 
 def test_a_workload_that_is_not_there_is_refused(capsys):

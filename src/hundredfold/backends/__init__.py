@@ -12,6 +12,7 @@ from hundredfold.backends.choose import (
 )
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes import FirstReadyBackend, ProcessBackend
+from hundredfold.backends.ray_backend import RayBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.contracts import Backend, WorldFactory
@@ -31,6 +32,7 @@ BACKENDS: dict[str, BackendMaker] = {
     "serial": SerialBackend,
     "processes": ProcessBackend,
     "first_ready": FirstReadyBackend,
+    "ray": RayBackend,
 }
 
 
@@ -42,11 +44,17 @@ def make_backend(
 
 
 def start_backend(
-    name: str, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+    name: str,
+    make_world: WorldFactory,
+    num_envs: int,
+    settings: WorkerSettings | None = None,
+    *,
+    ray: BackendMaker = RayBackend,
 ) -> tuple[Backend, Choice]:
     """The same with the choice that was made, for those who tell it and write it down.
 
     Where a backend cannot start the next one is taken, with a warning: the choice is what runs.
+    `ray` makes the backend of that name, for those who know their cluster.
     """
     if name not in ("auto", *BACKENDS):
         raise SettingsError(
@@ -57,4 +65,4 @@ def start_backend(
         choice = choose_backend(make_world, num_envs, settings)
     else:
         choice = Choice(name, settings or WorkerSettings(), "as asked for")
-    return start_or_fall_back(BACKENDS, choice, make_world, num_envs)
+    return start_or_fall_back({**BACKENDS, "ray": ray}, choice, make_world, num_envs)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from hundredfold.backends.reports import ErrorReport, RemoteTraceback
-from hundredfold.backends.worker_process import WorkerProcess
+from typing import NoReturn
+
+from hundredfold.backends.reports import ErrorReport
+from hundredfold.backends.worker_process import MAIN_GUARD, WorkerProcess
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import EnvError, HundredfoldError, WorkerError
+
+
+class HungError(EnvError):
+    """An env did not return in time, and its worker was ended."""
 
 
 def blame(
@@ -22,7 +28,7 @@ def blame(
     """
     if report is not None:
         error = WorkerError(f"{worker} could not take its place: {report}")
-        error.__cause__ = RemoteTraceback(report.traceback)
+        error.__cause__ = report.cause
         return None, error
     if hanging is not None and not len(hanging):
         return None, WorkerError(
@@ -31,7 +37,7 @@ def blame(
         )
     if hanging is not None and worker.is_foreign:
         env_id = int(hanging[0])
-        return env_id, EnvError(
+        return env_id, HungError(
             f"env {env_id} hung: it did not return from step() or reset() within "
             f"{worker.step_timeout:g} seconds, and {worker} was ended. Mend the env, or allow "
             "more with step_timeout."
@@ -47,3 +53,18 @@ def blame(
             f"{worker} is gone while env {env_id} was in step() or reset(): {how}."
         )
     return None, WorkerError(f"{worker} is gone: {how}.")
+
+
+def refuse_start(worker: WorkerProcess, how: str) -> NoReturn:
+    """A worker is gone before it had made its envs: say so.
+
+    Only one that ended by itself is a `WorkerError`, after which the envs may be tried in this
+    process. What a signal ended, or what never came to an end, would do the same here.
+    """
+    if worker.ended_by_itself:
+        raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD}")
+    raise EnvError(
+        f"{worker} did not come to the end of making its envs: {how}. They are not tried in this "
+        "process, which they might take along. Mend the env; if it is the start method that it "
+        "does not bear, try another one, or ask for --backend in_process."
+    )

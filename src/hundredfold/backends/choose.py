@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +20,7 @@ import numpy as np
 from hundredfold.backends.door import check_num_envs
 from hundredfold.backends.foreign_slice import MAX_THREADS
 from hundredfold.backends.probe import Probe, barrier_share, probe
+from hundredfold.backends.probe_apart import Finding, is_ours, probe_apart
 from hundredfold.backends.processes import READY_SHARE
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.backends.worker_process import MAIN_GUARD
@@ -40,7 +42,7 @@ WORTHWHILE: Final = 1.25
 BARRIER_SHARE: Final = 0.1
 
 # What to try where a backend cannot start.
-NEXT: Final = {"first_ready": "processes", "processes": "in_process"}
+NEXT: Final = {"ray": "processes", "first_ready": "processes", "processes": "in_process"}
 
 Maker = Callable[[WorldFactory, int, WorkerSettings | None], Backend]
 
@@ -71,23 +73,45 @@ def choose_backend(
 ) -> Choice:
     """What suits this world; what the settings already say stays as it is.
 
-    Makes one env in this process and plays it for a moment, unless the world is one of ours.
+    Makes one env in a worker and plays it for a moment there, unless the world is one of ours.
     """
     check_num_envs(num_envs)
     settings = settings or WorkerSettings()
-    world = make_world(np.arange(1))
-    try:
-        if world.spec.has_snapshots:
-            return Choice("in_process", settings, "this world is one batch")
-        if num_envs == 1:
-            return Choice("in_process", settings, "one env has nobody to run beside")
-        if not isinstance(world, ForeignWorld):
-            return Choice("in_process", settings, "its envs do not step one by one")
+    if num_envs == 1:
+        return Choice("in_process", settings, "one env has nobody to run beside")
+    return choice_for(find_out(make_world, settings), num_envs, settings)
+
+
+def choice_for(found: Finding, num_envs: int, settings: WorkerSettings) -> Choice:
+    """What suits a world of which this was found out."""
+    if num_envs == 1:
+        return Choice("in_process", settings, "one env has nobody to run beside")
+    if found.spec.has_snapshots:
+        return Choice("in_process", settings, "this world is one batch")
+    if not found.is_foreign:
+        return Choice("in_process", settings, "its envs do not step one by one")
+    if found.probe is None:
+        reason = (
+            f"a first step took more than {found.hung_seconds:g} seconds; in workers an env that "
+            f"hangs is replaced after {settings.step_timeout:g} seconds"
+        )
+        workers = settings.num_workers(num_envs)
+        return Choice("processes", replace(settings, workers=workers), reason)
+    return decide(found.probe, num_envs, settings, usable_cores())
+
+
+def find_out(make_world: WorldFactory, settings: WorkerSettings) -> Finding:
+    """What this world is like; tried out in a worker where one can start, else in this process."""
+    if not is_ours(make_world):
+        try:
+            return probe_apart(make_world, settings)
+        except (WorkerError, OSError):
+            pass  # no worker can start, so the envs will run here in any case
+    with closing(make_world(np.arange(1))) as world:
+        if world.spec.has_snapshots or not isinstance(world, ForeignWorld):
+            return Finding(world.spec, is_foreign=False)
         world.guard = settings.guard()
-        found = probe(world)
-    finally:
-        world.close()
-    return decide(found, num_envs, settings, usable_cores())
+        return Finding(world.spec, is_foreign=True, probe=probe(world))
 
 
 def decide(found: Probe, num_envs: int, settings: WorkerSettings, cores: int) -> Choice:

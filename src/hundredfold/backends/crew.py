@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.backends.blame import blame
+from hundredfold.backends.blame import blame, refuse_start
 from hundredfold.backends.doorbell import Doorbell
 from hundredfold.backends.reports import Answer, ErrorReport
 from hundredfold.backends.settings import WorkerSettings
@@ -27,10 +27,9 @@ from hundredfold.backends.slices import pairs
 from hundredfold.backends.story import Story
 from hundredfold.backends.traffic import Traffic, spans_of
 from hundredfold.backends.worker import WorkerPlan
-from hundredfold.backends.worker_process import MAIN_GUARD, WorkerProcess, packed_factory
+from hundredfold.backends.worker_process import WorkerProcess, packed_factory
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.contracts import WorldFactory
-from hundredfold.core.errors import WorkerError
 from hundredfold.core.faults import Failure, Health
 
 # How long workers may take to close their envs before they are ended.
@@ -91,11 +90,10 @@ class Crew:
             for worker in self.workers:
                 worker.post(worker.whole)
             return
-        cuts = np.searchsorted(env_ids, self.edges)
-        for worker in self.workers:
-            mine = env_ids[cuts[worker.plan.number] : cuts[worker.plan.number + 1]]
-            if len(mine):
-                worker.post(spans_of(mine))
+        cuts = np.searchsorted(env_ids, self.edges).tolist()
+        for worker, (first, last) in zip(self.workers, pairs(cuts), strict=True):
+            if first < last:
+                worker.post(spans_of(env_ids[first:last]))
 
     def wait_for(self, num_envs: int) -> None:
         """Wait until so many envs have arrived."""
@@ -118,7 +116,10 @@ class Crew:
     def gather(self) -> None:
         """Take in all who are ready."""
         env_ids = self.doorbell.take()
-        if len(env_ids):
+        if env_ids is None:
+            self.played += 1
+            self.traffic.all_arrived()
+        elif len(env_ids):
             self.played[env_ids] += 1
             self.traffic.arrived(env_ids)
 
@@ -303,7 +304,7 @@ class Crew:
         if not self.is_started:
             if report is not None:
                 report.throw(str(worker))
-            raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD}")
+            refuse_start(worker, how)
         env_id, error = blame(worker, how, report, hanging, inside)
         played = self.played[worker.rows].sum() if env_id is None else self.played[env_id]
         self.played[worker.rows] = 0
@@ -319,15 +320,14 @@ class Crew:
     def _replace(self, worker: WorkerProcess) -> None:
         """A new worker for the same envs, that is told and asked what the old one was."""
         new = self._hire(worker.plan)
-        number = worker.plan.number
         if self.story.begun:
             self.story.lose(new.rows)
             # Rows that nobody has fetched yet are about to be written over.
             self.traffic.call_back(new.plan.first, new.plan.last)
             new.say("rejoin", REJOIN, self.story.origin(new.rows))
             new.post(spans_of(self.traffic.running(new.plan.first, new.plan.last)))
-        if number in self.pending:
-            new.say(*self.pending[number])
+        if new.plan.number in self.pending:
+            new.say(*self.pending[new.plan.number])
 
     def _replace_missing(self) -> None:
         """Fill the places of workers that were lost when the run was to stop."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
 
-from hundredfold.core.batch import IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, ArraySpec, IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.boxes import flat_bound
 from hundredfold.core.errors import (
     ActionError,
     CheckpointError,
@@ -43,12 +42,9 @@ class Turns:
         if self.pending == "closed":
             raise TurnError(f"{call} was called, but {ADVICE['closed']}.")
 
-    @contextmanager
-    def leading_to(self, turn: Turn) -> Iterator[None]:
+    def leading_to(self, turn: Turn) -> Leading:
         """Work after which `turn` is pending; if it fails, only a new start helps."""
-        self.pending = "reset"
-        yield
-        self.pending = turn
+        return Leading(self, turn)
 
     def recv(self) -> None:
         self.expect("recv", "recv()")
@@ -59,6 +55,22 @@ class Turns:
         first = self.pending != "closed"
         self.pending = "closed"
         return first
+
+
+class Leading:
+    """The time between two turns. A class of its own: a generator takes five times as long."""
+
+    __slots__ = ("turn", "turns")
+
+    def __init__(self, turns: Turns, turn: Turn) -> None:
+        self.turns, self.turn = turns, turn
+
+    def __enter__(self) -> None:
+        self.turns.pending = "reset"
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.turns.pending = self.turn
 
 
 def check_num_envs(num_envs: int) -> int:
@@ -89,8 +101,11 @@ def check_everybody(env_ids: IntArray | None, num_envs: int) -> None:
         )
 
 
-def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> IntArray:
-    """The actions as int64, refused when their number, type or range is wrong or a mask forbids."""
+def checked_actions(actions: Array, waiting: StepBatch, spec: WorldSpec) -> Array:
+    """The actions as the world has them, refused when their number, type or range is wrong.
+
+    So are choices that a mask forbids.
+    """
     wanted = (len(waiting), *spec.action_shape)
     try:
         given = np.asarray(actions)
@@ -102,6 +117,8 @@ def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> I
             f"send() got actions of shape {given.shape} while {len(waiting)} envs wait "
             f"(env_ids {ids[0]}..{ids[-1]}); pass shape {wanted}, one per row of the last recv()."
         )
+    if spec.action_box is not None:
+        return _within(given, spec.action_box, waiting, spec.name)
     if given.dtype.kind not in "iu":
         raise ShapeError(f"send() got actions of type {given.dtype}; pass whole numbers.")
     chosen = given.astype(np.int64, copy=False)
@@ -126,3 +143,22 @@ def checked_actions(actions: IntArray, waiting: StepBatch, spec: WorldSpec) -> I
                 f"forbids{which}; allowed: {np.flatnonzero(options).tolist()}."
             )
     return chosen
+
+
+def _within(given: Array, box: ArraySpec, waiting: StepBatch, name: str) -> Array:
+    """Continuous actions, refused where they are not numbers within the bounds."""
+    if given.dtype.kind not in "iuf":
+        raise ShapeError(f"send() got actions of type {given.dtype}; pass numbers.")
+    parts = given.reshape(len(waiting), box.size)
+    # Float32 cannot say every bound: a step of its own beyond one is as near as it gets.
+    low, high = (flat_bound(bound, box).astype(box.dtype) for bound in (box.low, box.high))
+    chosen = parts.astype(box.dtype, copy=False)
+    outside = ~((chosen >= low) & (chosen <= high)) | np.isinf(chosen)
+    if outside.any():
+        row, part = (int(index) for index in np.argwhere(outside)[0])
+        raise ActionError(
+            f"send() got {parts[row, part]} in the action of env {waiting.env_ids[row]}; "
+            f"{name} takes {low[part]} to {high[part]} there. Cut actions off at the bounds of "
+            "the action space."
+        )
+    return chosen.reshape(given.shape)

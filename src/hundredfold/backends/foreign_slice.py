@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
 from time import perf_counter, thread_time
-from typing import Final
+from typing import Any, Final
 
+from hundredfold.backends.one_core import stay_on
 from hundredfold.backends.reports import report_of
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.backends.shared_arrays import InfoWriter
@@ -45,7 +46,13 @@ class ForeignSlice(Slice):
     world: ForeignWorld
 
     def __init__(
-        self, world: ForeignWorld, env_ids: range, settings: WorkerSettings, *, in_pieces: bool
+        self,
+        world: ForeignWorld,
+        env_ids: range,
+        settings: WorkerSettings,
+        *,
+        in_pieces: bool,
+        core: int | None = None,
     ) -> None:
         super().__init__([world], [env_ids.start, env_ids.stop])
         self.world = world
@@ -53,6 +60,7 @@ class ForeignSlice(Slice):
         self.in_pieces = in_pieces
         self.piece = 1 if in_pieces else len(env_ids)
         self.num_threads = settings.env_threads
+        self.core = core  # where threads gather, if they should
         # One queue for all threads: who has just finished a step goes on without falling asleep.
         self.queue: SimpleQueue[int] = SimpleQueue()
         self.meeting: threading.Barrier | None = None  # where threads gather once all is done
@@ -125,7 +133,10 @@ class ForeignSlice(Slice):
                 self.tell_failures()
                 self.wire.say("error", report_of("step()", error))
                 return False
-            self._write_infos(first, last)
+            if last - first == 1:
+                self._write_info(first, self.world.infos[first - self.first])
+            else:
+                self._write_infos(first, last)
             if self.world.guard.news:
                 self.tell_failures()
         self.post(first, last)
@@ -138,6 +149,12 @@ class ForeignSlice(Slice):
             if info:
                 self.infos.write(env_id, info)
 
+    def _write_info(self, env_id: int, info: Mapping[str, Any]) -> None:
+        if info:
+            self.infos.write(env_id, info)
+        else:
+            self.infos.sizes[env_id] = 0
+
     def _fit_piece(self, envs: int, seconds: float) -> None:
         """Step as many envs between two reports as fill the time between them."""
         if not self.in_pieces:
@@ -149,6 +166,7 @@ class ForeignSlice(Slice):
 
     def _start_threads(self, wanted: int) -> None:
         threads = min(wanted, self.last - self.first)
+        stay_on(self.core)
         self.meeting = threading.Barrier(threads + 1)
         for number in range(threads):
             name = f"envs {number}"

@@ -12,7 +12,7 @@ from hundredfold.backends.door import (
     checked_actions,
 )
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import Arrays, IntArray, State, StepBatch
+from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch
 from hundredfold.core.contracts import ForeignWorld, Knowledge, WorldFactory
 from hundredfold.core.faults import Health
 
@@ -42,7 +42,7 @@ class InProcessBackend:
         self.turns.recv()
         return self.batch
 
-    def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
+    def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
         self.turns.expect("send", "send()")
         check_everybody(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec)

@@ -16,7 +16,8 @@ from hundredfold.backends.foreign_slice import (
 )
 from hundredfold.backends.shared_arrays import pickled_info
 from hundredfold.core import streams
-from hundredfold.core.batch import FloatArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, FloatArray, StepBatch, WorldSpec
+from hundredfold.core.boxes import spread_over
 from hundredfold.core.contracts import ForeignWorld
 
 # A probe ends after so many steps or so many seconds, whichever comes first; two steps it takes in
@@ -90,8 +91,13 @@ def probe(world: ForeignWorld, steps: int = PROBE_STEPS, seconds: float = PROBE_
     return Probe(walls, cpus, switches, step_bytes(batch))
 
 
-def luckiest(spec: WorldSpec, luck: FloatArray) -> IntArray:
-    """(rows, ...) in each part of an action the choice with the largest of these numbers."""
+def luckiest(spec: WorldSpec, luck: FloatArray) -> Array:
+    """(rows, ...) in each part of an action the choice with the largest of these numbers.
+
+    In a box the numbers themselves say where.
+    """
+    if spec.action_box is not None:
+        return spread_over(spec.action_box, luck)
     parts = np.split(luck, np.cumsum(spec.choices)[:-1], axis=1)
     chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
     return chosen.reshape(len(luck), *spec.action_shape)
@@ -99,7 +105,7 @@ def luckiest(spec: WorldSpec, luck: FloatArray) -> IntArray:
 
 def call_seconds(world: ForeignWorld) -> float:
     """What calling the world costs before any env is stepped: many envs share one call."""
-    nobody = np.zeros((0, *world.spec.action_shape), np.int64)
+    nobody = np.zeros((0, *world.spec.action_shape), world.spec.action_dtype)
     times = np.zeros(EMPTY_CALLS)
     for number in range(EMPTY_CALLS):
         begun = process_time()

@@ -21,7 +21,7 @@ from hundredfold.backends.shared_arrays import LazyInfos, batch_over
 from hundredfold.backends.slices import pairs, shard_edges
 from hundredfold.backends.traffic import Traffic
 from hundredfold.backends.worker_process import MAIN_GUARD
-from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, copies
+from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, copies
 from hundredfold.core.contracts import Knowledge, WorldFactory
 from hundredfold.core.errors import ShapeError, TurnError, WorkerError
 from hundredfold.core.faults import Failure
@@ -77,14 +77,20 @@ class ProcessBackend:
         self._follow(batch)
         return batch
 
-    def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
+    def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
         self.turns.expect("send", "send()")
         ids = self.received if env_ids is None else self._checked_ids(env_ids)
-        if len(ids):
-            self.arrays["actions"][ids] = checked_actions(actions, self._waiting(ids), self.spec)
+        if not len(ids):
+            self.turns.pending = "recv"
+            return
+        chosen = checked_actions(actions, self._waiting(ids), self.spec)
+        self.arrays["actions"][slice(None) if ids is self.everyone else ids] = chosen
         with self.turns.leading_to("recv"):
-            if len(ids):
-                self.crew.send(None if len(ids) == self.num_envs else np.sort(ids))
+            if len(ids) == self.num_envs:
+                self.crew.send(None)
+            else:
+                # What recv() returned is in order already.
+                self.crew.send(ids if env_ids is None else np.sort(ids))
 
     def broadcast(self, knowledge: Knowledge) -> None:
         self.turns.expect_open("broadcast()")
@@ -136,7 +142,8 @@ class ProcessBackend:
     def _follow(self, batch: StepBatch) -> None:
         """Count episodes, and forgive envs that came to the end of one by themselves."""
         story, guard, ended = self.crew.story, self.crew.guard, batch.ended
-        story.ended[batch.env_ids] += ended
+        if ended.any():
+            story.ended[batch.env_ids] += ended
         if story.any_cut_off:
             ended = ended & ~story.tell(batch.env_ids)
         if guard.in_a_row:

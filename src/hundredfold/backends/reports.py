@@ -27,15 +27,20 @@ class ErrorReport:
 
     call: str
     line: str  # the last line of the traceback
-    traceback: str  # of the cause, where there is one: the env's own
+    traceback: str  # of the cause, where there is one: the env's own; empty where it has none
     error: HundredfoldError | None  # itself, if it is one of ours
 
     def __str__(self) -> str:
         return str(self.error) if self.error is not None else self.line
 
+    @property
+    def cause(self) -> RemoteTraceback | None:
+        """What to raise it from."""
+        return RemoteTraceback(self.traceback) if self.traceback else None
+
     def throw(self, worker: str) -> NoReturn:
         """Raise it here: our own errors as they are, anything else as a `WorkerError`."""
-        cause = RemoteTraceback(self.traceback)
+        cause = self.cause
         if self.error is None:
             raise WorkerError(f"{worker} failed in {self.call}: {self.line}") from cause
         if isinstance(self.error, EnvError):
@@ -54,7 +59,11 @@ class Answer:
 
 def report_of(call: str, error: BaseException) -> ErrorReport:
     """What there is to say about an error, in a form that can be pickled."""
-    text = "".join(traceback.format_exception(error.__cause__ or error))
+    cause = error.__cause__
+    if cause is None and not isinstance(error, EnvError):
+        cause = error
+    # What we found wrong with an env needs no traceback: it would show nothing but our own code.
+    text = "" if cause is None else "".join(traceback.format_exception(cause))
     line = traceback.format_exception_only(error)[-1].strip()
     return ErrorReport(call, line, text, _bare(error))
 

@@ -29,7 +29,7 @@ ELSEWHERE: Final = -1
 
 def action_array(spec: WorldSpec) -> ArraySpec:
     """What one env's action looks like: the one place that says so."""
-    return ArraySpec(spec.action_shape, "int64")
+    return ArraySpec(spec.action_shape, spec.action_dtype)
 
 
 def layout_of(spec: WorldSpec, num_envs: int, *, foreign: bool) -> Layout:

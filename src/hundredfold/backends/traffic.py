@@ -50,7 +50,7 @@ class Traffic:
         if everybody:
             self.phase[:] = WAITING
             return None
-        env_ids = np.flatnonzero(self.phase == ARRIVED)
+        env_ids: IntArray = (self.phase == ARRIVED).nonzero()[0]
         self.phase[env_ids] = WAITING
         return env_ids
 
@@ -74,7 +74,7 @@ def spans_of(env_ids: IntArray) -> bytes:
     """Rising env ids as spans for the wire."""
     if not len(env_ids):
         return b""
-    breaks = np.flatnonzero(np.diff(env_ids) != 1)
+    (breaks,) = (env_ids[1:] - env_ids[:-1] != 1).nonzero()
     if not len(breaks):
         return SPAN.pack(int(env_ids[0]), int(env_ids[-1]) + 1)
     spans = np.empty((len(breaks) + 1, 2), np.int32)

@@ -17,6 +17,8 @@ import numpy as np
 
 from hundredfold.backends.foreign_slice import ForeignSlice
 from hundredfold.backends.lifeline import settle_in, tie_to_parent
+from hundredfold.backends.one_core import core_for
+from hundredfold.backends.probe import probe
 from hundredfold.backends.reports import Answer, report_of
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.backends.shared_arrays import layout_of, mapped
@@ -97,7 +99,8 @@ def make_slice(plan: WorkerPlan) -> Slice:
     world = make_world(np.arange(plan.first, plan.last))
     if isinstance(world, ForeignWorld):
         in_pieces = plan.batch_envs < plan.num_envs
-        return ForeignSlice(world, env_ids, plan.settings, in_pieces=in_pieces)
+        core = core_for(plan.number, plan.settings.num_workers(plan.num_envs))
+        return ForeignSlice(world, env_ids, plan.settings, in_pieces=in_pieces, core=core)
     edges = shard_edges(env_ids, plan.batch_envs, plan.num_envs)
     if len(edges) == 2:
         return BatchSlice([world], edges)
@@ -136,5 +139,6 @@ ORDERS: dict[str, Callable[..., Any]] = {
     "state": lambda part: part.state(),
     "timings": lambda part: part.timings(),
     "info": lambda part, env_id: part.overflown_info(env_id),
+    "probe": lambda part: probe(part.world),
     "rejoin": rejoin,
 }

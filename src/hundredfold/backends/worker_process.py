@@ -39,6 +39,7 @@ class WorkerProcess:
         self.ready = False
         self.is_foreign = False
         self.last_sign = monotonic()
+        self.exit_code: int | None = None  # known once it is over, unless it had to be ended
         ours, theirs = socket.socketpair()
         self.wire = ParentWire(ours, self.size, plan.settings.step_timeout)
         try:
@@ -75,6 +76,11 @@ class WorkerProcess:
             return settings.step_timeout
         return max(settings.step_timeout, settings.start_timeout)
 
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it is over, and no signal was needed for that."""
+        return self.exit_code is not None and self.exit_code >= 0
+
     def has_news(self) -> bool:
         """Whether there is something on the wire that has not been read."""
         return bool(select.select([self.wire.inbox], [], [], 0)[0])
@@ -103,13 +109,15 @@ class WorkerProcess:
     def end(self) -> str:
         """Make sure the process is over; how it ended, in words."""
         self.process.join(0.2)
-        told = self.process.exitcode
+        self.exit_code = self.process.exitcode
         with suppress(ProcessLookupError, PermissionError, TypeError):
             os.killpg(self.process.pid, signal.SIGKILL)  # with whatever its envs have started
         self.process.kill()
         self.process.join(5)
+        if self.exit_code is None and self.process.exitcode != -signal.SIGKILL:
+            self.exit_code = self.process.exitcode  # on a busy machine it took a little longer
         self.wire.close()
-        return _words(told)
+        return _words(self.exit_code)
 
     def close(self, deadline: float) -> None:
         """Wait for it to close its envs and end by itself, until its time is up."""

@@ -13,12 +13,24 @@ import numpy as np
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.settings import WorkerSettings, usable_cores
+from hundredfold.core.batch import Array, WorldSpec
+from hundredfold.core.boxes import spread_over
 from hundredfold.core.contracts import WorldFactory
 
 EnvMaker = Callable[[], gymnasium.Env[Any, Any]]
 
 # Batches of actions that are drawn beforehand and played over and over.
 DRAWN: Final = 64
+
+
+def drawn_actions(spec: WorldSpec, num_envs: int) -> Array:
+    """(turns, envs, ...) any actions, drawn beforehand."""
+    draw = np.random.default_rng(0)
+    if spec.action_box is not None:
+        luck = draw.random((DRAWN * num_envs, spec.num_parts))
+        return spread_over(spec.action_box, luck).reshape(DRAWN, num_envs, *spec.action_shape)
+    choices = spec.choices if spec.action_shape else spec.choices[0]
+    return draw.integers(0, choices, (DRAWN, num_envs, *spec.action_shape))
 
 
 class Player(Protocol):
@@ -50,9 +62,7 @@ class OurPlayer:
         self.backend = make_backend(backend, make_world, num_envs, settings)
         self.read_infos = read_infos
         spec = self.backend.spec
-        draw = np.random.default_rng(0)
-        choices = spec.choices if spec.action_shape else spec.choices[0]
-        self.actions = cycle(draw.integers(0, choices, (DRAWN, num_envs, *spec.action_shape)))
+        self.actions = cycle(drawn_actions(spec, num_envs))
         self.backend.reset(0)
         # Who waits for an action. After a rest these are more than came with the last recv.
         self.waiting = self.backend.recv().env_ids
@@ -124,9 +134,7 @@ def stable_baselines_envs(kind: str, make_env: EnvMaker, num_envs: int) -> Any:
 def envpool_envs(env_id: str, num_envs: int) -> Any:
     """EnvPool has envs of its own, in C++, known by the ids of Gymnasium's."""
     threads = min(usable_cores(), num_envs)
-    return import_module("envpool").make(
-        env_id, env_type="gymnasium", num_envs=num_envs, num_threads=threads
-    )
+    return import_module("envpool").make_gymnasium(env_id, num_envs=num_envs, num_threads=threads)
 
 
 def peers() -> dict[tuple[str, str], PeerMaker]:

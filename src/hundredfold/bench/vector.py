@@ -26,6 +26,7 @@ from hundredfold.bench.players import (
     peers,
 )
 from hundredfold.bench.workloads import Computing, Talkative, Waiting
+from hundredfold.core.contracts import WorldFactory
 from hundredfold.worlds import callable_factory, settings_class, world_factory
 
 # The share of a turn that comes before its clock starts.
@@ -140,7 +141,7 @@ def take_turn(player: Player, seconds: float) -> Turn:
 
 def contestants(work: Workload) -> dict[tuple[str, str], Callable[[], Player]]:
     """(system, backend) and how to start it; none that would take seconds for one batch."""
-    factory, num_envs = callable_factory(work.make_env), work.num_envs
+    factory, num_envs = our_factory(work), work.num_envs
     found: dict[tuple[str, str], Callable[[], Player]] = {}
 
     def ours(name: str, backend: str, **settings: Any) -> None:
@@ -173,6 +174,13 @@ def contestants(work: Workload) -> dict[tuple[str, str], Callable[[], Player]]:
             continue
         found[system, backend] = partial(_peer, make_envs, work, choices)
     return found
+
+
+def our_factory(work: Workload) -> WorldFactory:
+    """The envs as our backends make them: those that have an id by their id."""
+    if work.name == CARTPOLE:
+        return world_factory(CARTPOLE, settings_class(CARTPOLE)())
+    return callable_factory(work.make_env)
 
 
 def _peer(make_envs: Callable[[EnvMaker, int], Any], work: Workload, choices: int) -> Player:

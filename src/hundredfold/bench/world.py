@@ -16,6 +16,7 @@ import numpy as np
 
 from hundredfold.backends import make_backend
 from hundredfold.bench.measure import OURS, rates_in_turns, rates_row
+from hundredfold.bench.players import drawn_actions
 from hundredfold.core.contracts import Backend
 from hundredfold.training.evaluate import random_actor
 from hundredfold.worlds import settings_class, world_factory
@@ -60,10 +61,7 @@ def _batch(world: str, num_envs: int) -> Callable[[], int]:
     backend.reset(0)
     if backend.spec.has_mask:
         return _masked(backend)
-    draw = np.random.default_rng(0)
-    shape = (64, num_envs, *backend.spec.action_shape)
-    choices = backend.spec.choices if backend.spec.action_shape else backend.spec.choices[0]
-    actions = cycle(draw.integers(0, choices, shape))
+    actions = cycle(drawn_actions(backend.spec, num_envs))
     calls = min(-(-STEPS_PER_REPEAT // num_envs), MAX_CALLS)
 
     def play() -> int:

@@ -1,0 +1,81 @@
+"""Where the threads of a worker run: together, unless that takes something from somebody."""
+
+import os
+import subprocess
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import foreign_envs
+from hundredfold.backends import one_core
+from hundredfold.backends.one_core import core_for, has_children
+from hundredfold.backends.processes import ProcessBackend
+from hundredfold.backends.settings import WorkerSettings, usable_cores
+from hundredfold.worlds import callable_factory
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here"
+)
+
+
+class TellsItsCores(foreign_envs.Dice):
+    """Says in its info where it may run."""
+
+    def step(self, action):
+        seen, reward, over, cut, info = super().step(action)
+        return seen, reward, over, cut, {**info, "cores": sorted(os.sched_getaffinity(0))}
+
+
+class HasProgram(TellsItsCores):
+    """The same, with a program of its own that runs beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.program = subprocess.Popen(["sleep", "1000"])
+
+    def close(self):
+        self.program.kill()
+        self.program.wait()
+
+
+def cores_of_workers(make_env, **settings):
+    """The cores that the first env of each worker may use."""
+    num_envs = 4 * (settings.get("workers") or usable_cores())
+    factory, settings = callable_factory(make_env), WorkerSettings(**settings)
+    with closing(ProcessBackend(factory, num_envs, settings)) as backend:
+        backend.reset(0)
+        backend.send(np.zeros(len(backend.recv()), np.int64))
+        infos = backend.recv().foreign_infos
+        return [infos[worker.plan.first]["cores"] for worker in backend.crew.workers]
+
+
+def test_threads_of_a_worker_share_a_core_and_workers_do_not():
+    cores = cores_of_workers(TellsItsCores, env_threads=4)
+    assert [len(some) for some in cores] == [1] * usable_cores()
+    assert len({some[0] for some in cores}) == usable_cores()
+
+
+def test_without_threads_a_worker_is_free_to_move():
+    everywhere = sorted(os.sched_getaffinity(0))
+    assert cores_of_workers(TellsItsCores, env_threads=1) == [everywhere] * usable_cores()
+
+
+def test_envs_with_programs_of_their_own_are_free_to_move():
+    everywhere = sorted(os.sched_getaffinity(0))
+    assert cores_of_workers(HasProgram, workers=2, env_threads=4)[0] == everywhere
+
+
+def test_fewer_workers_than_cores_leave_the_cores_to_their_envs(monkeypatch):
+    monkeypatch.setattr(one_core, "usable_cores", lambda: 8)
+    assert core_for(0, num_workers=7) is None
+    assert core_for(0, num_workers=8) in os.sched_getaffinity(0)
+
+
+def test_programs_are_noticed_until_they_are_over():
+    program = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert has_children()
+    finally:
+        program.kill()
+        program.wait()
