@@ -9,6 +9,8 @@ from numpy.testing import assert_array_equal
 from hundredfold.oracles import ORACLES
 from hundredfold.oracles.exact import ExactOracle
 from hundredfold.oracles.insertion import InsertionOracle, InsertionSettings
+from hundredfold.oracles.neural.oracle import NeuralOracle
+from hundredfold.oracles.neural.settings import NeuralSettings
 from hundredfold.oracles.or_tools import OrToolsOracle, OrToolsSettings
 from hundredfold.oracles.pyvrp_reference import PyVRPOracle, PyVRPSettings
 from hundredfold.oracles.verifier import violations
@@ -17,6 +19,7 @@ from oracles.small_books import small_books
 # Every oracle with settings that repeat.
 SOLVERS = {
     "insertion": InsertionOracle,
+    "neural": lambda: NeuralOracle(NeuralSettings(oracle_samples=2)),
     "exact": ExactOracle,
     "or_tools": lambda: OrToolsOracle(OrToolsSettings(seconds=30.0, max_solutions=20)),
     "pyvrp": lambda: PyVRPOracle(PyVRPSettings(seconds=None, max_iterations=50)),

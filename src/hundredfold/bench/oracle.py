@@ -44,6 +44,7 @@ def bench_oracle(
     instances_dir: Path | None = None,
     instance_seconds: float = 2.0,
     with_peers: bool = True,
+    neural_books: int = 0,
     tick: Tick = lambda name: None,
 ) -> list[Row]:
     """Rows of cost, gap and seconds per book.
@@ -51,7 +52,8 @@ def bench_oracle(
     Without a folder: random days, tight and loose, and kept plans. The reference is OR-Tools' mean
     cost, or our own longest search where OR-Tools is missing. Peers take `peer_seconds` for each of
     the `num_books` books. With `instances_dir`: every instance of the folder for
-    `instance_seconds`, against the folder's references.
+    `instance_seconds`, against the folder's references. `neural_books` held-out days of each size
+    are routed by the neural oracle; 0 leaves it out.
     """
     if instances_dir is not None:
         return _instance_rows(instances_dir, instance_seconds, with_peers, tick)
@@ -64,6 +66,18 @@ def bench_oracle(
         rows += _scratch_rows(instance, problems, repeats, threads, peer_seconds, with_peers, tick)
     days = random_days(num_envs, num_requests, seed)
     rows.append(_kept_row(days, repeats, threads, tick))
+    if neural_books:
+        from hundredfold.bench.neural_oracle import bench_neural
+
+        rows += bench_neural(
+            neural_books,
+            num_requests,
+            repeats,
+            peer_books=min(num_books, neural_books),
+            peer_seconds=peer_seconds,
+            with_peers=with_peers,
+            tick=tick,
+        )
     return rows
 
 

@@ -161,18 +161,7 @@ class KeptPlans:
         )
         self._write(chosen, place, new, trips)
         self.num_requests[chosen] += 1
-        improve_rows(
-            self.books,
-            self.rules,
-            self.settings.search(),
-            AS_BOOKED,
-            chosen,
-            streams.spawn(keys, self.num_requests),
-            self.routes,
-            self.lengths,
-            np.full(self.num_envs, FOREVER),
-            self.settings.threads,
-        )
+        self._replan(chosen, streams.spawn(keys, self.num_requests))
         self._write_timetable(chosen)
         return self.price
 
@@ -262,6 +251,23 @@ class KeptPlans:
             "routes": self.routes,
             "lengths": self.lengths,
         }
+
+    def _replan(self, chosen: IntArray, keys: Words) -> IntArray:
+        """Put the newest request of these envs into their plans; returns (envs,) objectives."""
+        ticks = np.full(self.num_envs, FOREVER)
+        improve_rows(
+            self.books,
+            self.rules,
+            self.settings.search(),
+            AS_BOOKED,
+            chosen,
+            keys,
+            self.routes,
+            self.lengths,
+            ticks,
+            self.settings.threads,
+        )
+        return ticks
 
     def _next_places(self, rows: BoolArray | None) -> tuple[IntArray, IntArray]:
         """The envs that take part, and the number their next request will have."""

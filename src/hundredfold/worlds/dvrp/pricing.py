@@ -6,7 +6,8 @@ The same books as problems for an oracle that starts from nothing are made by `d
 from __future__ import annotations
 
 import time
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from hundredfold.oracles.problem import Fleet, RoutePlans, RouteProblems
 from hundredfold.worlds.dvrp.customers import Population
 from hundredfold.worlds.dvrp.settings import DvrpSettings
 from hundredfold.worlds.dvrp.view import PlanGlance
+
+if TYPE_CHECKING:
+    from hundredfold.oracles.neural.oracle import NeuralOracle
 
 # What a customer costs who cannot be served, where that does not end the day.
 LEFT_OUT_MINUTES: Final = 200.0
@@ -172,9 +176,16 @@ class DayPlans:
 
 
 def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -> KeptPlans:
+    travel, fleet = population.city.travel, fleet_of(population, settings)
+    if settings.oracle == "neural":
+        # Torch and the policy are loaded for whoever asks for them.
+        from hundredfold.oracles.neural.kept import NeuralKeptPlans
+
+        oracle = _neural_oracle(settings)
+        return NeuralKeptPlans(travel, fleet, num_days, settings.num_customers, oracle)
     return KeptPlans(
-        population.city.travel,
-        fleet_of(population, settings),
+        travel,
+        fleet,
         num_days,
         settings.num_customers,
         KeptPlanSettings(
@@ -182,6 +193,24 @@ def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -
             lns_iterations=settings.lns_iterations,
             threads=settings.oracle_threads,
         ),
+    )
+
+
+@lru_cache(maxsize=4)
+def _neural_oracle(settings: DvrpSettings) -> NeuralOracle:
+    """One oracle for all plans of a world, so that a batch halved once stays halved."""
+    from hundredfold.oracles.neural.oracle import NeuralOracle
+    from hundredfold.oracles.neural.settings import NeuralSettings
+
+    return NeuralOracle(
+        NeuralSettings(
+            weights=settings.oracle_weights,
+            oracle_samples=settings.oracle_samples,
+            improve_passes=settings.improve_passes,
+            oracle_batch=settings.oracle_batch,
+            device=settings.oracle_device,
+            threads=settings.oracle_threads,
+        )
     )
 
 

@@ -17,6 +17,7 @@ Tolerances = Literal["soft", "types", "unlimited"]
 Split = Literal["known", "unseen_trips", "unseen_customers", "all"]
 Scenario = Literal["research", "operator"]
 Unserved = Literal["fail", "penalty"]
+OracleName = Literal["insertion", "neural"]
 MaskMode = Literal["none", "threshold", "sampled_type", "soft", "known"]
 
 # A ride limit of `factor` times the direct ride would leave short rides no room at all.
@@ -96,12 +97,24 @@ class DvrpSettings:
     """Leave out trips of yours whose pickup window begins before this minute of the day."""
     latest_dropoff: int = 2880
     """Leave out trips of yours whose dropoff window ends after this minute of the day."""
+    oracle: OracleName = "insertion"
+    """What prices a book: `insertion` extends the kept plan and searches around it; `neural` routes
+    all envs' books in one batched pass and keeps its plan where that is cheaper."""
     improve_passes: int = 1
-    """Relocate passes over the kept plan after each booking."""
+    """Relocate passes over the kept plan after each booking, and over every plan of `neural`."""
     lns_iterations: int = 4
-    """Rounds of large neighbourhood search on the kept plan after each booking."""
+    """Rounds of large neighbourhood search on the kept plan after each booking; `neural` does
+    without."""
     oracle_threads: int = 1
     """Threads that share the envs' plans; prices stay the same to the last bit."""
+    oracle_batch: int = 128
+    """Books in one batched call of `neural`; more are split, and halved when memory runs out."""
+    oracle_samples: int = 1
+    """Plans that `neural` makes of each book, the first greedy; the cheapest counts."""
+    oracle_weights: str | None = None
+    """Weights of `neural` from `hundredfold train-oracle`; by default those that come along."""
+    oracle_device: str = "cpu"
+    """Where `neural` computes: cpu, cuda or cuda:1."""
 
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
@@ -109,7 +122,7 @@ class DvrpSettings:
             if given not in known:
                 raise SettingsError(f"{name} has no {given!r}; {near_names(given, known)}")
         _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
-        _at_least(self, 1, "oracle_threads")
+        _at_least(self, 1, "oracle_threads", "oracle_batch", "oracle_samples")
         _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")
         _at_least(self, 0, "patience_per_minute", "answer_noise", "improve_passes")
         _at_least(self, 0, "lns_iterations", "mask_threshold", "mask_strength")
@@ -166,6 +179,7 @@ _CHOICES: Final = {
     "tolerances": get_args(Tolerances),
     "split": get_args(Split),
     "mask_mode": get_args(MaskMode),
+    "oracle": get_args(OracleName),
 }
 
 
