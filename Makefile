@@ -19,7 +19,7 @@ setup: $(INSTALLED)
 # The package and the extras that tests use; done again only when these files change.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,wandb]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,ray,export,wandb]'
 	@touch $(INSTALLED)
 
 # A short dial-a-ride training, judged on fixed days beside rules that need no learning.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hundredfold.interop.gymnasium import make_vec, register
 
 if TYPE_CHECKING:
-    from hundredfold.api import TrainedRun, evaluate, keep_policy, load, train
+    from hundredfold.api import TrainedRun, evaluate, export, keep_policy, load, train
     from hundredfold.learners.loaded_policy import LoadedPolicy
 
 __version__ = "0.1.0"
@@ -26,6 +26,7 @@ _HOMES = {
     "LoadedPolicy": "hundredfold.learners.loaded_policy",
     "TrainedRun": "hundredfold.api",
     "evaluate": "hundredfold.api",
+    "export": "hundredfold.api",
     "keep_policy": "hundredfold.api",
     "load": "hundredfold.api",
     "train": "hundredfold.api",
@@ -36,6 +37,7 @@ __all__ = [
     "TrainedRun",
     "__version__",
     "evaluate",
+    "export",
     "keep_policy",
     "load",
     "make_vec",

@@ -8,7 +8,7 @@ action = policy.act(observation)
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -25,15 +25,16 @@ from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.learners.loaded_policy import LoadedPolicy
 from hundredfold.settings.devices import pick_device
 from hundredfold.settings.load import differences, to_toml, with_overrides
-from hundredfold.settings.presets import starting_point
-from hundredfold.settings.run import CHANGEABLE, Algorithm, RunSettings
+from hundredfold.settings.presets import AUTO, starting_point
+from hundredfold.settings.run import CHANGEABLE, Algorithm, EngineName, RunSettings
 from hundredfold.training.build import build
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
 from hundredfold.training.companions import saved_companion
 from hundredfold.training.console import announce, describe_plan
+from hundredfold.training.engines import OWN, engine_of, refuse_resume
 from hundredfold.training.evaluate import Actor, Evaluation, judging_backend, random_actor
 from hundredfold.training.evaluate import evaluate as play
-from hundredfold.training.loop import train as train_loop
+from hundredfold.training.fitting import fit_run
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.plan import warnings_for
 from hundredfold.training.run import Run
@@ -74,6 +75,7 @@ def train(
     *,
     algo: Algorithm | None = None,
     preset: str | None = None,
+    engine: EngineName | None = None,
     resume: str | Path | None = None,
     save_dir: str | Path = "runs",
     name: str | None = None,
@@ -85,10 +87,12 @@ def train(
     """Train on a world, a Gymnasium id or a function that makes a Gymnasium env.
 
     Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
-    `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from. With `resume`,
-    a run folder is continued instead.
+    `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from, and `engine`
+    whose code learns (hundredfold or sb3). With `resume`, a run folder is continued instead.
     """
     make_world = callable_factory(world) if callable(world) else None
+    if engine is not None:
+        settings["engine"] = engine
     if resume is not None:
         kept = RunFolder.open(Path(resume)).settings()
         if isinstance(world, str) and own_name(world) != kept.world:
@@ -110,6 +114,7 @@ def train(
     return start_run(
         chosen,
         make_world,
+        given=settings.keys() if preset in (None, AUTO) else None,
         save_dir=Path(save_dir),
         name=name,
         wandb=wandb,
@@ -122,25 +127,35 @@ def start_run(
     settings: RunSettings,
     make_world: WorldFactory | None = None,
     *,
+    given: Container[str] | None = None,
     save_dir: Path,
     name: str | None = None,
     wandb: bool = False,
     quiet: bool = False,
     report: bool = True,
 ) -> TrainedRun:
-    """Make a run folder and train in it."""
+    """Make a run folder and train in it.
+
+    With `given`, the names of settings that the user has chosen, all others are fitted to the env
+    and the machine where the world is somebody else's.
+    """
     if wandb:
         require_wandb()
+    engine = engine_of(settings)
     announce(settings, quiet)
-    parts = build(settings, make_world)
+    if given is not None and settings.world not in WORLDS:
+        settings, lines = fit_run(settings, given, make_world)
+        if not quiet:
+            print("\n".join(lines), file=sys.stderr)
+    parts = engine.build(settings, make_world)
     if not quiet:
-        if settings.machine.backend == "auto":
+        if settings.machine.backend == "auto" and settings.engine == OWN:
             print(parts.choice.told, file=sys.stderr)
         for text in warnings_for(settings, parts.settings, parts.backend.spec):
             print(f"warning: {text}", file=sys.stderr)
     try:
         folder = RunFolder.create(parts.settings, save_dir, name)
-        return _finish(Run.start(folder, parts, wandb=wandb, quiet=quiet), report)
+        return _finish(engine.start(folder, parts, wandb=wandb, quiet=quiet), report)
     finally:
         parts.close()
 
@@ -157,6 +172,7 @@ def resume_run(
     """Continue a run; only where it runs and what it writes may change."""
     folder = RunFolder.open(path)
     kept = folder.settings()
+    refuse_resume(kept)
     settings = settings or kept
     fixed = [name for name in differences(kept, settings) if name.split(".")[0] not in CHANGEABLE]
     if fixed:
@@ -206,6 +222,29 @@ def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> 
     save_checkpoint(target, saved)
     target.release()
     return target.path
+
+
+def export(
+    run: str | Path,
+    *,
+    onnx: str | Path | bool | None = None,
+    torchscript: str | Path | bool | None = None,
+    checkpoint: str | int = "best",
+) -> list[Path]:
+    """Write a run's policy for other programs; True means policy.onnx or policy.pt in the run."""
+    from hundredfold.training.export import export_onnx, export_torchscript, require_export_extra
+
+    loaded = load(run, checkpoint)
+    if onnx:
+        require_export_extra()
+    paths = []
+    for asked, usual, write in (
+        (onnx, "policy.onnx", export_onnx),
+        (torchscript, "policy.pt", export_torchscript),
+    ):
+        if asked:
+            paths.append(write(loaded, Path(run) / usual if asked is True else Path(asked)))
+    return paths
 
 
 def draw_page(folder: RunFolder, days: int = 0) -> Path:
@@ -295,10 +334,10 @@ def _finish(run: Run, report: bool) -> TrainedRun:
     """Train to the end and draw the page."""
     parts = run.parts
     run.display.say(
-        describe_plan(run.folder.path, run.settings, parts.backend, parts.learner.device)
+        describe_plan(run.folder.path, run.settings, parts.envs_in, parts.learner.device)
     )
     try:
-        finished = train_loop(run)
+        finished = engine_of(run.settings).train(run)
         if report:
             run.display.say("drawing the page")
             draw_page(run.folder, SHOWCASE_DAYS)

@@ -45,9 +45,17 @@ COMMANDS: dict[str, Command] = {
         "hundredfold.commands.verify", "verify WORLD", "check a world against recordings"
     ),
     "report": Command("hundredfold.commands.report", "report RUN", "draw the page of a run again"),
+    "export": Command(
+        "hundredfold.commands.export", "export RUN", "write a policy as ONNX or TorchScript"
+    ),
     "worlds": Command("hundredfold.commands.worlds", "worlds", "list what can be trained on"),
     "scale": Command(
         "hundredfold.commands.scale", "scale ENV", "what more envs bring, and where the rest goes"
+    ),
+    "train-oracle": Command(
+        "hundredfold.commands.train_oracle",
+        "train-oracle [...]",
+        "make weights for the neural routing oracle",
     ),
     "bench": Command("hundredfold.commands.bench", "bench NAME", "measure, beside the peers"),
     "doctor": Command("hundredfold.commands.doctor", "doctor", "what this machine offers"),
@@ -64,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hundredfold {__version__}")
         return DONE
     warnings.showwarning = _show_warning
+    _look_here_too()
     try:
         command = _find(words[0])
         code: int = import_module(command.module).run(words[1:])
@@ -83,6 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return code
+
+
+def _look_here_too() -> None:
+    """Let `my_env:MyEnv-v0` name a file of the folder one stands in; what is installed wins."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def usage() -> str:

@@ -72,7 +72,7 @@ def test_learning_between_steps_counts_as_update(tmp_path):
     last = run.metrics[-1]
     assert last["time/update"] > 0
     assert last["time/collect"] >= 0
-    assert {"q_loss", "q_value", "epsilon", "replay_samples"} <= last.keys()
+    assert {"q_loss", "q_value", "exploration", "replay_samples"} <= last.keys()
 
 
 def test_settings_of_the_other_algorithm_are_refused_by_name():

@@ -1,32 +1,40 @@
-"""Training speed: our PPO beside Stable-Baselines3's, with the same hyperparameters.
+"""Training speed: our PPO and DQN beside Stable-Baselines3's, with the same hyperparameters.
 
-Both do the same number of steps, minibatches and passes with networks of the same size on one
-torch thread. Stable-Baselines3 always runs Gymnasium's CartPole-v1, one env after another in this
-process (its fastest way for so small an env); ours runs the batch world, or the same Gymnasium env
-through the adapter. What is measured is whole training: collecting and learning.
+Both do the same number of steps and of gradient steps, on batches of the same size, with networks
+of the same size on one torch thread. Stable-Baselines3 always runs Gymnasium's CartPole-v1, one env
+after another in this process (its fastest way for so small an env); ours runs the batch world, or
+the same Gymnasium env through the adapter. What is measured is whole training: collecting and
+learning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import util
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from hundredfold.bench.measure import OURS, rate_rows, rates_in_turns
 from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import ACTIVATIONS, Activation, NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
-from hundredfold.settings.run import LengthSettings, MachineSettings, RunSettings
+from hundredfold.settings.run import Algorithm, LengthSettings, MachineSettings, RunSettings
 from hundredfold.training.build import build
 from hundredfold.worlds import settings_class
 
 # (our world, number of envs): the batch world at full width, the adapter at a usual size.
-CASES = (("cartpole", 256), ("CartPole-v1", 64))
+CASES: Final[dict[Algorithm, tuple[tuple[str, int], ...]]] = {
+    "ppo": (("cartpole", 256), ("CartPole-v1", 64)),
+    "dqn": (("cartpole", 64), ("CartPole-v1", 8)),
+}
 
-NUM_STEPS = 128
-UPDATES_PER_REPEAT = 3
+HIDDEN: Final[dict[Algorithm, tuple[int, ...]]] = {"ppo": (64, 64), "dqn": (128, 128)}
+# Steps of every env in one turn. DQN takes a gradient step for every other sample: fewer will do.
+NUM_STEPS: Final = 128
+UPDATES_PER_TURN: Final = 3
+DQN_SAMPLES: Final = 2_048
 PPO_SETTINGS = PPOSettings(
     learning_rate=3e-4,
     anneal_learning_rate=False,
@@ -34,44 +42,57 @@ PPO_SETTINGS = PPOSettings(
     num_minibatches=4,
     entropy_coefficient=0.0,
 )
+# One step ahead and a single network to judge it, which is all that the peer's DQN does.
+DQN_SETTINGS = DQNSettings(return_steps=1, double_q=False)
 
 
 def bench_train(
-    repeats: int = 5, activation: Activation = "relu", tick: Callable[[str], None] = print
+    repeats: int = 5,
+    activation: Activation = "relu",
+    algo: Algorithm = "ppo",
+    tick: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Steps per second of whole training; a row per system and case."""
-    network = NetworkSettings(hidden=(64, 64), activation=activation)
+    network = NetworkSettings(hidden=HIDDEN[algo], activation=activation)
     return [
         row
-        for world, num_envs in CASES
-        for row in _case_rows(world, num_envs, network, repeats, tick)
+        for world, num_envs in CASES[algo]
+        for row in _case_rows(world, num_envs, algo, network, repeats, tick)
     ]
 
 
 def _case_rows(
     world: str,
     num_envs: int,
+    algo: Algorithm,
     network: NetworkSettings,
     repeats: int,
     tick: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    contestants = {OURS: _ours(world, num_envs, network)}
+    contestants = {OURS: _ours(world, num_envs, algo, network)}
     if util.find_spec("stable_baselines3") is not None:
-        contestants["stable-baselines3"] = _stable_baselines(num_envs, network)
+        peer = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
+        contestants["stable-baselines3"] = peer(num_envs, network)
     rates = rates_in_turns(
-        contestants, repeats, lambda name: tick(f"{world}, {num_envs} envs: {name}")
+        contestants, repeats, lambda name: tick(f"{algo}, {world}, {num_envs} envs: {name}")
     )
-    rows = rate_rows(rates, num_envs=num_envs, threads=1, activation=network.activation)
+    rows = rate_rows(rates, algo=algo, num_envs=num_envs, threads=1, activation=network.activation)
     return [{"env": world if row["system"] == OURS else "CartPole-v1", **row} for row in rows]
 
 
-def _ours(world: str, num_envs: int, network: NetworkSettings) -> Callable[[], int]:
-    """Train a few updates; returns the number of steps."""
+def _ours(
+    world: str, num_envs: int, algo: Algorithm, network: NetworkSettings
+) -> Callable[[], int]:
+    """Train for a turn; returns the number of steps."""
+    num_steps = NUM_STEPS if algo == "ppo" else DQN_SAMPLES // num_envs
+    updates = UPDATES_PER_TURN if algo == "ppo" else 1
     settings = RunSettings(
         world=world,
+        algo=algo,
         length=LengthSettings(epochs=1_000_000),
-        rollout=RolloutSettings(num_envs=num_envs, num_steps=NUM_STEPS),
+        rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         ppo=PPO_SETTINGS,
+        dqn=DQN_SETTINGS,
         network=network,
         machine=MachineSettings(device="cpu", threads=1),
         world_settings=settings_class(world)(),
@@ -81,45 +102,86 @@ def _ours(world: str, num_envs: int, network: NetworkSettings) -> Callable[[], i
 
     def play() -> int:
         torch.set_num_threads(1)
-        for _ in range(UPDATES_PER_REPEAT):
-            parts.collector.collect(parts.learner.policy, parts.learner.experience, NUM_STEPS)
+        for _ in range(updates):
+            parts.collector.collect(parts.learner.policy, parts.learner.experience, num_steps)
             parts.learner.update()
-        return UPDATES_PER_REPEAT * settings.rollout.samples_per_epoch
+        return updates * settings.rollout.samples_per_epoch
 
     return play
 
 
-def _stable_baselines(num_envs: int, network: NetworkSettings) -> Callable[[], int]:
+def _stable_baselines_ppo(num_envs: int, network: NetworkSettings) -> Callable[[], int]:
     """The same for Stable-Baselines3; no Monitor around the envs, which spares it some time."""
-    import gymnasium
     from stable_baselines3 import PPO
-    from stable_baselines3.common.vec_env import DummyVecEnv
 
     samples = num_envs * NUM_STEPS
-    model = PPO(
-        "MlpPolicy",
-        DummyVecEnv([lambda: gymnasium.make("CartPole-v1") for _ in range(num_envs)]),
-        n_steps=NUM_STEPS,
-        batch_size=samples // PPO_SETTINGS.num_minibatches,
-        n_epochs=PPO_SETTINGS.update_epochs,
-        learning_rate=PPO_SETTINGS.learning_rate,
-        clip_range=PPO_SETTINGS.clip,
-        gamma=PPO_SETTINGS.gamma,
-        gae_lambda=PPO_SETTINGS.gae_lambda,
-        ent_coef=PPO_SETTINGS.entropy_coefficient,
-        vf_coef=PPO_SETTINGS.value_coefficient,
-        max_grad_norm=PPO_SETTINGS.max_gradient_norm,
-        policy_kwargs={
-            "net_arch": list(network.hidden),
-            "activation_fn": ACTIVATIONS[network.activation],
-        },
-        device="cpu",
-        seed=0,
+    return _playing(
+        PPO(
+            "MlpPolicy",
+            _cart_poles(num_envs),
+            n_steps=NUM_STEPS,
+            batch_size=samples // PPO_SETTINGS.num_minibatches,
+            n_epochs=PPO_SETTINGS.update_epochs,
+            learning_rate=PPO_SETTINGS.learning_rate,
+            clip_range=PPO_SETTINGS.clip,
+            gamma=PPO_SETTINGS.gamma,
+            gae_lambda=PPO_SETTINGS.gae_lambda,
+            ent_coef=PPO_SETTINGS.entropy_coefficient,
+            vf_coef=PPO_SETTINGS.value_coefficient,
+            max_grad_norm=PPO_SETTINGS.max_gradient_norm,
+            policy_kwargs=_built_like(network),
+            device="cpu",
+            seed=0,
+        ),
+        UPDATES_PER_TURN * samples,
     )
+
+
+def _stable_baselines_dqn(num_envs: int, network: NetworkSettings) -> Callable[[], int]:
+    """The same for its DQN: as many gradient steps per sample, in bouts of the same size."""
+    from stable_baselines3 import DQN
+
+    return _playing(
+        DQN(
+            "MlpPolicy",
+            _cart_poles(num_envs),
+            learning_rate=DQN_SETTINGS.learning_rate,
+            buffer_size=DQN_SETTINGS.replay_size,
+            learning_starts=DQN_SETTINGS.learning_starts,
+            batch_size=DQN_SETTINGS.batch_size,
+            gamma=DQN_SETTINGS.gamma,
+            train_freq=DQN_SETTINGS.train_frequency // num_envs,
+            gradient_steps=DQN_SETTINGS.gradient_steps,
+            target_update_interval=DQN_SETTINGS.train_frequency,
+            max_grad_norm=DQN_SETTINGS.max_gradient_norm,
+            policy_kwargs=_built_like(network),
+            device="cpu",
+            seed=0,
+        ),
+        DQN_SAMPLES,
+    )
+
+
+def _cart_poles(num_envs: int) -> Any:
+    import gymnasium
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    return DummyVecEnv([lambda: gymnasium.make("CartPole-v1") for _ in range(num_envs)])
+
+
+def _built_like(network: NetworkSettings) -> dict[str, Any]:
+    return {
+        "net_arch": list(network.hidden),
+        "activation_fn": ACTIVATIONS[network.activation],
+    }
+
+
+def _playing(model: Any, samples: int) -> Callable[[], int]:
+    """Let a model of theirs train for as long as ours."""
 
     def play() -> int:
         torch.set_num_threads(1)
-        model.learn(UPDATES_PER_REPEAT * samples, reset_num_timesteps=False)
-        return UPDATES_PER_REPEAT * samples
+        model.learn(samples, reset_num_timesteps=False)
+        return samples
 
     return play

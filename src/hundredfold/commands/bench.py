@@ -15,13 +15,22 @@ from hundredfold.core.errors import SettingsError, near_names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTrain:
-    """Training speed of PPO: ours beside Stable-Baselines3 (when installed), taken in turns.
+    """Training of PPO and DQN: ours beside Stable-Baselines3 (when installed), taken in turns.
 
-    On dvrp: whole epochs with the split of their time, and updates beside a bare torch loop.
+    Steps per second on CartPole; with --seeds, samples until an env is solved. On dvrp: whole
+    epochs with the split of their time, and updates beside a bare torch loop.
     """
 
-    world: Annotated[Literal["cartpole", "dvrp"], tyro.conf.Positional] = "cartpole"
-    """What to train on."""
+    world: Annotated[
+        Literal["cartpole", "acrobot", "lunarlander", "cage2", "dvrp"], tyro.conf.Positional
+    ] = "cartpole"
+    """What to train on; acrobot, lunarlander (needs Box2D) and cage2 go with --seeds."""
+    algo: Literal["ppo", "dqn"] = "ppo"
+    """Who learns."""
+    engine: Literal["sb3", "rllib"] = "sb3"
+    """Whom to measure ours against; rllib collects and trains on cage2 through Ray."""
+    seeds: int = 0
+    """Train this many seeds to a target return instead, and count samples; 5 take minutes."""
     repeats: int = 5
     """Measurements of each system; the table shows their median, lowest and highest."""
     activation: Literal["relu", "silu", "tanh"] = "relu"
@@ -50,7 +59,7 @@ class BenchWorld:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOracle:
-    """Routing oracles on the same books: ours beside OR-Tools and PyVRP (when installed)."""
+    """Routing oracles on the same books: ours beside OR-Tools, PyVRP and RL4CO (when installed)."""
 
     books: int = 20
     """Random books priced from scratch by everybody."""
@@ -65,6 +74,8 @@ class BenchOracle:
     a references.csv (columns instance and reference) in it, the gap is shown."""
     instance_seconds: float = 2.0
     """Seconds that everybody may search on each instance."""
+    neural_books: int = 100
+    """Held-out days of each book size that the neural oracle routes; 0 leaves it out."""
     peers: bool = True
     """Measure the peers as well."""
     json: bool = False
@@ -88,6 +99,22 @@ class BenchVector:
     """Print one JSON object and nothing else."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRay:
+    """What collecting through Ray actors costs, and what that predicts for many more envs."""
+
+    world: Annotated[Literal["cage2", "dvrp", "cartpole"], tyro.conf.Positional] = "cage2"
+    """One of our worlds."""
+    num_envs: int = 512
+    """Envs of the actor that is measured."""
+    predict: bool = False
+    """Show the prediction for 1,000, 10,000 and 100,000 envs instead of what was measured."""
+    repeats: int = 5
+    """Epochs that are measured."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Hand on to the benchmark named by the first word."""
     words = list(arguments)
@@ -103,19 +130,33 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(arguments: Sequence[str]) -> int:
     asked = tyro.cli(BenchTrain, args=list(arguments), prog="hundredfold bench train")
-    if asked.repeats < 1:
-        raise SettingsError(f"repeats must be at least 1, got {asked.repeats}.")
+    if asked.repeats < 1 or asked.seeds < 0:
+        raise SettingsError(
+            f"repeats ({asked.repeats}) must be at least 1, and seeds ({asked.seeds}) not negative."
+        )
     command = ["bench", "train", *arguments]
-    if asked.world == "dvrp":
+    if asked.engine == "rllib":
+        from hundredfold.bench.rllib_train import bench_rllib
+
+        rows = bench_rllib(asked.repeats, tick=note)
+        title = "cage2 through Ray, 2 processes each, same network and minibatches"
+    elif asked.seeds > 0:
+        from hundredfold.bench.learning import bench_learning
+
+        rows = bench_learning(asked.world, asked.algo, asked.seeds, tick=note)
+        title = f"samples to solve {asked.world}: same settings, best actions judged alike"
+    elif asked.world == "dvrp":
         from hundredfold.bench.dvrp_train import bench_dvrp_train
 
         rows = bench_dvrp_train(asked.repeats, tick=note)
         title = "PPO on dvrp: whole epochs, seconds by phase; one torch thread"
-    else:
+    elif asked.world == "cartpole":
         from hundredfold.bench.train import bench_train
 
-        rows = bench_train(asked.repeats, asked.activation, tick=note)
-        title = "PPO, whole training, same hyperparameters, one torch thread; peers run CartPole-v1"
+        rows = bench_train(asked.repeats, asked.activation, asked.algo, tick=note)
+        title = "whole training, same hyperparameters, one torch thread; peers run CartPole-v1"
+    else:
+        raise SettingsError(f"bench train {asked.world} counts samples: say --seeds 5.")
     print_rows(rows, command=command, as_json=asked.json, title=title)
     return 0
 
@@ -159,6 +200,8 @@ def _oracle(arguments: Sequence[str]) -> int:
             f"books ({asked.books}), requests ({asked.requests}) and repeats ({asked.repeats}) "
             "must be at least 1."
         )
+    if asked.neural_books < 0:
+        raise SettingsError(f"neural_books must be at least 0, got {asked.neural_books}.")
     from hundredfold.bench.oracle import bench_oracle
 
     rows = bench_oracle(
@@ -169,6 +212,7 @@ def _oracle(arguments: Sequence[str]) -> int:
         instances_dir=asked.instances,
         instance_seconds=asked.instance_seconds,
         with_peers=asked.peers,
+        neural_books=asked.neural_books,
         tick=note,
     )
     command = ["bench", "oracle", *arguments]
@@ -195,9 +239,27 @@ def _vector(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _ray(arguments: Sequence[str]) -> int:
+    asked = tyro.cli(BenchRay, args=list(arguments), prog="hundredfold bench ray")
+    if min(asked.num_envs, asked.repeats) < 1:
+        raise SettingsError(
+            f"num_envs ({asked.num_envs}) and repeats ({asked.repeats}) must be at least 1."
+        )
+    from hundredfold.bench.ray_costs import bench_ray
+
+    measured, predicted = bench_ray(asked.world, asked.num_envs, asked.repeats, tick=note)
+    rows = predicted if asked.predict else measured
+    if asked.json:
+        rows = [*measured, *predicted]
+    title = "one Ray actor, its policy and the learner; prediction: with a lag of 1"
+    print_rows(rows, command=["bench", "ray", *arguments], as_json=asked.json, title=title)
+    return 0
+
+
 BENCHES: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "train": (_train, "training speed of PPO, beside Stable-Baselines3"),
+    "train": (_train, "training speed, and samples to solve an env, beside Stable-Baselines3"),
     "world": (_world, "stepping speed of a world against the number of envs"),
     "vector": (_vector, "stepping many envs, beside Gymnasium, Stable-Baselines3 and EnvPool"),
-    "oracle": (_oracle, "routing oracles beside OR-Tools and PyVRP"),
+    "ray": (_ray, "what collecting through Ray costs, and where the learner saturates"),
+    "oracle": (_oracle, "routing oracles beside OR-Tools, PyVRP and RL4CO"),
 }

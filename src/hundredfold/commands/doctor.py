@@ -20,6 +20,8 @@ EXTRAS = (
     ("ray", "ray", "more than one machine"),
     ("ortools", "routing", "reference prices of routes"),
     ("pyvrp", "routing", "reference prices of routes"),
+    ("onnxscript", "export", "policies as ONNX files"),
+    ("onnxruntime", "export", "playing them before they are called done"),
     ("wandb", "wandb", "logging to Weights & Biases"),
 )
 

@@ -39,6 +39,9 @@ class Scale:
     """Worker processes; 0: as many as there are cores."""
     batch_envs: int = 0
     """Ready envs that first_ready waits for; 0: as auto would choose."""
+    nodes: str = ""
+    """With --backend ray: collect on so many nodes of a simulated cluster, such as 1,2,4, instead
+    of stepping; for envs that wait."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of a Gymnasium env as key=value."""
     page: Path | None = None
@@ -63,7 +66,11 @@ def run(arguments: Sequence[str]) -> int:
     from hundredfold.bench.scale_advice import advice
     from hundredfold.bench.scaling import ALL_BACKENDS, ScaleSettings, measure_scaling, subject_of
 
+    if asked.nodes and asked.backend != "ray":
+        raise SettingsError("--nodes goes with --backend ray.")
     subject = subject_of(asked.env, _world_settings(asked))
+    if asked.nodes:
+        return _run_nodes(asked, subject, sizes, ["scale", *arguments])
     settings = ScaleSettings(
         num_envs=sizes,
         backends=ALL_BACKENDS if asked.backend == "all" else (asked.backend,),
@@ -91,6 +98,18 @@ def run(arguments: Sequence[str]) -> int:
     title = f"{asked.env}: the ideal is {ideal}; efficiency and what is lost, in % of it"
     print_rows(table_rows(rows), command=command, as_json=False, title=title)
     print(sentence)
+    return 0
+
+
+def _run_nodes(asked: Scale, subject: Any, sizes: tuple[int, ...], command: list[str]) -> int:
+    """The same against the number of nodes."""
+    from hundredfold.bench.ray_scaling import measure_nodes
+
+    nodes = _sizes(asked.nodes, "--nodes")
+    given = _world_settings(asked)
+    rows = measure_nodes(subject, given, nodes, sizes, asked.seconds, asked.batch_envs, tick=note)
+    title = f"{asked.env}: the ideal is {subject.ideal(usable_cores())}; nodes are simulated"
+    print_rows(rows, command=command, as_json=asked.json, title=title)
     return 0
 
 
@@ -123,13 +142,13 @@ def _world_settings(asked: Scale) -> Any:
     return settings_class(asked.env)(env_kwargs=asked.env_kwargs)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _sizes(text: str, flag: str = "--num-envs") -> tuple[int, ...]:
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise SettingsError(
-            f"--num-envs takes numbers with commas between them, such as 1,8,64; got {text!r}."
+            f"{flag} takes numbers with commas between them, such as 1,8,64; got {text!r}."
         ) from error
     if min(sizes) < 1:
-        raise SettingsError(f"--num-envs must be at least 1 each, got {text}.")
+        raise SettingsError(f"{flag} must be at least 1 each, got {text}.")
     return sizes

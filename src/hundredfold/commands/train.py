@@ -14,8 +14,8 @@ from hundredfold.api import resume_run, start_run, with_length
 from hundredfold.commands.output import note
 from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.settings.load import read_toml, updated, used_fields
-from hundredfold.settings.presets import starting_point
-from hundredfold.settings.run import ALGORITHMS, Algorithm, RunSettings
+from hundredfold.settings.presets import AUTO, starting_point
+from hundredfold.settings.run import ALGORITHMS, Algorithm, EngineName, RunSettings
 from hundredfold.training.console import describe_run
 from hundredfold.training.plan import fitting_num_envs
 from hundredfold.training.run_folder import RunFolder
@@ -82,6 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     else:
         done = start_run(
             settings,
+            given=given_names(words) if options.preset in (None, AUTO) else None,
             save_dir=options.save_dir,
             name=options.name,
             wandb=options.wandb,
@@ -90,6 +91,17 @@ def run(arguments: Sequence[str]) -> int:
     if not options.quiet and done.finished:
         print(describe_run(done.path, done.metrics))
     return 0 if done.finished else 130
+
+
+def given_names(words: Sequence[str]) -> set[str]:
+    """The settings that flags or a settings file name."""
+    config = value_of(words, "--config")
+    tables = read_toml(Path(config)).values() if config else ()
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return {
+        *(flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in flags),
+        *(name for table in tables if isinstance(table, dict) for name in table),
+    }
 
 
 def _evaluate(run: str | None) -> int:
@@ -141,6 +153,10 @@ def parse(
     # Read before all other flags, because it says which flags there are.
     kinds["algo"] = Annotated[
         Algorithm, tyro.conf.arg(help="Who learns; each has flags of its own (see --algo dqn -h).")
+    ]
+    kinds["engine"] = Annotated[
+        EngineName,
+        tyro.conf.arg(help="Whose code learns: ours, Stable-Baselines3 (sb3) or RLlib (rllib)."),
     ]
     shape = make_dataclass("Flags", [("options", options), *kinds.items()], frozen=True)
     parsed: Any = tyro.cli(

@@ -37,7 +37,7 @@ def _row(name: str) -> dict[str, object]:
         "world": name,
         "what": WORLDS[name].summary,
         "observation": shapes,
-        "actions": " x ".join(str(count) for count in spec.choices),
+        "actions": " x ".join(str(count) for count in spec.choices) or f"box {spec.action_shape}",
         "masks": "yes" if spec.has_mask else "no",
         "gymnasium_id": WORLDS[name].gymnasium_id,
     }

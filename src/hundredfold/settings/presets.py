@@ -10,6 +10,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError, near_names
 from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.dqn_settings import DQNSettings
@@ -66,7 +67,9 @@ def plain_settings(world: str, named: Container[str]) -> RunSettings:
         from hundredfold.flexibility.companion import CompanionSettings
 
         companion = CompanionSettings()
-    return RunSettings(world=world, world_settings=settings_class(world)(), companion=companion)
+    # A run can be read, and its policy loaded, where its env is not installed.
+    world_settings = settings_class(world, installed=False)()
+    return RunSettings(world=world, world_settings=world_settings, companion=companion)
 
 
 def _for_corridor(world: str) -> RunSettings:
@@ -192,6 +195,22 @@ def _for_cage2(world: str) -> RunSettings:
     )
 
 
+def _seed_003(world: str) -> RunSettings:
+    """RLlib's PPO as first described: 20 workers x 5 envs, fragments of 100 steps.
+
+    On a machine with fewer cores fewer workers hold as many envs; the batch stays what it is.
+    """
+    start = _for_cage2(world)
+    return replace(
+        start,
+        engine="rllib",
+        length=LengthSettings(steps=1_000_000),
+        rollout=RolloutSettings(num_envs=100, num_steps=100),
+        ppo=PPOSettings(minibatch_size=500),
+        processes=WorkerSettings(workers=20),
+    )
+
+
 def _for_gymnasium(world: str) -> RunSettings:
     return RunSettings(
         world=world,
@@ -290,4 +309,5 @@ PRESETS: dict[str, Preset] = {
         "dvrp", "64 envs, 40 value and 10 policy epochs, as first described", _seeds_64
     ),
     "seeds-256": Preset("dvrp", "the same scaled to 256 envs and 25,600 episodes", _seeds_256),
+    "seed-003": Preset("cage2", "PPO of RLlib, 20 workers x 5 envs, batches of 10,000", _seed_003),
 }

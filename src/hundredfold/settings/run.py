@@ -8,12 +8,14 @@ from typing import Any, Literal, get_args
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import WorldSpec
 from hundredfold.core.errors import SettingsError
+from hundredfold.distributed.settings import RaySettings
 from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
 
 Algorithm = Literal["ppo", "dqn"]
+EngineName = Literal["hundredfold", "sb3", "rllib"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ class MachineSettings:
 
     backend: str = "auto"
     """Where envs run: in_process (one batch), serial (one after another), processes (workers, all
-    wait for the slowest), first_ready (workers, nobody waits); auto measures and chooses."""
+    wait for the slowest), first_ready (workers, nobody waits), ray (actors on one machine or many,
+    which collect whole rollouts); auto measures and chooses among those of one machine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where networks run; auto takes CUDA when there is one."""
     threads: int = 1
@@ -124,6 +127,8 @@ class RunSettings:
     """Everything random follows from this number."""
     algo: Algorithm = "ppo"
     """Who learns: ppo (from fresh rollouts) or dqn (from a replay; single discrete actions)."""
+    engine: EngineName = "hundredfold"
+    """Whose code learns: ours, that of Stable-Baselines3 (sb3) or that of RLlib (rllib)."""
     length: LengthSettings = field(default_factory=LengthSettings)
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
@@ -133,6 +138,7 @@ class RunSettings:
     saving: SavingSettings = field(default_factory=SavingSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
     processes: WorkerSettings = field(default_factory=WorkerSettings)
+    ray: RaySettings = field(default_factory=RaySettings)
     companion: Any = None
     world_settings: Any = None
 
@@ -162,4 +168,4 @@ class RunSettings:
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 # What may differ between a run and its continuation.
-CHANGEABLE = ("saving", "machine", "processes")
+CHANGEABLE = ("saving", "machine", "processes", "ray")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import torch
 
 from hundredfold.backends import start_backend
 from hundredfold.backends.choose import Choice
+from hundredfold.backends.ray_backend import RayBackend
 from hundredfold.core.batch import WorldSpec
 from hundredfold.core.contracts import Backend, Companion, WorldFactory
+from hundredfold.core.errors import SettingsError
+from hundredfold.distributed.collector import RayCollector
 from hundredfold.experience.collect import Collector
 from hundredfold.learners.contract import Learner
 from hundredfold.learners.dqn import DQN
@@ -32,10 +36,15 @@ class Parts:
     settings: RunSettings
     backend: Backend
     learner: Learner
-    collector: Collector
+    collector: Collector | RayCollector
     make_world: WorldFactory
     choice: Choice
     companion: Companion | None = None
+
+    @property
+    def envs_in(self) -> object:
+        """What runs the envs."""
+        return self.backend
 
     def close(self) -> None:
         if self.companion is not None:
@@ -47,8 +56,16 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     """Make world, backend and learner; the returned settings have their length in epochs."""
     torch.set_num_threads(settings.machine.threads)
     factory = make_world or world_factory(settings.world, settings.world_settings)
+    if settings.machine.backend == "ray" and settings.algo != "ppo":
+        raise SettingsError(
+            f"Ray actors collect rollouts for ppo; train {settings.algo} with --backend processes."
+        )
     backend, choice = start_backend(
-        settings.machine.backend, factory, settings.rollout.num_envs, settings.processes
+        settings.machine.backend,
+        factory,
+        settings.rollout.num_envs,
+        settings.processes,
+        ray=partial(RayBackend, ray=settings.ray, collecting=True),
     )
     # What really runs goes into the record, whether it was chosen or fallen back to.
     settings = replace(
@@ -64,7 +81,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
             settings=settings,
             backend=backend,
             learner=learner,
-            collector=Collector(backend, settings.seed),
+            collector=make_collector(backend, settings.seed),
             make_world=factory,
             choice=choice,
             companion=make_companion(settings, device),
@@ -72,6 +89,13 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     except BaseException:
         backend.close()
         raise
+
+
+def make_collector(backend: Backend, seed: int) -> Collector | RayCollector:
+    """Who gathers steps: this process, or actors that have a copy of the policy."""
+    if isinstance(backend, RayBackend):
+        return RayCollector(backend, seed)
+    return Collector(backend, seed)
 
 
 def make_learner(settings: RunSettings, spec: WorldSpec, device: torch.device) -> Learner:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hundredfold.core.batch import Arrays, ArraySpec, State, WorldSpec
+from hundredfold.core.boxes import flat_bound
 from hundredfold.core.errors import CheckpointError
 from hundredfold.training.run_folder import RunFolder, versions, write_atomically
 
@@ -151,6 +152,7 @@ def spec_table(spec: WorldSpec) -> dict[str, Any]:
         "has_mask": spec.has_mask,
         "episode_steps": spec.episode_steps,
         "logit_bias": spec.logit_bias,
+        "action_box": None if spec.action_box is None else _box_table(spec.action_box),
         "observation": {
             name: {
                 "shape": list(array.shape),
@@ -171,6 +173,7 @@ def read_spec(table: Mapping[str, Any]) -> WorldSpec:
         episode_steps=table["episode_steps"],
         # Absent in older runs, whose worlds had none.
         logit_bias=table.get("logit_bias"),
+        action_box=None if table.get("action_box") is None else _read_box(table["action_box"]),
         observation={
             name: ArraySpec(
                 tuple(array["shape"]),
@@ -180,6 +183,21 @@ def read_spec(table: Mapping[str, Any]) -> WorldSpec:
             for name, array in table["observation"].items()
         },
     )
+
+
+def _box_table(box: ArraySpec) -> dict[str, Any]:
+    """Bounds entry by entry, as text: JSON has no word for infinity."""
+    bounds = {"low": flat_bound(box.low, box), "high": flat_bound(box.high, box)}
+    return {
+        "shape": list(box.shape),
+        "dtype": box.dtype,
+        **{name: [repr(float(value)) for value in values] for name, values in bounds.items()},
+    }
+
+
+def _read_box(table: Mapping[str, Any]) -> ArraySpec:
+    low, high = (tuple(float(value) for value in table[name]) for name in ("low", "high"))
+    return ArraySpec(tuple(table["shape"]), table["dtype"], low, high)
 
 
 def _epoch_of(folder: RunFolder, which: str) -> int:

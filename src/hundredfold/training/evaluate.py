@@ -15,6 +15,7 @@ import numpy as np
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import streams
 from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.boxes import spread_over
 from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.statistics import bootstrap_interval, standard_error
 from hundredfold.experience.collect import mean_name
@@ -137,7 +138,10 @@ def evaluate(
 
 
 def random_actor(spec: WorldSpec, seed: int) -> Actor:
-    """Any allowed action, all equally likely; the yardstick every policy must beat."""
+    """Any allowed action, all equally likely; the yardstick every policy must beat.
+
+    Of a box without bounds, what a policy would try first.
+    """
     key = streams.spawn(streams.seed_key(seed), 0x72616E646F6D)
     counts = np.zeros(1, np.int64)
 
@@ -145,6 +149,8 @@ def random_actor(spec: WorldSpec, seed: int) -> Actor:
         keys = streams.spawn(key, batch.env_ids)[:, None]
         luck = streams.uniforms(keys, counts + np.arange(spec.num_logits))
         counts[0] += spec.num_logits
+        if spec.action_box is not None:
+            return spread_over(spec.action_box, luck)
         if batch.mask is not None:
             luck = np.where(batch.mask, luck, -1.0)
         parts, offset = [], 0

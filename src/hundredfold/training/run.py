@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import Array, StepBatch
@@ -182,8 +182,13 @@ class Run:
             if not self.parts.backend.spec.has_snapshots:
                 # Somebody else's envs may be costly: no more of them than the user asked for.
                 num_envs = min(num_envs, self.settings.rollout.num_envs)
+            settings = self.settings
+            if settings.machine.backend == "ray":
+                # Actors are busy with training, and a step of theirs is a round trip.
+                here = "in_process" if self.parts.backend.spec.has_snapshots else "processes"
+                settings = replace(settings, machine=replace(settings.machine, backend=here))
             self.evaluation_envs = make_backend(
-                *judging_backend(self.settings, self.parts.make_world, num_envs)
+                *judging_backend(settings, self.parts.make_world, num_envs)
             )
         if self.parts.companion is not None:
             self.evaluation_envs.broadcast(self.parts.companion.knowledge(exploring=False))
@@ -259,9 +264,13 @@ class Run:
                 self.display.say(f"the last epoch could not be saved: {error}")
                 return
         self.display.say(
-            f"stopped after epoch {self.boundary.epoch}/{self.num_epochs}; "
-            f"continue with: hundredfold train --resume {self.folder.path}"
+            f"stopped after epoch {self.boundary.epoch}/{self.num_epochs}; {self.advice}"
         )
+
+    @property
+    def advice(self) -> str:
+        """What to do with a run that was stopped."""
+        return f"continue with: hundredfold train --resume {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:
         companion = self.parts.companion

@@ -30,7 +30,7 @@ def _ppo_policy(
 ) -> NetworkPolicy:
     network = ActorCritic(spec, settings.network).to(device)
     load_network(network, weights)
-    return NetworkPolicy(network, spec.choices, device)
+    return NetworkPolicy(network, device)
 
 
 def _dqn_policy(

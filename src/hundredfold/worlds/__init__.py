@@ -77,14 +77,17 @@ def own_name(name: str) -> str:
     return names.get(name, name)
 
 
-def settings_class(name: str) -> type[Any]:
-    """The settings class of a world, by name or Gymnasium id."""
+def settings_class(name: str, *, installed: bool = True) -> type[Any]:
+    """The settings class of a world, by name or Gymnasium id.
+
+    With `installed=False`, of one that a run was trained on and that may not be here.
+    """
     name = own_name(name)
     if name in WORLDS:
         entry = WORLDS[name]
         found: type[Any] = getattr(import_module(entry.module), entry.settings)
         return found
-    if not name.startswith(FROM_CALLABLE):
+    if installed and not name.startswith(FROM_CALLABLE):
         _refuse_unknown(name)
     from hundredfold.worlds.gymnasium_world import GymnasiumSettings
 

@@ -1,0 +1,143 @@
+"""How collecting scales with the nodes of a Ray cluster, simulated on this machine.
+
+Every simulated node is a raylet with room for one actor. They share this machine's cores, so only
+envs that wait can show anything: their ideal is all of them waiting at once. What is measured is
+training's own way: a policy of ours in every actor, whole fragments of rollouts to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from time import perf_counter
+from typing import Any, Final
+
+import torch
+
+from hundredfold.backends.ray_backend import RayBackend
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.bench.measure import OURS
+from hundredfold.bench.scaling import KNOWN_COST, Subject, factory_of
+from hundredfold.core.errors import SettingsError
+from hundredfold.distributed.cluster import load_ray
+from hundredfold.distributed.collector import RayCollector
+from hundredfold.distributed.settings import RaySettings
+from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.networks import NetworkSettings
+from hundredfold.learners.ppo import PPO, PPOSettings
+
+# Long fragments: between two of them an actor has nothing to do.
+FRAGMENT_SECONDS: Final = 4.0
+STORE_BYTES: Final = 200 * 2**20
+
+
+def measure_nodes(
+    subject: Subject,
+    world_settings: Any,
+    nodes: Sequence[int],
+    sizes: Sequence[int],
+    seconds: float,
+    batch_envs: int = 0,
+    tick: Callable[[str], None] = print,
+) -> list[dict[str, Any]]:
+    """A row per number of nodes and of envs."""
+    if subject.kind != "waiting" or subject.found is None:
+        raise SettingsError(
+            f"--nodes simulates nodes on this machine, which share its cores: only envs that wait "
+            f"can show anything, and {subject.name} does not; try waiting."
+        )
+    torch.set_num_threads(1)
+    rows = []
+    with simulated_cluster(max(nodes), tick) as address:
+        for num_envs in sizes:
+            for count in nodes:
+                tick(f"{subject.name}: {num_envs} envs on {count} nodes")
+                settings = RaySettings(address=address, actor_backend="first_ready")
+                workers = WorkerSettings(
+                    workers=count,
+                    batch_envs=batch_envs,
+                    env_threads=-(-num_envs // count),
+                    on_env_error="stop",
+                )
+                backend = RayBackend(
+                    factory_of(subject.name, world_settings),
+                    num_envs,
+                    workers,
+                    settings,
+                    collecting=True,
+                )
+                with closing(backend):
+                    found = _play(backend, subject, seconds)
+                rows.append(
+                    {
+                        "system": OURS,
+                        "env": subject.name,
+                        "num_envs": num_envs,
+                        "backend": "ray",
+                        "nodes": count,
+                        **found,
+                    }
+                )
+    return rows
+
+
+def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, float]:
+    """Collect for a while; one fragment comes before the clock starts."""
+    assert subject.found is not None
+    alone = subject.found.step_seconds
+    num_envs, num_steps = backend.num_envs, max(1, round(min(FRAGMENT_SECONDS, seconds) / alone))
+    learner = PPO(
+        backend.spec,
+        settings=PPOSettings(),
+        network=NetworkSettings(),
+        rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
+        num_updates=1,
+        seed=0,
+        device=torch.device("cpu"),
+    )
+    collector = RayCollector(backend, 0)
+    collector.start(0)
+    collector.collect(learner.policy, learner.experience, num_steps)
+    learner.experience.clear()
+    begun, fragments, waited, sent = perf_counter(), 0, 0.0, 0.0
+    while fragments < 2 or perf_counter() - begun < seconds:
+        collector.collect(learner.policy, learner.experience, num_steps)
+        waited += float(learner.experience.rewards.sum(dtype=float))
+        sent += collector.broadcast_seconds
+        learner.experience.clear()
+        fragments += 1
+    wall = perf_counter() - begun
+    rate = fragments * num_envs * num_steps / wall
+    # Envs of known cost tell how long they meant to wait: free of the luck of the draw.
+    known = subject.name in KNOWN_COST
+    return {
+        "steps_per_second": rate,
+        "ideal_steps_per_second": num_envs / alone,
+        "efficiency": waited / (num_envs * wall) if known else rate * alone / num_envs,
+        "fragment_steps": num_steps,
+        "fragment_bytes": collector.fragment_bytes / len(backend.fleet.slices),
+        "broadcast_seconds": sent / fragments,
+    }
+
+
+@contextmanager
+def simulated_cluster(nodes: int, tick: Callable[[str], None]) -> Iterator[str]:
+    """A cluster of our own with so many nodes of one core, and where to find it."""
+    ray = load_ray()
+    if ray.is_initialized():
+        raise SettingsError("this process has joined a Ray cluster; measure nodes from another.")
+    from ray.cluster_utils import Cluster
+
+    tick(f"starting a Ray cluster of {nodes} nodes on this machine")
+    common: dict[str, Any] = {"object_store_memory": STORE_BYTES}
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **common}
+    )
+    try:
+        for _ in range(nodes):
+            cluster.add_node(num_cpus=1, **common)
+        yield str(cluster.address)
+    finally:
+        if ray.is_initialized():
+            ray.shutdown()
+        cluster.shutdown()

@@ -1,0 +1,109 @@
+"""What trainers are compared on: an env, what counts as solved, and the settings for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.learners.dqn_settings import DQNSettings
+from hundredfold.learners.networks import NetworkSettings
+from hundredfold.learners.ppo import PPOSettings
+from hundredfold.settings.presets import starting_point
+from hundredfold.settings.run import (
+    Algorithm,
+    EvaluationSettings,
+    LengthSettings,
+    MachineSettings,
+    RunSettings,
+)
+from hundredfold.worlds import settings_class
+
+EPISODES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An env to learn, and when it has been learned."""
+
+    target: float  # mean return of the best actions, over EPISODES episodes, that counts as solved
+    settings: Callable[[], RunSettings]
+
+
+def classic(
+    world: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int
+) -> RunSettings:
+    """Small networks on a CPU, in this process, for envs that cost next to nothing.
+
+    They are judged after every so many `epochs`. Everything that both trainers know by the same
+    name is the same; what only ours knows (scaled value targets, double Q) stays as it comes.
+    """
+    return RunSettings(
+        world=world,
+        algo=algo,
+        length=LengthSettings(steps=samples),
+        rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
+        ppo=PPOSettings(
+            learning_rate=1e-3,
+            anneal_learning_rate=False,
+            update_epochs=4,
+            num_minibatches=4,
+            entropy_coefficient=0.0,
+        ),
+        dqn=DQNSettings(),
+        network=NetworkSettings(
+            hidden=(64, 64) if algo == "ppo" else (128, 128),
+            # tanh is the peers' own choice for PPO, ReLU for DQN.
+            activation="tanh" if algo == "ppo" else "relu",
+        ),
+        evaluation=EvaluationSettings(eval_interval=epochs, eval_episodes=EPISODES),
+        machine=MachineSettings(backend="in_process", device="cpu", threads=1),
+        world_settings=settings_class(world)(),
+    )
+
+
+def cage2() -> RunSettings:
+    """The defence with masks, far from converged: what counts is how soon it is good."""
+    start = starting_point("cage2")
+    return replace(
+        start,
+        length=LengthSettings(steps=1_280_000),
+        rollout=RolloutSettings(num_envs=64, num_steps=100),
+        ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=False),
+        evaluation=EvaluationSettings(eval_interval=10, eval_episodes=180),
+        machine=MachineSettings(backend="in_process", device="cpu", threads=1),
+    )
+
+
+TASKS: Final[dict[tuple[str, Algorithm], Task]] = {
+    ("cartpole", "ppo"): Task(
+        475.0,
+        lambda: classic("CartPole-v1", "ppo", num_envs=8, num_steps=128, samples=150_000, epochs=4),
+    ),
+    ("cartpole", "dqn"): Task(
+        475.0,
+        lambda: classic("CartPole-v1", "dqn", num_envs=8, num_steps=312, samples=50_000, epochs=1),
+    ),
+    ("acrobot", "ppo"): Task(
+        -100.0,
+        lambda: classic("Acrobot-v1", "ppo", num_envs=16, num_steps=128, samples=200_000, epochs=4),
+    ),
+    ("acrobot", "dqn"): Task(
+        -100.0,
+        lambda: classic("Acrobot-v1", "dqn", num_envs=8, num_steps=256, samples=100_000, epochs=2),
+    ),
+    ("lunarlander", "ppo"): Task(
+        200.0,
+        lambda: classic(
+            "LunarLander-v3", "ppo", num_envs=16, num_steps=256, samples=1_500_000, epochs=8
+        ),
+    ),
+    ("lunarlander", "dqn"): Task(
+        200.0,
+        lambda: classic(
+            "LunarLander-v3", "dqn", num_envs=8, num_steps=512, samples=500_000, epochs=4
+        ),
+    ),
+    ("cage2", "ppo"): Task(-30.0, cage2),
+}

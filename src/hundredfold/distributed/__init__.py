@@ -1,0 +1,1 @@
+"""Beyond one machine: slices of a world in Ray actors, each with a copy of the policy."""

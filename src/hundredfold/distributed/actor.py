@@ -1,0 +1,242 @@
+"""An actor: holds a slice of the world and, while training, a copy of the policy.
+
+It does one order after another and answers each with whatever came of it, errors included, and with
+a snapshot where one was taken: so whoever loses an actor goes on with another from there. Ray is
+not imported here, torch only by the policy that arrives.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hundredfold.backends.reports import ErrorReport, report_of
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.core import streams
+from hundredfold.core.batch import (
+    Arrays,
+    IntArray,
+    State,
+    StepBatch,
+    WorldSpec,
+    with_prefix,
+    without_prefix,
+)
+from hundredfold.core.contracts import Backend, ForeignWorld, Knowledge, World, WorldFactory
+from hundredfold.distributed.fragments import Fragment, Notes, cut_out
+from hundredfold.experience.collect import POLICY_BRANCH, Collector, Policy
+from hundredfold.experience.rollout import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """Which envs an actor holds, and how."""
+
+    number: int
+    first: int
+    last: int
+    make_world: WorldFactory
+    backend: str
+    settings: WorkerSettings
+    collecting: bool
+
+    @property
+    def num_envs(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFactory:
+    """Makes a slice whose envs are numbered from 0 here and keep their own streams."""
+
+    make_world: WorldFactory
+    first: int
+
+    def __call__(self, env_ids: IntArray) -> World:
+        world = self.make_world(self.first + env_ids)
+        world.bind(world.spec.batch(env_ids))
+        return world
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A policy to play with, and the seed of its luck."""
+
+    policy: Policy
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who answers."""
+
+    spec: WorldSpec
+    is_foreign: bool
+    pid: int
+
+
+@dataclass(slots=True)
+class Told:
+    """What a slice's envs show, in arrays that travel."""
+
+    arrays: Arrays
+    infos: list[Any] | None  # of foreign envs
+
+
+@dataclass(slots=True)
+class Reply:
+    """What came of an order."""
+
+    value: Any = None
+    state: Arrays | None = None  # each (envs of the slice, ...); None where no snapshot was taken
+    refusal: ErrorReport | None = None
+    warnings: list[tuple[str, type[Warning]]] = field(default_factory=list)
+    health: dict[str, int] = field(default_factory=dict)
+
+
+class SliceCollector(Collector):
+    """Plays a slice; its luck is what these envs would have among all the others."""
+
+    def __init__(self, backend: Backend, first: int) -> None:
+        super().__init__(backend, 0)
+        self.first = first
+
+    def take_seed(self, seed: int) -> None:
+        branch = streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
+        self.policy_keys = streams.spawn(branch, self.first + np.arange(self.backend.num_envs))
+
+    def forget(self) -> None:
+        """Begin anew, as after `__init__`."""
+        for array in self._arrays().values():
+            array[...] = 0
+
+
+class SliceActor:
+    """What runs in a Ray actor."""
+
+    def __init__(self) -> None:
+        self.plan: SlicePlan | None = None
+        self.rollout: Rollout | None = None
+
+    def here(self) -> int:
+        """The process, as soon as there is one."""
+        return os.getpid()
+
+    def obey(self, order: str, *arguments: Any) -> Reply:
+        """Carry out one order and answer, whatever comes of it."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            try:
+                reply: Reply = getattr(self, f"do_{order}")(*arguments)
+                reply.health = {} if order == "close" else self.backend.health()
+            except Exception as error:
+                return Reply(refusal=report_of(f"{order}()", error))
+        if order == "restore":
+            reply.warnings = [(str(one.message), one.category) for one in caught]
+        return reply
+
+    def do_open(self, packed: bytes) -> Reply:
+        """Make the slice; the plan comes as bytes, so that what it lacks is told like any error."""
+        from hundredfold.backends import start_backend
+
+        plan: SlicePlan = pickle.loads(packed)
+        if plan.collecting:
+            import torch
+
+            # Actors share a machine's cores, and two threads of torch collapse under load.
+            torch.set_num_threads(1)
+        factory = SliceFactory(plan.make_world, plan.first)
+        self.plan = plan
+        self.rollout = None
+        self.backend, _ = start_backend(plan.backend, factory, plan.num_envs, plan.settings)
+        self.collector = SliceCollector(self.backend, plan.first)
+        world = getattr(self.backend, "world", None)
+        is_foreign = isinstance(world, ForeignWorld) or not self.backend.spec.has_snapshots
+        return Reply(Identity(self.backend.spec, is_foreign, os.getpid()))
+
+    def do_reset(self, seed: int) -> Reply:
+        self.collector.forget()
+        self.rollout = None
+        self.collector.start(seed)
+        return Reply(self._told(), self._state())
+
+    def do_restore(self, state: State) -> Reply:
+        """Go on from a snapshot, which says nothing of a collector where none was at work."""
+        self.rollout = None
+        self.collector.forget()
+        own = without_prefix("collector", state) or self.collector.state()
+        self.collector.restore(own, without_prefix("world", state))
+        return Reply(self._told(), self._state())
+
+    def do_inform(self, knowledge: Knowledge, begun: bool) -> Reply:
+        """Take in what a companion learned; before the first reset there is nothing to keep."""
+        self.backend.broadcast(knowledge)
+        return Reply(state=self._state() if begun else None)
+
+    def do_step(self, with_state: bool, actions: IntArray) -> Reply:
+        self.backend.send(actions)
+        self.collector.waiting = self.backend.recv()
+        return Reply(self._told(), self._state() if with_state else None)
+
+    def do_replay(self, log: list[IntArray]) -> Reply:
+        """Play again what another actor had played since its last snapshot."""
+        for actions in log:
+            self.backend.send(actions)
+            self.collector.waiting = self.backend.recv()
+        return Reply(self._told())
+
+    def do_state(self) -> Reply:
+        return Reply(state=self._state())
+
+    def do_timings(self) -> Reply:
+        return Reply(self.backend.timings())
+
+    def do_gather(
+        self, lesson: Lesson, num_steps: int, with_info: bool, knowledge: Knowledge
+    ) -> Reply:
+        """Play `num_steps` steps of every env; with news of a companion it takes them in first."""
+        if knowledge:
+            self.backend.broadcast(knowledge)
+        collector, rollout = self.collector, self._room_for(num_steps)
+        collector.take_seed(lesson.seed)
+        policy_before, world_before = collector.policy_seconds, collector.world_seconds
+        notes = Notes(rollout, with_info)
+        episodes = collector.collect(lesson.policy, rollout, num_steps, listeners=[notes.hear])
+        seconds = {
+            "policy": collector.policy_seconds - policy_before,
+            "world": collector.world_seconds - world_before,
+        }
+        fragment: Fragment = cut_out(rollout, notes, episodes, seconds, self.backend.timings())
+        return Reply(fragment, self._state())
+
+    def do_close(self) -> Reply:
+        self.backend.close()
+        return Reply()
+
+    def _room_for(self, num_steps: int) -> Rollout:
+        """The rollout, emptied of what was sent last time; whoever ran ahead is ahead still."""
+        if self.rollout is None or self.rollout.num_steps != num_steps:
+            self.rollout = Rollout(self.backend.spec, self.backend.num_envs, num_steps)
+        elif self.rollout.full:
+            self.rollout.clear()
+        return self.rollout
+
+    def _state(self) -> Arrays:
+        """A snapshot; steps that ran ahead in foreign envs are not part of it."""
+        world = self.backend.state()
+        own = self.collector.state()
+        if not self.backend.spec.has_snapshots:
+            own["ahead"][:] = 0
+            own["acting"][:] = False
+        return {**with_prefix("world", world), **with_prefix("collector", own)}
+
+    def _told(self) -> Told:
+        batch: StepBatch | None = self.collector.waiting
+        assert batch is not None
+        infos = batch.foreign_infos
+        return Told(batch.arrays(), None if infos is None else [dict(info) for info in infos])

@@ -1,0 +1,262 @@
+"""RLlib trains a run: its PPO and env runners, our worlds and network, our run folder.
+
+A result of RLlib's is an epoch of ours: the weights come home, the policy is judged, metrics and
+checkpoints are written as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from ray.rllib.algorithms import ppo as rllib_ppo
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.tune.registry import register_env
+
+from hundredfold.backends.settings import usable_cores
+from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.errors import SettingsError
+from hundredfold.distributed import cluster
+from hundredfold.experience.collect import Episodes
+from hundredfold.interop.rllib.envs import make_env
+from hundredfold.interop.rllib.module import WorldModule
+from hundredfold.settings.run import RunSettings
+from hundredfold.training.build import Parts
+from hundredfold.training.build import build as build_ours
+from hundredfold.training.interrupt import Interrupted, Interruptible
+from hundredfold.training.run import Run
+from hundredfold.worlds import WORLDS
+
+# Half of it has types, and they are stricter than what it takes.
+RLLIB: Final[Any] = rllib_ppo
+ENV: Final = "hundredfold-run"
+OURS: Final = "leave --engine away"
+# Its names of what we tell as well.
+LOSSES: Final = {
+    "policy_loss": "policy_loss",
+    "vf_loss": "value_loss",
+    "entropy": "entropy",
+    "mean_kl_loss": "approx_kl",
+    "vf_explained_var": "explained_variance",
+}
+
+
+class EnvRunners:
+    """Stands for the envs, which live with RLlib."""
+
+
+@dataclass(slots=True)
+class RLlibParts(Parts):
+    """Our parts, of which the learner's network is what weights are brought home to."""
+
+    num_runners: int = field(kw_only=True)
+    note: str = field(kw_only=True)  # why there are so many runners, where it needs saying
+
+    @property
+    def envs_in(self) -> object:
+        return EnvRunners()
+
+    def close(self) -> None:
+        # Named in full: a dataclass with slots is made anew, and bare super() means the old one.
+        super(RLlibParts, self).close()
+        cluster.leave()
+
+
+def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
+    """Our own parts on one env, to look at and to judge with; the envs live with RLlib."""
+    refuse_what_it_lacks(settings)
+    num_runners, reason = runners_for(settings)
+    here = replace(settings, machine=replace(settings.machine, backend="in_process"))
+    ours = build_ours(replace(here, rollout=replace(here.rollout, num_envs=1)), make_world)
+    spec = ours.backend.spec
+    try:
+        if len(spec.choices) != 1:
+            raise SettingsError(
+                f"RLlib trains single choices here; {spec.name} has others, {OURS}."
+            )
+        ours.settings = here.resolved(spec)
+        cluster.join(settings.ray, num_runners + 1)
+    except BaseException:
+        ours.close()
+        raise
+    return RLlibParts(
+        settings=ours.settings,
+        backend=ours.backend,
+        learner=ours.learner,
+        collector=ours.collector,
+        make_world=ours.make_world,
+        choice=ours.choice,
+        companion=None,
+        num_runners=num_runners,
+        note=reason,
+    )
+
+
+def train(run: Run) -> bool:
+    """Train to the end; False when the user stopped it."""
+    parts = run.parts
+    assert isinstance(parts, RLlibParts)
+    run.display.say(f"  engine: PPO of RLlib, {parts.num_runners} env runners")
+    if parts.note:
+        run.display.say(f"  note: {parts.note}")
+    algorithm = make_algorithm(parts)
+    with Interruptible() as signals:
+        try:
+            while not run.finished:
+                signals.check()
+                _epoch(run, algorithm, signals)
+        except Interrupted:
+            run.save_boundary()
+            return False
+        except Exception:
+            run.save_boundary()
+            raise
+        finally:
+            algorithm.stop()
+    return True
+
+
+def make_algorithm(parts: RLlibParts) -> Any:
+    """Its PPO with our settings, batch envs through the vector entry point, masks in the module."""
+    settings, ppo = parts.settings, parts.settings.ppo
+    rollout, samples = settings.rollout, settings.rollout.samples_per_epoch
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+    # Runners find it by name, wherever they are.
+    register_env(ENV, _made_here)
+    rate: Any = ppo.learning_rate
+    if ppo.anneal_learning_rate:
+        rate = [[0, ppo.learning_rate], [settings.length.epochs * samples, 0.0]]
+    config = (
+        RLLIB.PPOConfig()
+        .environment(
+            ENV,
+            env_config={
+                "world": settings.world,
+                "make_world": parts.make_world,
+                "seed": settings.seed,
+            },
+        )
+        .env_runners(
+            num_env_runners=parts.num_runners,
+            num_envs_per_env_runner=rollout.num_envs // parts.num_runners,
+            num_cpus_per_env_runner=settings.ray.actor_cpus,
+            rollout_fragment_length=rollout.num_steps,
+            gym_env_vectorize_mode="vector_entry_point",
+        )
+        .learners(num_learners=0)
+        .training(
+            train_batch_size_per_learner=samples,
+            minibatch_size=min(ppo.minibatch_size or -(-samples // ppo.num_minibatches), samples),
+            num_epochs=ppo.update_epochs,
+            lr=rate,
+            gamma=ppo.gamma,
+            lambda_=ppo.gae_lambda,
+            clip_param=ppo.clip,
+            vf_clip_param=math.inf,
+            vf_loss_coeff=ppo.value_coefficient,
+            entropy_coeff=ppo.entropy_coefficient,
+            use_kl_loss=False,
+            grad_clip=ppo.max_gradient_norm,
+        )
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=WorldModule,
+                model_config={"world": parts.backend.spec, "network": settings.network},
+            )
+        )
+        .debugging(seed=settings.seed % 2**31, log_level="ERROR")
+    )
+    return config.build_algo()
+
+
+def runners_for(settings: RunSettings) -> tuple[int, str]:
+    """How many env runners share the envs evenly, and why not more."""
+    num_envs, asked = settings.rollout.num_envs, settings.processes.workers
+    cores = usable_cores()
+    most = asked or cores
+    # Somebody else's cluster knows its own size; on this machine runners share our cores.
+    crowded = not settings.ray.address and most > cores
+    most = cores if crowded else most
+    runners = next(count for count in range(min(most, num_envs), 0, -1) if num_envs % count == 0)
+    if runners == asked or not asked:
+        return runners, ""
+    why = f"there are {cores} cores" if crowded else f"{num_envs} envs do not split evenly"
+    return runners, (
+        f"{runners} env runners x {num_envs // runners} envs instead of {asked} x "
+        f"{num_envs / asked:g}, because {why}; an epoch stays "
+        f"{settings.rollout.samples_per_epoch or num_envs:,} samples"
+    )
+
+
+def refuse_what_it_lacks(settings: RunSettings) -> None:
+    """Settings that would train something else than what was asked for."""
+    if settings.world not in WORLDS:
+        raise SettingsError(
+            f"--engine rllib trains our own worlds ({', '.join(WORLDS)}); {settings.world} is "
+            f"trained from RLlib itself, or {OURS}."
+        )
+    if settings.algo != "ppo":
+        raise SettingsError(f"--engine rllib trains ppo; for {settings.algo} {OURS}.")
+    if settings.ppo.separate_epochs:
+        raise SettingsError(
+            "num_value_epochs and num_policy_epochs are separate passes, and the PPO of RLlib has "
+            f"one loss; set both to 0 and use update_epochs, or {OURS}."
+        )
+    if getattr(settings.companion, "companion", "none") != "none":
+        raise SettingsError(
+            f"a companion hears every step, which RLlib keeps to itself; say --companion none, or "
+            f"{OURS}."
+        )
+    if settings.network.normalise_observations:
+        raise SettingsError(
+            "normalise_observations learns scales beside RLlib's learner; turn it off with "
+            f"--no-normalise-observations, or {OURS}."
+        )
+    if settings.rollout.policy_update_interval != 1:
+        raise SettingsError(
+            f"RLlib learns after every epoch; set policy_update_interval 1, {OURS}."
+        )
+
+
+def _made_here(context: Mapping[str, Any]) -> Any:
+    return make_env(str(context["world"]), context)
+
+
+def _epoch(run: Run, algorithm: Any, signals: Interruptible) -> None:
+    """One result of RLlib's, in our books."""
+    begin = time.perf_counter()
+    result = algorithm.train()
+    _bring_home(run, algorithm)
+    spent, timers = time.perf_counter() - begin, result.get("timers", {})
+    update = min(float(timers.get("learner_update_timer", 0.0)), spent)
+    run.seconds["collect"] += spent - update
+    run.seconds["update"] += update
+    run.display.advance(run.settings.rollout.samples_per_epoch)
+    told = _told(result)
+    run.counters.total_episodes += int(result["env_runners"].get("num_episodes", 0))
+    with run.timed("evaluate"):
+        told |= run.evaluate_if_due(signals)
+    run.record(Episodes(), told)
+    run.save_if_due()
+
+
+def _bring_home(run: Run, algorithm: Any) -> None:
+    module = algorithm.get_module()
+    weights = {name: tensor.cpu() for name, tensor in module.network.state_dict().items()}
+    with torch.no_grad():
+        run.parts.learner.network.load_state_dict(weights)
+
+
+def _told(result: dict[str, Any]) -> dict[str, float]:
+    """Its figures under our names."""
+    played = result["env_runners"]
+    learned = result.get("learners", {}).get("default_policy", {})
+    names = {"episode_return_mean": "avg_reward", "episode_len_mean": "avg_episode_steps"}
+    found = {ours: float(played[name]) for name, ours in names.items() if name in played}
+    found |= {ours: float(learned[name]) for name, ours in LOSSES.items() if name in learned}
+    return {name: value for name, value in found.items() if math.isfinite(value)}

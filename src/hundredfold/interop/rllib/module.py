@@ -1,0 +1,44 @@
+"""Our network as an RLModule: the same weights, the same masks, RLlib's own learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from torch import Tensor
+
+from hundredfold.core.batch import WorldSpec
+from hundredfold.learners.masking import FORBIDDEN
+from hundredfold.learners.networks import ActorCritic
+
+
+class WorldModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc, unused-ignore]
+    """Reads rows of `envs.FlatVectorEnv`; what a mask forbids has no probability."""
+
+    def setup(self) -> None:
+        model: Any = self.model_config
+        self.world: WorldSpec = model["world"]
+        self.network = ActorCritic(self.world, model["network"])
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        rows = batch[Columns.OBS]
+        logits = self.network.logits(self.named(rows))
+        allowed = rows[:, -self.world.num_logits :] > 0.5
+        return {Columns.ACTION_DIST_INPUTS: torch.where(allowed, logits, FORBIDDEN)}
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
+        """(rows,) in the world's own units."""
+        return self.network.value(self.named(batch[Columns.OBS]))
+
+    def named(self, rows: Tensor) -> dict[str, Tensor]:
+        """The arrays of an observation by name and in their own shape."""
+        arrays = self.world.observation
+        sizes = [array.size for array in arrays.values()]
+        pieces = torch.split(rows[:, : sum(sizes)], sizes, dim=1)
+        return {
+            name: piece.reshape(-1, *array.shape)
+            for (name, array), piece in zip(arrays.items(), pieces, strict=True)
+        }

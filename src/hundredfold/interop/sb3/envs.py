@@ -1,0 +1,199 @@
+"""Our worlds, and other people's envs, as the vector envs of Stable-Baselines3.
+
+An observation is one flat row of numbers, whatever arrays a world observes; `networks` knows where
+each of them lies. So its replay of several steps, which takes plain arrays only, works everywhere.
+Continuous actions are numbers around 0, of which -1 and 1 are the bounds, as our own policies have
+them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+
+from hundredfold.backends.door import checked_actions
+from hundredfold.core.batch import Array, Arrays, BoolArray, StepBatch, WorldSpec
+from hundredfold.core.boxes import box_scale
+from hundredfold.core.contracts import Backend, WorldFactory
+from hundredfold.interop.gymnasium import action_space
+from hundredfold.worlds.batch_world import BatchWorld
+
+Env = gymnasium.Env[Any, Any]
+
+# Its continuous actions must have bounds.
+AS_GOOD_AS_NONE: Final = np.float32(1e6)
+MASKS: Final = "action_masks"
+
+# How a worker of SubprocVecEnv that could not start, or has gone, makes itself felt.
+WORKER_TROUBLE: Final = (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError)
+
+
+class Window:
+    """How a world looks from outside: spaces, rows of numbers in, actions out."""
+
+    def __init__(self, spec: WorldSpec) -> None:
+        self.spec = spec
+        kinds = {array.dtype for array in spec.observation.values()}
+        self.dtype = np.dtype(kinds.pop() if len(kinds) == 1 else "float32")
+        self.place = None if spec.action_box is None else box_scale(spec.action_box)
+
+    @property
+    def observation_space(self) -> spaces.Box:
+        width = sum(array.size for array in self.spec.observation.values())
+        if self.dtype.kind == "f":
+            return spaces.Box(-np.inf, np.inf, (width,), self.dtype.type)
+        limits = np.iinfo(self.dtype)
+        return spaces.Box(limits.min, limits.max, (width,), self.dtype.type)
+
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        if self.place is None:
+            return action_space(self.spec)
+        low, high = (
+            ((bound - self.place.centre) / self.place.scale).clip(-AS_GOOD_AS_NONE, AS_GOOD_AS_NONE)
+            for bound in (self.place.low, self.place.high)
+        )
+        return spaces.Box(low, high, dtype=np.float32)
+
+    def seen(self, observation: Arrays) -> Array:
+        """(rows, numbers) a copy of all arrays side by side."""
+        flat = [
+            observation[name].reshape(-1, array.size)
+            for name, array in self.spec.observation.items()
+        ]
+        return np.concatenate(flat, axis=1, dtype=self.dtype, casting="unsafe")
+
+    def played(self, actions: Array) -> Array:
+        """One action per row as the world takes it."""
+        if self.place is None:
+            return np.asarray(actions, np.int64)
+        place = self.place
+        inside = np.clip(place.centre + place.scale * actions, place.low, place.high)
+        moves: Array = inside.astype(self.spec.action_dtype)
+        return moves.reshape(-1, *self.spec.action_shape)
+
+
+class BackendVecEnv(VecEnv):
+    """A batch of envs on any backend of ours that returns everybody."""
+
+    def __init__(self, backend: Backend, seed: int) -> None:
+        self.backend, self.first_seed = backend, seed
+        self.window = Window(backend.spec)
+        self.batch: StepBatch = backend.spec.batch(np.arange(backend.num_envs))
+        super().__init__(backend.num_envs, self.window.observation_space, self.window.action_space)
+
+    def reset(self) -> Array:
+        """Start episode 0 of every env."""
+        self.backend.reset(self.first_seed)
+        self.batch = self.backend.recv()
+        return self.window.seen(self.batch.observation)
+
+    def step_async(self, actions: Array) -> None:
+        self.backend.send(self.window.played(actions))
+
+    def step_wait(self) -> tuple[Array, Array, BoolArray, list[dict[str, Any]]]:
+        self.batch = batch = self.backend.recv()
+        ended = batch.ended
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        rows = np.flatnonzero(ended)
+        if len(rows):
+            last = self.window.seen(batch.final_observation)
+            for row in rows:
+                infos[row] = {
+                    "terminal_observation": last[row],
+                    "TimeLimit.truncated": not batch.terminated[row],
+                }
+        seen = self.window.seen(batch.observation)
+        return seen, batch.reward.astype(np.float32), ended, infos
+
+    def env_method(
+        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
+    ) -> list[Any]:
+        """Only masks can be asked for."""
+        return [mask_of_env() for mask_of_env in self.get_attr(method_name, indices)]
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Whatever somebody asks of a single env."""
+        rows = self._rows(indices)
+        if attr_name == "render_mode":
+            return [None] * len(rows)
+        if attr_name == MASKS and self.batch.mask is not None:
+            return [partial(self.batch.mask.__getitem__, row) for row in rows]
+        raise AttributeError(f"the envs of {self.backend.spec.name} have no {attr_name!r}.")
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise AttributeError(f"{attr_name!r} cannot be set on rows of a batch.")
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        return [False] * len(self._rows(indices))
+
+    def close(self) -> None:
+        """The backend is closed by whoever made it."""
+
+    def _rows(self, indices: int | Iterable[int] | None) -> list[int]:
+        return list(self._get_indices(indices))
+
+
+class OneEnv(Env):
+    """One env of a world that holds nothing else, for vector envs that are made of single ones."""
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self, make_world: WorldFactory, env_id: int, seed: int) -> None:
+        world = make_world(np.array([env_id]))
+        assert isinstance(world, BatchWorld)
+        self.world, self.first_seed, self.has_begun = world, seed, False
+        self.window = Window(world.spec)
+        self.observation_space = self.window.observation_space
+        self.action_space = self.window.action_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """The first observation of an episode that the world itself has begun, save the first."""
+        if not self.has_begun:
+            self.world.reset(self.first_seed)
+            self.has_begun = True
+        return self.window.seen(self.world.out.observation)[0], {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Play one action."""
+        moves = self.window.played(np.asarray(action)[None])
+        out = self.world.step(checked_actions(moves, self.world.out, self.world.spec))
+        shown = out.final_observation if out.ended[0] else out.observation
+        seen = self.window.seen(shown)[0]
+        return seen, float(out.reward[0]), bool(out.terminated[0]), bool(out.truncated[0]), {}
+
+    def action_masks(self) -> BoolArray:
+        """(actions,) what may be done now."""
+        assert self.world.out.mask is not None
+        mask: BoolArray = self.world.out.mask[0].copy()
+        return mask
+
+    def close(self) -> None:
+        self.world.close()
+
+
+def single_envs(make_world: WorldFactory, num_envs: int, seed: int, *, apart: bool) -> VecEnv:
+    """Envs that are not ours: a process each, or one after another where that is not to be."""
+    makers: list[Callable[[], Env]] = [
+        partial(OneEnv, make_world, env_id, seed) for env_id in range(num_envs)
+    ]
+    if apart:
+        try:
+            return SubprocVecEnv(makers)
+        except WORKER_TROUBLE as error:
+            warnings.warn(
+                f"SubprocVecEnv could not start ({type(error).__name__}: {error}); DummyVecEnv "
+                "steps the envs one after another in this process instead.",
+                stacklevel=2,
+            )
+    return DummyVecEnv(makers)

@@ -1,0 +1,34 @@
+"""What TorchScript compiles: a traced policy that takes its arrays by name.
+
+Its compiler reads annotations as objects, so this page does without postponed ones.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class ByName(nn.Module):
+    """For worlds without masks."""
+
+    names: list[str]
+
+    def __init__(self, traced: Any, names: list[str]) -> None:
+        super().__init__()
+        self.traced, self.names = traced, names
+
+    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.traced([observation[name] for name in self.names])  # type: ignore[no-any-return]
+
+
+class ByNameMasked(nn.Module):
+    """The same with a mask."""
+
+    names: list[str]
+
+    def __init__(self, traced: Any, names: list[str]) -> None:
+        super().__init__()
+        self.traced, self.names = traced, names
+
+    def forward(self, observation: dict[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+        return self.traced([observation[name] for name in self.names], mask)  # type: ignore[no-any-return]

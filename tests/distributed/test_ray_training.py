@@ -1,0 +1,148 @@
+"""`train --backend ray`: the same run folder, exact after any loss, and nobody else's cluster."""
+
+import shutil
+import textwrap
+
+import pytest
+from numpy.testing import assert_array_equal
+
+import hundredfold
+from hundredfold.backends.ray_backend import RayBackend
+from hundredfold.core.errors import SettingsError
+from hundredfold.training.run_folder import RunFolder
+from ray_pool import PooledFleet, shared_cluster
+from running import metrics_of, run_python, state_of
+
+SMALL = {
+    "epochs": 6,
+    "num_envs": 4,
+    "num_steps": 16,
+    "eval_interval": 3,
+    "eval_episodes": 4,
+    "save_interval": 2,
+    "keep_last": 9,
+    "report": False,
+    "quiet": True,
+}
+ON_RAY = {"backend": "ray", "workers": 1, "actor_cpus": 0.0}
+
+
+@pytest.fixture
+def actors(monkeypatch):
+    """Actors that other tests have warmed up."""
+    monkeypatch.setattr(RayBackend, "fleet_type", PooledFleet)
+    return shared_cluster()
+
+
+def assert_same_run(one, other):
+    assert metrics_of(one) == metrics_of(other)
+    left, right = state_of(one), state_of(other)
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        assert_array_equal(array, right[name], err_msg=name)
+
+
+def cut_back(path, epoch):
+    """The run as a driver leaves it that dies after this checkpoint."""
+    half = path.with_name(f"{path.name}-half")
+    shutil.copytree(path, half)
+    for checkpoint in (half / "checkpoints").iterdir():
+        if checkpoint.name.isdecimal() and int(checkpoint.name) > epoch:
+            shutil.rmtree(checkpoint)
+    return half
+
+
+def test_a_run_with_one_actor_is_the_run_in_one_process(actors, tmp_path):
+    here = hundredfold.train("corridor", save_dir=tmp_path, name="here", **SMALL)
+    there = hundredfold.train("corridor", save_dir=tmp_path, name="there", **SMALL, **ON_RAY)
+    assert_same_run(there.path, here.path)
+    assert RunFolder.open(there.path).settings().machine.backend == "ray"
+
+
+def test_a_companion_learns_the_same_from_actors(actors, tmp_path):
+    day = {**SMALL, "num_customers": 6, "num_steps": 0, "lns_iterations": 1, "oracle_threads": 1}
+    here = hundredfold.train("dvrp", save_dir=tmp_path, name="here", **day)
+    there = hundredfold.train("dvrp", save_dir=tmp_path, name="there", **day, **ON_RAY)
+    assert_same_run(there.path, here.path)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_run_whose_driver_died_goes_on_bit_for_bit(actors, tmp_path, lag):
+    settings = {**SMALL, **ON_RAY, "workers": 2, "collect_lag": lag}
+    whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
+    half = cut_back(whole.path, 2)
+    assert hundredfold.train(resume=half, quiet=True, report=False).finished
+    assert_same_run(half, whole.path)
+
+
+@pytest.mark.parametrize("change", [{"workers": 3}, {"backend": "serial"}])
+def test_a_run_goes_on_with_other_actors_or_without(actors, tmp_path, change):
+    settings = {**SMALL, **ON_RAY, "workers": 2}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    half = cut_back(whole.path, 4)
+    assert hundredfold.train(resume=half, quiet=True, report=False, **change).finished
+    assert [row["epoch"] for row in metrics_of(half)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_foreign_env_trains_and_resumes(actors, tmp_path):
+    settings = {**SMALL, **ON_RAY, "workers": 2, "policy_update_interval": 2}
+    whole = hundredfold.train("CartPole-v1", save_dir=tmp_path, name="whole", **settings)
+    half = cut_back(whole.path, 4)
+    with pytest.warns(UserWarning, match="cannot be continued"):
+        assert hundredfold.train(resume=half, quiet=True, report=False).finished
+
+
+def test_other_algorithms_are_refused_before_anything_starts(tmp_path):
+    with pytest.raises(SettingsError, match="train dqn with --backend processes"):
+        hundredfold.train("corridor", algo="dqn", save_dir=tmp_path, backend="ray", quiet=True)
+
+
+def test_actors_are_let_go_and_a_cluster_of_others_stays(actors, tmp_path):
+    hundredfold.train("corridor", save_dir=tmp_path, name="run", **SMALL, **ON_RAY)
+    assert actors.is_initialized()
+
+
+# --- clusters that are not there
+
+
+def train_words(folder, *more):
+    words = ["train", "corridor", "--backend", "ray", "--epochs", "2", "--num-envs", "4"]
+    return [*words, "--num-steps", "16", "--save-dir", str(folder), "--name", "run", *more]
+
+
+def test_an_unreachable_head_is_told_and_training_runs_here(tmp_path):
+    pytest.importorskip("ray")
+    words = train_words(tmp_path, "--address", "127.0.0.1:1")
+    done = run_python(f"import sys; from hundredfold import cli; cli.main({words!r})", expect=0)
+    assert "the cluster at 127.0.0.1:1 cannot be joined" in done.stderr
+    assert "The backend processes runs instead" in done.stderr
+    assert RunFolder.open(tmp_path / "run").settings().machine.backend == "processes"
+
+
+def test_without_the_extra_one_line_says_how_to_install_it(tmp_path):
+    code = f"""
+import sys
+from importlib import util
+find = util.find_spec
+util.find_spec = lambda name, *more: None if name == "ray" else find(name, *more)
+from hundredfold import cli
+sys.exit(cli.main({train_words(tmp_path)!r}))
+"""
+    done = run_python(code, expect=1)
+    assert "pip install 'hundredfold[ray]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+OWN_CLUSTER = """
+import hundredfold, ray
+run = hundredfold.train("corridor", save_dir={folder!r}, name="run", epochs=2, num_envs=4,
+    num_steps=16, backend="ray", workers=2, object_store_mb=100, report=False, quiet=True)
+assert run.finished
+print("still there" if ray.is_initialized() else "gone")
+"""
+
+
+def test_a_cluster_of_our_own_ends_with_the_run(tmp_path):
+    pytest.importorskip("ray")
+    done = run_python(textwrap.dedent(OWN_CLUSTER.format(folder=str(tmp_path))), expect=0)
+    assert done.stdout.strip().endswith("gone")

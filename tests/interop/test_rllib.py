@@ -1,0 +1,169 @@
+"""RLlib on our worlds: resets that take a step, masks that hold, runs that can be judged."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import hundredfold
+from cases import WORLD_CASES
+from hundredfold.core.errors import SettingsError
+from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
+from hundredfold.settings.presets import starting_point
+from ray_pool import shared_cluster
+from running import metrics_of
+
+NUM_ENVS = 5
+SEED = 3
+
+
+def actions_for(rows, spec, key):
+    """Allowed actions that depend on what is seen and on nothing else."""
+    mask = rows[:, -spec.num_logits :] > 0.5
+    luck = np.random.default_rng(key).random(mask.shape)
+    return np.where(mask, luck, -1.0).argmax(axis=1)
+
+
+@pytest.mark.parametrize("world", ["cartpole", "cage2", "corridor"])
+def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
+    """Env by env the story is the one a world alone tells, with a pause after each end."""
+    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, 0, SEED)
+    spec = env.spec_of_world
+    lone = [WORLD_CASES[world](np.array([env_id])) for env_id in range(NUM_ENVS)]
+    outs = [one.reset(SEED) for one in lone]
+    rows, _ = env.reset()
+    over = np.zeros(NUM_ENVS, bool)
+    pauses = 0
+    for step in range(70):
+        actions = actions_for(rows, spec, step)
+        rows, reward, terminated, truncated, _ = env.step(actions)
+        for row, one in enumerate(lone):
+            if over[row]:
+                pauses += 1
+                assert (reward[row], terminated[row], truncated[row]) == (0.0, False, False)
+                seen, mask = outs[row].observation, outs[row].mask
+            else:
+                outs[row] = one.step(actions[row : row + 1])
+                assert reward[row] == np.float32(outs[row].reward[0])
+                assert terminated[row] == outs[row].terminated[0]
+                assert truncated[row] == outs[row].truncated[0]
+                ended = outs[row].ended[0]
+                seen = outs[row].final_observation if ended else outs[row].observation
+                mask = None if ended else outs[row].mask
+            assert_array_equal(rows[row], flat_rows(seen, mask, spec)[0])
+        over = terminated | truncated
+    assert pauses > NUM_ENVS
+
+
+def test_slices_of_a_world_hold_envs_of_their_own():
+    first, second = (FlatVectorEnv(WORLD_CASES["cartpole"], 2, at, SEED) for at in (0, 2))
+    whole = FlatVectorEnv(WORLD_CASES["cartpole"], 4, 0, SEED)
+    both = np.concatenate([first.reset()[0], second.reset()[0]])
+    assert_array_equal(whole.reset()[0], both)
+
+
+def test_waiting_rows_always_have_an_allowed_action():
+    batch = WORLD_CASES["cage2"](np.arange(3)).reset(SEED)
+    spec = WORLD_CASES["cage2"](np.arange(1)).spec
+    if batch.mask is not None:
+        assert batch.mask[np.arange(3), first_allowed(batch, spec)].all()
+    assert width_of(spec) == flat_rows(batch.observation, batch.mask, spec).shape[1]
+
+
+def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
+    shared_cluster()
+    run = hundredfold.train(
+        "cage2",
+        engine="rllib",
+        save_dir=tmp_path,
+        name="run",
+        epochs=2,
+        num_envs=4,
+        num_steps=30,
+        minibatch_size=40,
+        hidden=(16,),
+        eval_interval=2,
+        eval_episodes=3,
+        workers=2,
+        actor_cpus=0.5,
+        report=False,
+        quiet=True,
+    )
+    assert run.finished
+    rows = metrics_of(run.path)
+    assert [row["total_steps"] for row in rows] == [120, 240]
+    assert {"policy_loss", "value_loss", "entropy"} <= rows[1].keys()
+    assert "eval/avg_reward" in rows[1]
+    judged = hundredfold.evaluate(run.path, episodes=3, checkpoint="last", backend="in_process")
+    assert judged.metrics()["avg_reward"] == pytest.approx(rows[1]["eval/avg_reward"])
+    with pytest.raises(SettingsError, match="trained by the engine rllib"):
+        hundredfold.train(resume=run.path)
+
+
+def test_registered_worlds_train_from_rllib_itself():
+    shared_cluster()
+    from ray.rllib.algorithms.ppo import PPOConfig
+
+    from hundredfold.interop.rllib import module_spec, register
+    from hundredfold.learners.networks import NetworkSettings
+
+    register()
+    name, settings = "hundredfold/Corridor-v0", {"max_episode_steps": 9}
+    config = (
+        PPOConfig()
+        .environment(name, env_config=settings)
+        .env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=4,
+            rollout_fragment_length=20,
+            gym_env_vectorize_mode="vector_entry_point",
+        )
+        .training(train_batch_size_per_learner=80, minibatch_size=40, num_epochs=1)
+        .rl_module(rl_module_spec=module_spec(name, NetworkSettings(hidden=(8,)), **settings))
+    )
+    algorithm = config.build_algo()
+    try:
+        # A forbidden action would raise.
+        result = algorithm.train()
+    finally:
+        algorithm.stop()
+    assert result["env_runners"]["num_env_steps_sampled"] == 80
+    assert 1 <= result["env_runners"]["episode_len_mean"] <= 9
+
+
+def test_the_preset_seed_003_is_as_described():
+    settings = starting_point("cage2", "seed-003")
+    assert settings.engine == "rllib"
+    assert (settings.processes.workers, settings.rollout.num_envs) == (20, 100)
+    assert settings.rollout.num_steps == 100
+    assert settings.rollout.samples_per_epoch == 10_000
+    assert settings.ppo.minibatch_size == 500
+
+
+def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch):
+    pytest.importorskip("ray")
+    from hundredfold.interop.rllib import engine
+
+    monkeypatch.setattr(engine, "usable_cores", lambda: 8)
+    runners, reason = engine.runners_for(starting_point("cage2", "seed-003"))
+    assert runners == 5
+    assert reason == (
+        "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "
+        "10,000 samples"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"world": "CartPole-v1"}, "our own worlds"),
+        ({"world": "corridor", "algo": "dqn"}, "trains ppo"),
+        ({"world": "dvrp"}, "companion none"),
+        ({"world": "corridor", "normalise_observations": True}, "normalise_observations"),
+        ({"world": "corridor", "num_value_epochs": 2, "num_policy_epochs": 2}, "one loss"),
+    ],
+)
+def test_what_rllib_cannot_do_is_refused_in_words(change, says, tmp_path):
+    pytest.importorskip("ray")
+    with pytest.raises(SettingsError, match=says):
+        hundredfold.train(engine="rllib", save_dir=tmp_path, quiet=True, **change)
+    assert not list(tmp_path.iterdir())
