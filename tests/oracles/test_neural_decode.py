@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.core import streams
 from hundredfold.oracles.instances import loose_days, random_days
@@ -13,6 +13,7 @@ from hundredfold.oracles.neural.batched_orders import all_in_time
 from hundredfold.oracles.neural.features import stop_table
 from hundredfold.oracles.neural.holds import plans_hold
 from hundredfold.oracles.neural.model import PolicySettings, RoutingPolicy
+from hundredfold.oracles.neural.pairs import features_in_tensors, pair_features
 from hundredfold.oracles.neural.prepared import prepared
 from hundredfold.oracles.neural.router import Router
 from hundredfold.oracles.neural.settings import NeuralSettings
@@ -107,6 +108,15 @@ def test_the_model_scores_a_plan_as_the_kernel_did():
     real = torch.arange(told.width) < told.counts
     assert int(told.counts.min()) > 5
     assert_array_equal(scores[real].argmax(dim=1), told.chosen[real])
+
+
+def test_pairs_of_stops_look_the_same_compiled_and_in_tensors():
+    books = small_books(5, 6, seed=11, limited=True, full=True)
+    ready = prepared(books)
+    table = stop_table(ready.books, ready.rules, ready.city, np.arange(5))
+    expected = features_in_tensors(table, ready.drive)
+    assert_allclose(pair_features(table, ready.drive), expected, atol=1e-6)
+    assert len(np.unique(expected[:, 5])) == 2
 
 
 def test_reachability_is_exact():

@@ -22,6 +22,7 @@ from hundredfold.learners.convolution import layout_of
 from hundredfold.settings.devices import Device, device_at_hand, told_bytes
 from hundredfold.settings.load import with_overrides
 from hundredfold.settings.run import RunSettings
+from hundredfold.training.engines import OWN
 from hundredfold.worlds import world_factory
 
 # Steps that cost less than so many seconds: a call of the policy costs as much as many of them.
@@ -67,7 +68,8 @@ def fit_run(
     lines = [fit.told for fit in fits]
     if lines:
         lines.insert(0, f"fitted to {settings.world} and this machine; a flag sets it otherwise:")
-    if settings.machine.backend == "auto":
+    # Other engines have workers of their own.
+    if settings.machine.backend == "auto" and settings.engine == OWN:
         choice = choice_for(found, settings.rollout.num_envs, settings.processes)
         lines.append(choice.told)
         machine = replace(settings.machine, backend=choice.backend)

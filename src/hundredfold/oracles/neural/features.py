@@ -1,4 +1,4 @@
-"""What the routing policy sees of a book: numbers per stop and per pair of stops.
+"""What the routing policy sees of a book's stops; `pairs.py` looks at pairs of them.
 
 Minutes are scaled by the city (its mean drive) and by the day (the depot's window), never by the
 book itself, so a booking looks the same however the book around it grows. A travel table has no
@@ -18,7 +18,6 @@ from hundredfold.oracles.books import Books, Rules
 from hundredfold.oracles.problem import TravelTable
 
 NUM_NODE_FEATURES: Final = 28
-NUM_PAIR_FEATURES: Final = 8
 # Waves of the hour of day: whole days down to a fraction of an hour.
 WAVES: Final = (1.0, 3.0, 9.0, 27.0)
 # Slack beyond this many mean drives is as good as endless.
@@ -141,33 +140,3 @@ def _node_features(
         found[:, 1:, 20 + 2 * k] = np.sin(2.0 * np.pi * wave * middle[:, 1:])
         found[:, 1:, 21 + 2 * k] = np.cos(2.0 * np.pi * wave * middle[:, 1:])
     return found
-
-
-def pair_features(table: StopTable, drive: Tensor) -> Tensor:
-    """(books, pair features, stops, stops): who can follow whom, and at what price.
-
-    `drive` (cells, cells) is the travel table in mean drives.
-    """
-    cell, early, late, service = table.cell, table.early, table.late, table.service
-    there = drive[cell[:, :, None], cell[:, None, :]]
-    leg = there + service[:, :, None]
-    # From the row's stop to the column's: time to spare, and time spent waiting at least.
-    spare = late[:, None, :] - early[:, :, None] - leg
-    idle = early[:, None, :] - late[:, :, None] - leg
-    stops = cell.shape[1]
-    request = (torch.arange(stops, device=cell.device) + 1) // 2
-    same = (request[:, None] == request[None, :]).to(there.dtype).expand_as(there)
-    back = spare.transpose(1, 2)
-    return torch.stack(
-        [
-            there,
-            there.transpose(1, 2),
-            spare.clamp(-2.0, MOST_SLACK),
-            back.clamp(-2.0, MOST_SLACK),
-            idle.clamp(-2.0, MOST_SLACK),
-            (spare >= 0.0).to(there.dtype),
-            (back >= 0.0).to(there.dtype),
-            same,
-        ],
-        dim=1,
-    )

@@ -18,12 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hundredfold.core.errors import SettingsError
-from hundredfold.oracles.neural.features import (
-    NUM_NODE_FEATURES,
-    NUM_PAIR_FEATURES,
-    StopTable,
-    pair_features,
-)
+from hundredfold.oracles.neural.features import NUM_NODE_FEATURES, StopTable
+from hundredfold.oracles.neural.pairs import NUM_PAIR_FEATURES, pair_features
 
 NUM_MOVE_FEATURES: Final = 16
 NUM_STATE_FEATURES: Final = 8
@@ -175,9 +171,13 @@ class RoutingPolicy(nn.Module):
         Features come first, so that the attention finds its bias where it wants it.
         """
         books, _, num, _ = pairs.shape
-        hidden = self.pair_hidden.weight @ pairs.view(books, -1, num * num)
-        hidden = F.relu(hidden + self.pair_hidden.bias[:, None])
-        bias = self.pair_bias.weight @ hidden + self.pair_bias.bias[:, None]
+        into, out = self.pair_hidden, self.pair_bias
+        hidden = torch.baddbmm(
+            into.bias[:, None], into.weight.expand(books, -1, -1), pairs.view(books, -1, num * num)
+        )
+        bias = torch.baddbmm(
+            out.bias[:, None], out.weight.expand(books, -1, -1), F.relu(hidden, inplace=True)
+        )
         return bias.view(books, -1, num, num)
 
     def _by_head(self, values: Tensor) -> Tensor:
