@@ -30,11 +30,12 @@ def shared_cluster():
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
-    # So that actors find what tests play with.
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     if not ray.is_initialized():
         SPARE.clear()
-        ray.init(num_cpus=4, **LOCAL)
+        with pytest.MonkeyPatch.context() as patch:
+            # So that actors find what tests play with.
+            patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+            ray.init(num_cpus=4, **LOCAL)
     return ray
 
 

@@ -226,3 +226,20 @@ def test_other_learners_are_sent_to_other_backends():
         collector.start(SEED)
         with pytest.raises(SettingsError, match="PPO"):
             collector.collect(object(), learner_for(backend.spec).experience, NUM_STEPS)
+
+
+def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():
+    expected = trained(*in_process("CartPole-v1"), epochs=1)
+    backend, collector = in_actors("CartPole-v1", actor_backend="first_ready")
+    with closing(backend):
+        learner = learner_for(backend.spec)
+        collector.start(SEED)
+        collector.collect(learner.policy, learner.experience, NUM_STEPS)
+        rollout = learner.experience
+        for name in ("actions", "rewards", "ended"):
+            assert_array_equal(rollout.stored[name], expected[f"0/{name}"], err_msg=name)
+        assert_array_equal(rollout.seen["observation"], expected["0/seen/observation"])
+        learner.update()
+        # Whoever ran ahead has steps of the next rollout already; it is filled all the same.
+        collector.collect(learner.policy, learner.experience, NUM_STEPS)
+        assert learner.experience.full

@@ -66,8 +66,8 @@ def run(arguments: Sequence[str]) -> int:
     from hundredfold.bench.scale_advice import advice
     from hundredfold.bench.scaling import ALL_BACKENDS, ScaleSettings, measure_scaling, subject_of
 
-    if asked.nodes and asked.backend != "ray":
-        raise SettingsError("--nodes goes with --backend ray.")
+    if bool(asked.nodes) != (asked.backend == "ray"):
+        raise SettingsError("--nodes goes with --backend ray and the other way round: --nodes 1,2.")
     subject = subject_of(asked.env, _world_settings(asked))
     if asked.nodes:
         return _run_nodes(asked, subject, sizes, ["scale", *arguments])

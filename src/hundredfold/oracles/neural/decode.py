@@ -251,10 +251,7 @@ def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, co
     here = stops[ride.now[AT]]
     for k in range(width):
         query[k] = here[3 * width + k] + book[k] + thought.waiting[k] * per_request
-    for feature in range(len(ride.state)):
-        value, row = ride.state[feature], weights.state[feature]
-        for k in range(width):
-            query[k] += value * row[k]
+    _add_product(ride.state, weights.state, query)
     aboard = ride.now[ABOARD]
     if aboard > 0:
         share = np.float32(1.0) / np.float32(aboard)
@@ -265,12 +262,7 @@ def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, co
     for k in range(width):
         busy[k] = max(query[k], np.float32(0.0))
         query[k] += weights.think_bias[k]
-    for inner in range(width):
-        value = busy[inner]
-        if value > 0.0:
-            row = weights.think[inner]
-            for k in range(width):
-                query[k] += value * row[k]
+    _add_product(busy, weights.think, query)
     if width == weights.heads * USUAL_HEAD:
         _look_usual(ride.choice, query, glimpse, thought.weight, weights.heads, stops, count)
     else:
@@ -278,10 +270,7 @@ def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, co
     hidden, move_width = thought.hidden, len(thought.hidden)
     for k in range(move_width):
         hidden[k] = weights.move_bias[k]
-    for inner in range(width):
-        value, row = glimpse[inner], weights.move_glimpse[inner]
-        for k in range(move_width):
-            hidden[k] += value * row[k]
+    _add_product(glimpse, weights.move_glimpse, hidden)
     per_width = np.float32(1.0) / np.sqrt(np.float32(width))
     into = weights.move_features
     for move in range(count):
@@ -298,6 +287,26 @@ def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, co
                 value += seen[feature] * into[feature, k]
             total += max(value, np.float32(0.0)) * weights.move_score[k]
         thought.score[move] = total
+
+
+@sum_kernel
+def _add_product(values: Any, matrix: Any, sums: Any) -> None:
+    """Add values @ matrix to the sums, four rows at a time: each trip to memory does four sums."""
+    rows = len(values)
+    whole = rows - rows % 4
+    for row in range(0, whole, 4):
+        first, second = values[row], values[row + 1]
+        third, fourth = values[row + 2], values[row + 3]
+        for k in range(len(sums)):
+            sums[k] += (
+                first * matrix[row, k]
+                + second * matrix[row + 1, k]
+                + third * matrix[row + 2, k]
+                + fourth * matrix[row + 3, k]
+            )
+    for row in range(whole, rows):
+        for k in range(len(sums)):
+            sums[k] += values[row] * matrix[row, k]
 
 
 @sum_kernel

@@ -28,7 +28,7 @@ from hundredfold.oracles.neural.settings import NeuralSettings
 
 # Books per tile: few on a CPU, where larger tiles are no faster and a single book pays for a whole
 # one; many on a GPU.
-CPU_TILE: Final = 4
+CPU_TILE: Final = 8
 CUDA_TILE: Final = 32
 
 
