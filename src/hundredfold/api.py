@@ -88,7 +88,7 @@ def train(
 
     Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
     `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from, and `engine`
-    whose code learns (hundredfold or sb3). With `resume`, a run folder is continued instead.
+    whose code learns (hundredfold, sb3 or rllib). With `resume`, a run folder is continued instead.
     """
     make_world = callable_factory(world) if callable(world) else None
     if engine is not None:

@@ -63,7 +63,7 @@ def test_without_threads_a_worker_is_free_to_move():
 
 def test_envs_with_programs_of_their_own_are_free_to_move():
     everywhere = sorted(os.sched_getaffinity(0))
-    assert cores_of_workers(HasProgram, workers=2, env_threads=4)[0] == everywhere
+    assert cores_of_workers(HasProgram, env_threads=4)[0] == everywhere
 
 
 def test_fewer_workers_than_cores_leave_the_cores_to_their_envs(monkeypatch):

@@ -52,7 +52,8 @@ def test_the_table_is_read_for_the_device_at_hand(monkeypatch):
     assert starting_point("CartPole-v1", "seed-004", "dqn", "cpu").dqn.replay_size == 10_000
 
 
-def test_a_machine_without_cuda_says_so_only_when_asked_for_it(recwarn):
+def test_a_machine_without_cuda_says_so_only_when_asked_for_it(recwarn, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto") == torch.device("cpu")
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"no CUDA device was found; the networks run on the CPU"):

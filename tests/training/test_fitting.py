@@ -1,15 +1,22 @@
 """Settings fitted to env and device: what was measured decides, what was given stays."""
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 
 from hundredfold.backends.probe import Probe
 from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.errors import EnvError
 from hundredfold.settings.devices import Device
 from hundredfold.settings.presets import starting_point
 from hundredfold.training.fitting import fit_run, fitted
+from hundredfold.worlds import callable_factory
 
 CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, own_memory=8 * 2**30)
 GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, own_memory=15 * 2**30)
@@ -61,7 +68,7 @@ def test_experience_takes_no_more_than_a_quarter_of_the_memory():
     assert settings.rollout.samples_per_epoch * 30_000 <= tight.memory / 4
     assert any("would not fit" in fit.reason for fit in fits)
     settings, fits = fit("dqn", spec=LARGE, device=tight)
-    assert settings.dqn.replay_size * 30_000 <= tight.memory / 4
+    assert 3 * settings.dqn.replay_size * 30_000 <= tight.memory / 4
     assert fit("dqn")[0].dqn.replay_size == 100_000
 
 
@@ -101,3 +108,58 @@ def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
 def test_a_world_of_ours_keeps_the_settings_made_for_it():
     start = starting_point("corridor")
     assert fit_run(start, set()) == (start, [])
+
+
+class OnlyHere(gymnasium.Env):
+    """Plays in the process that has loaded this test, and takes any other one along."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    home = os.getpid()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if os.getpid() != self.home:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+def test_an_env_that_is_to_run_here_is_tried_out_here():
+    start = starting_point("CartPole-v1")
+    here = replace(start, machine=replace(start.machine, backend="in_process"))
+    settings, lines = fit_run(here, set(), callable_factory(OnlyHere))
+    assert settings.rollout.num_envs == 32
+    assert not any(line.startswith("backend") for line in lines)
+    with pytest.raises(EnvError, match="SIGSEGV"):
+        fit_run(start, set(), callable_factory(OnlyHere))
+
+
+def test_what_the_user_has_set_is_never_made_impossible():
+    start = starting_point("CartPole-v1")
+    apart = replace(start.ppo, num_value_epochs=2, num_policy_epochs=2, minibatch_size=64)
+    settings, fits = fitted(
+        replace(start, ppo=apart),
+        {"num_value_epochs", "num_policy_epochs", "minibatch_size"},
+        LARGE,
+        probe_of(1e-5),
+        CPU,
+    )
+    assert not settings.network.shared
+    assert "num_minibatches" not in {fit.name for fit in fits}
+
+
+def test_a_script_without_a_main_guard_trains_once(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import hundredfold\n"
+        "hundredfold.train('CartPole-v1', epochs=1, num_envs=2, num_steps=8, eval_interval=0,\n"
+        "                  start_method='spawn', report=False)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 1

@@ -100,9 +100,13 @@ def choice_for(found: Finding, num_envs: int, settings: WorkerSettings) -> Choic
     return decide(found.probe, num_envs, settings, usable_cores())
 
 
-def find_out(make_world: WorldFactory, settings: WorkerSettings) -> Finding:
-    """What this world is like; tried out in a worker where one can start, else in this process."""
-    if not is_ours(make_world):
+def find_out(make_world: WorldFactory, settings: WorkerSettings, *, apart: bool = True) -> Finding:
+    """What this world is like; tried out in a worker where one can start, else in this process.
+
+    Without `apart` always in this process: for envs that are to run here and nowhere else.
+    """
+    refuse_in_worker()
+    if apart and not is_ours(make_world):
         try:
             return probe_apart(make_world, settings)
         except (WorkerError, OSError):

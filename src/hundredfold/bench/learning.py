@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import util
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -18,6 +17,7 @@ from hundredfold.api import start_run
 from hundredfold.bench.measure import OURS, spread_of
 from hundredfold.bench.tasks import TASKS, Task
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.extras import is_installed
 from hundredfold.settings.run import Algorithm, EngineName
 
 ENGINES: Final[dict[str, EngineName]] = {OURS: "hundredfold", "stable-baselines3": "sb3"}
@@ -42,7 +42,7 @@ def bench_learning(
         raise SettingsError(f"{name} is not among the tasks for {algo}; there are {known}.")
     task = TASKS[name, algo]
     systems = [OURS]
-    if util.find_spec("stable_baselines3") is not None:
+    if is_installed("stable_baselines3"):
         systems.append("stable-baselines3")
     found: dict[str, list[Learned]] = {system: [] for system in systems}
     for seed in range(seeds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module, util
+from importlib import import_module
 from itertools import cycle
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.batch import Array, WorldSpec
 from hundredfold.core.boxes import spread_over
 from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.extras import is_installed
 
 EnvMaker = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -142,7 +143,7 @@ def peers() -> dict[tuple[str, str], PeerMaker]:
     found: dict[tuple[str, str], PeerMaker] = {
         ("gymnasium", kind): partial(gymnasium_envs, kind) for kind in ("sync", "async")
     }
-    if util.find_spec("stable_baselines3") is not None:
+    if is_installed("stable_baselines3"):
         for kind in ("dummy", "subproc"):
             found["stable-baselines3", kind] = partial(stable_baselines_envs, kind)
     return found

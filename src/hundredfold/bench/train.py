@@ -10,12 +10,12 @@ learning.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import util
 from typing import Any, Final
 
 import torch
 
 from hundredfold.bench.measure import OURS, rate_rows, rates_in_turns
+from hundredfold.core.extras import is_installed
 from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import ACTIVATIONS, Activation, NetworkSettings
@@ -70,7 +70,7 @@ def _case_rows(
     tick: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     contestants = {OURS: _ours(world, num_envs, algo, network)}
-    if util.find_spec("stable_baselines3") is not None:
+    if is_installed("stable_baselines3"):
         peer = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
         contestants["stable-baselines3"] = peer(num_envs, network)
     rates = rates_in_turns(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import util
 from time import perf_counter
 from typing import Any, Final, Literal
 
@@ -27,6 +26,7 @@ from hundredfold.bench.players import (
 )
 from hundredfold.bench.workloads import Computing, Talkative, Waiting
 from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.extras import is_installed
 from hundredfold.worlds import callable_factory, settings_class, world_factory
 
 # The share of a turn that comes before its clock starts.
@@ -166,7 +166,7 @@ def contestants(work: Workload) -> dict[tuple[str, str], Callable[[], Player]]:
     if work.name == CARTPOLE:
         batch_world = world_factory("cartpole", settings_class("cartpole")())
         found[OURS, "batch world"] = partial(OurPlayer, "in_process", batch_world, num_envs)
-        if util.find_spec("envpool") is not None:
+        if is_installed("envpool"):
             found["envpool", ""] = lambda: PeerPlayer(envpool_envs(CARTPOLE, num_envs), num_envs, 2)
     choices = 2 if work.name == CARTPOLE else 4
     for (system, backend), make_envs in peers().items():

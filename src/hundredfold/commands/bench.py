@@ -134,6 +134,14 @@ def _train(arguments: Sequence[str]) -> int:
         raise SettingsError(
             f"repeats ({asked.repeats}) must be at least 1, and seeds ({asked.seeds}) not negative."
         )
+    if asked.world == "dvrp" and (asked.algo != "ppo" or asked.seeds):
+        raise SettingsError(
+            "bench train dvrp measures epochs of PPO; leave --algo and --seeds away."
+        )
+    if asked.engine == "rllib" and (asked.world != "cage2" or asked.algo != "ppo" or asked.seeds):
+        raise SettingsError(
+            "RLlib is measured on cage2 with PPO: hundredfold bench train cage2 --engine rllib."
+        )
     command = ["bench", "train", *arguments]
     if asked.engine == "rllib":
         from hundredfold.bench.rllib_train import bench_rllib

@@ -20,6 +20,7 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.oracles.insertion import InsertionOracle, InsertionSettings
 from hundredfold.settings.run import LengthSettings, RunSettings
 from hundredfold.training.compare import Curve, make_arms, summary, train_all
+from hundredfold.training.engines import OWN
 from hundredfold.training.run_folder import write_atomically
 from hundredfold.worlds import own_name, world_factory
 from hundredfold.worlds.dvrp.evaluation import EVALUATION_SEED, SPLITS, ClosingPrices, play_days
@@ -69,6 +70,11 @@ def run(arguments: Sequence[str]) -> int:
     if value_of(words, "--config") is None:
         start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
     options, settings = parse(words, start, CompareOptions, "compare")
+    if settings.algo != "ppo" or settings.engine != OWN:
+        raise SettingsError(
+            "compare is about the samples of one PPO update, in runs that can go on after a stop; "
+            "leave --algo and --engine away."
+        )
     if options.seeds < 1 or options.days < 2:
         raise SettingsError(
             f"seeds ({options.seeds}) must be at least 1 and days ({options.days}) at least 2."

@@ -6,11 +6,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import metadata
 
 import tyro
 
 from hundredfold.commands.output import Row, machine, print_rows
+from hundredfold.core.extras import is_installed
 
 CORE = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "tyro", "rich", "safetensors")
 # Module that is imported, extra that brings it, what it is for.
@@ -84,7 +85,7 @@ def _package_rows() -> list[Row]:
 def _extra_rows() -> list[Row]:
     rows: list[Row] = []
     for module, extra, purpose in EXTRAS:
-        present = util.find_spec(module) is not None
+        present = is_installed(module)
         rows.append(
             {
                 "what": f"[{extra}] {module}",

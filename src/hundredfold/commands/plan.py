@@ -8,12 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from hundredfold.commands.output import Row, note, print_rows
-from hundredfold.commands.train import parse, spelled, starting_settings
+from hundredfold.commands.train import given_names, parse, spelled, starting_settings
 from hundredfold.core.errors import SettingsError
 from hundredfold.settings.load import to_toml
+from hundredfold.settings.presets import AUTO
+from hundredfold.training.fitting import fit_run
 from hundredfold.training.plan import ENOUGH_EPOCHS, Plan, make_plan
 from hundredfold.training.run_folder import write_atomically
-from hundredfold.worlds import own_name
+from hundredfold.worlds import WORLDS, own_name
 
 HELP = """usage: hundredfold plan WORLD [flags of train] [--apply FILE] [--no-measure] [--json]
 
@@ -48,6 +50,10 @@ def run(arguments: Sequence[str]) -> int:
     world = own_name(words.pop(0))
     start = starting_settings(world, words)
     options, settings = parse(words, start, PlanOptions, "plan")
+    if options.preset in (None, AUTO) and world not in WORLDS:
+        settings, lines = fit_run(settings, given_names(words))
+        for line in lines:
+            note(line)
     plan = make_plan(
         settings,
         start,
@@ -76,7 +82,10 @@ def plan_rows(plan: Plan) -> Iterator[Row]:
     yield _row("epochs", epochs, "", "one epoch is one rollout of every env")
     yield _row("samples per epoch", rollout.samples_per_epoch, "", "envs x steps")
     yield _row("samples", rollout.samples_per_epoch * epochs, "", "of the whole run")
-    yield _row("gradient steps per epoch", plan.gradient_steps, "", "passes x minibatches")
+    how = "passes x minibatches"
+    if plan.settings.algo == "dqn":
+        how = "samples x gradient_steps / train_frequency"
+    yield _row("gradient steps per epoch", plan.gradient_steps, "", how)
     for name, size in plan.memory.items():
         yield _row(f"memory: {name}", round(size / 2**20, 2), "MB", "counted on the arrays")
     total = round(sum(plan.memory.values()) / 2**20, 2)

@@ -40,7 +40,7 @@ class Options:
 
     preset: str | None = None
     """What settings start from: auto (made for the world, fitted to device and env), seed-004 (a
-    table by device); dvrp also has ours, seeds-64 and seeds-256."""
+    table by device); dvrp also has ours, seeds-64 and seeds-256, cage2 has seed-003."""
     config: Path | None = None
     """A settings file (TOML), such as a run's settings.toml; flags win over it."""
     resume: Path | None = None
@@ -122,7 +122,7 @@ def starting_settings(world: str, words: Sequence[str]) -> RunSettings:
     config = value_of(words, "--config")
     table = read_toml(Path(config)) if config else {}
     algo = algorithm_of(value_of(words, "--algo") or table.get("algo", "ppo"))
-    device = value_of(words, "--device") or "auto"
+    device = value_of(words, "--device") or table.get("machine", {}).get("device", "auto")
     settings = starting_point(world, value_of(words, "--preset"), algo, device)
     if config is None:
         return settings

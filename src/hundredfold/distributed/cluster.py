@@ -9,12 +9,12 @@ import logging
 import math
 import os
 import socket
-from importlib import util
 from pathlib import Path
 from typing import Any, Final
 
 from hundredfold.backends.settings import usable_cores
 from hundredfold.core.errors import MissingExtraError, WorkerError
+from hundredfold.core.extras import is_installed
 from hundredfold.distributed.settings import RaySettings
 
 # How long a cluster may take to answer; Ray itself would go on asking for minutes.
@@ -27,7 +27,7 @@ _opened = False
 
 def load_ray() -> Any:
     """The ray module, or one line that says how to get it."""
-    if util.find_spec("ray") is None:
+    if not is_installed("ray"):
         raise MissingExtraError("ray", "ray", "the backend ray")
     # Must be known before ray is imported; nothing about a cluster of our own is reported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,6 +1,7 @@
 """The promise of a learner: it chooses, it hears what came of it, and from time to time it learns.
 
-Whoever adds an algorithm writes a class with these methods and a row in `training/build.py`.
+Whoever adds an algorithm writes a class with these methods; CONTRIBUTING.md says where its settings
+and its rows go.
 """
 
 from __future__ import annotations

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from hundredfold.backends.settings import usable_cores
 from hundredfold.core.errors import SettingsError
 
 
@@ -26,13 +28,13 @@ class Device:
 
 def device_at_hand(asked: str = "auto") -> Device:
     """The device that a training asked to run there would get."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = usable_cores()
     place = pick_device(asked)
     if place.type == "cuda":
         free, _ = torch.cuda.mem_get_info(place)
         name = torch.cuda.get_device_name(place)
-        return Device("cuda", name, cores or 1, memory_at_hand(), free)
-    return Device("cpu", "CPU", cores or 1, memory_at_hand(), memory_at_hand())
+        return Device("cuda", name, cores, memory_at_hand(), free)
+    return Device("cpu", "CPU", cores, memory_at_hand(), memory_at_hand())
 
 
 def pick_device(asked: str) -> torch.device:
@@ -71,8 +73,10 @@ def memory_in_use(device: torch.device) -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        # The most it ever held; elsewhere than on Linux this is all there is to ask.
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # The most it ever held; elsewhere than on Linux this is all there is to ask. macOS counts
+        # it in bytes.
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
 
 def memory_at_hand() -> int:

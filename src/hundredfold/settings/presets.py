@@ -281,10 +281,15 @@ def seed_004(world: str, algo: Algorithm, device: Device) -> RunSettings:
         ((256, 256) if gpu else (128, 128)) if algo == "ppo" else (256,) * 3 if gpu else (128, 128)
     )
     start = STARTING_POINTS.get(world, _for_gymnasium)(world)
+    rollout = RolloutSettings(num_envs=8 if gpu else 1, num_steps=512 if gpu else 256)
+    # Epochs are small here: judge and save as often as others do, by samples.
+    interval = max(1, 20_480 // rollout.samples_per_epoch)
     return replace(
         start,
         algo=algo,
-        rollout=RolloutSettings(num_envs=8 if gpu else 1, num_steps=512 if gpu else 256),
+        rollout=rollout,
+        evaluation=EvaluationSettings(eval_interval=interval, eval_episodes=16),
+        saving=replace(start.saving, save_interval=interval),
         ppo=ppo,
         dqn=dqn,
         network=NetworkSettings(hidden=hidden, activation="tanh" if algo == "ppo" else "relu"),

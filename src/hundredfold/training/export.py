@@ -9,7 +9,6 @@ own policy, and agreed.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, WorldSpec
 from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError
+from hundredfold.core.extras import is_installed
 from hundredfold.learners.contract import JudgedPolicy
 from hundredfold.learners.loaded_policy import LoadedPolicy
 from hundredfold.learners.networks import MAX_INPUT, ActorCritic, Inputs, tensors
@@ -145,7 +145,7 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
         )
     assert made is not None
     _write(path, lambda file: made.save(file, external_data=False))
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not is_installed("onnxruntime"):
         warnings.warn(
             f"{path} was not played: onnxruntime is not installed "
             "(pip install 'hundredfold[export]').",
@@ -167,7 +167,7 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
 def require_export_extra() -> None:
     """Refuse ONNX early, in one line, when it cannot be written."""
     for package in ("onnx", "onnxscript"):
-        if importlib.util.find_spec(package) is None:
+        if not is_installed(package):
             raise MissingExtraError(package, "export", "export to ONNX")
 
 

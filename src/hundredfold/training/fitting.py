@@ -60,12 +60,15 @@ def fit_run(
     env that hangs tells nothing: these stay as they are.
     """
     factory = make_world or world_factory(settings.world, settings.world_settings)
-    found = find_out(factory, settings.processes)
-    if found.probe is None:
+    here = settings.machine.backend in ("in_process", "serial")
+    found = find_out(factory, settings.processes, apart=not here)
+    if not found.is_foreign:
         return settings, []
-    device = device_at_hand(settings.machine.device)
-    settings, fits = fitted(settings, given, found.spec, found.probe, device)
-    lines = [fit.told for fit in fits]
+    lines = []
+    if found.probe is not None:
+        device = device_at_hand(settings.machine.device)
+        settings, fits = fitted(settings, given, found.spec, found.probe, device)
+        lines = [fit.told for fit in fits]
     if lines:
         lines.insert(0, f"fitted to {settings.world} and this machine; a flag sets it otherwise:")
     # Other engines have workers of their own.
@@ -94,7 +97,7 @@ def fitted(
     fit("num_envs", *_num_envs(settings, found, device))
     if settings.algo == "ppo":
         fit("num_steps", *_num_steps(settings, spec, device))
-        for name, value, reason in _by_spaces(spec):
+        for name, value, reason in _by_spaces(settings, spec):
             fit(name, value, reason)
     else:
         fit("replay_size", *_replay_size(settings, spec, device))
@@ -108,6 +111,8 @@ def _num_envs(settings: RunSettings, found: Probe, device: Device) -> tuple[int,
     if found.waits:
         return 64, f"a step takes {step}, {100 * found.waiting_share:.0f} % of it waiting"
     least = 2 * device.cores
+    if settings.engine == "sb3":
+        return max(8, least), f"a step computes for {step}; every env is a process of its own"
     if settings.algo == "dqn":
         return max(8, least), f"a step computes for {step}; new samples at every gradient step"
     if found.step_seconds < CHEAP_SECONDS:
@@ -122,28 +127,37 @@ def _num_envs(settings: RunSettings, found: Probe, device: Device) -> tuple[int,
 def _num_steps(settings: RunSettings, spec: WorldSpec, device: Device) -> tuple[int, str]:
     num_envs = settings.rollout.num_envs
     steps = max(16, SAMPLES_PER_UPDATE // num_envs)
-    room = int(MEMORY_SHARE * device.memory) // (num_envs * row_bytes(spec))
+    memory = min(device.memory, device.own_memory)
+    room = int(MEMORY_SHARE * memory) // (num_envs * row_bytes(spec))
     if room < steps:
-        return max(room, 1), f"more observations would not fit into {told_bytes(device.memory)}"
+        return max(room, 1), f"more observations would not fit into {told_bytes(memory)}"
     return steps, f"{steps * num_envs:,} samples per update"
 
 
-def _by_spaces(spec: WorldSpec) -> Iterator[tuple[str, Any, str]]:
-    """What pictures and continuous actions ask for."""
+def _by_spaces(settings: RunSettings, spec: WorldSpec) -> Iterator[tuple[str, Any, str]]:
+    """What pictures and continuous actions ask for, where it goes with what the user has set."""
+    joint, by_number = not settings.ppo.separate_epochs, not settings.ppo.minibatch_size
     if any(layout_of(array) for array in spec.observation.values()):
-        yield "shared", True, "policy and value look at pictures with the same eyes"
-        yield "num_minibatches", 8, "more and smaller steps for a network that must learn to see"
+        if joint:
+            yield "shared", True, "policy and value look at pictures with the same eyes"
+        if by_number:
+            yield "num_minibatches", 8, "more, smaller steps for a network that must learn to see"
     if spec.action_box is not None:
         yield "normalise_observations", True, "continuous worlds observe in units of their own"
-        yield "update_epochs", 10, "aiming takes more passes than choosing"
-        yield "num_minibatches", 8, "in smaller steps"
         yield "entropy_coefficient", 0.0, "a reward for spread would widen actions without end"
+        if joint:
+            yield "update_epochs", 10, "aiming takes more passes than choosing"
+        if by_number:
+            yield "num_minibatches", 8, "in smaller steps"
 
 
 def _replay_size(settings: RunSettings, spec: WorldSpec, device: Device) -> tuple[int, str]:
-    wanted, room = settings.dqn.replay_size, int(MEMORY_SHARE * device.memory) // row_bytes(spec)
+    wanted = settings.dqn.replay_size
+    # A checkpoint keeps a copy, and for a moment there is another.
+    copies = 3 if settings.dqn.save_replay else 1
+    room = int(MEMORY_SHARE * device.memory) // (copies * row_bytes(spec))
     if room < wanted:
-        return room, f"a quarter of {told_bytes(device.memory)} of free memory"
+        return room, f"with its copies a quarter of {told_bytes(device.memory)} of free memory"
     return wanted, f"{told_bytes(wanted * row_bytes(spec))} of memory"
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from hundredfold.core.errors import TrainingError
 from hundredfold.training.interrupt import Interrupted, Interruptible
 from hundredfold.training.run import Run
 
@@ -34,6 +37,13 @@ def train(run: Run) -> bool:
         except Interrupted:
             run.save_boundary()
             return False
+        except torch.OutOfMemoryError as error:
+            run.save_boundary()
+            raise TrainingError(
+                "the device ran out of memory; try fewer samples at a time (--num-steps, "
+                "--num-envs, --batch-size) or --device cpu. What was learned is saved: "
+                f"--resume {run.folder.path} --device cpu goes on from there."
+            ) from error
         except Exception:
             # Whatever went wrong in this epoch, the ones before it are worth keeping.
             run.save_boundary()

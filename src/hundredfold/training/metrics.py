@@ -7,7 +7,6 @@ Everything that is drawn or compared later comes from `metrics.jsonl`. Keys unde
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import math
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hundredfold.core.errors import CheckpointError, MissingExtraError
+from hundredfold.core.extras import is_installed
 from hundredfold.settings.load import to_table
 from hundredfold.settings.run import RunSettings
 from hundredfold.training.run_folder import RunFolder, write_atomically
@@ -128,7 +128,7 @@ class WeightsAndBiases:
 
 def require_wandb() -> None:
     """Refuse `--wandb` early when it cannot work."""
-    if importlib.util.find_spec("wandb") is None:
+    if not is_installed("wandb"):
         raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases (--wandb)")
 
 

@@ -34,6 +34,8 @@ MEASURED_ENVS: Final = 256
 # a mid-range card multiplies small matrices.
 MODEL_STEP_SECONDS: Final = 1.2e-3
 MODEL_FLOPS: Final = 5e12
+# What DQN keeps, whatever the number of envs.
+REPLAY: Final = ("replay", "last epoch's replay")
 # Forward and backward through a weight cost about six operations per sample.
 FLOPS_PER_WEIGHT: Final = 6.0
 
@@ -97,7 +99,7 @@ def make_plan(
         settings=resolved,
         gradient_steps=gradient_steps(resolved),
         memory={name: size * resolved.rollout.num_envs for name, size in per_env.items()},
-        largest_num_envs=largest_num_envs(per_env),
+        largest_num_envs=largest_num_envs(resolved, per_env),
         timing=timing,
         warnings=warnings_for(settings, resolved, spec),
         changes=advice(settings, resolved, start, spec),
@@ -161,7 +163,7 @@ def bytes_per_env(settings: RunSettings, spec: WorldSpec, factory: WorldFactory)
 def _replay_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
     num_envs = settings.rollout.num_envs
     replay = settings.dqn.rows_per_env(spec, num_envs) * row_bytes(spec)
-    return {"replay": replay, "last epoch's replay": replay}
+    return dict.fromkeys(REPLAY, replay)
 
 
 def _rollout_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
@@ -180,9 +182,16 @@ def _rollout_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
     }
 
 
-def largest_num_envs(per_env: dict[str, int]) -> int:
-    """Envs that fit into the memory at hand."""
-    return max(1, int(MEMORY_SHARE * memory_at_hand()) // max(sum(per_env.values()), 1))
+def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
+    """Envs that fit into the memory at hand; a replay takes its part however many there are."""
+    room = int(MEMORY_SHARE * memory_at_hand())
+    if settings.algo == "ppo":
+        return max(1, room // max(sum(per_env.values()), 1))
+    replay = sum(per_env[name] for name in REPLAY) * settings.rollout.num_envs
+    others = sum(size for name, size in per_env.items() if name not in REPLAY)
+    # Every env's ring must hold more than one look ahead.
+    rings = settings.dqn.replay_size // (settings.dqn.return_steps + 2)
+    return max(1, min((room - replay) // max(others, 1), rings))
 
 
 def fitting_num_envs(settings: RunSettings) -> tuple[int, str]:
@@ -190,7 +199,7 @@ def fitting_num_envs(settings: RunSettings) -> tuple[int, str]:
     factory = world_factory(settings.world, settings.world_settings)
     spec = _spec_of(factory)
     any_length = replace(settings, length=LengthSettings(epochs=1)).resolved(spec)
-    most = largest_num_envs(bytes_per_env(any_length, spec, factory))
+    most = largest_num_envs(any_length, bytes_per_env(any_length, spec, factory))
     steps = settings.length.steps
     if settings.length.episodes and spec.episode_steps:
         steps = settings.length.episodes * spec.episode_steps

@@ -99,9 +99,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
                 "auto",
                 "processes",
             )
-            envs = single_envs(
-                ours.make_world, settings.rollout.num_envs, settings.seed, apart=apart
-            )
+            envs = single_envs(ours.make_world, settings, apart=apart)
             ran = "processes" if isinstance(envs, SubprocVecEnv) else "in_process"
             ours.choice = Choice(ran, settings.processes, type(envs).__name__)
             ours.settings = with_backend(settings, ran)
@@ -213,8 +211,9 @@ class Bookkeeper(BaseCallback):
         self._count_as("collect")
         ppo = self.run.settings.ppo
         if self.run.settings.algo == "ppo" and ppo.anneal_entropy:
-            done = self.n_calls // self.steps_per_epoch - 1
-            self.learning.ent_coef = ppo.entropy_coefficient * (1 - done / self.run.num_epochs)
+            done = self.n_calls - self.steps_per_update
+            whole = self.run.num_epochs * self.steps_per_epoch
+            self.learning.ent_coef = ppo.entropy_coefficient * (1 - done / whole)
 
     def _on_training_end(self) -> None:
         self._on_rollout_start()
@@ -247,7 +246,7 @@ class Bookkeeper(BaseCallback):
         logged = self.model.logger.name_to_value
         found = {mine: float(logged[name]) for name, mine in LOSSES.items() if name in logged}
         if self.run.settings.algo == "dqn":
-            return found | {"epsilon": float(self.learning.exploration_rate)}
+            return found | {"exploration": float(self.learning.exploration_rate)}
         found.pop("q_loss", None)
         found.pop("gradient_steps", None)
         if "train/entropy_loss" in logged:

@@ -20,16 +20,18 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from hundredfold.backends.door import checked_actions
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, BoolArray, StepBatch, WorldSpec
 from hundredfold.core.boxes import box_scale
-from hundredfold.core.contracts import Backend, WorldFactory
+from hundredfold.core.contracts import Backend, ForeignWorld, WorldFactory
 from hundredfold.interop.gymnasium import action_space
+from hundredfold.settings.run import RunSettings
 from hundredfold.worlds.batch_world import BatchWorld
 
 Env = gymnasium.Env[Any, Any]
 
 # Its continuous actions must have bounds.
-AS_GOOD_AS_NONE: Final = np.float32(1e6)
+WIDEST_BOUND: Final = np.float32(1e6)
 MASKS: Final = "action_masks"
 
 # How a worker of SubprocVecEnv that could not start, or has gone, makes itself felt.
@@ -42,7 +44,9 @@ class Window:
     def __init__(self, spec: WorldSpec) -> None:
         self.spec = spec
         kinds = {array.dtype for array in spec.observation.values()}
-        self.dtype = np.dtype(kinds.pop() if len(kinds) == 1 else "float32")
+        kind = kinds.pop() if len(kinds) == 1 else "float32"
+        # Its spaces have no place for truth values.
+        self.dtype = np.dtype("uint8" if kind == "bool" else kind)
         self.place = None if spec.action_box is None else box_scale(spec.action_box)
 
     @property
@@ -58,7 +62,7 @@ class Window:
         if self.place is None:
             return action_space(self.spec)
         low, high = (
-            ((bound - self.place.centre) / self.place.scale).clip(-AS_GOOD_AS_NONE, AS_GOOD_AS_NONE)
+            ((bound - self.place.centre) / self.place.scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
             for bound in (self.place.low, self.place.high)
         )
         return spaces.Box(low, high, dtype=np.float32)
@@ -147,9 +151,14 @@ class OneEnv(Env):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, make_world: WorldFactory, env_id: int, seed: int) -> None:
+    def __init__(
+        self, make_world: WorldFactory, env_id: int, seed: int, workers: WorkerSettings
+    ) -> None:
         world = make_world(np.array([env_id]))
         assert isinstance(world, BatchWorld)
+        if isinstance(world, ForeignWorld):
+            # An env that fails is made anew here as it is with our own backends.
+            world.guard = workers.guard()
         self.world, self.first_seed, self.has_begun = world, seed, False
         self.window = Window(world.spec)
         self.observation_space = self.window.observation_space
@@ -182,10 +191,11 @@ class OneEnv(Env):
         self.world.close()
 
 
-def single_envs(make_world: WorldFactory, num_envs: int, seed: int, *, apart: bool) -> VecEnv:
+def single_envs(make_world: WorldFactory, settings: RunSettings, *, apart: bool) -> VecEnv:
     """Envs that are not ours: a process each, or one after another where that is not to be."""
     makers: list[Callable[[], Env]] = [
-        partial(OneEnv, make_world, env_id, seed) for env_id in range(num_envs)
+        partial(OneEnv, make_world, env_id, settings.seed, settings.processes)
+        for env_id in range(settings.rollout.num_envs)
     ]
     if apart:
         try:

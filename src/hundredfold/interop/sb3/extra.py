@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 from hundredfold.core.errors import MissingExtraError
+from hundredfold.core.extras import is_installed
 
 
 def require_stable_baselines() -> None:
     """Refuse `--engine sb3` early, in one line, when it cannot work."""
-    if importlib.util.find_spec("stable_baselines3") is None:
+    if not is_installed("stable_baselines3"):
         raise MissingExtraError("stable-baselines3", "sb3", "training with --engine sb3")
 
 
 def require_contrib() -> None:
     """MaskablePPO lives in a package of its own."""
-    if importlib.util.find_spec("sb3_contrib") is None:
+    if not is_installed("sb3_contrib"):
         raise MissingExtraError(
             "sb3-contrib", "sb3", "a masked world with --engine sb3 (MaskablePPO)"
         )
