@@ -37,7 +37,8 @@ def classic(
     """Small networks on a CPU, in this process, for envs that cost next to nothing.
 
     They are judged after every so many `epochs`. Everything that both trainers know by the same
-    name is the same; what only ours knows (scaled value targets, double Q) stays as it comes.
+    name is the same, and PPO learns values unscaled, as the peers do. DQN keeps what only ours
+    knows: double Q.
     """
     return RunSettings(
         world=world,
@@ -50,6 +51,7 @@ def classic(
             update_epochs=4,
             num_minibatches=4,
             entropy_coefficient=0.0,
+            normalise_values=False,
         ),
         dqn=DQNSettings(),
         network=NetworkSettings(
@@ -79,7 +81,7 @@ def cage2() -> RunSettings:
 TASKS: Final[dict[tuple[str, Algorithm], Task]] = {
     ("cartpole", "ppo"): Task(
         475.0,
-        lambda: classic("CartPole-v1", "ppo", num_envs=8, num_steps=128, samples=150_000, epochs=4),
+        lambda: classic("CartPole-v1", "ppo", num_envs=8, num_steps=128, samples=80_000, epochs=4),
     ),
     ("cartpole", "dqn"): Task(
         475.0,
