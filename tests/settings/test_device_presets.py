@@ -5,8 +5,9 @@ import torch
 
 from hundredfold.core.errors import SettingsError
 from hundredfold.settings import devices
+from hundredfold.settings.device_presets import seed_004
 from hundredfold.settings.devices import Device, device_at_hand, pick_device
-from hundredfold.settings.presets import seed_004, starting_point
+from hundredfold.settings.presets import starting_point
 
 CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, own_memory=8 * 2**30)
 # A stand-in for a card that is not here.
@@ -39,7 +40,7 @@ CELLS = [(algo, device, name) for (algo, device), row in TABLE.items() for name 
 )
 @pytest.mark.parametrize("world", ["CartPole-v1", "cage2"])
 def test_every_cell_of_the_table_is_as_it_says(world, algo, device, name):
-    settings = seed_004(world, algo, device)
+    settings = seed_004(starting_point(world), algo, device)
     parts = (settings.rollout, settings.learner, settings.network, settings.machine)
     (found,) = [getattr(part, name) for part in parts if hasattr(part, name)]
     assert found == TABLE[algo, device][name]

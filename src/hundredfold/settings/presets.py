@@ -16,12 +16,12 @@ from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPOSettings
-from hundredfold.settings.devices import Device, device_at_hand
+from hundredfold.settings.device_presets import seed_004
+from hundredfold.settings.devices import device_at_hand
 from hundredfold.settings.run import (
     Algorithm,
     EvaluationSettings,
     LengthSettings,
-    MachineSettings,
     RunSettings,
     SavingSettings,
 )
@@ -45,7 +45,8 @@ def starting_point(
     """The settings of a world, by name or Gymnasium id, before anyone changes them."""
     name = own_name(world)
     if preset == SEED_004:
-        return seed_004(name, algo, device_at_hand(device))
+        start = STARTING_POINTS.get(name, _for_gymnasium)(name)
+        return seed_004(start, algo, device_at_hand(device))
     if preset in (None, AUTO):
         start = STARTING_POINTS.get(name, _for_gymnasium)(name)
         return start if algo == "ppo" else _with_dqn(start)
@@ -246,54 +247,6 @@ def _with_dqn(start: RunSettings) -> RunSettings:
             start.network, hidden=tuple(max(128, width) for width in start.network.hidden)
         ),
         dqn=changes.get(start.world, DQNSettings()),
-    )
-
-
-def seed_004(world: str, algo: Algorithm, device: Device) -> RunSettings:
-    """Settings by device, as a well-known table has them; the rest is Stable-Baselines3's.
-
-    A GPU is kept busy by 8 envs in processes, large batches and large networks; on a CPU one env
-    and small networks do.
-    """
-    gpu = device.kind == "cuda"
-    ppo = PPOSettings(
-        minibatch_size=256 if gpu else 64,
-        update_epochs=10 if gpu else 4,
-        learning_rate=3e-4,
-        anneal_learning_rate=False,
-        entropy_coefficient=0.0,
-        normalise_values=False,
-    )
-    dqn = DQNSettings(
-        batch_size=128 if gpu else 32,
-        replay_size=50_000 if gpu else 10_000,
-        learning_rate=1e-4,
-        train_frequency=4,
-        gradient_steps=1,
-        learning_starts=100,
-        target_interval=2_500,  # gradient steps: 10,000 samples
-        return_steps=1,
-        double_q=False,
-        exploration_fraction=0.1,
-        exploration_end=0.05,
-    )
-    hidden = (
-        ((256, 256) if gpu else (128, 128)) if algo == "ppo" else (256,) * 3 if gpu else (128, 128)
-    )
-    start = STARTING_POINTS.get(world, _for_gymnasium)(world)
-    rollout = RolloutSettings(num_envs=8 if gpu else 1, num_steps=512 if gpu else 256)
-    # Epochs are small here: judge and save as often as others do, by samples.
-    interval = max(1, 20_480 // rollout.samples_per_epoch)
-    return replace(
-        start,
-        algo=algo,
-        rollout=rollout,
-        evaluation=EvaluationSettings(eval_interval=interval, eval_episodes=16),
-        saving=replace(start.saving, save_interval=interval),
-        ppo=ppo,
-        dqn=dqn,
-        network=NetworkSettings(hidden=hidden, activation="tanh" if algo == "ppo" else "relu"),
-        machine=MachineSettings(backend="processes" if gpu else "in_process"),
     )
 
 
