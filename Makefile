@@ -30,7 +30,7 @@ train: setup
 		--beside none random greedy_expected largest_believed largest_known
 
 test: lint
-	$(BIN)/pytest -m "not slow" -n 3
+	$(BIN)/pytest -m "not slow" -n 2
 
 test-slow: setup
 	$(BIN)/pytest -m slow
