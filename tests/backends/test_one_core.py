@@ -24,7 +24,8 @@ class TellsItsCores(foreign_envs.Dice):
 
     def step(self, action):
         seen, reward, over, cut, info = super().step(action)
-        return seen, reward, over, cut, {**info, "cores": sorted(os.sched_getaffinity(0))}
+        where = {"cores": sorted(os.sched_getaffinity(0)), "policy": os.sched_getscheduler(0)}
+        return seen, reward, over, cut, {**info, **where}
 
 
 class HasProgram(TellsItsCores):
@@ -41,13 +42,18 @@ class HasProgram(TellsItsCores):
 
 def cores_of_workers(make_env, **settings):
     """The cores that the first env of each worker may use."""
+    return told_by_workers(make_env, "cores", **settings)
+
+
+def told_by_workers(make_env, what, **settings):
+    """What the first env of each worker says about where it runs."""
     num_envs = 4 * (settings.get("workers") or usable_cores())
     factory, settings = callable_factory(make_env), WorkerSettings(**settings)
     with closing(ProcessBackend(factory, num_envs, settings)) as backend:
         backend.reset(0)
         backend.send(np.zeros(len(backend.recv()), np.int64))
         infos = backend.recv().foreign_infos
-        return [infos[worker.plan.first]["cores"] for worker in backend.crew.workers]
+        return [infos[worker.plan.first][what] for worker in backend.crew.workers]
 
 
 def test_threads_of_a_worker_share_a_core_and_workers_do_not():
@@ -64,6 +70,13 @@ def test_without_threads_a_worker_is_free_to_move():
 def test_envs_with_programs_of_their_own_are_free_to_move():
     everywhere = sorted(os.sched_getaffinity(0))
     assert cores_of_workers(HasProgram, env_threads=4)[0] == everywhere
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="threads all wake up alike here")
+def test_threads_of_a_worker_interrupt_nobody_when_they_wake_up():
+    assert set(told_by_workers(TellsItsCores, "policy", env_threads=4)) == {os.SCHED_BATCH}
+    assert set(told_by_workers(TellsItsCores, "policy", env_threads=1)) == {os.SCHED_OTHER}
+    assert set(told_by_workers(HasProgram, "policy", env_threads=4)) == {os.SCHED_OTHER}
 
 
 def test_fewer_workers_than_cores_leave_the_cores_to_their_envs(monkeypatch):

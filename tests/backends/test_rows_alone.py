@@ -35,7 +35,7 @@ def told(make_world, steps, step):
 
 def one_by_one(world, actions):
     for row in (3, 0, 5, 1, 4, 2):
-        world.step_rows(row, row + 1, actions[row : row + 1])
+        world.step_row(row, actions)
 
 
 def all_together(world, actions):
@@ -60,9 +60,9 @@ def test_nonsense_of_a_single_row_is_refused(make_env):
     with closing(callable_factory(make_env)(np.arange(2))) as world:
         world.reset(0)
         for _ in range(make_env.trouble_turn - 1):
-            world.step_rows(1, 2, np.zeros(1, np.int64))
+            world.step_row(1, np.zeros(2, np.int64))
         with pytest.raises(EnvError, match="env 1 of"):
-            world.step_rows(1, 2, np.zeros(1, np.int64))
+            world.step_row(1, np.zeros(2, np.int64))
 
 
 def test_an_env_made_by_its_id_keeps_its_limit_and_loses_the_check_of_order():

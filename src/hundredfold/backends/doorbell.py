@@ -8,7 +8,7 @@ is busy finds the flags up when it looks, and nobody had to ring at all.
 from __future__ import annotations
 
 import threading
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,16 +37,26 @@ class Doorbell:
     def __init__(self, arrays: Arrays) -> None:
         self.done = arrays["done"]
         self.wanted = arrays["wanted"]
+        # The same as plain memory: numpy takes twice as long for a single number.
+        self.done_one: Any = self.done.data
+        self.wanted_one: Any = self.wanted.data
 
     def finish(self, first: int, last: int) -> bool:
         """Raise the flags of these envs; True when the parent sleeps and should be woken."""
         fence()
-        if last - first == 1:
-            self.done[first] = True  # half the time of a slice
-        else:
-            self.done[first:last] = True
+        self.done[first:last] = True
         fence()
-        wanted = int(self.wanted[0])
+        return self._is_enough()
+
+    def finish_one(self, env_id: int) -> bool:
+        """The same for a single env, in half the time."""
+        fence()
+        self.done_one[env_id] = True
+        fence()
+        return self._is_enough()
+
+    def _is_enough(self) -> bool:
+        wanted: int = self.wanted_one[0]
         return wanted > 0 and bool(np.count_nonzero(self.done) >= wanted)
 
     def take(self) -> IntArray | None:

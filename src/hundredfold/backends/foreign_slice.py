@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import resource
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import Final
 
-from hundredfold.backends.one_core import stay_on
+from hundredfold.backends import one_core
 from hundredfold.backends.reports import report_of
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.backends.shared_arrays import InfoWriter
@@ -69,6 +69,7 @@ class ForeignSlice(Slice):
     def bind(self, arrays: Arrays, wire: Wire) -> None:
         super().bind(arrays, wire)
         self.world.entered = self.entered[self.first : self.last]
+        self.own_actions = self.actions[self.first : self.last]
         self.infos = InfoWriter(arrays)
         if self.num_threads > 1:
             self._start_threads(self.num_threads)
@@ -133,14 +134,32 @@ class ForeignSlice(Slice):
                 self.tell_failures()
                 self.wire.say("error", report_of("step()", error))
                 return False
-            if last - first == 1:
-                self._write_info(first, self.world.infos[first - self.first])
-            else:
-                self._write_infos(first, last)
+            self._write_infos(first, last)
             if self.world.guard.news:
                 self.tell_failures()
         self.post(first, last)
         return True
+
+    def _step_alone(self, env_id: int) -> None:
+        """The same for one env, on a thread of its own."""
+        if env_id in self.lost:
+            self.lost.discard(env_id)
+        else:
+            row, world = env_id - self.first, self.world
+            try:
+                world.step_row(row, self.own_actions)
+            except BaseException as error:
+                self.tell_failures()
+                self.wire.say("error", report_of("step()", error))
+                return
+            if info := world.infos[row]:
+                self.infos.write(env_id, info)
+            else:
+                self.infos.sizes[env_id] = 0
+            if world.guard.news:
+                self.tell_failures()
+        if self.doorbell.finish_one(env_id):
+            self.wire.ring()
 
     def _write_infos(self, first: int, last: int) -> None:
         infos = self.world.infos[first - self.first : last - self.first]
@@ -148,12 +167,6 @@ class ForeignSlice(Slice):
         for env_id, info in enumerate(infos, first):
             if info:
                 self.infos.write(env_id, info)
-
-    def _write_info(self, env_id: int, info: Mapping[str, Any]) -> None:
-        if info:
-            self.infos.write(env_id, info)
-        else:
-            self.infos.sizes[env_id] = 0
 
     def _fit_piece(self, envs: int, seconds: float) -> None:
         """Step as many envs between two reports as fill the time between them."""
@@ -166,7 +179,7 @@ class ForeignSlice(Slice):
 
     def _start_threads(self, wanted: int) -> None:
         threads = min(wanted, self.last - self.first)
-        stay_on(self.core)
+        one_core.share(self.core)
         self.meeting = threading.Barrier(threads + 1)
         for number in range(threads):
             name = f"envs {number}"
@@ -180,7 +193,7 @@ class ForeignSlice(Slice):
             if env_id == SETTLE:
                 meeting.wait()
             else:
-                self._step_span(env_id, env_id + 1)
+                self._step_alone(env_id)
 
 
 class WaitingWatch:

@@ -1,8 +1,9 @@
-"""Keeping a worker's threads together on one core.
+"""How a worker's threads share a core.
 
 Threads of one interpreter take turns anyway. On one core they queue for that core; on several they
 wake up beside each other, and all but one go back to sleep until the interpreter lock is free,
-which costs more than their turn.
+which costs more than their turn. On one core, too, who wakes up should let the other finish rather
+than take the core from the one who has the lock.
 """
 
 from __future__ import annotations
@@ -25,15 +26,20 @@ def core_for(number: int, num_workers: int) -> int | None:
     return cores[(os.getppid() + number) % len(cores)]
 
 
-def stay_on(core: int | None) -> None:
-    """Keep this thread, and those it starts, on that core; not with programs that envs started.
+def share(core: int | None) -> None:
+    """Have this thread, and those it starts, share that core, or none in particular.
 
-    They would have to stay there, too, as soon as one of them is started anew.
+    Who wakes up asks for a turn and takes the core from nobody. Not where envs have started
+    programs: those would inherit it as soon as one of them is started anew.
     """
-    if core is None or has_children():
+    if has_children():
         return
-    with suppress(OSError):  # the core was taken from us meanwhile: nothing depends on it
-        os.sched_setaffinity(0, {core})
+    with suppress(OSError):  # forbidden, or the core was taken from us: nothing depends on it
+        if hasattr(os, "SCHED_BATCH"):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with suppress(OSError):
+        if core is not None:
+            os.sched_setaffinity(0, {core})
 
 
 def has_children() -> bool:

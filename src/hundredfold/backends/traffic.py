@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import numpy as np
@@ -12,6 +13,9 @@ from hundredfold.core.batch import BoolArray, IntArray
 WAITING: Final = 0  # in the learner's hands
 RUNNING: Final = 1  # has its action
 ARRIVED: Final = 2  # done, and not fetched yet
+
+# So few env ids are looked through one by one: numpy takes longer to begin.
+FEW: Final = 8
 
 
 class Traffic:
@@ -72,8 +76,8 @@ class Traffic:
 
 def spans_of(env_ids: IntArray) -> bytes:
     """Rising env ids as spans for the wire."""
-    if not len(env_ids):
-        return b""
+    if len(env_ids) <= FEW:
+        return _few_spans(env_ids.tolist())
     (breaks,) = (env_ids[1:] - env_ids[:-1] != 1).nonzero()
     if not len(breaks):
         return SPAN.pack(int(env_ids[0]), int(env_ids[-1]) + 1)
@@ -83,3 +87,13 @@ def spans_of(env_ids: IntArray) -> bytes:
     spans[:-1, 1] = env_ids[breaks] + 1
     spans[-1, 1] = env_ids[-1] + 1
     return spans.tobytes()
+
+
+def _few_spans(env_ids: list[int]) -> bytes:
+    found: list[int] = []
+    for env_id in env_ids:
+        if found and found[-1] == env_id:
+            found[-1] += 1
+        else:
+            found += (env_id, env_id + 1)
+    return struct.pack(f"={len(found)}i", *found)

@@ -87,6 +87,10 @@ class ForeignWorld(World, Protocol):
         """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
         ...
 
+    def step_row(self, row: int, actions: Array) -> None:
+        """The same for a single row, its action among those of all rows."""
+        ...
+
 
 class Companion(Protocol):
     """A model that learns beside the policy and tells the worlds what it believes."""

@@ -131,6 +131,7 @@ class ActionView:
             )
         self.is_single = isinstance(space, spaces.Discrete)
         self.is_shifted = bool(np.any(self.start))
+        self.is_plain = self.is_single and not self.is_shifted
 
     def for_envs(self, actions: Array) -> list[Any]:
         """One action per env, as its space has it."""
@@ -138,6 +139,12 @@ class ActionView:
             return self._in_box(actions)
         shifted = actions + self.start if self.is_shifted else actions
         return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.choices)))
+
+    def for_env(self, row: int, actions: Array) -> Any:
+        """The action of one env among those of many."""
+        if self.is_plain:
+            return actions.item(row)
+        return self.for_envs(actions[row : row + 1])[0]
 
     def _in_box(self, actions: Array) -> list[Any]:
         """Arrays of the env's own type, copies that it may keep."""

@@ -110,9 +110,6 @@ class GymnasiumWorld(BatchWorld):
     def step_rows(self, first: int, last: int, actions: IntArray) -> None:
         """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
         moves = self.actions.for_envs(actions)
-        if last - first == 1:
-            self._step_row(first, moves[0])
-            return
         # Seen as plain memory: numpy takes twice as long for a single number.
         entered: Any = self.entered.data
         envs, steps = self.envs, self.steps
@@ -132,6 +129,27 @@ class GymnasiumWorld(BatchWorld):
                 self._take(row, outcome)
             except EnvError as error:
                 self._restart(row, error)
+
+    def step_row(self, row: int, actions: Array) -> None:
+        """The same for a single row, its action among those of all rows: as threads do it.
+
+        With a hundred threads in turn all code is cold, so there is little of it.
+        """
+        move = self.actions.for_env(row, actions)
+        self.entered[row] = monotonic()
+        self.steps[row] += 1
+        outcome: Any
+        try:
+            outcome = self.envs[row].step(move)
+        except FAULTS as error:
+            outcome = error
+        self.entered[row] = 0.0
+        if self._take_plain(row, outcome):
+            return
+        try:
+            self._take(row, outcome)
+        except EnvError as error:
+            self._restart(row, error)
 
     def kept(self) -> Arrays:
         # Only ever read: whoever is restored begins a new episode.
@@ -158,23 +176,6 @@ class GymnasiumWorld(BatchWorld):
                 )
 
     # -- playing --------------------------------------------------------------------------------
-
-    def _step_row(self, row: int, move: Any) -> None:
-        """The same for a single row, as threads do it, without a detour through lists."""
-        self.entered[row] = monotonic()
-        self.steps[row] += 1
-        outcome: Any
-        try:
-            outcome = self.envs[row].step(move)
-        except FAULTS as error:
-            outcome = error
-        self.entered[row] = 0.0
-        if self._take_plain(row, outcome):
-            return
-        try:
-            self._take(row, outcome)
-        except EnvError as error:
-            self._restart(row, error)
 
     def _take_plain(self, row: int, outcome: Any) -> bool:
         """Write what most steps come to: one sound array, amid an episode. False for all else."""
