@@ -202,6 +202,13 @@ def test_a_nan_from_an_env_names_env_and_step_and_ends_with_one(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_python_dash_m_is_the_same_command():
+    words = [sys.executable, "-m", "hundredfold", "trian"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ran.returncode == cli.WRONG_USAGE
+    assert "train" in ran.stderr
+
+
 def test_the_installed_command_is_this_one():
     command = Path(sys.executable).with_name("hundredfold")
     if not command.exists():

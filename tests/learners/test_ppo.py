@@ -61,6 +61,27 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
     assert_allclose(returns[3, 3], rollout.rewards[3, 3] + 0.9 * values[4, 3], atol=1e-4)
 
 
+@pytest.mark.parametrize(("share", "followed"), [(1.0, 1.0), (0.5, 0.75), (0.1, 0.55)])
+def test_the_scale_of_values_follows_the_newest_rollout_by_its_share(share, followed):
+    learner, _ = learner_on(Corridor, PPOSettings(value_scale_share=share))
+    first, later = np.array([-1.0, 1.0], np.float32), np.array([9.0, 11.0], np.float32)
+    learner._follow_scale(first)  # the first one always counts for everything
+    assert_allclose([learner.network.value_mean, learner.network.value_spread], [0.0, 1.0])
+    learner.updates = 1
+    learner._follow_scale(later)
+    # The second counts for half at least: a mean of two.
+    assert_allclose(float(learner.network.value_mean), 10 * max(share, 0.5), rtol=1e-6)
+    learner.updates = 1000
+    learner._follow_scale(later)
+    assert_allclose(float(learner.network.value_mean), 10 * followed, rtol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(SettingsError, match="value_scale_share"):
+        PPOSettings(value_scale_share=share)
+
+
 def test_equal_seeds_learn_equal_weights_and_others_do_not():
     def trained(seed):
         learner, collector = learner_on(Corridor, STYLES["joint"], seed=seed)

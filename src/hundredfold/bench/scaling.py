@@ -33,7 +33,7 @@ from hundredfold.bench.timeline import (
     WatchedBackend,
     account,
 )
-from hundredfold.bench.workloads import Computing, Talkative, Waiting
+from hundredfold.bench.workloads import Computing, Talkative, Waiting, WaitingLonger
 from hundredfold.core import streams
 from hundredfold.core.batch import IntArray, StepBatch, WorldSpec
 from hundredfold.core.contracts import Backend, WorldFactory
@@ -43,6 +43,7 @@ from hundredfold.worlds.gymnasium_world import EnvMaker, GymnasiumWorld
 # Envs of known cost, by the names they have here.
 KNOWN_COST: Final[Mapping[str, EnvMaker]] = {
     "waiting": Waiting,
+    "waiting-50ms": WaitingLonger,
     "computing": Computing,
     "talkative": Talkative,
 }

@@ -37,8 +37,8 @@ def classic(
     """Small networks on a CPU, in this process, for envs that cost next to nothing.
 
     They are judged after every so many `epochs`. Everything that both trainers know by the same
-    name is the same, and PPO learns values unscaled, as the peers do. DQN keeps what only ours
-    knows: double Q.
+    name is the same. Ours keep what the peers have no counterpart for: PPO scales its value
+    targets, DQN is double.
     """
     return RunSettings(
         world=world,
@@ -51,7 +51,6 @@ def classic(
             update_epochs=4,
             num_minibatches=4,
             entropy_coefficient=0.0,
-            normalise_values=False,
         ),
         dqn=DQNSettings(),
         network=NetworkSettings(
@@ -70,10 +69,10 @@ def cage2() -> RunSettings:
     start = starting_point("cage2")
     return replace(
         start,
-        length=LengthSettings(steps=1_280_000),
+        length=LengthSettings(steps=384_000),
         rollout=RolloutSettings(num_envs=64, num_steps=100),
         ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=False),
-        evaluation=EvaluationSettings(eval_interval=10, eval_episodes=180),
+        evaluation=EvaluationSettings(eval_interval=5, eval_episodes=180),
         machine=MachineSettings(backend="in_process", device="cpu", threads=1),
     )
 
@@ -107,5 +106,5 @@ TASKS: Final[dict[tuple[str, Algorithm], Task]] = {
             "LunarLander-v3", "dqn", num_envs=8, num_steps=512, samples=500_000, epochs=4
         ),
     ),
-    ("cage2", "ppo"): Task(-30.0, cage2),
+    ("cage2", "ppo"): Task(-20.0, cage2),
 }

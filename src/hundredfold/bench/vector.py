@@ -24,7 +24,7 @@ from hundredfold.bench.players import (
     envpool_envs,
     peers,
 )
-from hundredfold.bench.workloads import Computing, Talkative, Waiting
+from hundredfold.bench.workloads import Computing, Talkative, Waiting, WaitingLonger
 from hundredfold.core.contracts import WorldFactory
 from hundredfold.core.extras import is_installed
 from hundredfold.worlds import callable_factory, settings_class, world_factory
@@ -62,6 +62,7 @@ WORKLOADS: Final = (
     Workload(CARTPOLE, partial(gymnasium.make, CARTPOLE, disable_env_checker=True), 100),
     Workload("waiting 10 ms", Waiting, 100, "waiting", "first_ready"),
     Workload("waiting 10 ms", Waiting, 256, "waiting", "first_ready"),
+    Workload("waiting 50 ms", WaitingLonger, 256, "waiting", "first_ready"),
     Workload("computing 1-5 ms", Computing, 100, "computing", "first_ready"),
     Workload(TALKATIVE, Talkative, 100),
 )
@@ -70,6 +71,8 @@ WORKLOADS: Final = (
 GOALS: Final[Mapping[tuple[str, str], tuple[str, float]]] = {
     ("waiting 10 ms", "first_ready"): ("efficiency", 0.95),
     ("waiting 10 ms", "first_ready, quarters"): ("efficiency", 0.80),
+    ("waiting 50 ms", "first_ready"): ("efficiency", 0.95),
+    ("waiting 50 ms", "first_ready, quarters"): ("efficiency", 0.80),
     ("computing 1-5 ms", "first_ready"): ("efficiency", 0.85),
     (CARTPOLE, "processes"): ("gymnasium async", 15.0),
     (CARTPOLE, "batch world"): ("envpool", 1.0),

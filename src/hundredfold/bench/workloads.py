@@ -69,6 +69,12 @@ class Waiting(KnownCost):
         sleep(seconds)
 
 
+class WaitingLonger(Waiting):
+    """Waits 50 ms: so few steps a second that waking up for them hardly costs the cores anything."""
+
+    mean_seconds = 0.050
+
+
 class Computing(KnownCost):
     """Computes in pure Python for 1 ms on a core, in one step of ten for 5 ms."""
 

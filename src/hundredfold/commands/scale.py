@@ -24,7 +24,8 @@ class Scale:
     """
 
     env: Annotated[str, tyro.conf.Positional]
-    """A Gymnasium id, one of our worlds, or an env of known cost: waiting, computing, talkative."""
+    """A Gymnasium id, one of our worlds, or an env of known cost: waiting (10 ms), waiting-50ms,
+    computing, talkative."""
     num_envs: str = "1,8,64,100,256"
     """Numbers of envs, with commas between them."""
     backend: str = "all"

@@ -37,8 +37,6 @@ from hundredfold.learners.weights import (
 VALUE_CHUNK: Final = 65_536
 # The same where there are pictures, of which every pixel passes through many channels.
 PICTURE_CHUNK: Final = 512
-# The scale of value targets follows the last ten updates or so.
-SCALE_MEMORY: Final = 0.1
 MIN_SCALE: Final = 0.01
 MAX_BAD_GRADIENTS: Final = 20
 SHUFFLE_BRANCH: Final = 0x73687566666C65
@@ -82,6 +80,8 @@ class PPOSettings:
     """Scale the advantages of a rollout to mean 0 and spread 1."""
     normalise_values: bool = True
     """Learn values on targets scaled to mean 0 and spread 1."""
+    value_scale_share: float = 0.5
+    """What the newest rollout counts for in that scale; less follows more slowly, more calmly."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip", "max_gradient_norm"):
@@ -93,6 +93,10 @@ class PPOSettings:
         for name in ("gamma", "gae_lambda"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
+        if not 0 < self.value_scale_share <= 1:
+            raise SettingsError(
+                f"value_scale_share must lie above 0 and not above 1, got {self.value_scale_share}."
+            )
         if min(self.num_value_epochs, self.num_policy_epochs) < 0 or (
             bool(self.num_value_epochs) != bool(self.num_policy_epochs)
         ):
@@ -235,7 +239,7 @@ class PPO:
     def _follow_scale(self, returns: Floats) -> None:
         if not self.settings.normalise_values:
             return
-        share = max(1.0 / (self.updates + 1), SCALE_MEMORY)
+        share = max(1.0 / (self.updates + 1), self.settings.value_scale_share)
         mean, spread = float(self.network.value_mean), float(self.network.value_spread)
         new_mean, new_variance = float(returns.mean()), float(returns.var())
         mixed_mean = (1 - share) * mean + share * new_mean

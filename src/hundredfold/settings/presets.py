@@ -106,7 +106,8 @@ def _for_dvrp(world: str) -> RunSettings:
         # Windows, prices and places come in very different sizes.
         network=NetworkSettings(hidden=(128, 128), normalise_observations=True),
         # A day is finite and its sum is what counts: no discount.
-        ppo=PPOSettings(gamma=1.0, num_minibatches=8),
+        # Days are alike: what they pay hardly changes its scale.
+        ppo=PPOSettings(gamma=1.0, num_minibatches=8, value_scale_share=0.1),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
         saving=SavingSettings(save_interval=20, log_interval=10),
         # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
@@ -189,6 +190,7 @@ def _for_cage2(world: str) -> RunSettings:
             num_minibatches=16,
             entropy_coefficient=0.05,
             anneal_entropy=True,
+            value_scale_share=0.1,
         ),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=900),
         saving=SavingSettings(save_interval=20, log_interval=10),
