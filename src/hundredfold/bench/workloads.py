@@ -70,7 +70,7 @@ class Waiting(KnownCost):
 
 
 class WaitingLonger(Waiting):
-    """Waits 50 ms: so few steps a second that waking up for them hardly costs the cores anything."""
+    """Waits 50 ms: so few steps a second that waking up for them costs next to nothing."""
 
     mean_seconds = 0.050
 
