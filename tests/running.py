@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from numpy.testing import assert_array_equal
@@ -101,3 +102,11 @@ class Twice:
     def add_outcome(self, batch):
         for learner in self.learners:
             learner.experience.add_outcome(batch)
+
+
+def wait_until(condition, seconds=30):
+    """Look every now and then until it is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.01)

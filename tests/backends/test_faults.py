@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from contextlib import closing
 from functools import partial
 
@@ -22,6 +21,7 @@ from hundredfold.core.errors import EnvError, SettingsError, TurnError, WorkerEr
 from hundredfold.worlds.corridor import LEFT, RIGHT
 from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
 from playing import Story, assert_same_story, follow, play, steady_actions
+from running import wait_until
 
 SEED = 7
 NUM_ENVS = 6
@@ -461,13 +461,6 @@ def gone(pid):
             return file.read().rsplit(")", 1)[1].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def wait_until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("rude", [foreign.Hangs, foreign.HangsHoldingLock, foreign.StopsItself])

@@ -1,7 +1,11 @@
 """`train --backend ray`: the same run folder, exact after any loss, and nobody else's cluster."""
 
+import os
 import shutil
+import signal
 import textwrap
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from numpy.testing import assert_array_equal
@@ -9,9 +13,10 @@ from numpy.testing import assert_array_equal
 import hundredfold
 from hundredfold.backends.ray_backend import RayBackend
 from hundredfold.core.errors import SettingsError
+from hundredfold.training.checkpoint import saved_epochs
 from hundredfold.training.run_folder import RunFolder
 from ray_pool import PooledFleet, shared_cluster
-from running import metrics_of, run_python, state_of
+from running import KILLED_RUN, metrics_of, run_python, state_of, wait_until
 
 SMALL = {
     "epochs": 6,
@@ -52,6 +57,21 @@ def cut_back(path, epoch):
     return half
 
 
+def actor_pids():
+    """Processes of actors in the cluster that this process has started."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            is_ours = parent_of(parent_of(path.parent.name)) == str(os.getpid())
+            if is_ours and b"ray::SliceActor" in path.read_bytes():
+                found.add(path.parent.name)
+    return found
+
+
+def parent_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]
+
+
 def test_a_run_with_one_actor_is_the_run_in_one_process(actors, tmp_path):
     here = hundredfold.train("corridor", save_dir=tmp_path, name="here", **SMALL)
     there = hundredfold.train("corridor", save_dir=tmp_path, name="there", **SMALL, **ON_RAY)
@@ -73,6 +93,26 @@ def test_a_run_whose_driver_died_goes_on_bit_for_bit(actors, tmp_path, lag):
     half = cut_back(whole.path, 2)
     assert hundredfold.train(resume=half, quiet=True, report=False).finished
     assert_same_run(half, whole.path)
+
+
+def test_a_driver_that_is_killed_leaves_no_actors_and_a_run_that_goes_on(actors, tmp_path):
+    settings = {**SMALL, **ON_RAY, "workers": 2, "save_interval": 1}
+    whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
+    before = actor_pids()
+    assert before
+    address = actors.get_runtime_context().gcs_address
+    settings = {**settings, "address": address}
+    del settings["report"]
+    code = KILLED_RUN.format(
+        moment="after saving", world="cartpole", save_dir=str(tmp_path), settings=settings
+    )
+    run_python(code, expect=-signal.SIGKILL)
+    killed = tmp_path / "killed"
+    assert saved_epochs(RunFolder.open(killed)) == [1, 2, 3]
+    wait_until(lambda: actor_pids() <= before)
+    again = {"address": "", "quiet": True, "report": False}
+    assert hundredfold.train(resume=killed, **again).finished
+    assert_same_run(killed, whole.path)
 
 
 @pytest.mark.parametrize("change", [{"workers": 3}, {"backend": "serial"}])

@@ -44,6 +44,9 @@ class ForeignSlice(Slice):
     """Envs of somebody else's making, each of which steps by itself."""
 
     world: ForeignWorld
+    # Whoever goes on from such a snapshot begins new episodes, so a step more or less does not
+    # matter; waiting for the slowest at every snapshot would.
+    rests_for_state = False
 
     def __init__(
         self,

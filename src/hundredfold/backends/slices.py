@@ -32,6 +32,9 @@ def shard_edges(env_ids: range, batch_envs: int, num_envs: int) -> list[int]:
 class Slice(ABC):
     """Worlds side by side, each writing into its rows of the shared batch."""
 
+    # Whether a snapshot has to wait until nothing is being stepped.
+    rests_for_state = True
+
     def __init__(self, worlds: list[World], edges: list[int]) -> None:
         self.worlds = worlds
         self.edges = edges

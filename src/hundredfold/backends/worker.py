@@ -81,8 +81,9 @@ def serve(wire: Wire, plan: WorkerPlan) -> None:
                 if first >= 0:
                     part.step(first, last)
                     continue
-                part.settle()
                 order, serial, *arguments = wire.hear()
+                if order != "state" or part.rests_for_state:
+                    part.settle()
                 if order == "close":
                     return
                 obey(wire, part, order, serial, arguments)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from hundredfold.backends.choose import ready_batch
 from hundredfold.backends.ray_backend import RayBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.bench.measure import OURS
@@ -26,8 +27,10 @@ from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPO, PPOSettings
 
-# Long fragments: between two of them an actor has nothing to do.
+# Long fragments, and several: between two of them an actor has nothing to do, and in the first ones
+# the fast envs have not yet run ahead of the slow ones.
 FRAGMENT_SECONDS: Final = 4.0
+FRAGMENTS: Final = 4
 STORE_BYTES: Final = 200 * 2**20
 
 
@@ -53,10 +56,12 @@ def measure_nodes(
             for count in nodes:
                 tick(f"{subject.name}: {num_envs} envs on {count} nodes")
                 settings = RaySettings(address=address, actor_backend="first_ready")
+                share = -(-num_envs // count)
                 workers = WorkerSettings(
                     workers=count,
-                    batch_envs=batch_envs,
-                    env_threads=-(-num_envs // count),
+                    # What `auto` would wait for in an actor.
+                    batch_envs=batch_envs or ready_batch(subject.found, share),
+                    env_threads=share,
                     on_env_error="stop",
                 )
                 backend = RayBackend(
@@ -100,7 +105,7 @@ def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, fl
     collector.collect(learner.policy, learner.experience, num_steps)
     learner.experience.clear()
     begun, fragments, waited, sent = perf_counter(), 0, 0.0, 0.0
-    while fragments < 2 or perf_counter() - begun < seconds:
+    while fragments < FRAGMENTS or perf_counter() - begun < seconds:
         collector.collect(learner.policy, learner.experience, num_steps)
         waited += float(learner.experience.rewards.sum(dtype=float))
         sent += collector.broadcast_seconds
