@@ -2,6 +2,7 @@
 
 import pytest
 
+from hundredfold.api import TrainedRun
 from hundredfold.bench import learning
 from hundredfold.bench.learning import Learned, bench_learning, learned_from
 from hundredfold.bench.tasks import TASKS, Task, classic
@@ -46,6 +47,19 @@ def test_both_systems_train_the_same_task(monkeypatch):
         assert row["solved"] == 1
         assert row["samples_to_target"] == 128
         assert row["ratio_to_ours"] == 1.0
+
+
+def test_who_stops_a_training_stops_all_of_them(monkeypatch):
+    started = []
+
+    def interrupted(settings, save_dir, **options):
+        started.append(settings.seed)
+        return TrainedRun(save_dir, finished=False)
+
+    monkeypatch.setattr(learning, "start_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench_learning("cartpole", "ppo", 5, tick=lambda text: None)
+    assert started == [0]
 
 
 def test_a_task_that_is_not_there_is_refused_by_name():

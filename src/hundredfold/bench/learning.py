@@ -60,6 +60,8 @@ def train_once(task: Task, engine: EngineName, seed: int) -> Learned:
     settings = replace(task.settings(), seed=seed, engine=engine)
     with TemporaryDirectory() as folder:
         run = start_run(settings, save_dir=Path(folder), quiet=True, report=False)
+        if not run.finished:
+            raise KeyboardInterrupt  # who stops a training here has had enough of all of them
         return learned_from(run.metrics, task.target)
 
 

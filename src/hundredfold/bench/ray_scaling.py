@@ -30,7 +30,7 @@ from hundredfold.learners.ppo import PPO, PPOSettings
 # Long fragments, and several: between two of them an actor has nothing to do, and in the first ones
 # the fast envs have not yet run ahead of the slow ones.
 FRAGMENT_SECONDS: Final = 4.0
-FRAGMENTS: Final = 4
+FRAGMENTS: Final = 6
 STORE_BYTES: Final = 200 * 2**20
 
 
@@ -90,7 +90,8 @@ def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, fl
     """Collect for a while; one fragment comes before the clock starts."""
     assert subject.found is not None
     alone = subject.found.step_seconds
-    num_envs, num_steps = backend.num_envs, max(1, round(min(FRAGMENT_SECONDS, seconds) / alone))
+    num_envs = backend.num_envs
+    num_steps = max(1, round(min(FRAGMENT_SECONDS, 2 * seconds) / alone))
     learner = PPO(
         backend.spec,
         settings=PPOSettings(),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -74,8 +75,12 @@ class Guard:
         self.in_a_row.pop(f"env {env_id}", None)
 
     def take_news(self) -> list[Failure]:
-        """Failures since the last call; other threads may be adding some."""
-        return [self.news.popleft() for _ in range(len(self.news))]
+        """Failures since the last call; other threads may be adding or taking some."""
+        found: list[Failure] = []
+        with suppress(IndexError):
+            while True:
+                found.append(self.news.popleft())
+        return found
 
 
 @dataclass(slots=True)

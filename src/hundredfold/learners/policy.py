@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,20 +11,34 @@ from numpy.typing import NDArray
 from hundredfold.core.batch import Array, Arrays, BoolArray
 from hundredfold.experience.rollout import Choice
 from hundredfold.learners.networks import ActorCritic, Options, tensors
+from hundredfold.learners.quick_policy import FEW_ROWS, QuickPolicy
 
 
 class NetworkPolicy:
     """Draws actions from a network while collecting, and takes its best ones when judged."""
 
+    # How few rows are drawn, and for which network that was found out.
+    quick: QuickPolicy | None = None
+    quick_for: ActorCritic | None = None
+
     def __init__(self, network: ActorCritic, device: torch.device) -> None:
         self.network = network
         self.device = device
 
-    @torch.inference_mode()
     def choose(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
     ) -> Choice:
         """Draw one action per row."""
+        if len(uniforms) <= FEW_ROWS:
+            quick = self._quick()
+            if quick is not None:
+                return quick.choose(observation, mask, uniforms)
+        return self._choose(observation, mask, uniforms)
+
+    @torch.inference_mode()
+    def _choose(
+        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
+    ) -> Choice:
         options = self._options(observation, mask)
         drawn = options.sample(torch.from_numpy(uniforms))
         log_probs = options.log_prob(drawn).numpy()
@@ -30,11 +46,21 @@ class NetworkPolicy:
             return Choice(self._shaped(drawn), log_probs)
         return Choice(self._in_bounds(drawn), log_probs, drawn=self._shaped(drawn))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies look at weights of their own."""
+        return {"network": self.network, "device": self.device}
+
     @torch.inference_mode()
     def best(self, observation: Arrays, mask: BoolArray | None) -> Array:
         """The most likely action of each row."""
         found = self._options(observation, mask).most_likely()
         return self._shaped(found) if self.network.bounds is None else self._in_bounds(found)
+
+    def _quick(self) -> QuickPolicy | None:
+        if self.quick_for is not self.network:
+            self.quick_for = self.network
+            self.quick = QuickPolicy(self.network) if QuickPolicy.follows(self.network) else None
+        return self.quick
 
     def _options(self, observation: Arrays, mask: BoolArray | None) -> Options:
         # Logits are few: choosing on the CPU adds them up in order, on every device alike.
