@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help setup train test test-slow lint bench clean
+.PHONY: help setup train test test-slow lint style types behaviour bench clean
 
 help:
 	@echo "make train      set up, then train a dial-a-ride agent, judge it, draw its page"
@@ -29,16 +29,24 @@ train: setup
 	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_customers \
 		--beside none random greedy_expected largest_believed largest_known
 
-test: lint
-	$(BIN)/pytest -m "not slow" -n 2
+# Types are checked beside the tests, which often wait for processes of theirs.
+test: style
+	@$(MAKE) --no-print-directory -j 2 types behaviour
 
 test-slow: setup
 	$(BIN)/pytest -m slow
 
-lint: setup
+lint: style types
+
+style: setup
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
+
+types: setup
 	$(BIN)/mypy
+
+behaviour: setup
+	$(BIN)/pytest -m "not slow" -n 2
 
 bench: setup
 	$(BIN)/hundredfold bench train
