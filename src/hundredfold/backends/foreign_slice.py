@@ -134,9 +134,7 @@ class ForeignSlice(Slice):
                 rows = first - self.first, last - self.first
                 self.world.step_rows(*rows, self.actions[first:last])
             except BaseException as error:
-                self.tell_failures()
-                self.wire.say("error", report_of("step()", error))
-                return False
+                return self._give_up(error)
             self._write_infos(first, last)
             if self.world.guard.news:
                 self.tell_failures()
@@ -152,8 +150,7 @@ class ForeignSlice(Slice):
             try:
                 world.step_row(row, self.own_actions)
             except BaseException as error:
-                self.tell_failures()
-                self.wire.say("error", report_of("step()", error))
+                self._give_up(error)
                 return
             if info := world.infos[row]:
                 self.infos.write(env_id, info)
@@ -163,6 +160,12 @@ class ForeignSlice(Slice):
                 self.tell_failures()
         if self.doorbell.finish_one(env_id):
             self.wire.ring()
+
+    def _give_up(self, error: BaseException) -> bool:
+        """Tell the parent why the run must stop; always False."""
+        self.tell_failures()
+        self.wire.say("error", report_of("step()", error))
+        return False
 
     def _write_infos(self, first: int, last: int) -> None:
         infos = self.world.infos[first - self.first : last - self.first]
