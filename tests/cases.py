@@ -19,7 +19,8 @@ from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
 from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
 from hundredfold.worlds.dvrp.world import Dvrp, DvrpSettings
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
+from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from own_worlds import Spotlight
 from ray_pool import two_actors
 

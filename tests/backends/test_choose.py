@@ -25,7 +25,8 @@ from hundredfold.bench.workloads import Computing, Talkative, Waiting
 from hundredfold.core.errors import EnvError
 from hundredfold.worlds import callable_factory
 from hundredfold.worlds.corridor import Corridor
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
+from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 
 CARTPOLE = GymnasiumFactory("CartPole-v1", {})
 

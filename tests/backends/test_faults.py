@@ -19,7 +19,8 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import streams
 from hundredfold.core.errors import EnvError, SettingsError, TurnError, WorkerError
 from hundredfold.worlds.corridor import LEFT, RIGHT
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumWorld
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
+from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from playing import Story, assert_same_story, follow, play, steady_actions
 from running import wait_until
 

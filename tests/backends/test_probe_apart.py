@@ -20,7 +20,7 @@ from hundredfold.bench.workloads import Waiting
 from hundredfold.core.errors import EnvError
 from hundredfold.worlds import callable_factory
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 
 HOME = os.getpid()
 

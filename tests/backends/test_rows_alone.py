@@ -11,7 +11,7 @@ import foreign_envs
 from hundredfold.core.batch import copies
 from hundredfold.core.errors import EnvError
 from hundredfold.worlds import callable_factory
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 
 FACTORIES = {
     "cartpole": GymnasiumFactory("CartPole-v1", {}),

@@ -10,7 +10,7 @@ from hundredfold.learners.dqn import DQN
 from hundredfold.learners.dqn_settings import DQNSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.training.evaluate import evaluate
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 
 NUM_ENVS, NUM_STEPS, EPOCHS = 8, 312, 20
 # What Stable-Baselines3's DQN needs with the settings its zoo tuned for CartPole-v1: the median of

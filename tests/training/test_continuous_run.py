@@ -19,7 +19,7 @@ from hundredfold.training.build import build
 from hundredfold.training.evaluate import evaluate
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 from own_worlds import Spotlight
 from running import KILLED_RUN, run_python, state_of
 

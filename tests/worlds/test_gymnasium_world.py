@@ -14,7 +14,8 @@ from hundredfold.core.batch import copies
 from hundredfold.core.boxes import spread_over
 from hundredfold.core.errors import CheckpointError, EnvError, SettingsError
 from hundredfold.worlds.cartpole import CartPole
-from hundredfold.worlds.gymnasium_world import GymnasiumFactory, GymnasiumSettings, GymnasiumWorld
+from hundredfold.worlds.gymnasium_factory import GymnasiumFactory, GymnasiumSettings
+from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from playing import assert_same_story, play_world, steady_actions
 
 SEED = 5

@@ -18,7 +18,8 @@ from hundredfold.worlds import (
 )
 from hundredfold.worlds.cartpole import CartPole, CartPoleSettings
 from hundredfold.worlds.corridor import Corridor, CorridorSettings
-from hundredfold.worlds.gymnasium_world import GymnasiumSettings, GymnasiumWorld
+from hundredfold.worlds.gymnasium_factory import GymnasiumSettings
+from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from playing import assert_same_story, play_world
 
 

@@ -299,7 +299,7 @@ def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldF
     name = own_name(world)
     kind = settings_class(name)
     if name not in WORLDS:
-        from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+        from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 
         return GymnasiumFactory(name, settings)
     known = [item.name for item in fields(kind)]

@@ -89,7 +89,7 @@ def settings_class(name: str, *, installed: bool = True) -> type[Any]:
         return found
     if installed and not name.startswith(FROM_CALLABLE):
         _refuse_unknown(name)
-    from hundredfold.worlds.gymnasium_world import GymnasiumSettings
+    from hundredfold.worlds.gymnasium_factory import GymnasiumSettings
 
     return GymnasiumSettings
 
@@ -107,7 +107,7 @@ def world_factory(name: str, settings: Any) -> WorldFactory:
             "hundredfold.evaluate(RUN, make_env=make_env)."
         )
     _refuse_unknown(name)
-    from hundredfold.worlds.gymnasium_world import GymnasiumFactory
+    from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 
     return GymnasiumFactory(name, settings.keywords)
 

@@ -1,4 +1,4 @@
-"""Any Gymnasium env as a world: give an id or a function that makes an env.
+"""Any Gymnasium env as a world: give a function that makes one (`gymnasium_factory.py`: or an id).
 
 The envs are somebody else's, so this is where they are checked: shapes, types, finite numbers,
 usable masks. Every episode starts with its own seed, drawn from the env's stream, which makes
@@ -8,18 +8,15 @@ world's `guard`: by default it raises; a backend may set one that lets the env s
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import isfinite
 from time import monotonic
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing
 
 from hundredfold.core import streams
 from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, StepBatch, WorldSpec
@@ -36,23 +33,6 @@ FAULTS: Final = (Exception, SystemExit)
 # From so many envs on, and up to so many numbers each, they are written down all at once.
 MANY: Final = 4
 SMALL: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GymnasiumSettings:
-    """How to make the env."""
-
-    env_kwargs: tuple[str, ...] = ()
-    """Arguments of the env as key=value, for example: is_slippery=false map_name=8x8"""
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """The arguments as Python values: JSON where it parses, plain text otherwise."""
-        return dict(_parse_keyword(pair) for pair in self.env_kwargs)
-
-    def __post_init__(self) -> None:
-        for pair in self.env_kwargs:
-            _parse_keyword(pair)
 
 
 class GymnasiumWorld(BatchWorld):
@@ -414,48 +394,5 @@ def _close(env: Env) -> None:
     env.close()  # type: ignore[no-untyped-call]
 
 
-def _parse_keyword(pair: str) -> tuple[str, Any]:
-    key, equals, text = pair.partition("=")
-    if not equals or not key.isidentifier():
-        raise SettingsError(
-            f"env_kwargs got {pair!r}; write key=value, for example is_slippery=false."
-        )
-    try:
-        return key, json.loads(text)
-    except json.JSONDecodeError:
-        return key, text
-
-
-def _without_order_check(env: Env) -> Env:
-    """The env without Gymnasium's check that a reset comes first: here it always does."""
-    if isinstance(env, OrderEnforcing):
-        return env.env
-    if isinstance(env, gymnasium.Wrapper):
-        env.env = _without_order_check(env.env)
-    return env
-
-
 def _name_of(env: Env) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-@dataclass(frozen=True, slots=True)
-class GymnasiumFactory:
-    """Makes a `GymnasiumWorld` from an env id; plain data, so it travels to worker processes."""
-
-    env_id: str
-    keywords: Mapping[str, Any]
-
-    def __call__(self, env_ids: IntArray) -> GymnasiumWorld:
-        return GymnasiumWorld(env_ids, self.make_env, name=self.env_id)
-
-    def make_env(self) -> Env:
-        try:
-            # The adapter checks every step itself; Gymnasium's passive checker would do it again.
-            env = gymnasium.make(self.env_id, disable_env_checker=True, **self.keywords)
-        except Exception as error:
-            given = f" with {dict(self.keywords)}" if self.keywords else ""
-            raise SettingsError(
-                f"Gymnasium cannot make {self.env_id}{given}: {type(error).__name__}: {error}"
-            ) from error
-        return _without_order_check(env)
