@@ -8,7 +8,7 @@ from hundredfold.backends.doorbell import Doorbell
 
 @pytest.fixture
 def bell():
-    return Doorbell({"done": np.zeros(6, bool), "wanted": np.zeros(1, np.int64)})
+    return Doorbell({"done": np.zeros(6, bool), "bell": np.zeros(3, np.int64)})
 
 
 def test_a_parent_that_is_awake_is_not_rung_for(bell):
@@ -28,6 +28,16 @@ def test_whoever_completes_the_number_rings(bell):
     assert not bell.finish(4, 5)
     assert not bell.finish(0, 1)
     assert bell.finish(2, 4)
+
+
+def test_one_bell_ends_a_nap(bell):
+    assert bell.may_sleep(2)
+    assert bell.finish(0, 2)
+    assert not bell.finish(2, 3)
+    bell.awake()
+    bell.take()
+    assert bell.may_sleep(1)
+    assert bell.finish(4, 5)
 
 
 def test_nobody_sleeps_who_has_enough_already(bell):

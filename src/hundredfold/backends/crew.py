@@ -90,7 +90,7 @@ class Crew:
             for worker in self.workers:
                 worker.post(worker.whole)
             return
-        cuts = np.searchsorted(env_ids, self.edges).tolist()
+        cuts: list[int] = env_ids.searchsorted(self.edges).tolist()
         for worker, (first, last) in zip(self.workers, pairs(cuts), strict=True):
             if first < last:
                 worker.post(spans_of(env_ids[first:last]))
@@ -101,11 +101,9 @@ class Crew:
         if monotonic() - self.last_look >= self.look_seconds:
             self._listen(0.0)
         while not self.step_errors:
-            self.gather()
-            lacking = num_envs - self.traffic.num_arrived
-            if lacking <= 0:
+            if self.doorbell.count() >= num_envs:
                 return
-            if self.doorbell.may_sleep(lacking):
+            if self.doorbell.may_sleep(num_envs):
                 self._listen(nap)
                 nap = min(2 * nap, self.look_seconds)
             self.doorbell.awake()
@@ -113,21 +111,18 @@ class Crew:
         self.step_errors.clear()
         report.throw(worker)
 
-    def gather(self) -> None:
-        """Take in all who are ready."""
+    def fetch(self) -> IntArray | None:
+        """Take all who are ready, in order; None for everybody."""
         env_ids = self.doorbell.take()
-        if env_ids is None:
-            self.played += 1
-            self.traffic.all_arrived()
-        elif len(env_ids):
-            self.played[env_ids] += 1
-            self.traffic.arrived(env_ids)
+        self.played[slice(None) if env_ids is None else env_ids] += 1
+        self.traffic.fetched(env_ids)
+        return env_ids
 
     def start_over(self) -> None:
         """Everybody has been reset or restored; what was under way before no longer counts."""
         self.step_errors.clear()
-        self.doorbell.take()
-        self.traffic.all_arrived()
+        self.traffic.sent(None)
+        self.doorbell.raise_all()
 
     def catch_up(self) -> None:
         """Hear what has been said and not been listened to."""
@@ -285,8 +280,12 @@ class Crew:
                 self._lose(worker)
 
     def _owes_us(self, worker: WorkerProcess) -> bool:
-        at_work = self.traffic.running(worker.plan.first, worker.plan.last)
-        return len(at_work) > 0 or worker.plan.number in self.pending or not worker.ready
+        if worker.plan.number in self.pending or not worker.ready:
+            return True
+        if not self.is_started:
+            return False
+        rows = worker.rows
+        return bool((self.traffic.at_work[rows] & ~self.arrays["done"][rows]).any())
 
     def _lose(
         self,
@@ -300,7 +299,8 @@ class Crew:
         how = self._let_go(worker)
         if self.is_started:
             self.arrays["entered"][worker.rows] = 0.0
-            self.arrays["done"][worker.rows] = False
+            # Rows that nobody has fetched yet are about to be written over.
+            self.doorbell.lower(worker.rows)
         if not self.is_started:
             if report is not None:
                 report.throw(str(worker))
@@ -322,10 +322,8 @@ class Crew:
         new = self._hire(worker.plan)
         if self.story.begun:
             self.story.lose(new.rows)
-            # Rows that nobody has fetched yet are about to be written over.
-            self.traffic.call_back(new.plan.first, new.plan.last)
             new.say("rejoin", REJOIN, self.story.origin(new.rows))
-            new.post(spans_of(self.traffic.running(new.plan.first, new.plan.last)))
+            new.post(spans_of(self.traffic.working(new.plan.first, new.plan.last)))
         if new.plan.number in self.pending:
             new.say(*self.pending[new.plan.number])
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hundredfold.core.batch import Array, ArraySpec, IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.batch import (
+    Array,
+    ArraySpec,
+    BoolArray,
+    IntArray,
+    State,
+    StepBatch,
+    WorldSpec,
+)
 from hundredfold.core.boxes import flat_bound
 from hundredfold.core.errors import (
     ActionError,
@@ -101,12 +109,20 @@ def check_everybody(env_ids: IntArray | None, num_envs: int) -> None:
         )
 
 
-def checked_actions(actions: Array, waiting: StepBatch, spec: WorldSpec) -> Array:
+class Waiting(NamedTuple):
+    """Envs that wait for an action, and what each of them allows."""
+
+    env_ids: IntArray
+    mask: BoolArray | None
+
+
+def checked_actions(actions: Array, waiting: StepBatch | Waiting, spec: WorldSpec) -> Array:
     """The actions as the world has them, refused when their number, type or range is wrong.
 
     So are choices that a mask forbids.
     """
-    wanted = (len(waiting), *spec.action_shape)
+    rows = len(waiting.env_ids)
+    wanted = (rows, *spec.action_shape)
     try:
         given = np.asarray(actions)
     except ValueError as error:
@@ -114,7 +130,7 @@ def checked_actions(actions: Array, waiting: StepBatch, spec: WorldSpec) -> Arra
     if given.shape != wanted:
         ids = waiting.env_ids
         raise ShapeError(
-            f"send() got actions of shape {given.shape} while {len(waiting)} envs wait "
+            f"send() got actions of shape {given.shape} while {rows} envs wait "
             f"(env_ids {ids[0]}..{ids[-1]}); pass shape {wanted}, one per row of the last recv()."
         )
     if spec.action_box is not None:
@@ -122,9 +138,10 @@ def checked_actions(actions: Array, waiting: StepBatch, spec: WorldSpec) -> Arra
     if given.dtype.kind not in "iu":
         raise ShapeError(f"send() got actions of type {given.dtype}; pass whole numbers.")
     chosen = given.astype(np.int64, copy=False)
-    parts = chosen.reshape(len(waiting), len(spec.choices))
-    outside = (parts < 0) | (parts >= np.asarray(spec.choices))
-    if outside.any():
+    parts = chosen.reshape(rows, len(spec.choices))
+    # Seen without their signs, negative numbers are the largest.
+    outside = parts.view(np.uint64) >= (spec.choices[0] if rows == parts.size else spec.choices)
+    if np.count_nonzero(outside):  # a fifth of the time of any()
         row = int(np.argwhere(outside)[0, 0])
         ranges = " x ".join(f"0..{count - 1}" for count in spec.choices)
         raise ActionError(
@@ -145,11 +162,11 @@ def checked_actions(actions: Array, waiting: StepBatch, spec: WorldSpec) -> Arra
     return chosen
 
 
-def _within(given: Array, box: ArraySpec, waiting: StepBatch, name: str) -> Array:
+def _within(given: Array, box: ArraySpec, waiting: StepBatch | Waiting, name: str) -> Array:
     """Continuous actions, refused where they are not numbers within the bounds."""
     if given.dtype.kind not in "iuf":
         raise ShapeError(f"send() got actions of type {given.dtype}; pass numbers.")
-    parts = given.reshape(len(waiting), box.size)
+    parts = given.reshape(len(waiting.env_ids), box.size)
     # Float32 cannot say every bound: a step of its own beyond one is as near as it gets.
     low, high = (flat_bound(bound, box).astype(box.dtype) for bound in (box.low, box.high))
     chosen = parts.astype(box.dtype, copy=False)

@@ -1,8 +1,9 @@
 """How ready envs come to the parent's notice without waking it for each of them.
 
-Whoever is done raises a flag in shared memory. A parent that has nothing to do says how many flags
-it wants before it goes to sleep, and the worker that raises the last of them rings; a parent that
-is busy finds the flags up when it looks, and nobody had to ring at all.
+Whoever is done raises a flag in shared memory, which stays up until the parent takes the env. A
+parent that has nothing to do says how many flags it wants before it goes to sleep, and whoever
+raises the last of them rings, once for each nap; a parent that is busy finds the flags up when it
+looks, and nobody had to ring at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from hundredfold.core.batch import Arrays, IntArray
 
 NOBODY: Final = np.zeros(0, np.int64)
 
+# What is in `bell`: how many flags the parent wants (0 while it does not sleep), the number of its
+# nap, and the nap that it was last rung out of.
+WANTED: Final = 0
+NAP: Final = 1
+RUNG: Final = 2
+
 _lock = threading.Lock()
+_take, _leave = _lock.acquire, _lock.release
 
 
 def fence() -> None:
@@ -25,21 +33,20 @@ def fence() -> None:
     Taking and releasing a lock orders memory. Twice, because both sides of one such pair may still
     slip into it and change places there.
     """
-    with _lock:
-        pass
-    with _lock:
-        pass
+    _take()
+    _leave()
+    _take()
+    _leave()
 
 
 class Doorbell:
-    """The flags of all envs and the number the parent waits for; 0 while it does not sleep."""
+    """The flags of all envs, and what the parent waits for."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.done = arrays["done"]
-        self.wanted = arrays["wanted"]
-        # The same as plain memory: numpy takes twice as long for a single number.
+        # Seen as plain memory: numpy takes twice as long for a single number.
         self.done_one: Any = self.done.data
-        self.wanted_one: Any = self.wanted.data
+        self.bell: Any = arrays["bell"].data
 
     def finish(self, first: int, last: int) -> bool:
         """Raise the flags of these envs; True when the parent sleeps and should be woken."""
@@ -56,29 +63,49 @@ class Doorbell:
         return self._is_enough()
 
     def _is_enough(self) -> bool:
-        wanted: int = self.wanted_one[0]
-        return wanted > 0 and bool(np.count_nonzero(self.done) >= wanted)
+        bell = self.bell
+        wanted = bell[WANTED]
+        if wanted == 0:
+            return False
+        # Who is late with this, because the parent naps again, makes it wake up once too often.
+        nap = bell[NAP]
+        if bell[RUNG] == nap or self.count() < wanted:
+            return False
+        bell[RUNG] = nap
+        return True
+
+    def count(self) -> int:
+        """How many flags are up."""
+        return int(np.count_nonzero(self.done))
 
     def take(self) -> IntArray | None:
         """Envs whose flags are up, in order, None for everybody; takes the flags down."""
-        count = np.count_nonzero(self.done)
-        if count == 0:
+        (env_ids,) = self.done.nonzero()
+        if not len(env_ids):
             return NOBODY
-        if count == len(self.done):
-            fence()
+        fence()
+        if len(env_ids) == len(self.done):
             self.done[:] = False
             return None
-        (env_ids,) = self.done.nonzero()
-        fence()
         self.done[env_ids] = False
         return env_ids
 
+    def raise_all(self) -> None:
+        """Everybody is ready; nobody is at work."""
+        self.done[:] = True
+
+    def lower(self, rows: slice) -> None:
+        """Nobody of these is ready: their worker is gone."""
+        self.done[rows] = False
+
     def may_sleep(self, wanted: int) -> bool:
         """Ask to be woken when so many flags are up; False when they are up already."""
-        self.wanted[0] = wanted
+        bell = self.bell
+        bell[NAP] += 1
+        bell[WANTED] = wanted
         fence()
-        return bool(np.count_nonzero(self.done) < wanted)
+        return self.count() < wanted
 
     def awake(self) -> None:
         """Nobody needs to ring."""
-        self.wanted[0] = 0
+        self.bell[WANTED] = 0

@@ -71,7 +71,7 @@ class ForeignSlice(Slice):
 
     def bind(self, arrays: Arrays, wire: Wire) -> None:
         super().bind(arrays, wire)
-        self.world.entered = self.entered[self.first : self.last]
+        self.world.watch(self.entered[self.first : self.last])
         self.own_actions = self.actions[self.first : self.last]
         self.infos = InfoWriter(arrays)
         if self.num_threads > 1:
@@ -155,7 +155,7 @@ class ForeignSlice(Slice):
             if info := world.infos[row]:
                 self.infos.write(env_id, info)
             else:
-                self.infos.sizes[env_id] = 0
+                self.infos.size_one[env_id] = 0
             if world.guard.news:
                 self.tell_failures()
         if self.doorbell.finish_one(env_id):

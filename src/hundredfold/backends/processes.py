@@ -15,13 +15,19 @@ from typing import Final
 import numpy as np
 
 from hundredfold.backends.crew import Crew
-from hundredfold.backends.door import Turns, check_num_envs, check_snapshot, checked_actions
+from hundredfold.backends.door import (
+    Turns,
+    Waiting,
+    check_num_envs,
+    check_snapshot,
+    checked_actions,
+)
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.backends.shared_arrays import LazyInfos, batch_over
 from hundredfold.backends.slices import pairs, shard_edges
 from hundredfold.backends.traffic import Traffic
 from hundredfold.backends.worker_process import MAIN_GUARD
-from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, copies
+from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, State, StepBatch, copies
 from hundredfold.core.contracts import Knowledge, WorldFactory
 from hundredfold.core.errors import ShapeError, TurnError, WorkerError
 from hundredfold.core.faults import Failure
@@ -63,13 +69,12 @@ class ProcessBackend:
 
     def recv(self) -> StepBatch:
         self.turns.expect("recv", "recv()")
-        traffic = self.traffic
-        at_work = traffic.num_running + traffic.num_arrived
+        at_work = self.traffic.num_at_work
         if not at_work:
             raise TurnError("recv() was called while everybody waits for an action: send some.")
         with self.turns.leading_to("send"):
             self.crew.wait_for(min(self.batch_envs, at_work))
-        env_ids = traffic.fetch()
+        env_ids = self.crew.fetch()
         if env_ids is None:
             self.received, batch = self.everyone, self.batch
         else:
@@ -83,7 +88,7 @@ class ProcessBackend:
         if not len(ids):
             self.turns.pending = "recv"
             return
-        chosen = checked_actions(actions, self._waiting(ids), self.spec)
+        chosen = checked_actions(actions, Waiting(ids, self._mask_of(ids)), self.spec)
         self.arrays["actions"][slice(None) if ids is self.everyone else ids] = chosen
         with self.turns.leading_to("recv"):
             if len(ids) == self.num_envs:
@@ -101,7 +106,6 @@ class ProcessBackend:
         self.turns.expect("send", "state()")
         with self.turns.leading_to("send"):
             states = self.crew.order("state")
-            self.crew.gather()
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def restore(self, state: State) -> None:
@@ -142,7 +146,7 @@ class ProcessBackend:
     def _follow(self, batch: StepBatch) -> None:
         """Count episodes, and forgive envs that came to the end of one by themselves."""
         story, guard, ended = self.crew.story, self.crew.guard, batch.ended
-        if ended.any():
+        if np.count_nonzero(ended):
             story.ended[batch.env_ids] += ended
         if story.any_cut_off:
             ended = ended & ~story.tell(batch.env_ids)
@@ -150,27 +154,15 @@ class ProcessBackend:
             for env_id in batch.env_ids[ended].tolist():
                 guard.well(env_id)
 
-    def _waiting(self, env_ids: IntArray) -> StepBatch:
-        """What `send` has to know about these envs."""
-        if env_ids is self.everyone:
-            return self.batch
-        nothing = np.zeros(len(env_ids), bool)
-        mask = None if self.batch.mask is None else self.batch.mask[env_ids]
-        if mask is not None and self.crew.story.any_cut_off:
+    def _mask_of(self, env_ids: IntArray) -> BoolArray | None:
+        """What these envs allow, as far as it can be held against their actions."""
+        if self.batch.mask is None or env_ids is self.everyone:
+            return self.batch.mask
+        mask: BoolArray = self.batch.mask[env_ids]
+        if self.crew.story.any_cut_off:
             # Actions of episodes that are lost: they were chosen under masks that are lost, too.
             mask[self.crew.story.cut_off[env_ids]] = True
-        return StepBatch(
-            env_ids=env_ids,
-            observation={},
-            reward=np.zeros(len(env_ids)),
-            terminated=nothing,
-            truncated=nothing,
-            mask=mask,
-            final_observation={},
-            info={},
-            episode_info={},
-            true_state={},
-        )
+        return mask
 
     def _checked_ids(self, env_ids: IntArray) -> IntArray:
         """Refuse envs that do not wait, or that leave some of their group behind."""

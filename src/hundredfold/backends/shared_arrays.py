@@ -39,7 +39,7 @@ def layout_of(spec: WorldSpec, num_envs: int, *, foreign: bool) -> Layout:
         "actions": ((num_envs, *actions.shape), actions.dtype),
         "entered": ((num_envs,), "float64"),
         "done": ((num_envs,), "bool"),
-        "wanted": ((1,), "int64"),
+        "bell": ((3,), "int64"),
     }
     for name, array in spec.batch(np.arange(1)).arrays().items():
         layout[f"batch/{name}"] = ((num_envs, *array.shape[1:]), array.dtype.str)
@@ -98,6 +98,7 @@ class InfoWriter:
 
     def __init__(self, arrays: Arrays) -> None:
         self.sizes = arrays["info_sizes"]
+        self.size_one: Any = self.sizes.data  # as plain memory: quicker for a single number
         self.slots = arrays["info_bytes"].data
         # Infos larger than a slot wait here until somebody asks.
         self.overflow: dict[int, bytes] = {}
@@ -106,12 +107,12 @@ class InfoWriter:
         data = pickled_info(info)
         if len(data) > INFO_SLOT:
             self.overflow[env_id] = data
-            self.sizes[env_id] = ELSEWHERE
+            self.size_one[env_id] = ELSEWHERE
             return
         self.overflow.pop(env_id, None)
         start = env_id * INFO_SLOT
         self.slots[start : start + len(data)] = data
-        self.sizes[env_id] = len(data)
+        self.size_one[env_id] = len(data)
 
 
 class LazyInfos(Sequence[Mapping[str, Any]]):

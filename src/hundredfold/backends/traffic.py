@@ -1,4 +1,4 @@
-"""Who is where: every env waits for an action, is at work, or has arrived with news."""
+"""Who is where: every env waits for an action, or is at work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ import numpy as np
 from hundredfold.backends.wires import SPAN
 from hundredfold.core.batch import BoolArray, IntArray
 
-WAITING: Final = 0  # in the learner's hands
-RUNNING: Final = 1  # has its action
-ARRIVED: Final = 2  # done, and not fetched yet
-
 # So few env ids are looked through one by one: numpy takes longer to begin.
-FEW: Final = 8
+FEW: Final = 24
 
 
 class Traffic:
@@ -23,55 +19,35 @@ class Traffic:
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        self.phase = np.full(num_envs, WAITING, np.int8)
-        self.num_running = 0
-        self.num_arrived = 0
+        # (envs,) True from the moment an env gets its action until what came of it is fetched.
+        self.at_work = np.zeros(num_envs, bool)
+        self.num_at_work = 0
 
     def sent(self, env_ids: IntArray | None) -> None:
         """These got their action; None for everybody."""
         if env_ids is None:
-            self.phase[:] = RUNNING
-            self.num_running = self.num_envs
+            self.at_work[:] = True
+            self.num_at_work = self.num_envs
         else:
-            self.phase[env_ids] = RUNNING
-            self.num_running += len(env_ids)
+            self.at_work[env_ids] = True
+            self.num_at_work += len(env_ids)
 
-    def arrived(self, env_ids: IntArray) -> None:
-        """These are done."""
-        self.phase[env_ids] = ARRIVED
-        self.num_running -= len(env_ids)
-        self.num_arrived += len(env_ids)
-
-    def all_arrived(self) -> None:
-        """A new start: everybody has news, whatever was before."""
-        self.phase[:] = ARRIVED
-        self.num_running, self.num_arrived = 0, self.num_envs
-
-    def fetch(self) -> IntArray | None:
-        """Take all who have arrived, in order; None for everybody."""
-        everybody = self.num_arrived == self.num_envs
-        self.num_arrived = 0
-        if everybody:
-            self.phase[:] = WAITING
-            return None
-        env_ids: IntArray = (self.phase == ARRIVED).nonzero()[0]
-        self.phase[env_ids] = WAITING
-        return env_ids
+    def fetched(self, env_ids: IntArray | None) -> None:
+        """These wait for their next action; None for everybody."""
+        if env_ids is None:
+            self.at_work[:] = False
+            self.num_at_work = 0
+        else:
+            self.at_work[env_ids] = False
+            self.num_at_work -= len(env_ids)
 
     def waiting(self, env_ids: IntArray) -> BoolArray:
-        waits: BoolArray = self.phase[env_ids] == WAITING
+        waits: BoolArray = ~self.at_work[env_ids]
         return waits
 
-    def call_back(self, first: int, last: int) -> None:
-        """Their worker is lost: whoever of these has arrived counts as still at work."""
-        arrived = first + np.flatnonzero(self.phase[first:last] == ARRIVED)
-        self.phase[arrived] = RUNNING
-        self.num_arrived -= len(arrived)
-        self.num_running += len(arrived)
-
-    def running(self, first: int, last: int) -> IntArray:
+    def working(self, first: int, last: int) -> IntArray:
         """Those of these who are at work."""
-        return first + np.flatnonzero(self.phase[first:last] == RUNNING)
+        return first + np.flatnonzero(self.at_work[first:last])
 
 
 def spans_of(env_ids: IntArray) -> bytes:

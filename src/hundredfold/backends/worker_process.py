@@ -88,8 +88,10 @@ class WorkerProcess:
     def post(self, spans: bytes) -> None:
         """Ask for steps; if the worker is gone, that shows when it is listened to."""
         self.last_sign = monotonic()
-        with suppress(*GONE):
+        try:
             self.wire.post_bytes(spans)
+        except GONE:
+            return
 
     def say(self, *message: Any) -> None:
         """Give an order; if the worker is gone, that shows when it is listened to."""

@@ -1,7 +1,8 @@
 """Envs whose cost is known: they wait, they compute, or they have much to say.
 
 A step's reward is the seconds it was meant to take, so whoever plays these envs can tell how much
-of the time they were at work, free of the luck of the draw.
+of the time they were at work, free of the luck of the draw. All of an episode is drawn when it
+begins: a step costs what it says and next to nothing of its own.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from hundredfold.core.batch import FloatArray
+
 EPISODE_STEPS: Final = 200
+
+# What an env shows that has nothing to say: how much of its episode is over.
+VIEWS: Final = np.repeat(np.linspace(0, 1, EPISODE_STEPS + 1, dtype=np.float32)[:, None], 8, axis=1)
+VIEWS.setflags(write=False)
 
 Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
 class KnownCost(gymnasium.Env[Any, Any]):
-    """Plays episodes of a fixed length; a subclass says how long a step takes and takes it."""
+    """Plays episodes of a fixed length; a subclass says how long steps take and takes that long."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(4)
@@ -30,23 +37,24 @@ class KnownCost(gymnasium.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.turn = 0
+        self.plan: list[float] = self.draw_seconds(EPISODE_STEPS).tolist()
         return self.look(), self.tell()
 
     def step(self, action: Any) -> Outcome:
+        seconds = self.plan[self.turn]
         self.turn += 1
-        seconds = self.draw_seconds()
         self.spend(seconds)
         return self.look(), seconds, False, self.turn >= EPISODE_STEPS, self.tell()
 
-    def draw_seconds(self) -> float:
-        """How long this step takes."""
-        return 0.0
+    def draw_seconds(self, steps: int) -> FloatArray:
+        """(steps,) how long each of them takes."""
+        return np.zeros(steps)
 
     def spend(self, seconds: float) -> None:
         """Take that long."""
 
     def look(self) -> Any:
-        return np.full(8, self.turn / EPISODE_STEPS, np.float32)
+        return VIEWS[self.turn]
 
     def tell(self) -> dict[str, Any]:
         return {}
@@ -61,9 +69,9 @@ class Waiting(KnownCost):
     mean_seconds: ClassVar[float] = 0.010
     sigma: ClassVar[float] = 0.55
 
-    def draw_seconds(self) -> float:
+    def draw_seconds(self, steps: int) -> FloatArray:
         location = np.log(self.mean_seconds) - self.sigma**2 / 2
-        return float(self.np_random.lognormal(location, self.sigma))
+        return self.np_random.lognormal(location, self.sigma, steps)
 
     def spend(self, seconds: float) -> None:
         sleep(seconds)
@@ -82,9 +90,9 @@ class Computing(KnownCost):
     long_seconds: ClassVar[float] = 0.005
     long_share: ClassVar[float] = 0.1
 
-    def draw_seconds(self) -> float:
-        is_long = self.np_random.random() < self.long_share
-        return self.long_seconds if is_long else self.usual_seconds
+    def draw_seconds(self, steps: int) -> FloatArray:
+        is_long = self.np_random.random(steps) < self.long_share
+        return np.where(is_long, self.long_seconds, self.usual_seconds)
 
     def spend(self, seconds: float) -> None:
         # The thread's own clock: who is taken off the core has not worked meanwhile.

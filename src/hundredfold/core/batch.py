@@ -152,12 +152,12 @@ class StepBatch:
         """Copies of these rows, in this order; infos of foreign envs stay live."""
         infos = self.foreign_infos
         return StepBatch(
-            env_ids=self.env_ids[rows],
+            env_ids=self.env_ids.take(rows),
             observation=_taken(self.observation, rows),
-            reward=self.reward[rows],
-            terminated=self.terminated[rows],
-            truncated=self.truncated[rows],
-            mask=None if self.mask is None else self.mask[rows],
+            reward=self.reward.take(rows),
+            terminated=self.terminated.take(rows),
+            truncated=self.truncated.take(rows),
+            mask=None if self.mask is None else self.mask.take(rows, axis=0),
             final_observation=_taken(self.final_observation, rows),
             info=_taken(self.info, rows),
             episode_info=_taken(self.episode_info, rows),
@@ -265,7 +265,8 @@ def _empty(specs: Mapping[str, ArraySpec], rows: int) -> Arrays:
 
 
 def _taken(arrays: Arrays, rows: IntArray) -> Arrays:
-    return {name: array[rows] for name, array in arrays.items()}
+    # For a few rows of several numbers, indexing takes three times as long.
+    return {name: array.take(rows, axis=0) for name, array in arrays.items()}
 
 
 def _cut(arrays: Arrays, cut: slice) -> Arrays:

@@ -79,9 +79,11 @@ class ForeignWorld(World, Protocol):
     """A world whose envs are somebody else's: each on its own, each free to wait or to fail."""
 
     guard: Guard
-    # (envs,) `time.monotonic()` since when an env is at work, 0 while it is not.
-    entered: FloatArray
     infos: list[Mapping[str, Any]]
+
+    def watch(self, entered: FloatArray) -> None:
+        """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
+        ...
 
     def step_rows(self, first: int, last: int, actions: Array) -> None:
         """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""

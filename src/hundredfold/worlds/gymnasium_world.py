@@ -70,13 +70,25 @@ class GymnasiumWorld(BatchWorld):
         # A list, because it is counted up one by one: an array takes five times as long for that.
         self.steps = [0] * self.num_envs
         self.steps_kept = np.zeros(self.num_envs, np.int64)
-        self.entered: FloatArray = np.zeros(self.num_envs)
+        self.watch(np.zeros(self.num_envs))
+        self.bind(self.out)
         # Masks are looked at env by env, and large observations are not worth another copy.
         size = sum(array.size for array in self.view.specs.values())
         self.is_small = self.mask_source is None and size <= SMALL
         is_plain = self.mask_source is None and not self.view.is_dict
         self.plain_part = self.view.parts[0] if is_plain else None
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
+
+    def bind(self, out: StepBatch) -> None:
+        super().bind(out)
+        # The same as plain memory: numpy takes twice as long for a single number.
+        self.reward_one: Any = out.reward.data
+        self.over_one: Any = out.terminated.data
+        self.cut_one: Any = out.truncated.data
+
+    def watch(self, entered: FloatArray) -> None:
+        """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
+        self.entered: Any = entered.data
 
     def start(self) -> None:
         self.out.foreign_infos = self.infos
@@ -90,9 +102,7 @@ class GymnasiumWorld(BatchWorld):
     def step_rows(self, first: int, last: int, actions: IntArray) -> None:
         """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
         moves = self.actions.for_envs(actions)
-        # Seen as plain memory: numpy takes twice as long for a single number.
-        entered: Any = self.entered.data
-        envs, steps = self.envs, self.steps
+        entered, envs, steps = self.entered, self.envs, self.steps
         outcomes: list[Any] = []
         for row, move in enumerate(moves, first):
             entered[row] = monotonic()
@@ -167,10 +177,9 @@ class GymnasiumWorld(BatchWorld):
             return False
         if not isinstance(seen, np.ndarray) or not part.looks_sound(seen):
             return False
-        out = self.out
-        out.observation[part.name][row] = seen
-        out.reward[row] = reward
-        out.terminated[row] = out.truncated[row] = False
+        self.out.observation[part.name][row] = seen
+        self.reward_one[row] = reward
+        self.over_one[row] = self.cut_one[row] = False
         self.infos[row] = info
         return True
 
