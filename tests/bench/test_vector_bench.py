@@ -11,6 +11,7 @@ from hundredfold.bench.players import OurPlayer
 from hundredfold.bench.vector import (
     Turn,
     Workload,
+    calm_turn,
     contestants,
     goal_of,
     rows_of,
@@ -43,6 +44,33 @@ def test_rows_tell_medians_ratios_and_shares_of_the_ideal():
     assert theirs["efficiency"] == pytest.approx(0.225)
     assert ours["reached"] is True
     assert "goal" not in theirs
+
+
+class Scripted:
+    """Steps at once; a watch beside it says that the host took these shares, turn by turn."""
+
+    def __init__(self, monkeypatch, *stolen):
+        shares = iter(stolen)
+        monkeypatch.setattr(vector.HostWatch, "stolen", lambda watch: next(shares))
+
+    def advance(self):
+        return 1, 0.0
+
+    def rest(self):
+        pass
+
+
+def test_a_turn_that_the_host_disturbed_is_taken_again(monkeypatch):
+    assert calm_turn(Scripted(monkeypatch, 0.3, 0.1, 0.01), 0.001).stolen == 0.01
+
+
+def test_the_calmest_turn_counts_when_none_is_calm(monkeypatch):
+    assert calm_turn(Scripted(monkeypatch, 0.3, 0.1, 0.2, 0.4), 0.001).stolen == 0.1
+
+
+def test_rows_tell_what_the_host_took():
+    turns = [Turn(1, 1.0, 1.0, 0.0), Turn(1, 1.0, 1.0, 0.25), Turn(1, 1.0, 1.0, 0.01)]
+    assert rows_of(WAITING, {(OURS, "first_ready"): turns})[0]["stolen"] == 0.01
 
 
 def test_a_goal_may_be_a_share_of_the_ideal():
