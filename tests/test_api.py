@@ -101,6 +101,24 @@ def test_a_function_that_makes_an_env_is_a_world(tmp_path):
     assert hundredfold.train(make_env, resume=run.path).finished
 
 
+@pytest.mark.parametrize("seed_episodes", [True, False])
+def test_the_envs_of_a_function_are_seeded_as_often_as_asked_for(tmp_path, seed_episodes):
+    seeds = []
+
+    class Noted(gymnasium.Wrapper):
+        def reset(self, *, seed=None, options=None):
+            seeds.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    def make_env():
+        return Noted(gymnasium.make("CartPole-v1"))
+
+    settings = QUICK | {"backend": "in_process", "seed_episodes": seed_episodes}
+    hundredfold.train(make_env, save_dir=tmp_path, **settings)
+    assert (None in seeds) is not seed_episodes
+    assert any(seeds)
+
+
 def test_train_without_a_world_or_run_says_what_it_needs():
     with pytest.raises(SettingsError, match="needs a world, or resume"):
         hundredfold.train()

@@ -90,7 +90,6 @@ def train(
     `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from, and `engine`
     whose code learns (hundredfold, sb3 or rllib). With `resume`, a run folder is continued instead.
     """
-    make_world = callable_factory(world) if callable(world) else None
     if engine is not None:
         settings["engine"] = engine
     if resume is not None:
@@ -102,7 +101,14 @@ def train(
                 "a resumed run keeps its folder and settings; leave name, preset and algo away."
             )
         wanted = with_overrides(kept, settings)
-        return resume_run(Path(resume), wanted, make_world, wandb=wandb, quiet=quiet, report=report)
+        return resume_run(
+            Path(resume),
+            wanted,
+            _factory_of(world, wanted),
+            wandb=wandb,
+            quiet=quiet,
+            report=report,
+        )
     if world is None:
         raise SettingsError("train() needs a world, or resume=RUN to continue one.")
     if callable(world) and "env_kwargs" in settings:
@@ -113,7 +119,7 @@ def train(
     chosen = with_overrides(start, settings)
     return start_run(
         chosen,
-        make_world,
+        _factory_of(world, chosen),
         given=settings.keys() if preset in (None, AUTO) else None,
         save_dir=Path(save_dir),
         name=name,
@@ -121,6 +127,16 @@ def train(
         quiet=quiet,
         report=report,
     )
+
+
+def _factory_of(
+    world: str | Callable[[], Any] | None, settings: RunSettings
+) -> WorldFactory | None:
+    """How to make the envs of somebody's function; None for worlds that have a name."""
+    if not callable(world):
+        return None
+    seed_episodes = getattr(settings.world_settings, "seed_episodes", True)
+    return callable_factory(world, seed_episodes=seed_episodes)
 
 
 def start_run(

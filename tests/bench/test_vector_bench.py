@@ -81,7 +81,7 @@ def test_a_goal_may_be_a_share_of_the_ideal():
 
 def test_a_goal_may_be_a_multiple_of_a_peer():
     mine = {"steps_per_second": 30_000.0}
-    goal = goal_of("CartPole-v1", "processes", mine, {"gymnasium async": 1_000.0})
+    goal = goal_of("CartPole-v1", "processes, seeded once", mine, {"gymnasium async": 1_000.0})
     assert goal["reached"] is True
     assert "is 30.0x" in goal["goal"]
 

@@ -80,7 +80,8 @@ GOALS: Final[Mapping[tuple[str, str], tuple[str, float]]] = {
     ("waiting 50 ms", "first_ready"): ("efficiency", 0.95),
     ("waiting 50 ms", "first_ready, quarters"): ("efficiency", 0.80),
     ("computing 1-5 ms", "first_ready"): ("efficiency", 0.85),
-    (CARTPOLE, "processes"): ("gymnasium async", 15.0),
+    # Like for like: Gymnasium's own vector envs seed the first episode and no other.
+    (CARTPOLE, "processes, seeded once"): ("gymnasium async", 15.0),
     (CARTPOLE, "batch world"): ("envpool", 1.0),
     (TALKATIVE, "processes"): ("stable-baselines3 subproc", 9.0),
 }
@@ -185,6 +186,9 @@ def contestants(work: Workload) -> dict[tuple[str, str], Callable[[], Player]]:
             OurPlayer, "processes", factory, num_envs, read_infos=True
         )
     if work.name == CARTPOLE:
+        # As the peers do it. Seeding an episode of CartPole takes as long as three of its steps.
+        once = world_factory(CARTPOLE, settings_class(CARTPOLE)(seed_episodes=False))
+        found[OURS, "processes, seeded once"] = partial(OurPlayer, "processes", once, num_envs)
         batch_world = world_factory("cartpole", settings_class("cartpole")())
         found[OURS, "batch world"] = partial(OurPlayer, "in_process", batch_world, num_envs)
         if is_installed("envpool"):

@@ -109,14 +109,14 @@ def world_factory(name: str, settings: Any) -> WorldFactory:
     _refuse_unknown(name)
     from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
 
-    return GymnasiumFactory(name, settings.keywords)
+    return GymnasiumFactory(name, settings.keywords, settings.seed_episodes)
 
 
-def callable_factory(make_env: Callable[[], Any]) -> WorldFactory:
+def callable_factory(make_env: Callable[[], Any], *, seed_episodes: bool = True) -> WorldFactory:
     """The same for a function that makes a Gymnasium env."""
     from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 
-    return partial(GymnasiumWorld, make_env=make_env)
+    return partial(GymnasiumWorld, make_env=make_env, seed_episodes=seed_episodes)
 
 
 def _refuse_unknown(name: str) -> None:

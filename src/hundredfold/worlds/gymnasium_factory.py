@@ -22,6 +22,10 @@ class GymnasiumSettings:
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the env as key=value, for example: is_slippery=false map_name=8x8"""
 
+    seed_episodes: bool = True
+    """Give every episode a seed of its own, so that it can be played again; otherwise only the
+    first one, as Gymnasium's vector envs do: cheap envs with short episodes are faster that way"""
+
     @property
     def keywords(self) -> dict[str, Any]:
         """The arguments as Python values: JSON where it parses, plain text otherwise."""
@@ -38,9 +42,10 @@ class GymnasiumFactory:
 
     env_id: str
     keywords: Mapping[str, Any]
+    seed_episodes: bool = True
 
     def __call__(self, env_ids: IntArray) -> GymnasiumWorld:
-        return GymnasiumWorld(env_ids, self.make_env, name=self.env_id)
+        return GymnasiumWorld(env_ids, self.make_env, self.env_id, seed_episodes=self.seed_episodes)
 
     def make_env(self) -> Env:
         try:

@@ -2,8 +2,9 @@
 
 The envs are somebody else's, so this is where they are checked: shapes, types, finite numbers,
 usable masks. Every episode starts with its own seed, drawn from the env's stream, which makes
-env i tell the same story in any slice of any batch. What becomes of an env that fails is up to the
-world's `guard`: by default it raises; a backend may set one that lets the env start again.
+env i tell the same story in any slice of any batch; so does a seed for the first episode alone, but
+then nobody can play a later one again. What becomes of an env that fails is up to the world's
+`guard`: by default it raises; a backend may set one that lets the env start again.
 """
 
 from __future__ import annotations
@@ -38,8 +39,16 @@ SMALL: Final = 1000
 class GymnasiumWorld(BatchWorld):
     """Gymnasium envs stepped one after another, looking like any other world."""
 
-    def __init__(self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None) -> None:
+    def __init__(
+        self,
+        env_ids: IntArray,
+        make_env: EnvMaker,
+        name: str | None = None,
+        *,
+        seed_episodes: bool = True,
+    ) -> None:
         self.make_env = make_env
+        self.seed_episodes = seed_episodes
         self.guard = Guard()
         self.envs: list[Env] = []
         try:
@@ -67,6 +76,7 @@ class GymnasiumWorld(BatchWorld):
             has_snapshots=False,
         )
         super().__init__(spec, env_ids)
+        self.unseeded: set[int] = set()  # rows whose next episode needs a seed in any case
         # A list, because it is counted up one by one: an array takes five times as long for that.
         self.steps = [0] * self.num_envs
         self.steps_kept = np.zeros(self.num_envs, np.int64)
@@ -92,6 +102,7 @@ class GymnasiumWorld(BatchWorld):
 
     def start(self) -> None:
         self.out.foreign_infos = self.infos
+        self.unseeded.update(range(self.num_envs))
         for row in range(self.num_envs):
             self._begin_somehow(row)
 
@@ -240,11 +251,15 @@ class GymnasiumWorld(BatchWorld):
 
     def _begin(self, row: int) -> None:
         """Reset one env with the seed of its current episode and write what it shows."""
-        key = streams.spawn_one(int(self.env_keys[row]), int(self.episodes[row]))
+        seed = None
+        if self.seed_episodes or row in self.unseeded:
+            key = streams.spawn_one(int(self.env_keys[row]), int(self.episodes[row]))
+            seed = key >> 33
+            self.unseeded.discard(row)
         self.steps[row] = 0
         self.entered[row] = monotonic()
         try:
-            seen, info = self.envs[row].reset(seed=key >> 33)
+            seen, info = self.envs[row].reset(seed=seed)
         except FAULTS as error:
             raise self._failed(row, "reset()", error) from error
         finally:
@@ -289,6 +304,7 @@ class GymnasiumWorld(BatchWorld):
         """Make the env of this row anew, with the past that all envs have."""
         with suppress(*FAULTS):  # it is given up for what it did before
             _close(self.envs[row])
+        self.unseeded.add(row)
         try:
             self.envs[row] = self.make_env()
             if self.view.mask_space is None:
