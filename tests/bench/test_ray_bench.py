@@ -6,7 +6,14 @@ import pytest
 
 from hundredfold import cli
 from hundredfold.bench.ray_costs import Costs
-from hundredfold.bench.ray_scaling import measure_nodes
+from hundredfold.bench.ray_scaling import (
+    FRAGMENTS,
+    MOST_FRAGMENTS,
+    Taken,
+    enough,
+    measure_nodes,
+    those_that_count,
+)
 from hundredfold.bench.scaling import Subject
 from hundredfold.core.errors import SettingsError
 from running import run_python
@@ -45,6 +52,30 @@ def test_nodes_are_simulated_for_envs_that_wait_only():
     subject = Subject("cartpole", "batch", lambda stamps: None, None)
     with pytest.raises(SettingsError, match="only envs that wait"):
         measure_nodes(subject, None, [1, 2], [8], 1.0)
+
+
+def fragments(*stolen):
+    return [Taken(seconds=1.0, waited=1.0, broadcast=0.0, stolen=share) for share in stolen]
+
+
+def test_fragments_are_collected_until_enough_were_calm():
+    calm = fragments(*[0.0] * FRAGMENTS)
+    assert enough(calm, 1.0)
+    assert not enough(calm, FRAGMENTS + 1.0)
+    assert not enough(calm[1:] + fragments(0.3), 1.0)
+    assert enough(calm + fragments(0.3), 1.0)
+
+
+def test_on_a_machine_that_is_never_calm_the_calmest_fragments_count():
+    noisy = fragments(*[0.5 - 0.01 * number for number in range(MOST_FRAGMENTS)])
+    assert not enough(noisy[1:], 1.0)
+    assert enough(noisy, 1.0)
+    assert those_that_count(noisy) == noisy[: -FRAGMENTS - 1 : -1]
+
+
+def test_all_calm_fragments_count_and_no_other():
+    taken = fragments(*[0.0] * (FRAGMENTS + 2), 0.3)
+    assert those_that_count(taken) == taken[:-1]
 
 
 def test_nodes_go_with_the_backend_ray(capsys):

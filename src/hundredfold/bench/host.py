@@ -9,6 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+# A measurement is undisturbed if the host took no more than this share of all cores' time.
+CALM: Final = 0.02
+
 # user, nice, system, idle, iowait, irq, softirq, steal: together all the time there was. What
 # follows them is counted among these already.
 COUNTED: Final = 8

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import gymnasium
 
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.bench.host import HostWatch
+from hundredfold.bench.host import CALM, HostWatch
 from hundredfold.bench.measure import OURS, rates_row, spread_of
 from hundredfold.bench.players import (
     EnvMaker,
@@ -33,9 +33,7 @@ from hundredfold.worlds import callable_factory, settings_class, world_factory
 
 # The share of a turn that comes before its clock starts.
 WARM_UP: Final = 0.15
-# A turn counts if the host took no more than this share of the cores' time, or if it is the calmest
-# of so many.
-CALM: Final = 0.02
+# A turn counts if it was calm, or if it is the calmest of so many.
 TRIES: Final = 4
 # One env in so many is waited for in first_ready: fewer would keep us busier than the envs.
 FEW: Final = 32

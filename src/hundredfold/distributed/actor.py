@@ -13,11 +13,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from hundredfold.backends.reports import ErrorReport, report_of
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core import streams
 from hundredfold.core.batch import (
     Arrays,
     IntArray,
@@ -29,7 +26,8 @@ from hundredfold.core.batch import (
 )
 from hundredfold.core.contracts import Backend, ForeignWorld, Knowledge, World, WorldFactory
 from hundredfold.distributed.fragments import Fragment, Notes, cut_out
-from hundredfold.experience.collect import POLICY_BRANCH, Collector, Policy
+from hundredfold.experience.collect import Collector, Policy
+from hundredfold.experience.luck import PolicyLuck
 from hundredfold.experience.rollout import Rollout
 
 
@@ -105,10 +103,12 @@ class SliceCollector(Collector):
     def __init__(self, backend: Backend, first: int) -> None:
         super().__init__(backend, 0)
         self.first = first
+        self.seed: int | None = None
 
     def take_seed(self, seed: int) -> None:
-        branch = streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
-        self.policy_keys = streams.spawn(branch, self.first + np.arange(self.backend.num_envs))
+        if seed != self.seed:
+            backend, self.seed = self.backend, seed
+            self.luck = PolicyLuck(seed, backend.num_envs, backend.spec.num_parts, self.first)
 
     def forget(self) -> None:
         """Begin anew, as after `__init__`."""

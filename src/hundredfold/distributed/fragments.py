@@ -64,7 +64,7 @@ class Notes:
     def hear(self, batch: StepBatch) -> None:
         """A listener: the rollout has kept this batch already."""
         ended = batch.ended
-        if ended.any():
+        if np.count_nonzero(ended):
             over = batch.env_ids[ended]
             self.steps.append(self.rollout.cursor[over] - 1)
             self.env_ids.append(over)

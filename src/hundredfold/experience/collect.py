@@ -9,17 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hundredfold.core import streams
 from hundredfold.core.batch import (
     Array,
     Arrays,
     BoolArray,
-    IntArray,
     State,
     StepBatch,
     copies,
@@ -27,10 +25,8 @@ from hundredfold.core.batch import (
     joined,
 )
 from hundredfold.core.contracts import Backend
+from hundredfold.experience.luck import PolicyLuck
 from hundredfold.experience.rollout import Choice
-
-# The policy's own streams stand apart from the envs': they hang under another branch of the seed.
-POLICY_BRANCH: Final = 0x706F6C696379
 
 
 class Policy(Protocol):
@@ -82,9 +78,7 @@ class Collector:
     def __init__(self, backend: Backend, seed: int) -> None:
         self.backend = backend
         rows = backend.num_envs
-        branch = streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
-        self.policy_keys = streams.spawn(branch, np.arange(rows))
-        self.num_parts = backend.spec.num_parts
+        self.luck = PolicyLuck(seed, rows, backend.spec.num_parts)
         self.choices_made = np.zeros(rows, np.int64)
         self.returns = np.zeros(rows)
         self.lengths = np.zeros(rows, np.int64)
@@ -125,8 +119,7 @@ class Collector:
             acting, held = self._who_acts(self.waiting, num_steps)
             choice = None
             if len(acting):
-                luck = self._uniforms(acting.env_ids)
-                choice = policy.choose(acting.observation, acting.mask, luck)
+                choice = policy.choose(acting.observation, acting.mask, self._uniforms(acting))
             chosen = time.perf_counter()
             if choice is not None:
                 experience.add_choice(acting, choice)
@@ -217,19 +210,18 @@ class Collector:
         self.acting[batch.env_ids] = False
         self.ahead[batch.env_ids] += 1
 
-    def _uniforms(self, env_ids: IntArray) -> NDArray[np.float64]:
+    def _uniforms(self, acting: StepBatch) -> NDArray[np.float64]:
         """(rows, parts) fresh numbers in [0, 1), a matter of each env's own count of choices."""
-        first = self.choices_made[env_ids] * self.num_parts
-        self.choices_made[env_ids] += 1
-        counts = first[:, None] + np.arange(self.num_parts)
-        return streams.uniforms(self.policy_keys[env_ids][:, None], counts)
+        made = self.choices_made[acting.env_ids]
+        self.choices_made[acting.env_ids] = made + 1
+        return self.luck.take(acting.env_ids, made)
 
     def _follow_episodes(self, batch: StepBatch, episodes: Episodes) -> None:
         ids = batch.env_ids
         self.returns[ids] += batch.reward
         self.lengths[ids] += 1
         ended = batch.ended
-        if not ended.any():
+        if not np.count_nonzero(ended):
             return
         over = ids[ended]
         episodes.returns.extend(self.returns[over].tolist())

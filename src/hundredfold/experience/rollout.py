@@ -122,9 +122,9 @@ class Rollout:
 
     def add_choice(self, batch: StepBatch, choice: Choice) -> None:
         """Keep what these rows saw and what was decided for them."""
-        if self.cursor[batch.env_ids].max() >= len(self.stored["actions"]):
-            self._grow()
         at = self._place(batch.env_ids)
+        if np.count_nonzero(at[0] >= len(self.stored["actions"])):
+            self._grow()
         for name, array in self.seen.items():
             array[at] = batch.observation[name]
         if self.mask is not None:
@@ -140,15 +140,16 @@ class Rollout:
         self.stored["rewards"][at] = batch.reward
         self.stored["terminated"][at] = batch.terminated
         self.stored["ended"][at] = ended
-        cut = np.flatnonzero(batch.truncated & ~batch.terminated)
+        (cut,) = (batch.truncated > batch.terminated).nonzero()
         if len(cut):
             ids = batch.env_ids[cut]
             final = {name: array[cut] for name, array in batch.final_observation.items()}
             self._note_cut_off(self.cursor[ids], ids, final)
         self.awaiting[batch.env_ids] = False
-        self.cursor[batch.env_ids] += 1
-        if self.cursor[batch.env_ids].max() >= self.num_steps:
-            rows = self.cursor[batch.env_ids] == self.num_steps
+        moved = self.cursor[batch.env_ids] + 1
+        self.cursor[batch.env_ids] = moved
+        rows = moved == self.num_steps
+        if np.count_nonzero(rows):
             for name, array in self.seen.items():
                 array[self.num_steps, batch.env_ids[rows]] = batch.observation[name][rows]
 
@@ -249,7 +250,7 @@ class Rollout:
     def _place(self, env_ids: IntArray) -> Index:
         """Where these rows' current step lives; one slice when the whole batch moves in step."""
         cursor = self.cursor[env_ids]
-        in_order = np.array_equal(env_ids, self.everyone)
+        in_order = len(env_ids) == self.num_envs and np.array_equal(env_ids, self.everyone)
         if in_order and cursor.min() == cursor.max():
             return int(cursor[0]), slice(None)
         return cursor, env_ids

@@ -1,0 +1,42 @@
+"""The policy's luck: the same numbers whoever asks, in whatever order and company."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from hundredfold.core import streams
+from hundredfold.experience.luck import BLOCK, POLICY_BRANCH, PolicyLuck
+
+SEED = 11
+
+
+def by_hand(env_id, choices_made, parts):
+    """The definition: consecutive draws of the env's stream under the policy's branch."""
+    branch = streams.spawn(streams.seed_key(SEED), POLICY_BRANCH)
+    return streams.uniforms(streams.spawn(branch, env_id), choices_made * parts + np.arange(parts))
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_numbers_are_a_matter_of_env_and_count(parts):
+    luck = PolicyLuck(SEED, 5, parts)
+    draw = np.random.default_rng(0)
+    made = draw.integers(0, 3 * BLOCK, 5)
+    for _ in range(200):
+        env_ids = np.flatnonzero(draw.random(5) < 0.6)
+        wanted = [by_hand(env_id, made[env_id], parts) for env_id in env_ids]
+        assert_array_equal(luck.take(env_ids, made[env_ids]), np.reshape(wanted, (-1, parts)))
+        made[env_ids] += 1
+
+
+def test_going_back_draws_the_same_again():
+    luck, env_ids = PolicyLuck(SEED, 2, 1), np.arange(2)
+    early = luck.take(env_ids, np.array([3, 3]))
+    luck.take(env_ids, np.array([BLOCK, 5 * BLOCK]))
+    assert_array_equal(luck.take(env_ids, np.array([3, 3])), early)
+
+
+def test_a_slice_has_the_luck_of_its_envs_among_all():
+    everybody, some = PolicyLuck(SEED, 6, 2), PolicyLuck(SEED, 2, 2, first=3)
+    counts = np.array([7, 40])
+    found = some.take(np.arange(2), counts)
+    assert_array_equal(found, everybody.take(np.array([3, 4]), counts))
