@@ -9,7 +9,14 @@ import pytest
 
 import foreign_envs
 from hundredfold.backends import one_core
-from hundredfold.backends.one_core import core_for, has_children
+from hundredfold.backends.one_core import (
+    SEAT_VARIABLE,
+    Seat,
+    core_for,
+    has_children,
+    own_seat,
+    take_seat,
+)
 from hundredfold.backends.processes import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.worlds import callable_factory
@@ -83,6 +90,32 @@ def test_fewer_workers_than_cores_leave_the_cores_to_their_envs(monkeypatch):
     monkeypatch.setattr(one_core, "usable_cores", lambda: 8)
     assert core_for(0, num_workers=7) is None
     assert core_for(0, num_workers=8) in os.sched_getaffinity(0)
+
+
+def test_programs_that_sit_side_by_side_share_the_cores(monkeypatch):
+    monkeypatch.setattr(one_core, "usable_cores", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 5, 7})
+    monkeypatch.setenv(SEAT_VARIABLE, "")
+    found = []
+    for number in range(2):
+        take_seat(Seat(number, 2))
+        found += [core_for(worker, num_workers=2) for worker in range(2)]
+    assert found == [2, 3, 5, 7]
+    assert core_for(0, num_workers=1) is None
+
+
+@pytest.mark.parametrize("nonsense", ["", "1", "a/b", "/2", "1/"])
+def test_without_a_seat_a_program_is_by_itself(monkeypatch, nonsense):
+    monkeypatch.setenv(SEAT_VARIABLE, nonsense)
+    assert own_seat() is None
+
+
+def test_who_leaves_the_table_is_by_itself(monkeypatch):
+    monkeypatch.setenv(SEAT_VARIABLE, "")
+    take_seat(Seat(1, 3))
+    assert own_seat() == Seat(1, 3)
+    take_seat(None)
+    assert own_seat() is None
 
 
 def test_programs_are_noticed_until_they_are_over():

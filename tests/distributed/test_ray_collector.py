@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from cases import WORLD_CASES
 from hundredfold.backends.in_process import InProcessBackend
+from hundredfold.backends.one_core import Seat
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.collector import RayCollector
 from hundredfold.experience.collect import Collector
@@ -226,6 +227,14 @@ def test_other_learners_are_sent_to_other_backends():
         collector.start(SEED)
         with pytest.raises(SettingsError, match="PPO"):
             collector.collect(object(), learner_for(backend.spec).experience, NUM_STEPS)
+
+
+def test_actors_on_one_machine_sit_side_by_side():
+    backend, _ = in_actors("corridor")
+    with closing(backend):
+        found = [held.plan.seat for held in backend.fleet.slices]
+    assert found == [Seat(number, len(found)) for number in range(len(found))]
+    assert len(found) > 1
 
 
 def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():

@@ -10,8 +10,34 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
 
 from hundredfold.backends.settings import usable_cores
+
+# Where a process that sits at a table with others finds its seat; so do the workers it starts.
+SEAT_VARIABLE: Final = "HUNDREDFOLD_SEAT"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Which of so many programs on this machine that work on the same thing we are."""
+
+    number: int
+    seats: int
+
+
+def take_seat(seat: Seat | None) -> None:
+    """Sit down here, with all processes that are started from now on; None: by ourselves."""
+    os.environ.pop(SEAT_VARIABLE, None)
+    if seat is not None:
+        os.environ[SEAT_VARIABLE] = f"{seat.number}/{seat.seats}"
+
+
+def own_seat() -> Seat | None:
+    """Where we sit, if somebody has said so."""
+    number, _, seats = os.environ.get(SEAT_VARIABLE, "").partition("/")
+    return Seat(int(number), int(seats)) if number.isdigit() and seats.isdigit() else None
 
 
 def core_for(number: int, num_workers: int) -> int | None:
@@ -19,11 +45,14 @@ def core_for(number: int, num_workers: int) -> int | None:
 
     Fewer workers than cores leave cores to whatever their envs do without the interpreter.
     """
-    if not hasattr(os, "sched_setaffinity") or num_workers < usable_cores():
+    seat = own_seat()
+    all_workers = num_workers if seat is None else num_workers * seat.seats
+    if not hasattr(os, "sched_setaffinity") or all_workers < usable_cores():
         return None
+    # Without a seat: another program that does the same probably begins elsewhere.
+    first = os.getppid() if seat is None else num_workers * seat.number
     cores = sorted(os.sched_getaffinity(0))
-    # Another program that does the same begins elsewhere.
-    return cores[(os.getppid() + number) % len(cores)]
+    return cores[(first + number) % len(cores)]
 
 
 def share(core: int | None) -> None:

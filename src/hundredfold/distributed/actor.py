@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+from hundredfold.backends.one_core import Seat, take_seat
 from hundredfold.backends.reports import ErrorReport, report_of
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
@@ -42,6 +44,7 @@ class SlicePlan:
     backend: str
     settings: WorkerSettings
     collecting: bool
+    seat: Seat | None = None  # among the actors on its machine, where there are others
 
     @property
     def num_envs(self) -> int:
@@ -123,9 +126,9 @@ class SliceActor:
         self.plan: SlicePlan | None = None
         self.rollout: Rollout | None = None
 
-    def here(self) -> int:
-        """The process, as soon as there is one."""
-        return os.getpid()
+    def here(self) -> str:
+        """The machine, as soon as there is a process."""
+        return platform.node()
 
     def obey(self, order: str, *arguments: Any) -> Reply:
         """Carry out one order and answer, whatever comes of it."""
@@ -151,6 +154,7 @@ class SliceActor:
             # Actors share a machine's cores, and two threads of torch collapse under load.
             torch.set_num_threads(1)
         factory = SliceFactory(plan.make_world, plan.first)
+        take_seat(plan.seat)
         self.plan = plan
         self.rollout = None
         self.backend, _ = start_backend(plan.backend, factory, plan.num_envs, plan.settings)

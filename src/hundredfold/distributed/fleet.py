@@ -13,12 +13,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
+from hundredfold.backends.one_core import Seat
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.batch import Arrays, IntArray, copies
 from hundredfold.core.contracts import WorldFactory
@@ -200,9 +201,24 @@ class Fleet:
         fitting = self._room_for(len(self.slices), cpus)
         for held in self.slices:
             held.actor = self.hire(cpus if held.plan.number < fitting else 0)
+        self._seat_all()
         self.begin("open", each=lambda held: (self._packed(held),))
         for held, reply in self.answers():
             held.identity = reply.value
+
+    def _seat_all(self) -> None:
+        """Tell everybody who else is on their machine; whoever is replaced keeps the seat."""
+        asked = [held.actor.here.remote() for held in self.slices]
+        try:
+            machines = self.ray.get(asked, timeout=self.settings.start_timeout)
+        except self.ray.exceptions.RayError:
+            return  # somebody is lost already, and opening will show it
+        seats = Counter(machines)
+        taken: Counter[str] = Counter()
+        for held, machine in zip(self.slices, machines, strict=True):
+            if seats[machine] > 1:
+                held.plan = replace(held.plan, seat=Seat(taken[machine], seats[machine]))
+            taken[machine] += 1
 
     def _room_for(self, wanted: int, cpus: float, *, shrunk: bool = False) -> int:
         """For how many actors there are cores; waits a little for more, unless none can come."""
