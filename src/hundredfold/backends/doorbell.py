@@ -24,7 +24,6 @@ NAP: Final = 1
 RUNG: Final = 2
 
 _lock = threading.Lock()
-_take, _leave = _lock.acquire, _lock.release
 
 
 def fence() -> None:
@@ -33,10 +32,10 @@ def fence() -> None:
     Taking and releasing a lock orders memory. Twice, because both sides of one such pair may still
     slip into it and change places there.
     """
-    _take()
-    _leave()
-    _take()
-    _leave()
+    with _lock:
+        pass
+    with _lock:
+        pass
 
 
 class Doorbell:
