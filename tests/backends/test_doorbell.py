@@ -54,6 +54,29 @@ def test_flags_are_taken_once(bell):
     assert bell.take().tolist() == [2]
 
 
+def test_a_group_is_ready_when_all_of_it_is(bell):
+    bell.step_together(np.array([0, 0, 0, 1, 1, 2]))
+    bell.finish(1, 5)
+    assert bell.has(2)
+    assert not bell.has(3)
+    assert bell.take().tolist() == [3, 4]
+    assert not bell.has(1)
+    assert bell.take().tolist() == []
+    bell.finish(0, 1)
+    assert bell.may_sleep(4)
+    assert bell.take().tolist() == [0, 1, 2]
+
+
+def test_who_is_rung_for_half_a_group_is_rung_again_for_all_of_it(bell):
+    bell.step_together(np.array([0, 0, 1, 1, 2, 2]))
+    assert bell.may_sleep(2)
+    bell.finish(0, 1)
+    assert bell.finish(2, 3)
+    bell.awake()
+    assert bell.may_sleep(2)
+    assert bell.finish(1, 2)
+
+
 def test_after_waking_up_nobody_needs_to_ring(bell):
     assert bell.may_sleep(1)
     bell.awake()

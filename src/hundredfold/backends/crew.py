@@ -101,7 +101,7 @@ class Crew:
         if monotonic() - self.last_look >= self.look_seconds:
             self._listen(0.0)
         while not self.step_errors:
-            if self.doorbell.count() >= num_envs:
+            if self.doorbell.has(num_envs):
                 return
             if self.doorbell.may_sleep(num_envs):
                 self._listen(nap)

@@ -13,9 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.core.batch import Arrays, IntArray
-
-NOBODY: Final = np.zeros(0, np.int64)
+from hundredfold.core.batch import Arrays, BoolArray, IntArray
 
 # What is in `bell`: how many flags the parent wants (0 while it does not sleep), the number of its
 # nap, and the nap that it was last rung out of.
@@ -46,6 +44,14 @@ class Doorbell:
         # Seen as plain memory: numpy takes twice as long for a single number.
         self.done_one: Any = self.done.data
         self.bell: Any = arrays["bell"].data
+        self.groups: IntArray | None = None
+
+    def step_together(self, groups: IntArray) -> None:
+        """(envs,) which group each env belongs to: a group is ready when all of it is.
+
+        Its flags come up one by one, and the parent may look in between.
+        """
+        self.groups, self.sizes = groups, np.bincount(groups)
 
     def finish(self, first: int, last: int) -> bool:
         """Raise the flags of these envs; True when the parent sleeps and should be woken."""
@@ -68,24 +74,27 @@ class Doorbell:
             return False
         # Who is late with this, because the parent naps again, makes it wake up once too often.
         nap = bell[NAP]
-        if bell[RUNG] == nap or self.count() < wanted:
+        if bell[RUNG] == nap or np.count_nonzero(self.done) < wanted:
             return False
         bell[RUNG] = nap
         return True
 
-    def count(self) -> int:
-        """How many flags are up."""
-        return int(np.count_nonzero(self.done))
+    def has(self, wanted: int) -> bool:
+        """Whether so many envs are ready."""
+        count = np.count_nonzero(self.done)
+        if self.groups is None or count < wanted or count == len(self.done):
+            return bool(count >= wanted)
+        return bool(np.count_nonzero(self._whole(self.done.copy())) >= wanted)
 
     def take(self) -> IntArray | None:
-        """Envs whose flags are up, in order, None for everybody; takes the flags down."""
-        (env_ids,) = self.done.nonzero()
-        if not len(env_ids):
-            return NOBODY
-        fence()
-        if len(env_ids) == len(self.done):
+        """Envs that are ready, in order, None for everybody; takes their flags down."""
+        up = self.done.copy()  # as it is at one moment: flags go up while we look
+        if np.count_nonzero(up) == len(up):
+            fence()
             self.done[:] = False
             return None
+        (env_ids,) = up.nonzero() if self.groups is None else self._whole(up).nonzero()
+        fence()
         self.done[env_ids] = False
         return env_ids
 
@@ -103,8 +112,15 @@ class Doorbell:
         bell[NAP] += 1
         bell[WANTED] = wanted
         fence()
-        return self.count() < wanted
+        return not self.has(wanted)
 
     def awake(self) -> None:
         """Nobody needs to ring."""
         self.bell[WANTED] = 0
+
+    def _whole(self, up: BoolArray) -> BoolArray:
+        """(envs,) those of these whose whole group is among them."""
+        assert self.groups is not None
+        counts = np.bincount(self.groups[up], minlength=len(self.sizes))
+        whole: BoolArray = (counts == self.sizes)[self.groups]
+        return whole

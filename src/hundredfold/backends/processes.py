@@ -54,6 +54,8 @@ class ProcessBackend:
         self.spec = self.crew.spec
         self.arrays = self.crew.arrays
         self.groups = self._groups()
+        if not self.crew.is_foreign:
+            self.crew.doorbell.step_together(self.groups)
         self.batch = batch_over(self.arrays, self.spec)
         self.everyone = self.batch.env_ids
         if self.crew.is_foreign:
