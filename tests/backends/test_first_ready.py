@@ -307,3 +307,17 @@ def burn():
     end = time.monotonic() + 60
     while time.monotonic() < end:
         pass
+
+
+def test_envs_that_step_together_are_taken_together():
+    settings = WorkerSettings(workers=2, batch_envs=2)
+    with closing(FirstReadyBackend(WORLD_CASES["cartpole"], 12, settings)) as backend:
+        sizes = np.bincount(backend.groups)
+        backend.reset(SEED)
+        batch = backend.recv()
+        for _ in range(5000):
+            backend.send(np.zeros(len(batch), np.int64))
+            batch = backend.recv()
+            taken = np.bincount(backend.groups[batch.env_ids], minlength=len(sizes))
+            assert np.isin(taken, (0, sizes[0])).all()
+            assert len(batch) >= settings.batch_envs
