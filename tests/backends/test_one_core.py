@@ -19,6 +19,7 @@ from hundredfold.backends.one_core import (
 )
 from hundredfold.backends.processes import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings, usable_cores
+from hundredfold.core.errors import SettingsError
 from hundredfold.worlds import callable_factory
 
 pytestmark = pytest.mark.skipif(
@@ -104,10 +105,17 @@ def test_programs_that_sit_side_by_side_share_the_cores(monkeypatch):
     assert core_for(0, num_workers=1) is None
 
 
-@pytest.mark.parametrize("nonsense", ["", "1", "a/b", "/2", "1/"])
-def test_without_a_seat_a_program_is_by_itself(monkeypatch, nonsense):
+@pytest.mark.parametrize("nonsense", ["1", "a/b", "/2", "1/", "-1/2", "2/2", "0/0"])
+def test_a_seat_that_does_not_exist_is_refused(monkeypatch, nonsense):
     monkeypatch.setenv(SEAT_VARIABLE, nonsense)
-    assert own_seat() is None
+    with pytest.raises(SettingsError, match=f"is '{nonsense}'; write which of how many"):
+        own_seat()
+
+
+def test_a_worker_that_is_told_nonsense_says_so_to_the_user(monkeypatch):
+    monkeypatch.setenv(SEAT_VARIABLE, "5")
+    with pytest.raises(SettingsError, match="is '5'; write which of how many"):
+        ProcessBackend(callable_factory(TellsItsCores), 4)
 
 
 def test_who_leaves_the_table_is_by_itself(monkeypatch):

@@ -9,11 +9,13 @@ than take the core from the one who has the lock.
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from hundredfold.backends.settings import usable_cores
+from hundredfold.core.errors import SettingsError
 
 # Where a process that sits at a table with others finds its seat; so do the workers it starts.
 SEAT_VARIABLE: Final = "HUNDREDFOLD_SEAT"
@@ -36,8 +38,17 @@ def take_seat(seat: Seat | None) -> None:
 
 def own_seat() -> Seat | None:
     """Where we sit, if somebody has said so."""
-    number, _, seats = os.environ.get(SEAT_VARIABLE, "").partition("/")
-    return Seat(int(number), int(seats)) if number.isdigit() and seats.isdigit() else None
+    given = os.environ.get(SEAT_VARIABLE, "")
+    if not given:
+        return None
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", given)
+    seat = Seat(int(found[1]), int(found[2])) if found else None
+    if seat is None or seat.number >= seat.seats:
+        raise SettingsError(
+            f"{SEAT_VARIABLE} is {given!r}; write which of how many programs this is, counted from "
+            "0: 0/2 for one and 1/2 for the other."
+        )
+    return seat
 
 
 def core_for(number: int, num_workers: int) -> int | None:
