@@ -81,7 +81,6 @@ class OneByOne:
 
 
 def together(batches):
-
     whole = batches[0]
     for batch in batches[1:]:
         whole = joined(whole, batch)
@@ -207,6 +206,41 @@ def test_ticks_and_listeners_hear_of_every_step():
     )
     assert np.bincount(heard).tolist() == rollout.cursor.tolist()
     assert len(ticks) == len(heard) // NUM_ENVS
+
+
+def order_of_events(backend, monkeypatch):
+    """What happens around the third batch, up to the next."""
+    rollout = Rollout(backend.spec, NUM_ENVS, NUM_STEPS)
+    collector = Collector(backend, SEED)
+    collector.start(SEED)
+    told = []
+    for owner, name in (
+        (backend, "recv"),
+        (backend, "send"),
+        (rollout, "add_choice"),
+        (rollout, "add_outcome"),
+    ):
+        plain = getattr(owner, name)
+
+        def noted(*given, name=name, plain=plain):
+            told.append(name)
+            return plain(*given)
+
+        monkeypatch.setattr(owner, name, noted)
+    collector.collect(Lucky(backend.spec), rollout, NUM_STEPS)
+    second, third = [number for number, name in enumerate(told) if name == "recv"][1:3]
+    return told[second + 1 : third]
+
+
+def test_envs_go_on_before_what_lasts_is_written_down(monkeypatch):
+    told = order_of_events(OneByOne(WORLD_CASES["corridor"], NUM_ENVS), monkeypatch)
+    assert told == ["send", "add_outcome", "add_choice"]
+
+
+def test_what_envs_will_write_over_is_written_down_before_they_go_on(monkeypatch):
+    with closing(InProcessBackend(WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        told = order_of_events(backend, monkeypatch)
+    assert told == ["add_outcome", "add_choice", "send"]
 
 
 # --- snapshots

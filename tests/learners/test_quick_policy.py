@@ -1,4 +1,4 @@
-"""Few rows are drawn in numpy: the same actions as torch draws, from the same weights."""
+"""Few rows are drawn in one kernel: the same actions as torch draws, from the same weights."""
 
 import copy
 import pickle
@@ -59,6 +59,18 @@ def test_few_rows_are_drawn_as_torch_draws_them(activation, rows, masked):
         quick = policy.choose(observation, mask, luck)
         assert_same_choice(quick, policy._choose(observation, mask, luck))
     assert policy.quick is not None
+
+
+def test_a_row_is_drawn_alone_as_in_any_company():
+    policy = policy_of(activation="tanh")
+    observation, mask, luck = some_rows(FEW_ROWS)
+    together = policy.choose(observation, mask, luck)
+    for row in range(FEW_ROWS):
+        only = slice(row, row + 1)
+        seen = {name: array[only] for name, array in observation.items()}
+        alone = policy.choose(seen, mask[only], luck[only])
+        assert_array_equal(alone.actions, together.actions[only])
+        assert_array_equal(alone.log_probs, together.log_probs[only])
 
 
 def test_a_forbidden_action_is_never_drawn_however_large_the_draw():

@@ -108,7 +108,7 @@ class WorldSpec:
 
 @dataclass(slots=True)
 class StepBatch:
-    """What some envs have to say after a step. Views into live buffers: copy rows to keep them."""
+    """What some envs have to say after a step. Views into live buffers, unless it `lasts`."""
 
     env_ids: IntArray  # (rows,)
     observation: Arrays  # each (rows, ...); where an episode ended: the next one's first
@@ -122,6 +122,8 @@ class StepBatch:
     true_state: Arrays  # each (rows, ...)
     # What envs of somebody else's making put into their infos, one mapping per row; None for ours.
     foreign_infos: Sequence[Mapping[str, Any]] | None = None
+    # Whether these are copies, that say the same when the envs have gone on.
+    lasts: bool = False
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -163,6 +165,7 @@ class StepBatch:
             episode_info=_taken(self.episode_info, rows),
             true_state=_taken(self.true_state, rows),
             foreign_infos=None if infos is None else ChosenInfos(infos, rows),
+            lasts=True,
         )
 
     def arrays(self) -> Arrays:
@@ -220,6 +223,7 @@ def joined(one: StepBatch, other: StepBatch) -> StepBatch:
         info=both("info"),
         episode_info=both("episode_info"),
         true_state=both("true_state"),
+        lasts=True,
     )
 
 

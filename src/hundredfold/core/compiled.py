@@ -1,4 +1,4 @@
-"""How the house compiles: two decorators for Numba kernels, and the streams inside kernels.
+"""How the house compiles: three decorators for Numba kernels, and the streams inside kernels.
 
 Kept apart from `streams` because importing Numba takes a moment, and a worker process that steps
 somebody's Gymnasium env has no use for it.
@@ -25,6 +25,16 @@ def kernel(function: Function) -> Function:
 def parallel_kernel(function: Function) -> Function:
     """Compile with `numba.prange` over envs; rows must not share sums, so threads cannot matter."""
     return cast(Function, numba.njit(cache=True, nogil=True, parallel=True)(function))
+
+
+def sum_kernel(function: Function) -> Function:
+    """Compile a part of a kernel whose sums may be added up in any order, the same every time.
+
+    It makes no arrays, and only other kernels call it.
+    """
+    free = {"reassoc", "nsz", "contract"}
+    options: Any = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(Function, numba.njit(cache=True, nogil=True, fastmath=free, **options)(function))
 
 
 word = kernel(streams.word)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from hundredfold.core.batch import (
     fill,
     joined,
 )
+from hundredfold.core.compiled import kernel
 from hundredfold.core.contracts import Backend
 from hundredfold.experience.luck import PolicyLuck
 from hundredfold.experience.rollout import Choice
@@ -93,7 +94,7 @@ class Collector:
     def start(self, seed: int) -> None:
         """Reset every env."""
         self.backend.reset(seed)
-        self.waiting = self._recv()
+        self.waiting = self.received = self.backend.recv()
 
     def collect(
         self,
@@ -110,7 +111,7 @@ class Collector:
         called each time that as many steps were played as there are envs.
         """
         assert self.waiting is not None, "start() or restore() comes first"
-        episodes = Episodes()
+        episodes, unheard = Episodes(), None
         self.ahead -= num_steps
         self._hear_late_outcomes(experience, episodes, listeners)
         rows_since_tick = 0
@@ -119,20 +120,31 @@ class Collector:
             acting, held = self._who_acts(self.waiting, num_steps)
             choice = None
             if len(acting):
-                choice = policy.choose(acting.observation, acting.mask, self._uniforms(acting))
-            chosen = time.perf_counter()
+                uniforms = self.luck.take(acting.env_ids, self.choices_made)
+                choice = policy.choose(acting.observation, acting.mask, uniforms)
+            self.policy_seconds += time.perf_counter() - begin
+            if unheard is not None:
+                # These rows last: envs go on before anything of them is written down.
+                self._send(acting, choice)
+                self._hear(unheard, experience, episodes, listeners)
             if choice is not None:
                 experience.add_choice(acting, choice)
-            self._send(acting, choice)
+            if unheard is None:
+                self._send(acting, choice)
             batch = self._recv()
+            self._count(batch)
             self.waiting = batch if held is None else joined(held, batch)
-            self.policy_seconds += chosen - begin
-            self.world_seconds += time.perf_counter() - chosen
-            self._hear(batch, experience, episodes, listeners)
+            if batch.lasts:
+                unheard = batch
+            else:
+                unheard = None
+                self._hear(batch, experience, episodes, listeners)
             rows_since_tick += len(batch)
             if rows_since_tick >= self.backend.num_envs:
                 rows_since_tick -= self.backend.num_envs
                 tick()
+        if unheard is not None:
+            self._hear(unheard, experience, episodes, listeners)
         return episodes
 
     def state(self) -> Arrays:
@@ -143,7 +155,7 @@ class Collector:
         fill(self._arrays(), state)
         self.backend.restore(world)
         # Everybody, also those whose outcome was still awaited: `collect` hears of it first.
-        self.waiting = self._recv()
+        self.waiting = self.received = self.backend.recv()
         if not self.backend.spec.has_snapshots:
             # These episodes could not be continued: others have begun in their place.
             self.returns[:] = 0.0
@@ -162,11 +174,14 @@ class Collector:
         return batch.take(np.flatnonzero(goes_on)), batch.take(np.flatnonzero(~goes_on))
 
     def _recv(self) -> StepBatch:
+        begin = time.perf_counter()
         self.received = self.backend.recv()
+        self.world_seconds += time.perf_counter() - begin
         return self.received
 
     def _send(self, acting: StepBatch, choice: Choice | None) -> None:
         """Give everybody who acts an action; say to whom where it is not just the last batch."""
+        begin = time.perf_counter()
         self.acting[acting.env_ids] = True
         if choice is None:
             self.backend.send(np.zeros(0, np.int64), acting.env_ids)
@@ -174,6 +189,12 @@ class Collector:
             self.backend.send(choice.actions)
         else:
             self.backend.send(choice.actions, acting.env_ids)
+        self.world_seconds += time.perf_counter() - begin
+
+    def _count(self, batch: StepBatch) -> None:
+        """These rows have played a step."""
+        self.acting[batch.env_ids] = False
+        self.ahead[batch.env_ids] += 1
 
     def _hear(
         self,
@@ -183,7 +204,7 @@ class Collector:
         listeners: Sequence[Callable[[StepBatch], None]],
     ) -> None:
         """Take in what came of the last action of these rows."""
-        self._keep_outcome(batch, experience)
+        experience.add_outcome(batch)
         self._follow_episodes(batch, episodes)
         for hear in listeners:
             hear(batch)
@@ -199,31 +220,20 @@ class Collector:
         late = np.flatnonzero(self.acting[self.waiting.env_ids])
         if not len(late):
             return
+        outcomes = self.waiting.take(late)
+        self._count(outcomes)
         if self.backend.spec.has_snapshots:
-            self._hear(self.waiting.take(late), experience, episodes, listeners)
+            self._hear(outcomes, experience, episodes, listeners)
         else:
             # Their episodes were cut off by the restore: there is nothing to tell of them.
-            self._keep_outcome(self.waiting.take(late), experience)
-
-    def _keep_outcome(self, batch: StepBatch, experience: Experience) -> None:
-        experience.add_outcome(batch)
-        self.acting[batch.env_ids] = False
-        self.ahead[batch.env_ids] += 1
-
-    def _uniforms(self, acting: StepBatch) -> NDArray[np.float64]:
-        """(rows, parts) fresh numbers in [0, 1), a matter of each env's own count of choices."""
-        made = self.choices_made[acting.env_ids]
-        self.choices_made[acting.env_ids] = made + 1
-        return self.luck.take(acting.env_ids, made)
+            experience.add_outcome(outcomes)
 
     def _follow_episodes(self, batch: StepBatch, episodes: Episodes) -> None:
-        ids = batch.env_ids
-        self.returns[ids] += batch.reward
-        self.lengths[ids] += 1
         ended = batch.ended
+        _add_up(batch.env_ids, batch.reward, self.returns, self.lengths)
         if not np.count_nonzero(ended):
             return
-        over = ids[ended]
+        over = batch.env_ids[ended]
         episodes.returns.extend(self.returns[over].tolist())
         episodes.lengths.extend(self.lengths[over].tolist())
         for name, array in batch.episode_info.items():
@@ -239,3 +249,11 @@ class Collector:
             "ahead": self.ahead,
             "acting": self.acting,
         }
+
+
+@kernel
+def _add_up(env_ids: Any, reward: Any, returns: Any, lengths: Any) -> None:
+    """One more step of these envs' episodes."""
+    for row in range(len(env_ids)):
+        returns[env_ids[row]] += reward[row]
+        lengths[env_ids[row]] += 1

@@ -9,6 +9,7 @@ grow when that happens, and what ran ahead moves to the front when the rollout i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
+from hundredfold.core.compiled import kernel
 from hundredfold.core.errors import SettingsError
 
 Index = tuple[int | IntArray, slice | IntArray]
@@ -135,21 +137,25 @@ class Rollout:
 
     def add_outcome(self, batch: StepBatch) -> None:
         """Keep what came of the last choice of these rows, and move their cursors on."""
-        at = self._place(batch.env_ids)
-        ended = batch.ended
-        self.stored["rewards"][at] = batch.reward
-        self.stored["terminated"][at] = batch.terminated
-        self.stored["ended"][at] = ended
-        (cut,) = (batch.truncated > batch.terminated).nonzero()
-        if len(cut):
+        num_cut, num_full = _keep_outcomes(
+            batch.env_ids,
+            batch.reward,
+            batch.terminated,
+            batch.truncated,
+            self.num_steps,
+            self.cursor,
+            self.awaiting,
+            self.stored["rewards"],
+            self.stored["terminated"],
+            self.stored["ended"],
+        )
+        if num_cut:
+            cut = np.flatnonzero(batch.truncated > batch.terminated)
             ids = batch.env_ids[cut]
             final = {name: array[cut] for name, array in batch.final_observation.items()}
-            self._note_cut_off(self.cursor[ids], ids, final)
-        self.awaiting[batch.env_ids] = False
-        moved = self.cursor[batch.env_ids] + 1
-        self.cursor[batch.env_ids] = moved
-        rows = moved == self.num_steps
-        if np.count_nonzero(rows):
+            self._note_cut_off(self.cursor[ids] - 1, ids, final)
+        if num_full:
+            rows = self.cursor[batch.env_ids] == self.num_steps
             for name, array in self.seen.items():
                 array[self.num_steps, batch.env_ids[rows]] = batch.observation[name][rows]
 
@@ -258,6 +264,34 @@ class Rollout:
     def _arrays(self) -> Arrays:
         own = {"cursor": self.cursor, "awaiting": self.awaiting}
         return own | self.stored | with_prefix("observation", self.seen)
+
+
+@kernel
+def _keep_outcomes(
+    env_ids: Any,
+    reward: Any,
+    terminated: Any,
+    truncated: Any,
+    num_steps: int,
+    cursor: Any,
+    awaiting: Any,
+    rewards: Any,
+    terminations: Any,
+    ends: Any,
+) -> tuple[int, int]:
+    """Write rows where their envs are; how many were cut off, and how many came to the end."""
+    num_cut = num_full = 0
+    for row in range(len(env_ids)):
+        env_id = env_ids[row]
+        step = cursor[env_id]
+        rewards[step, env_id] = reward[row]
+        terminations[step, env_id] = terminated[row]
+        ends[step, env_id] = terminated[row] or truncated[row]
+        num_cut += truncated[row] and not terminated[row]
+        awaiting[env_id] = False
+        cursor[env_id] = step + 1
+        num_full += step + 1 == num_steps
+    return num_cut, num_full
 
 
 def _longer(array: Array, rows: int) -> Array:

@@ -6,13 +6,12 @@ nothing, so routes do not depend on the batch or on threads.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-import numba
 import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.core.compiled import kernel, uniform
+from hundredfold.core.compiled import kernel, sum_kernel, uniform
 from hundredfold.core.streams import Words
 from hundredfold.oracles.books import Books, Rules
 from hundredfold.oracles.desk import DEPOT, bare_kernel
@@ -37,13 +36,6 @@ from hundredfold.oracles.rows import share_out
 # the same score choose the same route.
 TIE: Final = np.float32(1e-4)
 USUAL_HEAD: Final = 16
-
-
-def sum_kernel(function: Any) -> Any:
-    """Compile a kernel whose sums may be added up in any order, the same order every time."""
-    options: Any = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    free = {"reassoc", "nsz", "contract"}
-    return cast(Any, numba.njit(cache=True, nogil=True, fastmath=free, **options)(function))
 
 
 class DecoderWeights(NamedTuple):
