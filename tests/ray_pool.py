@@ -14,6 +14,7 @@ import pytest
 from hundredfold.backends.ray_backend import RayBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.distributed.fleet import Fleet
+from hundredfold.distributed.places import Places
 from hundredfold.distributed.settings import RaySettings
 
 LOCAL = {
@@ -39,7 +40,7 @@ def shared_cluster():
     return ray
 
 
-class PooledFleet(Fleet):
+class Pool(Places):
     """Takes actors that others are done with."""
 
     def hire(self, cpus):
@@ -51,6 +52,10 @@ class PooledFleet(Fleet):
             SPARE.append(actor)
         except self.ray.exceptions.RayError:
             super().release(actor)
+
+
+class PooledFleet(Fleet):
+    places_type = Pool
 
 
 class PooledRayBackend(RayBackend):

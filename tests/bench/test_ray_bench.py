@@ -55,7 +55,7 @@ def test_nodes_are_simulated_for_envs_that_wait_only():
 
 
 def fragments(*stolen):
-    return [Taken(seconds=1.0, waited=1.0, broadcast=0.0, stolen=share) for share in stolen]
+    return [Taken(1.0, steps=100, waited=1.0, broadcast=0.0, stolen=share) for share in stolen]
 
 
 def test_fragments_are_collected_until_enough_were_calm():

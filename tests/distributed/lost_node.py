@@ -1,7 +1,10 @@
 """Run by `test_ray_faults`: trains on a cluster of two nodes, loses one, and compares."""
 
 import json
+import os
+import signal
 import time
+from pathlib import Path
 
 import numpy as np
 from ray.cluster_utils import Cluster
@@ -39,6 +42,23 @@ def trained(address, lose=None):
     return network_arrays(learner.network), health, longest
 
 
+def lose(cluster, node):
+    """Take a node away as a power cut does, with every process on it."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    workers = children_of(raylet)
+    cluster.remove_node(node, allow_graceful=False)
+    for pid in workers:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # it went with its raylet
+
+
+def children_of(pid):
+    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for children in told for child in children.split()]
+
+
 def main():
     small = {"object_store_memory": STORE}
     head = {"num_cpus": 0, "include_dashboard": False, **small}
@@ -47,9 +67,7 @@ def main():
     expendable = cluster.add_node(num_cpus=1, **small)
     try:
         expected, _, _ = trained(cluster.address)
-        told, health, seconds = trained(
-            cluster.address, lambda: cluster.remove_node(expendable, allow_graceful=False)
-        )
+        told, health, seconds = trained(cluster.address, lambda: lose(cluster, expendable))
     finally:
         cluster.shutdown()
     same = all(np.array_equal(told[name], array) for name, array in expected.items())

@@ -1,5 +1,6 @@
 """Collecting through Ray actors: the same steps, the same learning, the same books."""
 
+import pickle
 from contextlib import closing
 
 import numpy as np
@@ -9,8 +10,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from cases import WORLD_CASES
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.one_core import Seat
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError
+from hundredfold.distributed.actor import SliceActor, SlicePlan
 from hundredfold.distributed.collector import RayCollector
+from hundredfold.distributed.lessons import Teacher
 from hundredfold.experience.collect import Collector
 from hundredfold.learners.weights import network_arrays
 from ray_learning import NUM_STEPS, learner_for
@@ -252,3 +256,20 @@ def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():
         # Whoever ran ahead has steps of the next rollout already; it is filled all the same.
         collector.collect(learner.policy, learner.experience, NUM_STEPS)
         assert learner.experience.full
+
+
+def test_a_fragment_says_how_many_steps_have_run_ahead_of_it():
+    settings = WorkerSettings(workers=1, batch_envs=1)
+    world = WORLD_CASES["CartPole-v1"]
+    plan = SlicePlan(0, 0, NUM_ENVS, world, "first_ready", settings, collecting=True)
+    actor = SliceActor()
+    actor.do_open(pickle.dumps(plan))
+    with closing(actor.backend):
+        actor.do_reset(SEED)
+        policy = learner_for(actor.backend.spec).policy
+        lesson = Teacher(pytest.fail).lesson(policy, network_arrays(policy.network))
+        for fragments in (1, 2):
+            found = actor.do_gather(*lesson, SEED, NUM_STEPS, False, {}).value
+            played = actor.backend.crew.played.sum() - fragments * NUM_STEPS * NUM_ENVS
+            # A reset counts as a first step of everybody.
+            assert 0 <= found.num_ahead == played - NUM_ENVS

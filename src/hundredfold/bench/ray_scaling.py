@@ -112,16 +112,19 @@ def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, fl
     learner.experience.clear()
     taken: list[Taken] = []
     while not enough(taken, seconds):
-        host, begun = HostWatch(), perf_counter()
+        host, begun, ahead = HostWatch(), perf_counter(), collector.steps_ahead
         collector.collect(learner.policy, learner.experience, num_steps)
-        waited = float(learner.experience.rewards.sum(dtype=float))
+        mean_wait = float(learner.experience.rewards.mean(dtype=float))
         learner.experience.clear()
         wall = perf_counter() - begun
-        taken.append(Taken(wall, waited, collector.broadcast_seconds, host.stolen()))
+        # A step counts when it is played, also where it ran ahead of the fragment it comes in.
+        steps = num_envs * num_steps + collector.steps_ahead - ahead
+        sent = collector.broadcast_seconds
+        taken.append(Taken(wall, steps, steps * mean_wait, sent, host.stolen()))
     counted = those_that_count(taken)
     fragments, wall = len(counted), sum(one.seconds for one in counted)
     waited = sum(one.waited for one in counted)
-    rate = fragments * num_envs * num_steps / wall
+    rate = sum(one.steps for one in counted) / wall
     # Envs of known cost tell how long they meant to wait: free of the luck of the draw.
     known = subject.name in KNOWN_COST
     return {
@@ -140,6 +143,7 @@ class Taken:
     """What one fragment took."""
 
     seconds: float
+    steps: int  # of all envs
     waited: float  # by all envs, as they tell it
     broadcast: float  # seconds of sending the policy
     stolen: float  # share of the cores' time that the host took meanwhile

@@ -2,7 +2,7 @@
 
 It does one order after another and answers each with whatever came of it, errors included, and with
 a snapshot where one was taken: so whoever loses an actor goes on with another from there. Ray is
-not imported here, torch only by the policy that arrives.
+not imported here, torch only where a policy will arrive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import platform
+import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,7 @@ from hundredfold.core.batch import (
 )
 from hundredfold.core.contracts import Backend, ForeignWorld, Knowledge, World, WorldFactory
 from hundredfold.distributed.fragments import Fragment, Notes, cut_out
-from hundredfold.experience.collect import Collector, Policy
+from hundredfold.experience.collect import Collector
 from hundredfold.experience.luck import PolicyLuck
 from hundredfold.experience.rollout import Rollout
 
@@ -65,20 +66,13 @@ class SliceFactory:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """A policy to play with, and the seed of its luck."""
-
-    policy: Policy
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Identity:
     """Who answers."""
 
     spec: WorldSpec
     is_foreign: bool
     pid: int
+    node: str  # of the cluster
 
 
 @dataclass(slots=True)
@@ -151,8 +145,11 @@ class SliceActor:
         if plan.collecting:
             import torch
 
+            from hundredfold.distributed.lessons import Pupil
+
             # Actors share a machine's cores, and two threads of torch collapse under load.
             torch.set_num_threads(1)
+            self.pupil = Pupil()
         factory = SliceFactory(plan.make_world, plan.first)
         take_seat(plan.seat)
         self.plan = plan
@@ -161,7 +158,7 @@ class SliceActor:
         self.collector = SliceCollector(self.backend, plan.first)
         world = getattr(self.backend, "world", None)
         is_foreign = isinstance(world, ForeignWorld) or not self.backend.spec.has_snapshots
-        return Reply(Identity(self.backend.spec, is_foreign, os.getpid()))
+        return Reply(Identity(self.backend.spec, is_foreign, os.getpid(), _node()))
 
     def do_reset(self, seed: int) -> Reply:
         self.collector.forget()
@@ -201,21 +198,30 @@ class SliceActor:
         return Reply(self.backend.timings())
 
     def do_gather(
-        self, lesson: Lesson, num_steps: int, with_info: bool, knowledge: Knowledge
+        self,
+        policy: bytes,
+        weights: bytes,
+        seed: int,
+        num_steps: int,
+        with_info: bool,
+        knowledge: Knowledge,
     ) -> Reply:
         """Play `num_steps` steps of every env; with news of a companion it takes them in first."""
         if knowledge:
             self.backend.broadcast(knowledge)
         collector, rollout = self.collector, self._room_for(num_steps)
-        collector.take_seed(lesson.seed)
+        collector.take_seed(seed)
+        player = self.pupil.learn(policy, weights)
         policy_before, world_before = collector.policy_seconds, collector.world_seconds
         notes = Notes(rollout, with_info)
-        episodes = collector.collect(lesson.policy, rollout, num_steps, listeners=[notes.hear])
+        episodes = collector.collect(player, rollout, num_steps, listeners=[notes.hear])
         seconds = {
             "policy": collector.policy_seconds - policy_before,
             "world": collector.world_seconds - world_before,
         }
-        fragment: Fragment = cut_out(rollout, notes, episodes, seconds, self.backend.timings())
+        num_ahead = int(collector.ahead.sum())
+        timings = self.backend.timings()
+        fragment: Fragment = cut_out(rollout, notes, episodes, num_ahead, seconds, timings)
         return Reply(fragment, self._state())
 
     def do_close(self) -> Reply:
@@ -244,3 +250,11 @@ class SliceActor:
         assert batch is not None
         infos = batch.foreign_infos
         return Told(batch.arrays(), None if infos is None else [dict(info) for info in infos])
+
+
+def _node() -> str:
+    """The node of the cluster that this process runs on; none where it is no actor."""
+    ray = sys.modules.get("ray")
+    return (
+        "" if ray is None or not ray.is_initialized() else ray.get_runtime_context().get_node_id()
+    )

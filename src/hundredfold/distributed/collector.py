@@ -8,22 +8,19 @@ repeat bit for bit either way.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Sequence
-
-import torch
 
 from hundredfold.backends.ray_backend import RayBackend
 from hundredfold.core.batch import Arrays, State, StepBatch, copies, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError
-from hundredfold.distributed.actor import Lesson
 from hundredfold.distributed.fleet import Held
 from hundredfold.distributed.fragments import Fragment, all_episodes, outcomes
+from hundredfold.distributed.lessons import Teacher
 from hundredfold.experience.collect import Episodes, Experience, Policy
 from hundredfold.experience.rollout import CutOff, Rollout
 from hundredfold.learners.policy import NetworkPolicy
-from hundredfold.learners.weights import load_network, network_arrays
+from hundredfold.learners.weights import network_arrays
 
 
 class RayCollector:
@@ -32,6 +29,7 @@ class RayCollector:
     def __init__(self, backend: RayBackend, seed: int) -> None:
         self.backend, self.seed = backend, seed
         self.fleet = backend.fleet
+        self.teacher = Teacher(backend.fleet.ray.put)
         self.lag = backend.ray_settings.collect_lag
         self.waiting: StepBatch | None = None
         # Where the time of waiting for fragments went, as the busiest actor tells it.
@@ -40,7 +38,9 @@ class RayCollector:
         self.behaviour: Arrays = {}
         self.told: Arrays = {}
         self.resuming = False
-        self.fragment_bytes = 0
+        # Of the last fragments: what travelled, what is played already of the next ones, and how
+        # long the policy took to be sent.
+        self.fragment_bytes = self.steps_ahead = 0
         self.broadcast_seconds = 0.0
 
     def start(self, seed: int) -> None:
@@ -101,19 +101,19 @@ class RayCollector:
         self.waiting = None if self.backend.spec.has_snapshots else batch
 
     def _order(self, policy: NetworkPolicy, num_steps: int, with_info: bool) -> None:
-        """Send everybody the policy and what companions have learned: one copy per node."""
+        """Send everybody the policy and what companions have learned."""
+        begin = time.perf_counter()
         if self.resuming:
             # The fragments that were on their way when the snapshot was taken.
-            twin, knowledge = _twin(policy, self.behaviour), self.told
+            weights, knowledge = self.behaviour, self.told
         else:
-            twin, knowledge = _twin(policy), self.backend.take_news()
+            weights, knowledge = network_arrays(policy.network), self.backend.take_news()
         self.resuming = False
         if self.lag:
-            self.behaviour, self.told = network_arrays(twin.network), knowledge
-        begin = time.perf_counter()
-        lesson = self.fleet.ray.put(Lesson(twin, self.seed))
+            self.behaviour, self.told = weights, knowledge
+        lesson = self.teacher.lesson(policy, weights)
+        self.fleet.begin("gather", *lesson, self.seed, num_steps, with_info, knowledge)
         self.broadcast_seconds = time.perf_counter() - begin
-        self.fleet.begin("gather", lesson, num_steps, with_info, knowledge)
 
     def _gathered(
         self, experience: Rollout, num_steps: int, tick: Callable[[], None]
@@ -136,6 +136,7 @@ class RayCollector:
                 rows -= self.backend.num_envs
                 tick()
         self.fragment_bytes = sum(fragment.num_bytes for fragment in found.values())
+        self.steps_ahead = sum(fragment.num_ahead for fragment in found.values())
         return [found[number] for number in sorted(found)]
 
     def _share_out(self, fragments: Sequence[Fragment], waited: float) -> None:
@@ -152,13 +153,3 @@ def _add(experience: Rollout, held: Held, fragment: Fragment) -> None:
     steps, env_ids, final = fragment.cut_off
     cut = CutOff(steps, env_ids + held.plan.first, final) if len(steps) else None
     experience.add_steps(held.rows, fragment.stored, fragment.seen, cut)
-
-
-def _twin(policy: NetworkPolicy, weights: State | None = None) -> NetworkPolicy:
-    """A copy of the policy on the CPU, with other weights where they are given."""
-    twin = copy.copy(policy)
-    twin.network = copy.deepcopy(policy.network).to("cpu")
-    twin.device = torch.device("cpu")
-    if weights is not None:
-        load_network(twin.network, weights)
-    return twin

@@ -26,7 +26,8 @@ from hundredfold.core.contracts import WorldFactory
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.faults import Health
 from hundredfold.distributed import cluster
-from hundredfold.distributed.actor import Identity, Reply, SliceActor, SlicePlan, Told
+from hundredfold.distributed.actor import Identity, Reply, SlicePlan, Told
+from hundredfold.distributed.places import Places
 from hundredfold.distributed.settings import RaySettings
 
 # How often to look whether somebody hangs while waiting for answers.
@@ -54,12 +55,19 @@ class Held:
     def rows(self) -> slice:
         return slice(self.plan.first, self.plan.last)
 
+    @property
+    def node(self) -> str:
+        """Where its actor said it is; nowhere before it has said anything."""
+        return "" if self.identity is None else self.identity.node
+
     def __str__(self) -> str:
         return f"actor {self.plan.number} (envs {self.plan.first}..{self.plan.last - 1})"
 
 
 class Fleet:
     """All slices of a world. `begin` gives orders, `answers` waits for what comes of them."""
+
+    places_type: type[Places] = Places
 
     def __init__(
         self,
@@ -82,6 +90,7 @@ class Fleet:
         self.slices: list[Held] = []
         self.closed = False
         self.ray = cluster.join(ray, min(settings.workers or usable_cores(), num_envs))
+        self.places = self.places_type(self.ray, ray)
         try:
             wanted = settings.workers or cluster.actors_that_fit(self.ray, ray.actor_cpus)
             num_actors = min(wanted, num_envs)
@@ -121,6 +130,8 @@ class Fleet:
                 try:
                     *before, reply = self.ray.get([*held.before, answer])
                 except self.ray.exceptions.RayError as error:
+                    if isinstance(error, self.ray.exceptions.ActorUnavailableError):
+                        self.places.suspect(held.node)
                     self._replace(held, _short(error))
                 else:
                     yield held, self._heard(held, before, reply)
@@ -180,27 +191,15 @@ class Fleet:
             if goodbyes:
                 self.ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_SECONDS)
             for actor in actors:
-                self.release(actor)
+                self.places.release(actor)
         cluster.leave()
 
     # -- actors ---------------------------------------------------------------------------------
 
-    def hire(self, cpus: float) -> Any:
-        """A new actor, anywhere in the cluster."""
-        remote = self.ray.remote(SliceActor)
-        return remote.options(
-            num_cpus=cpus, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        ).remote()
-
-    def release(self, actor: Any) -> None:
-        """Let an actor go, dead or alive."""
-        self.ray.kill(actor, no_restart=True)
-
     def _hire_all(self) -> None:
-        cpus = self.ray_settings.actor_cpus
-        fitting = self._room_for(len(self.slices), cpus)
-        for held in self.slices:
-            held.actor = self.hire(cpus if held.plan.number < fitting else 0)
+        actors = self.places.hire_all(len(self.slices))
+        for held, actor in zip(self.slices, actors, strict=True):
+            held.actor = actor
         self._seat_all()
         self.begin("open", each=lambda held: (self._packed(held),))
         for held, reply in self.answers():
@@ -220,25 +219,6 @@ class Fleet:
                 held.plan = replace(held.plan, seat=Seat(taken[machine], seats[machine]))
             taken[machine] += 1
 
-    def _room_for(self, wanted: int, cpus: float, *, shrunk: bool = False) -> int:
-        """For how many actors there are cores; waits a little for more, unless none can come."""
-        if not cpus:
-            return wanted
-        until = time.monotonic() + self.ray_settings.place_timeout
-        while (fitting := int(cluster.free_cores(self.ray) / cpus)) < wanted:
-            # A cluster may still be growing at the start; one that lost a node is too small.
-            hopeless = shrunk and cluster.actors_that_fit(self.ray, cpus) < len(self.slices)
-            if hopeless or time.monotonic() > until:
-                warnings.warn(
-                    f"the cluster has free cores for {fitting} of {wanted} actors; the others "
-                    "share cores with somebody. Ask for fewer --workers, add nodes, or wait longer "
-                    "with --place-timeout.",
-                    stacklevel=2,
-                )
-                break
-            time.sleep(0.1)
-        return min(fitting, wanted)
-
     def _replace(self, held: Held, reason: str) -> None:
         """Put another actor in the place of a lost one and let it repeat the order.
 
@@ -248,11 +228,10 @@ class Fleet:
         error = WorkerError(f"{held} was lost: {reason}")
         self.guard.failed(None, error, worker=held.plan.number)
         self.record.replaced(self.guard.take_news(), held.plan.num_envs)
-        self.release(held.actor)
+        self.places.release(held.actor)
         held.health_before += held.health
         held.health = Counter()
-        cpus = self.ray_settings.actor_cpus
-        held.actor = self.hire(cpus if self._room_for(1, cpus, shrunk=True) else 0)
+        held.actor = self.places.hire_another(len(self.slices))
         order, obey = held.order, held.actor.obey.remote
         held.before = []
         if order[0] != "open":

@@ -37,6 +37,7 @@ class Fragment:
     cut_off: tuple[IntArray, IntArray, Arrays]  # steps, envs and last observations
     ended: Ended
     info: Arrays  # each (steps, envs, ...); empty unless somebody listens
+    num_ahead: int  # steps that fast envs have played beyond these, which come the next time
     seconds: dict[str, float]  # what policy and world took
     timings: dict[str, float]  # what the world says of its own parts, since it was made
 
@@ -87,6 +88,7 @@ def cut_out(
     rollout: Rollout,
     notes: Notes,
     episodes: Episodes,
+    num_ahead: int,
     seconds: dict[str, float],
     timings: dict[str, float],
 ) -> Fragment:
@@ -100,6 +102,7 @@ def cut_out(
         cut_off=cut_off,
         ended=notes.ended(episodes),
         info={name: np.stack(parts) for name, parts in notes.info.items()},
+        num_ahead=num_ahead,
         seconds=seconds,
         timings=timings,
     )

@@ -1,0 +1,96 @@
+"""Where actors live: finding room for them, away from nodes that seem to be lost.
+
+Ray needs a quarter of a minute to believe that a node is gone, and goes on placing actors there.
+But whoever was connected to an actor knows at once: where the connection broke and Ray has not
+heard of the actor's end, nobody is left on its node to tell. New actors go elsewhere then, without
+waiting for Ray.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any, Final
+
+from hundredfold.distributed import cluster
+from hundredfold.distributed.actor import SliceActor
+from hundredfold.distributed.settings import RaySettings
+
+NODE_LABEL: Final = "ray.io/node-id"
+A_LITTLE_MEMORY: Final = 1
+# How often to look for room.
+LOOK_SECONDS: Final = 0.1
+
+
+class Places:
+    """The cluster as far as actors need room in it."""
+
+    def __init__(self, ray: Any, settings: RaySettings) -> None:
+        self.ray, self.settings = ray, settings
+        # Nodes that seem to be lost, as far as Ray does not say so itself.
+        self.suspects: set[str] = set()
+
+    def hire(self, cpus: float) -> Any:
+        """A new actor, anywhere in the cluster but on a suspect."""
+        # Whoever asks for nothing at all is sent anywhere at random, also to a node that is gone.
+        options: dict[str, Any] = {"scheduling_strategy": "SPREAD", "memory": A_LITTLE_MEMORY}
+        if self.suspects:
+            options["label_selector"] = {NODE_LABEL: f"!in({','.join(sorted(self.suspects))})"}
+        remote = self.ray.remote(SliceActor)
+        return remote.options(num_cpus=cpus, max_restarts=0, max_task_retries=0, **options).remote()
+
+    def release(self, actor: Any) -> None:
+        """Let an actor go, dead or alive."""
+        self.ray.kill(actor, no_restart=True)
+
+    def hire_all(self, wanted: int) -> list[Any]:
+        """Actors for everybody; those for whom there are no cores share the others'."""
+        cpus = self.settings.actor_cpus
+        fitting = self._room_for(wanted) if cpus else wanted
+        return [self.hire(cpus if number < fitting else 0) for number in range(wanted)]
+
+    def hire_another(self, num_actors: int) -> Any:
+        """One more, in the place of a lost one of so many."""
+        cpus = self.settings.actor_cpus
+        self.suspects &= self._alive().keys()
+        return self.hire(cpus if cpus and self._room_for(1, num_actors) else 0)
+
+    def suspect(self, node: str) -> None:
+        """Keep away from a node, unless there is no other."""
+        if self._alive().keys() - self.suspects - {node}:
+            self.suspects.add(node)
+
+    def _room_for(self, wanted: int, in_all: int = 0) -> int:
+        """For how many actors there are cores; waits a little for more, unless none can come.
+
+        At the start a cluster may be growing. Later it had room for `in_all` actors once: cores of
+        a lost actor are free in a moment, those of a lost node are not.
+        """
+        cpus = self.settings.actor_cpus
+        until = time.monotonic() + self.settings.place_timeout
+        while (fitting := self._fitting(cpus)) < wanted:
+            too_small = cluster.actors_that_fit(self.ray, cpus) < in_all
+            if too_small or self.suspects or time.monotonic() > until:
+                warnings.warn(
+                    f"the cluster has free cores for {fitting} of {wanted} actors; the others "
+                    "share cores with somebody. Ask for fewer --workers, add nodes, or wait longer "
+                    "with --place-timeout.",
+                    stacklevel=2,
+                )
+                break
+            time.sleep(LOOK_SECONDS)
+        return min(fitting, wanted)
+
+    def _fitting(self, cpus: float) -> int:
+        """For how many actors there are free cores that are surely not a suspect's."""
+        nodes = self._alive() if self.suspects else {}
+        out_of_reach = sum(nodes.get(node, 0.0) for node in self.suspects)
+        return max(0, int((cluster.free_cores(self.ray) - out_of_reach) / cpus))
+
+    def _alive(self) -> dict[str, float]:
+        """The nodes that Ray takes to be alive, and the cores of each."""
+        return {
+            node["NodeID"]: float(node["Resources"].get("CPU", 0.0))
+            for node in self.ray.nodes()
+            if node["Alive"]
+        }
