@@ -11,6 +11,9 @@ from torch import Tensor
 # unlike -inf, it keeps entropies and gradients finite.
 FORBIDDEN: Final = -1e9
 
+# Below this a probability is nothing in single precision, and torch takes ten times as long for it.
+FAINT: Final = -80.0
+
 # Keeps a draw strictly below the total probability, whatever the rounding.
 BELOW_ONE: Final = 1.0 - 1e-6
 
@@ -19,17 +22,18 @@ class MaskedChoice:
     """Distribution over actions of one or several parts, under a mask."""
 
     def __init__(self, logits: Tensor, mask: Tensor | None, choices: tuple[int, ...]) -> None:
+        self.masks: list[Tensor | None] = [None] * len(choices)
         if mask is not None:
             logits = torch.where(mask, logits, FORBIDDEN)
-        parts = (logits,) if len(choices) == 1 else torch.split(logits, list(choices), dim=-1)
-        self.log_probs = [part.log_softmax(dim=-1) for part in parts]
+            self.masks = [*_parts(mask, choices)]
+        self.log_probs = [part.log_softmax(dim=-1) for part in _parts(logits, choices)]
 
     def sample(self, uniforms: Tensor) -> Tensor:
         """Draw by inversion: (rows, parts) numbers in [0, 1) become (rows, parts) actions."""
         uniforms = uniforms.float()
         drawn = []
-        for part, log_probs in enumerate(self.log_probs):
-            ladder = log_probs.exp().cumsum(dim=-1)
+        for part in range(len(self.log_probs)):
+            ladder = self._probs(part).cumsum(dim=-1)
             # The rung above the draw was stepped up to, so its action has some probability.
             mark = uniforms[:, part : part + 1] * (ladder[:, -1:] * BELOW_ONE)
             drawn.append((ladder <= mark).sum(dim=-1))
@@ -48,7 +52,18 @@ class MaskedChoice:
 
     def entropy(self) -> Tensor:
         """(rows,) summed over parts."""
-        total = -(self.log_probs[0].exp() * self.log_probs[0]).sum(dim=-1)
-        for log_probs in self.log_probs[1:]:
-            total = total - (log_probs.exp() * log_probs).sum(dim=-1)
+        total = -(self._probs(0) * self.log_probs[0]).sum(dim=-1)
+        for part in range(1, len(self.log_probs)):
+            total = total - (self._probs(part) * self.log_probs[part]).sum(dim=-1)
         return total
+
+    def _probs(self, part: int) -> Tensor:
+        """(rows, choices of a part) what is forbidden has none at all."""
+        log_probs, mask = self.log_probs[part], self.masks[part]
+        if mask is None:
+            return log_probs.exp()
+        return torch.where(mask, log_probs.clamp_min(FAINT).exp(), 0.0)
+
+
+def _parts(whole: Tensor, choices: tuple[int, ...]) -> tuple[Tensor, ...]:
+    return (whole,) if len(choices) == 1 else torch.split(whole, list(choices), dim=-1)
