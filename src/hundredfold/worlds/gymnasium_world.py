@@ -24,7 +24,8 @@ from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, S
 from hundredfold.core.errors import EnvError, SettingsError
 from hundredfold.core.faults import Guard
 from hundredfold.worlds.batch_world import BatchWorld
-from hundredfold.worlds.gymnasium_spaces import FINITE, MASK, ActionView, ObservationView
+from hundredfold.worlds.gymnasium_masks import masks_of
+from hundredfold.worlds.gymnasium_spaces import FINITE, ActionView, ObservationView
 
 Env = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Env]
@@ -57,13 +58,9 @@ class GymnasiumWorld(BatchWorld):
             self.name = name or _name_of(self.envs[0])
             self.view = ObservationView(self.envs[0].observation_space, self.name)
             self.actions = ActionView(self.envs[0].action_space, self.name)
-            self.mask_source = self._find_mask(env_ids)
-            if self.mask_source is not None and self.actions.box is not None:
-                raise SettingsError(
-                    f"{self.name} has an action mask and the action space "
-                    f"{self.envs[0].action_space}; only choices can be masked. Take {MASK} out, or "
-                    "wrap the env to offer choices."
-                )
+            self.masks = masks_of(
+                self.envs[0], self.view, self.actions, self._first_infos(env_ids), self.name
+            )
         except BaseException:
             self.close()
             raise
@@ -72,7 +69,7 @@ class GymnasiumWorld(BatchWorld):
             observation=self.view.specs,
             choices=self.actions.choices,
             action_box=self.actions.box,
-            has_mask=self.mask_source is not None,
+            has_mask=self.masks is not None,
             has_snapshots=False,
         )
         super().__init__(spec, env_ids)
@@ -84,8 +81,8 @@ class GymnasiumWorld(BatchWorld):
         self.bind(self.out)
         # Masks are looked at env by env, and large observations are not worth another copy.
         size = sum(array.size for array in self.view.specs.values())
-        self.is_small = self.mask_source is None and size <= SMALL
-        is_plain = self.mask_source is None and not self.view.is_dict
+        self.is_small = self.masks is None and size <= SMALL
+        is_plain = self.masks is None and not self.view.is_dict
         self.plain_part = self.view.parts[0] if is_plain else None
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
 
@@ -345,38 +342,17 @@ class GymnasiumWorld(BatchWorld):
 
     def _show(self, row: int, seen: Any, parts: list[Array], info: Mapping[str, Any]) -> None:
         """Write what an env shows now, with what it allows."""
-        if self.mask_source is not None:
-            self._write_mask(row, seen, info)
-        self.infos[row] = info
-        _put(row, parts, self.out.observation)
-
-    def _write_mask(self, row: int, seen: Any, info: Mapping[str, Any]) -> None:
-        assert self.out.mask is not None
-        if self.mask_source == "observation":
-            mask = seen[MASK]
-        elif self.mask_source == "info":
-            mask = info.get(MASK)
-        else:
+        if self.masks is not None:
+            assert self.out.mask is not None
             try:
-                mask = self.envs[row].get_wrapper_attr("action_masks")()
+                mask = self.masks.told(self.envs[row], seen, info)
             except FAULTS as error:
                 raise self._failed(row, "action_masks()", error) from error
-        wanted = self.out.mask.shape[1:]
-        if mask is None or np.shape(mask) != wanted:
-            raise EnvError(
-                f"{self._where(row)} gave the action mask {mask!r}; expected {wanted[0]} bools at "
-                "every step and reset (True = allowed), one per action."
-            )
-        allowed = np.asarray(mask, bool)
-        offset = 0
-        for count in self.spec.choices:
-            if not allowed[offset : offset + count].any():
-                raise EnvError(
-                    f"{self._where(row)} forbids all {count} actions; a mask must leave at least "
-                    "one. End the episode where nothing can be done."
-                )
-            offset += count
-        self.out.mask[row] = allowed
+            if (fault := self.masks.fault_in(mask)) is not None:
+                raise EnvError(f"{self._where(row)} {fault}")
+            self.out.mask[row] = mask
+        self.infos[row] = info
+        _put(row, parts, self.out.observation)
 
     def _first_env(self, env_id: int, name: str | None) -> Env:
         try:
@@ -390,14 +366,14 @@ class GymnasiumWorld(BatchWorld):
                 "The env's own traceback is above."
             ) from error
 
-    def _find_mask(self, env_ids: IntArray) -> str | None:
-        """Where these envs say what is allowed: observation, info, method, or nowhere.
+    def _first_infos(self, env_ids: IntArray) -> list[Mapping[str, Any]]:
+        """What envs say when they are reset, where that may be needed to find their masks.
 
-        Only a reset shows an info. Every env gets one, so that all of them have the same past.
+        Every env gets a reset then, so that all of them have the same past.
         """
+        infos: list[Mapping[str, Any]] = []
         if self.view.mask_space is not None:
-            return "observation"
-        source = "method" if self.envs[0].has_wrapper_attr("action_masks") else None
+            return infos
         for env_id, env in zip(env_ids, self.envs, strict=True):
             try:
                 _, info = env.reset(seed=0)
@@ -406,8 +382,8 @@ class GymnasiumWorld(BatchWorld):
                     f"env {env_id} of {self.name} raised in its first reset(): "
                     f"{type(error).__name__}: {error}."
                 ) from error
-            source = "info" if MASK in info else source
-        return source
+            infos.append(info)
+        return infos
 
 
 def _put(row: int, parts: list[Array], buffers: Arrays) -> None:
