@@ -17,7 +17,8 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.fleet import Held
 from hundredfold.distributed.fragments import Fragment, all_episodes, outcomes
 from hundredfold.distributed.lessons import Teacher
-from hundredfold.experience.collect import Episodes, Experience, Policy
+from hundredfold.experience.collect import Experience, Policy
+from hundredfold.experience.episodes import Episodes
 from hundredfold.experience.rollout import CutOff, Rollout
 from hundredfold.learners.policy import NetworkPolicy
 from hundredfold.learners.weights import network_arrays

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, StepBatch
-from hundredfold.experience.collect import Episodes
+from hundredfold.experience.episodes import Episodes
 from hundredfold.experience.rollout import Rollout
 
 

@@ -1,21 +1,15 @@
-"""Gathering steps: the one place where backend, policy and experience meet.
-
-Also keeps the running return and length of every env's episode, because only here do all rewards
-pass by.
-"""
+"""Gathering steps: the one place where backend, policy and experience meet."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hundredfold.core.batch import (
-    Array,
     Arrays,
     BoolArray,
     State,
@@ -24,8 +18,8 @@ from hundredfold.core.batch import (
     fill,
     joined,
 )
-from hundredfold.core.compiled import kernel
 from hundredfold.core.contracts import Backend
+from hundredfold.experience.episodes import Episodes, Unfinished
 from hundredfold.experience.luck import PolicyLuck
 from hundredfold.experience.rollout import Choice
 
@@ -46,33 +40,6 @@ class Experience(Protocol):
     def add_outcome(self, batch: StepBatch) -> None: ...
 
 
-@dataclass(slots=True)
-class Episodes:
-    """The episodes that ended while collecting, in the order they ended."""
-
-    returns: list[float] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    info: dict[str, list[Array]] = field(default_factory=dict)
-
-    def means(self) -> dict[str, float]:
-        """Averages for the metrics; empty when nothing ended."""
-        if not self.returns:
-            return {}
-        means = {
-            "avg_reward": float(np.mean(self.returns)),
-            "reward_spread": float(np.std(self.returns)),
-            "avg_episode_steps": float(np.mean(self.lengths)),
-        }
-        for name, values in self.info.items():
-            means[mean_name(name)] = float(np.mean(np.concatenate(values), dtype=np.float64))
-        return means
-
-
-def mean_name(name: str) -> str:
-    """What the mean of something a world tells at the end of an episode is called in metrics."""
-    return "failure_rate" if name == "failed" else f"avg_{name}"
-
-
 class Collector:
     """Plays a policy on a backend. Between two calls it holds the batch that waits for actions."""
 
@@ -81,8 +48,8 @@ class Collector:
         rows = backend.num_envs
         self.luck = PolicyLuck(seed, rows, backend.spec.num_parts)
         self.choices_made = np.zeros(rows, np.int64)
-        self.returns = np.zeros(rows)
-        self.lengths = np.zeros(rows, np.int64)
+        # Followed here, because only here do all rewards pass by.
+        self.unfinished = Unfinished(rows)
         self.waiting: StepBatch | None = None
         self.received: StepBatch | None = None
         # Steps every env has played beyond those asked for, and whose last step is not heard of.
@@ -158,8 +125,7 @@ class Collector:
         self.waiting = self.received = self.backend.recv()
         if not self.backend.spec.has_snapshots:
             # These episodes could not be continued: others have begun in their place.
-            self.returns[:] = 0.0
-            self.lengths[:] = 0
+            self.unfinished.forget()
 
     def _who_acts(self, batch: StepBatch, num_steps: int) -> tuple[StepBatch, StepBatch | None]:
         """The rows that go on, and those that have run so far ahead that they wait for others."""
@@ -205,7 +171,7 @@ class Collector:
     ) -> None:
         """Take in what came of the last action of these rows."""
         experience.add_outcome(batch)
-        self._follow_episodes(batch, episodes)
+        self.unfinished.step(batch.env_ids, batch.reward, batch.ended, batch.episode_info, episodes)
         for hear in listeners:
             hear(batch)
 
@@ -228,32 +194,10 @@ class Collector:
             # Their episodes were cut off by the restore: there is nothing to tell of them.
             experience.add_outcome(outcomes)
 
-    def _follow_episodes(self, batch: StepBatch, episodes: Episodes) -> None:
-        ended = batch.ended
-        _add_up(batch.env_ids, batch.reward, self.returns, self.lengths)
-        if not np.count_nonzero(ended):
-            return
-        over = batch.env_ids[ended]
-        episodes.returns.extend(self.returns[over].tolist())
-        episodes.lengths.extend(self.lengths[over].tolist())
-        for name, array in batch.episode_info.items():
-            episodes.info.setdefault(name, []).append(array[ended])
-        self.returns[over] = 0.0
-        self.lengths[over] = 0
-
     def _arrays(self) -> Arrays:
         return {
             "choices_made": self.choices_made,
-            "returns": self.returns,
-            "lengths": self.lengths,
+            **self.unfinished.arrays(),
             "ahead": self.ahead,
             "acting": self.acting,
         }
-
-
-@kernel
-def _add_up(env_ids: Any, reward: Any, returns: Any, lengths: Any) -> None:
-    """One more step of these envs' episodes."""
-    for row in range(len(env_ids)):
-        returns[env_ids[row]] += reward[row]
-        lengths[env_ids[row]] += 1

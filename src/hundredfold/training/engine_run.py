@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from hundredfold.core.batch import Array, Arrays, BoolArray, State, with_prefix
-from hundredfold.experience.collect import Episodes
+from hundredfold.core.batch import Array, BoolArray, State, with_prefix
+from hundredfold.experience.episodes import Episodes, Unfinished
 from hundredfold.learners.weights import network_arrays
 from hundredfold.training.build import Parts
 from hundredfold.training.checkpoint import Checkpoint
@@ -52,23 +52,14 @@ class EpisodesHeard:
     """Follows the episodes of a vector env that only tells rewards and ends."""
 
     def __init__(self, num_envs: int) -> None:
-        self.returns = np.zeros(num_envs)
-        self.lengths = np.zeros(num_envs, np.int64)
+        self.everyone = np.arange(num_envs)
+        self.unfinished = Unfinished(num_envs)
         self.episodes = Episodes()
 
     def hear(self, reward: Array, ended: BoolArray, episode_info: State | None = None) -> None:
         """One step of every env; the infos count where episodes ended."""
-        self.returns += reward
-        self.lengths += 1
-        if not ended.any():
-            return
-        self.episodes.returns.extend(self.returns[ended].tolist())
-        self.episodes.lengths.extend(self.lengths[ended].tolist())
-        told: Arrays = {name: array[ended] for name, array in (episode_info or {}).items()}
-        for name, values in told.items():
-            self.episodes.info.setdefault(name, []).append(values)
-        self.returns[ended] = 0.0
-        self.lengths[ended] = 0
+        paid = np.asarray(reward, np.float64)
+        self.unfinished.step(self.everyone, paid, ended, episode_info or {}, self.episodes)
 
     def taken(self) -> Episodes:
         """The episodes that ended since this was asked last."""

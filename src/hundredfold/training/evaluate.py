@@ -18,7 +18,7 @@ from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, World
 from hundredfold.core.boxes import spread_over
 from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.statistics import bootstrap_interval, standard_error
-from hundredfold.experience.collect import mean_name
+from hundredfold.experience.episodes import mean_name
 from hundredfold.settings.run import RunSettings
 
 Actor = Callable[[StepBatch], Array]

@@ -12,7 +12,7 @@ from hundredfold.backends import make_backend
 from hundredfold.core.batch import Array, StepBatch
 from hundredfold.core.contracts import Backend
 from hundredfold.core.errors import CheckpointError
-from hundredfold.experience.collect import Episodes
+from hundredfold.experience.episodes import Episodes
 from hundredfold.training.build import Parts
 from hundredfold.training.checkpoint import (
     Checkpoint,

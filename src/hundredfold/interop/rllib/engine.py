@@ -22,7 +22,7 @@ from hundredfold.backends.settings import usable_cores
 from hundredfold.core.contracts import WorldFactory
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed import cluster
-from hundredfold.experience.collect import Episodes
+from hundredfold.experience.episodes import Episodes
 from hundredfold.interop.rllib.envs import make_env
 from hundredfold.interop.rllib.module import WorldModule
 from hundredfold.settings.run import RunSettings
