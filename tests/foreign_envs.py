@@ -393,6 +393,20 @@ class ForgetsMask(Rude):
         return {} if self.in_trouble else {"action_mask": np.ones(3, bool)}
 
 
+class PoliteWithSeenMask(Rude):
+    observation_space = spaces.Dict(
+        {"turn": spaces.Discrete(99), "action_mask": spaces.MultiBinary(3)}
+    )
+
+    def look(self):
+        return {"turn": self.turn, "action_mask": np.ones(3, np.int8)}
+
+
+class ForgetsSeenMask(PoliteWithSeenMask):
+    def look(self):
+        return {"turn": self.turn} if self.in_trouble else super().look()
+
+
 class ShortMask(Rude):
     def tell(self):
         return {"action_mask": np.ones(2 if self.in_trouble else 3, bool)}

@@ -232,11 +232,14 @@ def test_a_node_that_is_lost_changes_nothing():
     assert told["health"]["worker_restarts"] == 1
 
 
-def test_the_only_node_is_kept_however_suspect():
+def test_it_is_known_on_which_node_an_actor_is():
     backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS)
     with closing(backend):
-        fleet = backend.fleet
-        (node,) = {held.node for held in fleet.slices}
-        assert node == fleet.ray.get_runtime_context().get_node_id()
-        fleet.places.suspect(node)
-        assert not fleet.places.suspects
+        backend.reset(SEED)
+        here = backend.fleet.ray.get_runtime_context().get_node_id()
+        assert {held.node for held in backend.fleet.slices} == {here}
+        kill(backend, 1)
+        backend.recv()
+        backend.send(np.full(NUM_ENVS, 1))
+        backend.recv()
+        assert {held.node for held in backend.fleet.slices} == {here}

@@ -90,3 +90,11 @@ def test_a_half_filled_rollout_survives_a_snapshot():
 def test_settings_refuse_zero(name):
     with pytest.raises(SettingsError, match=f"{name} must be at least 1, got 0"):
         RolloutSettings(**{name: 0})
+
+
+def test_an_outcome_that_nothing_was_chosen_for_is_refused_where_there_is_no_room():
+    rollout = Rollout(SPEC, num_envs=3, num_steps=1)
+    rollout.add_choice(batch_for([0, 1, 2], 0), choice_for([0, 1, 2], 0))
+    rollout.add_outcome(batch_for([0, 1, 2], 1))
+    with pytest.raises(IndexError, match="without a choice"):
+        rollout.add_outcome(batch_for([1], 2))

@@ -73,6 +73,16 @@ def test_a_row_is_drawn_alone_as_in_any_company():
         assert_array_equal(alone.log_probs, together.log_probs[only])
 
 
+def test_rows_that_may_not_be_written_to_are_read():
+    policy = policy_of()
+    observation, mask, luck = some_rows(4)
+    expected = policy.choose(observation, mask, luck)
+    spread_out = {name: np.asfortranarray(array) for name, array in observation.items()}
+    for array in (*spread_out.values(), mask, luck):
+        array.flags.writeable = False
+    assert_same_choice(policy.choose(spread_out, mask, luck), expected)
+
+
 def test_a_forbidden_action_is_never_drawn_however_large_the_draw():
     policy = policy_of()
     observation, mask, _ = some_rows(FEW_ROWS)

@@ -132,15 +132,15 @@ def test_an_error_in_the_middle_of_an_epoch_keeps_the_epochs_before_it(tmp_path)
 import sys
 from hundredfold import cli
 from hundredfold.core.errors import EnvError
-from hundredfold.experience import collect
-follow = collect.Collector._follow_episodes
+from hundredfold.experience import episodes
+follow = episodes.Unfinished.step
 steps = 0
 def failing(self, *args):
     global steps
     steps += 1
     if steps == 3 * 16 + 5: raise EnvError("env 0 gave up")
     follow(self, *args)
-collect.Collector._follow_episodes = failing
+episodes.Unfinished.step = failing
 sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "failed"]))
@@ -184,15 +184,15 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_and_the_rest_is_exact(tmp_path
     code = f"""
 import os, sys
 from hundredfold import cli
-from hundredfold.experience import collect
-follow = collect.Collector._follow_episodes
+from hundredfold.experience import episodes
+follow = episodes.Unfinished.step
 steps = 0
 def interrupted(self, *args):
     global steps
     steps += 1
     if steps == 4 * 16 + 5: os.kill(os.getpid(), {int(number)})
     follow(self, *args)
-collect.Collector._follow_episodes = interrupted
+episodes.Unfinished.step = interrupted
 sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "stopped"]))

@@ -313,6 +313,11 @@ RUDE = {
         ["forbids all 3 actions", "at least one"],
     ),
     "forgets": (foreign.ForgetsMask, foreign.PoliteWithMask, ["mask None", "3 bools"]),
+    "omits": (
+        foreign.ForgetsSeenMask,
+        foreign.PoliteWithSeenMask,
+        ["gave the action mask None", "3 bools"],
+    ),
     "short": (foreign.ShortMask, foreign.PoliteWithMask, ["action mask", "3 bools"]),
 }
 

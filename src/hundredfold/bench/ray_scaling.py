@@ -30,8 +30,7 @@ from hundredfold.experience.rollout import RolloutSettings
 from hundredfold.learners.networks import NetworkSettings
 from hundredfold.learners.ppo import PPO, PPOSettings
 
-# Long fragments, and several: between two of them an actor has nothing to do, and in the first ones
-# the fast envs have not yet run ahead of the slow ones.
+# Long fragments, and several: between two of them an actor has nothing to do.
 FRAGMENT_SECONDS: Final = 4.0
 FRAGMENTS: Final = 6
 # So many are collected at most; if fewer than wanted were calm, the calmest count.
@@ -144,7 +143,7 @@ class Taken:
 
     seconds: float
     steps: int  # of all envs
-    waited: float  # by all envs, as they tell it
+    waited: float  # by all envs, as the steps of the fragment tell it
     broadcast: float  # seconds of sending the policy
     stolen: float  # share of the cores' time that the host took meanwhile
 

@@ -122,7 +122,7 @@ class StepBatch:
     true_state: Arrays  # each (rows, ...)
     # What envs of somebody else's making put into their infos, one mapping per row; None for ours.
     foreign_infos: Sequence[Mapping[str, Any]] | None = None
-    # Whether these are copies, that say the same when the envs have gone on.
+    # Whether these are copies, that say the same when the envs have gone on (but for the infos).
     lasts: bool = False
 
     def __len__(self) -> int:

@@ -42,6 +42,7 @@ class Held:
     plan: SlicePlan
     actor: Any = None
     identity: Identity | None = None
+    node: str = ""  # where its actor is, once it has said so
     snapshot: Arrays | None = None
     log: list[IntArray] = field(default_factory=list)  # actions since the snapshot
     order: tuple[Any, ...] = ()  # what it is at work on
@@ -54,11 +55,6 @@ class Held:
     @property
     def rows(self) -> slice:
         return slice(self.plan.first, self.plan.last)
-
-    @property
-    def node(self) -> str:
-        """Where its actor said it is; nowhere before it has said anything."""
-        return "" if self.identity is None else self.identity.node
 
     def __str__(self) -> str:
         return f"actor {self.plan.number} (envs {self.plan.first}..{self.plan.last - 1})"
@@ -131,7 +127,7 @@ class Fleet:
                     *before, reply = self.ray.get([*held.before, answer])
                 except self.ray.exceptions.RayError as error:
                     if isinstance(error, self.ray.exceptions.ActorUnavailableError):
-                        self.places.suspect(held.node)
+                        self.places.suspect(held.node, self._num_actors_on(held.node))
                     self._replace(held, _short(error))
                 else:
                     yield held, self._heard(held, before, reply)
@@ -203,7 +199,7 @@ class Fleet:
         self._seat_all()
         self.begin("open", each=lambda held: (self._packed(held),))
         for held, reply in self.answers():
-            held.identity = reply.value
+            held.identity, held.node = reply.value, reply.value.node
 
     def _seat_all(self) -> None:
         """Tell everybody who else is on their machine; whoever is replaced keeps the seat."""
@@ -231,7 +227,7 @@ class Fleet:
         self.places.release(held.actor)
         held.health_before += held.health
         held.health = Counter()
-        held.actor = self.places.hire_another(len(self.slices))
+        held.actor, held.node = self.places.hire_another(len(self.slices)), ""
         order, obey = held.order, held.actor.obey.remote
         held.before = []
         if order[0] != "open":
@@ -242,6 +238,9 @@ class Fleet:
         else:
             held.answer = obey(*order)
         held.deadline = time.monotonic() + self.settings.start_timeout + self._patience(order[0])
+
+    def _num_actors_on(self, node: str) -> int:
+        return sum(held.node == node for held in self.slices)
 
     def _what_it_missed(self, held: Held, obey: Callable[..., Any]) -> list[Any]:
         """Bring a new actor to where the lost one began its last order."""
@@ -277,7 +276,7 @@ class Fleet:
         for done in before:
             self._sound(held, done)
             if isinstance(done.value, Identity):
-                held.identity = done.value
+                held.identity, held.node = done.value, done.value.node
             elif isinstance(done.value, Told) and done.state is not None and self.is_foreign:
                 self.cut_off.append((held, done.value))
         self._sound(held, reply)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import dataclass
 from typing import Any, Final
 
 from hundredfold.distributed import cluster
@@ -17,9 +18,19 @@ from hundredfold.distributed.actor import SliceActor
 from hundredfold.distributed.settings import RaySettings
 
 NODE_LABEL: Final = "ray.io/node-id"
-A_LITTLE_MEMORY: Final = 1
+A_LITTLE_MEMORY: Final = 1  # byte
+# Ray knows by then whether a node is gone.
+FORGIVE_SECONDS: Final = 30.0
 # How often to look for room.
 LOOK_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A node that seems to be lost while Ray takes it to be alive."""
+
+    since: float  # time.monotonic()
+    free_cores: float  # so many at most, in Ray's books
 
 
 class Places:
@@ -27,15 +38,14 @@ class Places:
 
     def __init__(self, ray: Any, settings: RaySettings) -> None:
         self.ray, self.settings = ray, settings
-        # Nodes that seem to be lost, as far as Ray does not say so itself.
-        self.suspects: set[str] = set()
+        self.suspects: dict[str, Suspicion] = {}  # by node
 
     def hire(self, cpus: float) -> Any:
         """A new actor, anywhere in the cluster but on a suspect."""
         # Whoever asks for nothing at all is sent anywhere at random, also to a node that is gone.
         options: dict[str, Any] = {"scheduling_strategy": "SPREAD", "memory": A_LITTLE_MEMORY}
         if self.suspects:
-            options["label_selector"] = {NODE_LABEL: f"!in({','.join(sorted(self.suspects))})"}
+            options["label_selector"] = {NODE_LABEL: f"!in({','.join(self.suspects)})"}
         remote = self.ray.remote(SliceActor)
         return remote.options(num_cpus=cpus, max_restarts=0, max_task_retries=0, **options).remote()
 
@@ -52,13 +62,17 @@ class Places:
     def hire_another(self, num_actors: int) -> Any:
         """One more, in the place of a lost one of so many."""
         cpus = self.settings.actor_cpus
-        self.suspects &= self._alive().keys()
+        self._forgive()
         return self.hire(cpus if cpus and self._room_for(1, num_actors) else 0)
 
-    def suspect(self, node: str) -> None:
-        """Keep away from a node, unless there is no other."""
-        if self._alive().keys() - self.suspects - {node}:
-            self.suspects.add(node)
+    def suspect(self, node: str, num_actors: int) -> None:
+        """Keep away from a node, on which so many actors of ours were, unless there is no other."""
+        cores = self._cores()
+        others = cores.keys() - self.suspects.keys() - {node}
+        if node in cores and any(cores[other] for other in others):
+            # At least our own actors still take their cores there, as Ray sees it.
+            free = max(0.0, cores[node] - num_actors * self.settings.actor_cpus)
+            self.suspects.setdefault(node, Suspicion(time.monotonic(), free))
 
     def _room_for(self, wanted: int, in_all: int = 0) -> int:
         """For how many actors there are cores; waits a little for more, unless none can come.
@@ -83,11 +97,19 @@ class Places:
 
     def _fitting(self, cpus: float) -> int:
         """For how many actors there are free cores that are surely not a suspect's."""
-        nodes = self._alive() if self.suspects else {}
-        out_of_reach = sum(nodes.get(node, 0.0) for node in self.suspects)
+        out_of_reach = sum(suspicion.free_cores for suspicion in self.suspects.values())
         return max(0, int((cluster.free_cores(self.ray) - out_of_reach) / cpus))
 
-    def _alive(self) -> dict[str, float]:
+    def _forgive(self) -> None:
+        """Drop suspicions that Ray has confirmed, or not confirmed for long."""
+        cores, now = self._cores(), time.monotonic()
+        self.suspects = {
+            node: suspicion
+            for node, suspicion in self.suspects.items()
+            if node in cores and now - suspicion.since < FORGIVE_SECONDS
+        }
+
+    def _cores(self) -> dict[str, float]:
         """The nodes that Ray takes to be alive, and the cores of each."""
         return {
             node["NodeID"]: float(node["Resources"].get("CPU", 0.0))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State
-from hundredfold.core.compiled import kernel
 
 
 @dataclass(slots=True)
@@ -42,6 +40,9 @@ class Unfinished:
     """The running return and length of every env's episode."""
 
     def __init__(self, num_envs: int) -> None:
+        from hundredfold.experience import kernels
+
+        self.kernels = kernels
         self.returns = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, np.int64)
 
@@ -54,7 +55,7 @@ class Unfinished:
         episodes: Episodes,
     ) -> None:
         """One step of these envs; episodes that ended in it are told, with their infos."""
-        _add_up(env_ids, reward, self.returns, self.lengths)
+        self.kernels.add_up(env_ids, reward, self.returns, self.lengths)
         if not np.count_nonzero(ended):
             return
         over = env_ids[ended]
@@ -72,10 +73,3 @@ class Unfinished:
 
     def arrays(self) -> Arrays:
         return {"returns": self.returns, "lengths": self.lengths}
-
-
-@kernel
-def _add_up(env_ids: Any, reward: Any, returns: Any, lengths: Any) -> None:
-    for row in range(len(env_ids)):
-        returns[env_ids[row]] += reward[row]
-        lengths[env_ids[row]] += 1

@@ -6,14 +6,13 @@ in whatever company.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hundredfold.core import streams
 from hundredfold.core.batch import IntArray
-from hundredfold.core.compiled import kernel, uniform
 
 # The policy's own streams stand apart from the envs': they hang under another branch of the seed.
 POLICY_BRANCH: Final = 0x706F6C696379
@@ -23,6 +22,9 @@ class PolicyLuck:
     """Numbers for the choices of the envs `first..first + num_envs - 1`, counted from 0 here."""
 
     def __init__(self, seed: int, num_envs: int, num_parts: int, first: int = 0) -> None:
+        from hundredfold.experience import kernels
+
+        self.kernels = kernels
         branch = streams.spawn(streams.seed_key(seed), POLICY_BRANCH)
         self.keys = streams.spawn(branch, first + np.arange(num_envs))
         self.num_parts = num_parts
@@ -30,16 +32,5 @@ class PolicyLuck:
     def take(self, env_ids: IntArray, choices_made: IntArray) -> NDArray[np.float64]:
         """(rows, parts) numbers for one more choice of each of these envs, which is counted."""
         drawn = np.empty((len(env_ids), self.num_parts))
-        _draw(self.keys, env_ids, choices_made, drawn)
+        self.kernels.draw_luck(self.keys, env_ids, choices_made, drawn)
         return drawn
-
-
-@kernel
-def _draw(keys: Any, env_ids: Any, choices_made: Any, drawn: Any) -> None:
-    rows, parts = drawn.shape
-    for row in range(rows):
-        env_id = env_ids[row]
-        first = choices_made[env_id] * parts
-        for part in range(parts):
-            drawn[row, part] = uniform(keys[env_id], np.uint64(first + part))
-        choices_made[env_id] += 1

@@ -9,7 +9,6 @@ grow when that happens, and what ran ahead moves to the front when the rollout i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.compiled import kernel
 from hundredfold.core.errors import SettingsError
 
 Index = tuple[int | IntArray, slice | IntArray]
@@ -77,6 +75,9 @@ class Rollout:
     """Steps x envs of experience, filled by `add_choice` and `add_outcome` by turns."""
 
     def __init__(self, spec: WorldSpec, num_envs: int, num_steps: int) -> None:
+        from hundredfold.experience import kernels
+
+        self.kernels = kernels
         self.num_envs = num_envs
         self.num_steps = num_steps
         self.everyone = np.arange(num_envs)
@@ -137,7 +138,7 @@ class Rollout:
 
     def add_outcome(self, batch: StepBatch) -> None:
         """Keep what came of the last choice of these rows, and move their cursors on."""
-        num_cut, num_full = _keep_outcomes(
+        num_cut, num_full = self.kernels.keep_outcomes(
             batch.env_ids,
             batch.reward,
             batch.terminated,
@@ -264,34 +265,6 @@ class Rollout:
     def _arrays(self) -> Arrays:
         own = {"cursor": self.cursor, "awaiting": self.awaiting}
         return own | self.stored | with_prefix("observation", self.seen)
-
-
-@kernel
-def _keep_outcomes(
-    env_ids: Any,
-    reward: Any,
-    terminated: Any,
-    truncated: Any,
-    num_steps: int,
-    cursor: Any,
-    awaiting: Any,
-    rewards: Any,
-    terminations: Any,
-    ends: Any,
-) -> tuple[int, int]:
-    """Write rows where their envs are; how many were cut off, and how many came to the end."""
-    num_cut = num_full = 0
-    for row in range(len(env_ids)):
-        env_id = env_ids[row]
-        step = cursor[env_id]
-        rewards[step, env_id] = reward[row]
-        terminations[step, env_id] = terminated[row]
-        ends[step, env_id] = terminated[row] or truncated[row]
-        num_cut += truncated[row] and not terminated[row]
-        awaiting[env_id] = False
-        cursor[env_id] = step + 1
-        num_full += step + 1 == num_steps
-    return num_cut, num_full
 
 
 def _longer(array: Array, rows: int) -> Array:

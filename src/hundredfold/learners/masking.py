@@ -11,7 +11,8 @@ from torch import Tensor
 # unlike -inf, it keeps entropies and gradients finite.
 FORBIDDEN: Final = -1e9
 
-# Below this a probability is nothing in single precision, and torch takes ten times as long for it.
+# A log-probability that is as good as none. Torch takes ten times as long for one below -88, where
+# single precision ends.
 FAINT: Final = -80.0
 
 # Keeps a draw strictly below the total probability, whatever the rounding.
@@ -59,10 +60,8 @@ class MaskedChoice:
 
     def _probs(self, part: int) -> Tensor:
         """(rows, choices of a part) what is forbidden has none at all."""
-        log_probs, mask = self.log_probs[part], self.masks[part]
-        if mask is None:
-            return log_probs.exp()
-        return torch.where(mask, log_probs.clamp_min(FAINT).exp(), 0.0)
+        mask, probs = self.masks[part], self.log_probs[part].clamp_min(FAINT).exp()
+        return probs if mask is None else torch.where(mask, probs, 0.0)
 
 
 def _parts(whole: Tensor, choices: tuple[int, ...]) -> tuple[Tensor, ...]:

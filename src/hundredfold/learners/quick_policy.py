@@ -74,7 +74,9 @@ class QuickPolicy:
             observation[name].reshape(rows, width).astype(np.float32, copy=False)
             for name, width in self.widths.items()
         ]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
+        # One layout, so that the kernel is compiled once.
+        row = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
+        return np.ascontiguousarray(row)
 
 
 def _seen(weights: Tensor) -> Floats:
@@ -99,19 +101,18 @@ def _draw(
         widest = max(widest, len(bias))
     here, there = np.empty(widest, np.float32), np.empty(widest, np.float32)
     for row in range(len(inputs)):
-        below = inputs[row]
-        for layer in range(len(biases)):
+        above = here[: len(biases[0])]
+        _pass_on(inputs[row], weights[0], biases[0], above)
+        for layer in range(1, len(biases)):
+            _activate(above, squashes)
+            below, here, there = above, there, here
             above = here[: len(biases[layer])]
             _pass_on(below, weights[layer], biases[layer], above)
-            if layer < len(biases) - 1:
-                _activate(above, squashes)
-            below = above
-            here, there = there, here
         if len(allowed):
-            for action in range(len(below)):
+            for action in range(len(above)):
                 if not allowed[row, action]:
-                    below[action] = FORBIDDEN
-        actions[row], log_probs[row] = _choose(below, here, uniforms[row, 0])
+                    above[action] = FORBIDDEN
+        actions[row], log_probs[row] = _choose(above, there, uniforms[row, 0])
 
 
 @sum_kernel

@@ -24,7 +24,7 @@ class Masks:
     def told(self, env: gymnasium.Env[Any, Any], seen: Any, info: Mapping[str, Any]) -> Any:
         """What an env says it allows now, as it says it; a method may raise anything."""
         if self.source == "observation":
-            return seen[MASK]
+            return seen.get(MASK)
         if self.source == "info":
             return info.get(MASK)
         return env.get_wrapper_attr("action_masks")()
