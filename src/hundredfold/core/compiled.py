@@ -27,13 +27,13 @@ def parallel_kernel(function: Function) -> Function:
     return cast(Function, numba.njit(cache=True, nogil=True, parallel=True)(function))
 
 
-def sum_kernel(function: Function) -> Function:
+def sum_kernel(function: Function, **more: Any) -> Function:
     """Compile a part of a kernel whose sums may be added up in any order, the same every time.
 
     It makes no arrays, and only other kernels call it.
     """
     free = {"reassoc", "nsz", "contract"}
-    options: Any = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options: Any = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **more}
     return cast(Function, numba.njit(cache=True, nogil=True, fastmath=free, **options)(function))
 
 

@@ -6,6 +6,7 @@ nothing, so routes do not depend on the batch or on threads.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -255,10 +256,12 @@ def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, co
         busy[k] = max(query[k], np.float32(0.0))
         query[k] += weights.think_bias[k]
     _add_product(busy, weights.think, query)
+    # A loop of known length fits into registers.
     if width == weights.heads * USUAL_HEAD:
-        _look_usual(ride.choice, query, glimpse, thought.weight, weights.heads, stops, count)
+        _look(ride.choice, query, glimpse, thought.weight, USUAL_HEAD, stops, count)
     else:
-        _look(ride.choice, query, glimpse, thought.weight, weights.heads, stops, count)
+        size = width // weights.heads
+        _look(ride.choice, query, glimpse, thought.weight, size, stops, count)
     hidden, move_width = thought.hidden, len(thought.hidden)
     for k in range(move_width):
         hidden[k] = weights.move_bias[k]
@@ -301,48 +304,14 @@ def _add_product(values: Any, matrix: Any, sums: Any) -> None:
             sums[k] += values[row] * matrix[row, k]
 
 
-@sum_kernel
+@partial(sum_kernel, forceinline=True)
 def _look(
-    choice: Any, query: Any, glimpse: Any, weight: Any, heads: Any, stops: Any, count: Any
+    choice: Any, query: Any, glimpse: Any, weight: Any, size: Any, stops: Any, count: Any
 ) -> None:
-    """One glimpse at the moves: attention per head, softmax over what is allowed."""
+    """One glimpse at the moves: attention per head of a size, softmax over what is allowed."""
     width = len(query)
-    size = width // heads
     per_size = np.float32(1.0) / np.sqrt(np.float32(size))
-    for head in range(heads):
-        start = head * size
-        most = np.float32(-1e30)
-        for move in range(count):
-            row = stops[choice[move]]
-            total = np.float32(0.0)
-            for k in range(size):
-                total += query[start + k] * row[start + k]
-            total *= per_size
-            weight[move] = total
-            most = max(most, total)
-        whole = np.float32(0.0)
-        for move in range(count):
-            weight[move] = np.exp(weight[move] - most)
-            whole += weight[move]
-        for k in range(size):
-            glimpse[start + k] = 0.0
-        for move in range(count):
-            share = weight[move] / whole
-            row = stops[choice[move]]
-            for k in range(size):
-                glimpse[start + k] += share * row[width + start + k]
-
-
-@sum_kernel
-def _look_usual(
-    choice: Any, query: Any, glimpse: Any, weight: Any, heads: Any, stops: Any, count: Any
-) -> None:
-    """The same for heads of the usual size: a loop of known length fits into registers."""
-    width = len(query)
-    size = USUAL_HEAD
-    per_size = np.float32(1.0) / np.sqrt(np.float32(size))
-    for head in range(heads):
-        start = head * size
+    for start in range(0, width, size):
         most = np.float32(-1e30)
         for move in range(count):
             row = stops[choice[move]]
