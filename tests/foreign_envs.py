@@ -662,6 +662,24 @@ class TalksMuch(Dice):
         return {"turn": self.turn, "words": bytes(self.turn * 150_000)}
 
 
+class Counted:
+    """Tells how many of its kind have been pickled in this process."""
+
+    pickled = 0
+
+    def __reduce__(self):
+        Counted.pickled += 1
+        return int, (Counted.pickled,)
+
+
+class CountsPickles(Dice):
+    patience = 99
+    ends_by_chance = False
+
+    def tell(self):
+        return {"pickled": Counted()}
+
+
 class TellsSecrets(Dice):
     """Puts things into its info that cannot leave the process."""
 

@@ -164,6 +164,30 @@ def test_two_backends_live_side_by_side():
 # --- infos
 
 
+def test_infos_are_pickled_once_somebody_reads_them():
+    def step():
+        backend.send(np.zeros(NUM_ENVS, np.int64))
+        return backend.recv().foreign_infos
+
+    with closing(made(world_of(foreign.CountsPickles), workers=1)) as backend:
+        backend.reset(SEED)
+        backend.recv()
+        for _ in range(3):
+            infos = step()
+        assert infos[2]["pickled"] == 1
+        assert infos[0]["pickled"] == 2
+        # From now on with every step, in order.
+        assert [info["pickled"] for info in step()] == [3 + row for row in range(NUM_ENVS)]
+
+
+def test_infos_that_nobody_has_read_are_gone_with_the_backend():
+    with closing(made(world_of(foreign.Dice), workers=2)) as backend:
+        backend.reset(SEED)
+        infos = backend.recv().foreign_infos
+    with pytest.raises(WorkerError, match="closed"):
+        infos[0]
+
+
 def test_infos_stay_bytes_until_they_are_read():
     with closing(made(world_of(foreign.Dice), workers=2)) as backend:
         backend.reset(SEED)
@@ -173,6 +197,9 @@ def test_infos_stay_bytes_until_they_are_read():
         assert [info["total"] for info in infos] == totals
         assert [info["total"] for info in infos[1:3]] == totals[1:3]
         assert infos[-1]["total"] == totals[-1]
+        backend.send(np.zeros(NUM_ENVS, np.int64))
+        infos = backend.recv().foreign_infos
+        totals = backend.batch.observation["observation"][:, 1].tolist()
         start = 2 * INFO_SLOT
         backend.arrays["info_bytes"][start : start + 10] = 255
         assert infos[1]["total"] == totals[1]

@@ -30,6 +30,7 @@ from hundredfold.backends.worker import WorkerPlan
 from hundredfold.backends.worker_process import WorkerProcess, packed_factory
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.contracts import WorldFactory
+from hundredfold.core.errors import WorkerError
 from hundredfold.core.faults import Failure, Health
 
 # How long workers may take to close their envs before they are ended.
@@ -139,8 +140,10 @@ class Crew:
         everybody = [()] * len(self.workers) if arguments is None else arguments
         return self._ask(self.workers, name, everybody)
 
-    def large_info(self, env_id: int) -> bytes:
-        """An info that did not fit into shared memory, from the worker that has it."""
+    def info_of(self, env_id: int) -> bytes:
+        """An info that is not in shared memory, from the worker that has it."""
+        if not self.workers:
+            raise WorkerError("the backend is closed: infos can be read until then.")
         number = int(np.searchsorted(self.edges, env_id, side="right")) - 1
         found: bytes = self._ask([self.workers[number]], "info", [(env_id,)])[0]
         return found

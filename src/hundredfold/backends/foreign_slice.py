@@ -19,7 +19,7 @@ from typing import Final
 from hundredfold.backends import one_core
 from hundredfold.backends.reports import report_of
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.backends.shared_arrays import InfoWriter
+from hundredfold.backends.shared_arrays import InfoWriter, pickled_info
 from hundredfold.backends.slices import Slice
 from hundredfold.backends.wires import Wire
 from hundredfold.core.batch import Arrays, IntArray, State
@@ -120,8 +120,8 @@ class ForeignSlice(Slice):
         for start in range(0, len(news), FAILURES_PER_NOTE):
             self.wire.say("failures", news[start : start + FAILURES_PER_NOTE])
 
-    def overflown_info(self, env_id: int) -> bytes:
-        return self.infos.overflow[env_id]
+    def info_of(self, env_id: int) -> bytes:
+        return pickled_info(self.world.infos[env_id - self.first])
 
     def _step_span(self, first: int, last: int) -> bool:
         """Step these envs and post them; False when the run must stop."""

@@ -23,7 +23,7 @@ Layout = dict[str, tuple[tuple[int, ...], str]]
 ALIGNMENT: Final = 64
 # Room for one env's pickled info. Only pages that are written to take memory.
 INFO_SLOT: Final = 1 << 18
-# The size of an info that did not fit and stayed with its worker.
+# The size of an info that stayed with its worker.
 ELSEWHERE: Final = -1
 
 
@@ -46,6 +46,7 @@ def layout_of(spec: WorldSpec, num_envs: int, *, foreign: bool) -> Layout:
     if foreign:
         layout["info_sizes"] = ((num_envs,), "int64")
         layout["info_bytes"] = ((num_envs * INFO_SLOT,), "uint8")
+        layout["infos_read"] = ((1,), "bool")
     return layout
 
 
@@ -94,29 +95,30 @@ def batch_over(arrays: Arrays, spec: WorldSpec) -> StepBatch:
 
 
 class InfoWriter:
-    """Puts a worker's infos into their slots."""
+    """Puts a worker's infos into their slots, from the moment that somebody reads them.
+
+    Most trainings never do, and pickling an info can take longer than the step that it tells of.
+    """
 
     def __init__(self, arrays: Arrays) -> None:
         self.sizes = arrays["info_sizes"]
+        self.anybody_reads: Any = arrays["infos_read"].data
         self.size_one: Any = self.sizes.data  # as plain memory: quicker for a single number
         self.slots = arrays["info_bytes"].data
-        # Infos larger than a slot wait here until somebody asks.
-        self.overflow: dict[int, bytes] = {}
 
     def write(self, env_id: int, info: Mapping[str, Any]) -> None:
-        data = pickled_info(info)
-        if len(data) > INFO_SLOT:
-            self.overflow[env_id] = data
+        """Write an info down, or leave it where it is until somebody asks for it."""
+        data = pickled_info(info) if self.anybody_reads[0] else None
+        if data is None or len(data) > INFO_SLOT:
             self.size_one[env_id] = ELSEWHERE
             return
-        self.overflow.pop(env_id, None)
         start = env_id * INFO_SLOT
         self.slots[start : start + len(data)] = data
         self.size_one[env_id] = len(data)
 
 
 class LazyInfos(Sequence[Mapping[str, Any]]):
-    """Infos that stay bytes in shared memory until one is read; right until the env's next step."""
+    """Infos that are fetched or unpickled when they are read; right until the env's next step."""
 
     def __init__(self, arrays: Arrays, env_ids: IntArray, fetch: Callable[[int], bytes]) -> None:
         self.arrays = arrays
@@ -137,6 +139,7 @@ class LazyInfos(Sequence[Mapping[str, Any]]):
         size = int(self.arrays["info_sizes"][env_id])
         if size == 0:
             return {}
+        self.arrays["infos_read"][0] = True
         if size == ELSEWHERE:
             return _unpickled(self.fetch(env_id))
         start = env_id * INFO_SLOT

@@ -126,8 +126,8 @@ class Slice(ABC):
     def tell_failures(self) -> None:
         """Tell the parent which envs failed and were made anew."""
 
-    def overflown_info(self, env_id: int) -> bytes:
-        """An info that was too large for shared memory."""
+    def info_of(self, env_id: int) -> bytes:
+        """The info of a foreign env, pickled."""
         raise KeyError(env_id)
 
     def _parts(self) -> list[tuple[World, slice]]:

@@ -139,7 +139,7 @@ ORDERS: dict[str, Callable[..., Any]] = {
     "inform": lambda part, knowledge: part.inform(knowledge),
     "state": lambda part: part.state(),
     "timings": lambda part: part.timings(),
-    "info": lambda part, env_id: part.overflown_info(env_id),
+    "info": lambda part, env_id: part.info_of(env_id),
     "probe": lambda part: probe(part.world),
     "rejoin": rejoin,
 }
