@@ -99,6 +99,7 @@ def test_the_table_leaves_out_what_is_nothing_in_all_rows():
         (["waiting", "--seconds", "0"], "must be above 0"),
         (["waiting", "--env-kwargs", "a=1"], "takes none"),
         (["NoSuchEnv-v0"], "no world called"),
+        (["waitin"], "known cost are waiting, waiting-50ms"),
     ],
 )
 def test_wrong_words_are_refused_with_what_to_try(capsys, words, told):

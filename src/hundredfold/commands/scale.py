@@ -138,9 +138,11 @@ def _world_settings(asked: Scale) -> Any:
         raise SettingsError(f"env_kwargs go with a Gymnasium id; {asked.env} takes none.")
     if asked.env in KNOWN_COST:
         return None
-    if ours:
-        return settings_class(asked.env)()
-    return settings_class(asked.env)(env_kwargs=asked.env_kwargs)
+    try:
+        kind = settings_class(asked.env)
+    except SettingsError as error:
+        raise SettingsError(f"{error} Envs of known cost are {', '.join(KNOWN_COST)}.") from None
+    return kind() if ours else kind(env_kwargs=asked.env_kwargs)
 
 
 def _sizes(text: str, flag: str = "--num-envs") -> tuple[int, ...]:
