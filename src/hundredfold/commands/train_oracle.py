@@ -23,6 +23,7 @@ from hundredfold.oracles.neural.training.settings import TrainingSettings
 from hundredfold.oracles.neural.weights import load_policy, weight_facts
 from hundredfold.oracles.problem import RouteProblems
 from hundredfold.training.interrupt import Interrupted, Interruptible
+from hundredfold.training.memory import keep_freed_memory
 from hundredfold.worlds.dvrp.practice_books import PracticeBooks, world_books
 from hundredfold.worlds.dvrp.settings import DvrpSettings
 
@@ -66,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     # Several threads do not pay for matrices of this size, and they disturb whoever else computes.
     torch.set_num_threads(1)
+    keep_freed_memory()
     training = training_of(asked)
     with Interruptible() as stop, _Display(training, asked.quiet) as display:
         try:

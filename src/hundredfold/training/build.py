@@ -23,6 +23,7 @@ from hundredfold.learners.ppo import PPO
 from hundredfold.settings.devices import pick_device
 from hundredfold.settings.run import Algorithm, RunSettings
 from hundredfold.training.companions import make_companion
+from hundredfold.training.memory import keep_freed_memory
 from hundredfold.worlds import world_factory
 
 # Who learns, by the name `--algo` has for it; all are made with the same words.
@@ -55,6 +56,7 @@ class Parts:
 def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
     """Make world, backend and learner; the returned settings have their length in epochs."""
     torch.set_num_threads(settings.machine.threads)
+    keep_freed_memory()
     factory = make_world or world_factory(settings.world, settings.world_settings)
     if settings.machine.backend == "ray" and settings.algo != "ppo":
         raise SettingsError(

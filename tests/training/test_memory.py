@@ -1,0 +1,45 @@
+"""Memory that is freed stays with the process, so that asking for it again costs nothing."""
+
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+
+from hundredfold.training import memory
+from running import run_python
+
+ROUNDS = 20
+PIECES = 3
+PIECE_BYTES = 12 * 2**20
+PAGE = 4096
+
+COUNT_FAULTS = f"""
+import ctypes, resource
+from hundredfold.training.memory import keep_freed_memory
+{{begin}}
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.free.argtypes = [ctypes.c_void_p]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({ROUNDS}):
+    pieces = [library.malloc({PIECE_BYTES}) for _ in range({PIECES})]
+    for piece in pieces: ctypes.memset(piece, 1, {PIECE_BYTES})
+    for piece in pieces: library.free(piece)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(begin):
+    return int(run_python(COUNT_FAULTS.format(begin=begin), expect=0).stdout)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_memory_that_was_freed_is_there_when_it_is_asked_for_again():
+    once = PIECES * PIECE_BYTES // PAGE
+    assert faults("assert keep_freed_memory()") < 1.5 * once
+    assert faults("") > 5 * once
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert not memory.keep_freed_memory()
