@@ -11,25 +11,13 @@ from numpy.testing import assert_array_equal
 import foreign_envs as foreign
 from hundredfold.core import streams
 from hundredfold.core.batch import copies
-from hundredfold.core.boxes import spread_over
-from hundredfold.core.errors import CheckpointError, EnvError, SettingsError
+from hundredfold.core.errors import CheckpointError, EnvError
 from hundredfold.worlds.cartpole import CartPole
-from hundredfold.worlds.gymnasium_factory import GymnasiumFactory, GymnasiumSettings
 from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from playing import assert_same_story, play_world, steady_actions
+from worlds.foreign_worlds import world_of
 
 SEED = 5
-
-
-def world_of(make_env, num_envs=4):
-    return GymnasiumWorld(np.arange(num_envs), make_env)
-
-
-def by_id(env_id, num_envs=1, **kwargs):
-    pairs = tuple(f"{key}={value}" for key, value in kwargs.items())
-    return GymnasiumFactory(env_id, GymnasiumSettings(env_kwargs=pairs).keywords)(
-        np.arange(num_envs)
-    )
 
 
 # --- what the envs say is what the world says
@@ -118,169 +106,6 @@ def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
             if batch.ended[row]:
                 last = batch.final_observation["observation"][row, 1]
                 assert info["final_info"]["total"] == last
-
-
-# --- spaces
-
-
-@pytest.mark.parametrize(
-    ("make_env", "shape", "dtype", "categories"),
-    [
-        (foreign.Dice, (2,), "float32", None),
-        (foreign.SeesNumber, (), "int64", (7,)),
-        (foreign.SeesParts, (2, 2), "int64", (4, 2, 9, 3)),
-        (foreign.SeesBits, (2, 3), "int8", None),
-        (foreign.SeesPicture, (3, 2, 1), "uint8", None),
-    ],
-)
-def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categories):
-    spec = world_of(make_env, 1).spec
-    (array,) = spec.observation.values()
-    assert list(spec.observation) == ["observation"]
-    assert (array.shape, array.dtype, array.categories) == (shape, dtype, categories)
-
-
-def test_a_dict_observation_becomes_an_array_per_part():
-    arrays = world_of(foreign.SeesEverything, 1).spec.observation
-    assert {name: (array.shape, array.dtype) for name, array in arrays.items()} == {
-        "bits": ((3,), "int8"),
-        "height": ((), "float64"),
-        "number": ((), "int64"),
-        "parts": ((2,), "int64"),
-    }
-    assert arrays["parts"].categories == (4, 9)
-    assert (arrays["height"].low, arrays["height"].high) == (-1.0, 1.0)
-
-
-def test_bounds_are_one_number_where_all_entries_share_it():
-    picture = world_of(foreign.SeesPicture, 1).spec.observation["observation"]
-    assert (picture.low, picture.high) == (0.0, 255.0)
-    cart = by_id("CartPole-v1").spec.observation["observation"]
-    assert len(cart.high) == 4
-    assert cart.high[1] == np.inf
-    assert cart.low[0] == pytest.approx(-4.8)
-
-
-@pytest.mark.parametrize(
-    ("make_env", "choices", "action_shape"),
-    [
-        (foreign.Dice, (3,), ()),
-        (foreign.ShiftedActions, (3,), ()),
-        (foreign.SeveralParts, (3, 2), (2,)),
-        (foreign.ShiftedParts, (2, 3), (2,)),
-    ],
-)
-def test_an_action_space_becomes_choices(make_env, choices, action_shape):
-    spec = world_of(make_env, 1).spec
-    assert (spec.choices, spec.action_shape) == (choices, action_shape)
-
-
-def test_actions_are_counted_from_zero_here_and_from_its_start_in_the_env():
-    world = world_of(foreign.ShiftedActions, 3)
-    world.reset(SEED)
-    assert world.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
-
-
-def test_so_are_the_parts_of_an_action():
-    world = world_of(foreign.ShiftedParts, 2)
-    world.reset(SEED)
-    assert world.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
-
-
-@pytest.mark.parametrize(
-    ("make_env", "shape", "low", "high"),
-    [
-        (foreign.Pushes, (2,), -1.0, 1.0),
-        (foreign.PushesOnce, (), 0.0, 10.0),
-        (foreign.PushesUnevenly, (2, 2), (-0.1, 2.0, -np.inf, -np.inf), (0.1, np.inf, -3, np.inf)),
-    ],
-)
-def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high):
-    spec = world_of(make_env, 1).spec
-    assert (spec.choices, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
-    assert (spec.action_box.low, spec.action_box.high) == (low, high)
-
-
-@pytest.mark.parametrize("make_env", [foreign.Pushes, foreign.PushesOnce, foreign.PushesUnevenly])
-def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
-    world = world_of(make_env, 3)
-    box = world.spec.action_box
-    actions = spread_over(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
-    world.reset(SEED)
-    # The envs refuse what their own space does not contain, doubles rounded to floats included.
-    batch = world.step(actions)
-    assert_array_equal(batch.reward, actions.reshape(3, -1).astype(np.float64).sum(axis=1))
-
-
-@pytest.mark.parametrize(
-    ("make_env", "named"),
-    [
-        (foreign.PushesWholeNumbers, ["action space Box", "of floats", "Wrap the env"]),
-        (foreign.PushesUnderMask, ["PushesUnderMask", "only choices can be masked"]),
-        (foreign.ActsOnDict, ["ActsOnDict", "action space Dict", "Discrete", "Wrap the env"]),
-        (foreign.ActsOnTuple, ["action space Tuple", "Wrap the env"]),
-        (foreign.ActsOnGrid, ["ActsOnGrid", "action space MultiDiscrete", "flat"]),
-        (foreign.ActsOnBits, ["action space MultiBinary", "Wrap the env"]),
-        (foreign.SeesNestedDict, ["'inner'", "Dict('deep'", "FlattenObservation"]),
-        (foreign.SeesTuple, ["Tuple", "FlattenObservation"]),
-        (foreign.SeesText, ["Text", "wrapper"]),
-        (foreign.SeesShiftedNumber, ["Discrete(3, start=1)", "from 0"]),
-        (foreign.SeesShiftedParts, ["MultiDiscrete", "from 0"]),
-        (foreign.SeesOnlyMask, ["SeesOnlyMask", "nothing but its action_mask"]),
-    ],
-)
-def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
-    with pytest.raises(SettingsError) as refusal:
-        world_of(make_env)
-    for word in named:
-        assert word in str(refusal.value)
-
-
-def test_the_advice_works():
-    flat = partial(gymnasium.wrappers.FlattenObservation, foreign.SeesNestedDict())
-    assert world_of(flat, 1).spec.observation["observation"].shape == (3,)
-
-
-# --- masks
-
-MASKED = [foreign.MaskInObservation, foreign.MaskInInfo, foreign.MaskFromMethod]
-
-
-@pytest.mark.parametrize("make_env", MASKED)
-def test_masks_are_found_wherever_they_are(make_env):
-    world = world_of(make_env)
-    assert world.spec.has_mask
-    assert "action_mask" not in world.spec.observation
-    batch = world.reset(SEED)
-    for step in range(30):
-        (total,) = (array[:, 1] for array in batch.observation.values())
-        allowed = (np.arange(3) + total[:, None]) % 3 != 0
-        assert_array_equal(batch.mask, allowed)
-        batch = world.step(steady_actions(batch, world.spec, np.full(4, step)))
-
-
-def test_all_three_sources_tell_one_story():
-    stories = [play_world(world_of(make_env), SEED, 40) for make_env in MASKED]
-    for story in stories[1:]:
-        assert_array_equal(story["mask"], stories[0]["mask"])
-        assert_array_equal(story["reward"], stories[0]["reward"])
-
-
-def test_a_method_behind_a_wrapper_is_found():
-    world = world_of(lambda: gymnasium.wrappers.TimeLimit(foreign.MaskFromMethod(), 4))
-    assert world.spec.has_mask
-    assert not world.reset(SEED).mask.all()
-
-
-def test_an_env_without_masks_has_none():
-    assert world_of(foreign.Dice).reset(SEED).mask is None
-
-
-def test_a_mask_of_several_parts_lies_side_by_side():
-    world = world_of(foreign.SeveralParts)
-    total = world.reset(SEED).observation["observation"][:, 1]
-    assert_array_equal(world.out.mask[:, 1], total % 2 == 0)
-    assert_array_equal(world.out.mask[:, 3], total % 3 != 0)
 
 
 # --- rude envs
@@ -416,72 +241,16 @@ def test_a_snapshot_of_our_cartpole_is_none_of_gymnasiums():
     ours = CartPole(np.arange(3))
     ours.reset(SEED)
     with pytest.raises(CheckpointError):
-        by_id("CartPole-v1", 3).restore(ours.state())
+        world_of(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
 
 
 def test_a_restore_warns_once_and_names_the_env():
-    world = by_id("CartPole-v1", 5)
+    world = world_of(partial(gymnasium.make, "CartPole-v1"), 5)
     world.reset(SEED)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         world.restore(world.state())
     assert [str(one.message).split()[0] for one in caught] == ["CartPole-v1"]
-
-
-# --- making envs
-
-
-@pytest.mark.parametrize(
-    ("pair", "expected"),
-    [
-        ("is_slippery=false", {"is_slippery": False}),
-        ("size=8", {"size": 8}),
-        ("rate=0.5", {"rate": 0.5}),
-        ("map_name=8x8", {"map_name": "8x8"}),
-        ('map_name="8x8"', {"map_name": "8x8"}),
-        ("desc=[1, 2]", {"desc": [1, 2]}),
-        ("nothing=null", {"nothing": None}),
-        ("text=", {"text": ""}),
-        ("formula=a=b", {"formula": "a=b"}),
-    ],
-)
-def test_arguments_are_json_where_they_parse_and_text_otherwise(pair, expected):
-    assert GymnasiumSettings(env_kwargs=(pair,)).keywords == expected
-
-
-@pytest.mark.parametrize("pair", ["is_slippery", "=3", "two words=3", "8x8=true", ""])
-def test_an_argument_without_name_or_value_is_refused(pair):
-    with pytest.raises(SettingsError, match="key=value"):
-        GymnasiumSettings(env_kwargs=(pair,))
-
-
-def test_arguments_reach_the_env():
-    assert by_id("FrozenLake-v1").spec.observation["observation"].categories == (16,)
-    large = by_id("FrozenLake-v1", map_name="8x8", is_slippery="false")
-    assert large.spec.observation["observation"].categories == (64,)
-    large.reset(SEED)
-    assert large.step(np.array([2])).observation["observation"].tolist() == [1]
-
-
-def test_an_argument_the_env_does_not_know_is_refused():
-    with pytest.raises(SettingsError, match=r"FrozenLake-v1.*'slippery'"):
-        by_id("FrozenLake-v1", slippery="false")
-
-
-def test_a_value_the_env_does_not_know_is_refused():
-    with pytest.raises(SettingsError, match=r"FrozenLake-v1.*9x9"):
-        by_id("FrozenLake-v1", map_name="9x9")
-
-
-def test_a_module_that_cannot_be_imported_is_refused():
-    with pytest.raises(SettingsError, match="no_such_module"):
-        by_id("no_such_module:Env-v0")
-
-
-def test_a_world_is_named_after_its_id_or_its_class():
-    assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
-    assert world_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
-    assert world_of(lambda: gymnasium.wrappers.TimeLimit(foreign.Dice(), 3), 1).spec.name == "Dice"
 
 
 def test_closing_the_world_closes_every_env(tmp_path):
