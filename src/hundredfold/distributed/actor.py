@@ -249,7 +249,9 @@ class SliceActor:
     def _told(self) -> Told:
         batch: StepBatch | None = self.collector.waiting
         assert batch is not None
-        infos = batch.foreign_infos
+        assert self.plan is not None
+        # Nobody reads infos while collecting, and reading one has all of them written down.
+        infos = None if self.plan.collecting else batch.foreign_infos
         return Told(batch.arrays(), None if infos is None else [dict(info) for info in infos])
 
 

@@ -9,15 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hundredfold.core.batch import (
-    Arrays,
-    BoolArray,
-    State,
-    StepBatch,
-    copies,
-    fill,
-    joined,
-)
+from hundredfold.core.batch import Arrays, BoolArray, State, StepBatch, copies, fill, joined
 from hundredfold.core.contracts import Backend
 from hundredfold.experience.episodes import Episodes, Unfinished
 from hundredfold.experience.luck import PolicyLuck
