@@ -1,14 +1,21 @@
 """RLlib on our worlds: resets that take a step, masks that hold, runs that can be judged."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
 
+import foreign_envs
 import hundredfold
 from cases import WORLD_CASES
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError
 from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
+from hundredfold.learners.networks import NetworkSettings, tensors
 from hundredfold.settings.presets import starting_point
+from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from ray_pool import shared_cluster
 from running import metrics_of
 
@@ -18,12 +25,19 @@ SEED = 3
 
 def actions_for(rows, spec, key):
     """Allowed actions that depend on what is seen and on nothing else."""
-    mask = rows[:, -spec.num_logits :] > 0.5
-    luck = np.random.default_rng(key).random(mask.shape)
-    return np.where(mask, luck, -1.0).argmax(axis=1)
+    luck = np.random.default_rng(key).random((len(rows), spec.num_logits))
+    if spec.action_box is not None:
+        return (4 * luck - 2).astype(np.float32)  # beyond the bounds as well
+    if spec.has_mask:
+        luck = np.where(rows[:, -spec.num_logits :] > 0.5, luck, -1.0)
+    parts = np.split(luck, np.cumsum(spec.choices)[:-1], axis=1)
+    return np.stack([part.argmax(axis=1) for part in parts], 1).reshape(-1, *spec.action_shape)
 
 
-@pytest.mark.parametrize("world", ["cartpole", "cage2", "corridor"])
+FOREIGN = ["CartPole-v1", "masked_foreign", "foreign_parts", "foreign_box"]
+
+
+@pytest.mark.parametrize("world", ["cartpole", "cage2", "corridor", *FOREIGN])
 def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
     """Env by env the story is the one a world alone tells, with a pause after each end."""
     env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, 0, SEED)
@@ -42,7 +56,7 @@ def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
                 assert (reward[row], terminated[row], truncated[row]) == (0.0, False, False)
                 seen, mask = outs[row].observation, outs[row].mask
             else:
-                outs[row] = one.step(actions[row : row + 1])
+                outs[row] = one.step(env.window.played(actions[row : row + 1]))
                 assert reward[row] == np.float32(outs[row].reward[0])
                 assert terminated[row] == outs[row].terminated[0]
                 assert truncated[row] == outs[row].truncated[0]
@@ -67,6 +81,47 @@ def test_waiting_rows_always_have_an_allowed_action():
     if batch.mask is not None:
         assert batch.mask[np.arange(3), first_allowed(batch, spec)].all()
     assert width_of(spec) == flat_rows(batch.observation, batch.mask, spec).shape[1]
+
+
+def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
+    world = partial(GymnasiumWorld, make_env=foreign_envs.RaisesInStep)
+    env = FlatVectorEnv(world, NUM_ENVS, 0, SEED, WorkerSettings().guard())
+    env.reset()
+    cut = [env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
+    assert cut[foreign_envs.RaisesInStep.trouble_turn - 1] == [True] * NUM_ENVS
+    assert sum(map(sum, cut)) == NUM_ENVS
+
+
+@pytest.mark.parametrize("world", ["cage2", "foreign_parts", "foreign_box"])
+def test_rllib_draws_from_what_our_policy_would_do(world):
+    pytest.importorskip("ray")
+    from ray.rllib.core.columns import Columns
+
+    from hundredfold.interop.rllib.module import WorldModule
+
+    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, 0, SEED)
+    spec = env.spec_of_world
+    rows, _ = env.reset()
+    module = WorldModule(
+        observation_space=env.single_observation_space,
+        action_space=env.single_action_space,
+        model_config={"world": spec, "network": NetworkSettings(hidden=(8,))},
+    )
+    batch = env.out
+    seen = tensors(batch.observation, torch.device("cpu"))
+    mask = None if batch.mask is None else torch.from_numpy(batch.mask)
+    ours = module.network.options(module.network.logits(seen), mask)
+    outputs = module.forward_exploration({Columns.OBS: torch.from_numpy(rows)})
+    theirs = module.get_exploration_action_dist_cls().from_logits(
+        outputs[Columns.ACTION_DIST_INPUTS]
+    )
+    drawn = theirs.sample()
+    assert drawn.shape[1:] == env.single_action_space.shape
+    assert_allclose(
+        theirs.logp(drawn).detach(),
+        ours.log_prob(drawn.reshape(NUM_ENVS, -1)).detach(),
+        rtol=1e-5,
+    )
 
 
 def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
@@ -99,12 +154,35 @@ def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
         hundredfold.train(resume=run.path)
 
 
+def test_rllib_trains_an_env_of_somebody_else(tmp_path):
+    shared_cluster()
+    run = hundredfold.train(
+        foreign_envs.PushesUnevenly,
+        engine="rllib",
+        save_dir=tmp_path,
+        name="run",
+        epochs=2,
+        num_envs=4,
+        num_steps=16,
+        hidden=(8,),
+        eval_interval=2,
+        eval_episodes=2,
+        workers=2,
+        actor_cpus=0.5,
+        report=False,
+        quiet=True,
+    )
+    assert run.finished
+    assert [row["total_steps"] for row in metrics_of(run.path)] == [64, 128]
+    action = run.policy().act(foreign_envs.PushesUnevenly().reset(seed=SEED)[0])
+    assert foreign_envs.PushesUnevenly().action_space.contains(action)
+
+
 def test_registered_worlds_train_from_rllib_itself():
     shared_cluster()
     from ray.rllib.algorithms.ppo import PPOConfig
 
     from hundredfold.interop.rllib import module_spec, register
-    from hundredfold.learners.networks import NetworkSettings
 
     register()
     name, settings = "hundredfold/Corridor-v0", {"max_episode_steps": 9}
@@ -148,14 +226,13 @@ def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch)
     assert runners == 5
     assert reason == (
         "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "
-        "10,000 samples"
+        "10,000 samples."
     )
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"world": "CartPole-v1"}, "our own worlds"),
         ({"world": "corridor", "algo": "dqn"}, "trains ppo"),
         ({"world": "dvrp"}, "companion none"),
         ({"world": "corridor", "normalise_observations": True}, "normalise_observations"),

@@ -15,6 +15,7 @@ import foreign_envs
 import hundredfold
 from hundredfold.backends import make_backend
 from hundredfold.core.errors import SettingsError
+from hundredfold.interop.window import Window
 from hundredfold.learners.networks import tensors
 from hundredfold.settings.load import with_overrides
 from hundredfold.settings.presets import starting_point
@@ -29,7 +30,7 @@ pytest.importorskip("stable_baselines3", reason="the extra [sb3] is missing")
 pytest.importorskip("sb3_contrib", reason="the extra [sb3] is missing")
 
 from hundredfold.interop.sb3 import engine
-from hundredfold.interop.sb3.envs import BackendVecEnv, Window
+from hundredfold.interop.sb3.envs import BackendVecEnv
 from hundredfold.interop.sb3.networks import bring_home
 from hundredfold.interop.sb3.options import notes_on, ppo_options
 

@@ -143,7 +143,8 @@ def _by_spaces(settings: RunSettings, spec: WorldSpec) -> Iterator[tuple[str, An
         if by_number:
             yield "num_minibatches", 8, "more, smaller steps for a network that must learn to see"
     if spec.action_box is not None:
-        yield "normalise_observations", True, "continuous worlds observe in units of their own"
+        if settings.engine != "rllib":  # which has no place for scales that are learned
+            yield "normalise_observations", True, "continuous worlds observe in units of their own"
         yield "entropy_coefficient", 0.0, "a reward for spread would widen actions without end"
         if joint:
             yield "update_epochs", 10, "aiming takes more passes than choosing"

@@ -30,7 +30,6 @@ from hundredfold.training.build import Parts
 from hundredfold.training.build import build as build_ours
 from hundredfold.training.interrupt import Interrupted, Interruptible
 from hundredfold.training.run import Run
-from hundredfold.worlds import WORLDS
 
 # Half of it has types, and they are stricter than what it takes.
 RLLIB: Final[Any] = rllib_ppo
@@ -55,7 +54,7 @@ class RLlibParts(Parts):
     """Our parts, of which the learner's network is what weights are brought home to."""
 
     num_runners: int = field(kw_only=True)
-    note: str = field(kw_only=True)  # why there are so many runners, where it needs saying
+    notes: list[str] = field(kw_only=True)  # what is otherwise than asked for, and why
 
     @property
     def envs_in(self) -> object:
@@ -73,13 +72,8 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     num_runners, reason = runners_for(settings)
     here = replace(settings, machine=replace(settings.machine, backend="in_process"))
     ours = build_ours(replace(here, rollout=replace(here.rollout, num_envs=1)), make_world)
-    spec = ours.backend.spec
     try:
-        if len(spec.choices) != 1:
-            raise SettingsError(
-                f"RLlib trains single choices here; {spec.name} has others, {OURS}."
-            )
-        ours.settings = here.resolved(spec)
+        ours.settings = here.resolved(ours.backend.spec)
         cluster.join(settings.ray, num_runners + 1)
     except BaseException:
         ours.close()
@@ -93,7 +87,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         choice=ours.choice,
         companion=None,
         num_runners=num_runners,
-        note=reason,
+        notes=[*([reason] if reason else []), *notes_on(settings)],
     )
 
 
@@ -102,8 +96,8 @@ def train(run: Run) -> bool:
     parts = run.parts
     assert isinstance(parts, RLlibParts)
     run.display.say(f"  engine: PPO of RLlib, {parts.num_runners} env runners")
-    if parts.note:
-        run.display.say(f"  note: {parts.note}")
+    for note in parts.notes:
+        run.display.say(f"  note: {note}")
     algorithm = make_algorithm(parts)
     with Interruptible() as signals:
         try:
@@ -139,7 +133,10 @@ def make_algorithm(parts: RLlibParts) -> Any:
                 "world": settings.world,
                 "make_world": parts.make_world,
                 "seed": settings.seed,
+                "guard": settings.processes.guard(),
             },
+            # Numbers around 0, which the envs themselves bring within bounds.
+            normalize_actions=False,
         )
         .env_runners(
             num_env_runners=parts.num_runners,
@@ -189,17 +186,12 @@ def runners_for(settings: RunSettings) -> tuple[int, str]:
     return runners, (
         f"{runners} env runners x {num_envs // runners} envs instead of {asked} x "
         f"{num_envs / asked:g}, because {why}; an epoch stays "
-        f"{settings.rollout.samples_per_epoch or num_envs:,} samples"
+        f"{settings.rollout.samples_per_epoch or num_envs:,} samples."
     )
 
 
 def refuse_what_it_lacks(settings: RunSettings) -> None:
     """Settings that would train something else than what was asked for."""
-    if settings.world not in WORLDS:
-        raise SettingsError(
-            f"--engine rllib trains our own worlds ({', '.join(WORLDS)}); {settings.world} is "
-            f"trained from RLlib itself, or {OURS}."
-        )
     if settings.algo != "ppo":
         raise SettingsError(f"--engine rllib trains ppo; for {settings.algo} {OURS}.")
     if settings.ppo.separate_epochs:
@@ -221,6 +213,18 @@ def refuse_what_it_lacks(settings: RunSettings) -> None:
         raise SettingsError(
             f"RLlib learns after every epoch; set policy_update_interval 1, {OURS}."
         )
+
+
+def notes_on(settings: RunSettings) -> list[str]:
+    """What this engine does otherwise than ours, in whole sentences."""
+    ppo, notes = settings.ppo, []
+    if ppo.normalise_values:
+        notes.append("normalise_values has no counterpart: values are learned unscaled.")
+    if not ppo.normalise_advantages:
+        notes.append("normalise_advantages is always on: RLlib scales them over every batch.")
+    if ppo.target_kl:
+        notes.append("target_kl has no counterpart: every update makes all its passes.")
+    return notes
 
 
 def _made_here(context: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.distribution.torch.torch_distribution import TorchMultiCategorical
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor
@@ -16,18 +17,30 @@ from hundredfold.learners.networks import ActorCritic
 
 
 class WorldModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc, unused-ignore]
-    """Reads rows of `envs.FlatVectorEnv`; what a mask forbids has no probability."""
+    """Reads rows of `envs.FlatVectorEnv`; what a mask forbids has no probability.
+
+    Choices of several parts and continuous actions are drawn as RLlib draws them, from the outputs
+    of our network.
+    """
 
     def setup(self) -> None:
         model: Any = self.model_config
         self.world: WorldSpec = model["world"]
         self.network = ActorCritic(self.world, model["network"])
+        if len(self.world.choices) > 1:
+            # Its types call the class an object of that class.
+            drawn: Any = TorchMultiCategorical
+            self.action_dist_cls = drawn.get_partial_dist_cls(input_lens=[*self.world.choices])
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         rows = batch[Columns.OBS]
         logits = self.network.logits(self.named(rows))
-        allowed = rows[:, -self.world.num_logits :] > 0.5
-        return {Columns.ACTION_DIST_INPUTS: torch.where(allowed, logits, FORBIDDEN)}
+        if self.network.log_spreads is not None:
+            logits = torch.cat([logits, self.network.log_spreads.expand_as(logits)], dim=-1)
+        elif self.world.has_mask:
+            allowed = rows[:, -self.world.num_logits :] > 0.5
+            logits = torch.where(allowed, logits, FORBIDDEN)
+        return {Columns.ACTION_DIST_INPUTS: logits}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:
         """(rows,) in the world's own units."""

@@ -1,9 +1,7 @@
 """Our worlds, and other people's envs, as the vector envs of Stable-Baselines3.
 
-An observation is one flat row of numbers, whatever arrays a world observes; `networks` knows where
-each of them lies. So its replay of several steps, which takes plain arrays only, works everywhere.
-Continuous actions are numbers around 0, of which -1 and 1 are the bounds, as our own policies have
-them.
+Observations and actions are those of `interop.window`: flat rows, so that its replay of several
+steps, which takes plain arrays only, works everywhere; `networks` knows what lies where in them.
 """
 
 from __future__ import annotations
@@ -16,73 +14,22 @@ from typing import Any, Final
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from hundredfold.backends.door import checked_actions
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import Array, Arrays, BoolArray, StepBatch, WorldSpec
-from hundredfold.core.boxes import box_scale
+from hundredfold.core.batch import Array, BoolArray, StepBatch
 from hundredfold.core.contracts import Backend, ForeignWorld, WorldFactory
-from hundredfold.interop.gymnasium import action_space
+from hundredfold.interop.window import Window
 from hundredfold.settings.run import RunSettings
 from hundredfold.worlds.batch_world import BatchWorld
 
 Env = gymnasium.Env[Any, Any]
 
-# Its continuous actions must have bounds.
-WIDEST_BOUND: Final = np.float32(1e6)
 MASKS: Final = "action_masks"
 
 # How a worker of SubprocVecEnv that could not start, or has gone, makes itself felt.
 WORKER_TROUBLE: Final = (OSError, EOFError, pickle.PicklingError, AttributeError, TypeError)
-
-
-class Window:
-    """How a world looks from outside: spaces, rows of numbers in, actions out."""
-
-    def __init__(self, spec: WorldSpec) -> None:
-        self.spec = spec
-        kinds = {array.dtype for array in spec.observation.values()}
-        kind = kinds.pop() if len(kinds) == 1 else "float32"
-        # Its spaces have no place for truth values.
-        self.dtype = np.dtype("uint8" if kind == "bool" else kind)
-        self.place = None if spec.action_box is None else box_scale(spec.action_box)
-
-    @property
-    def observation_space(self) -> spaces.Box:
-        width = sum(array.size for array in self.spec.observation.values())
-        if self.dtype.kind == "f":
-            return spaces.Box(-np.inf, np.inf, (width,), self.dtype.type)
-        limits = np.iinfo(self.dtype)
-        return spaces.Box(limits.min, limits.max, (width,), self.dtype.type)
-
-    @property
-    def action_space(self) -> spaces.Space[Any]:
-        if self.place is None:
-            return action_space(self.spec)
-        low, high = (
-            ((bound - self.place.centre) / self.place.scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
-            for bound in (self.place.low, self.place.high)
-        )
-        return spaces.Box(low, high, dtype=np.float32)
-
-    def seen(self, observation: Arrays) -> Array:
-        """(rows, numbers) a copy of all arrays side by side."""
-        flat = [
-            observation[name].reshape(-1, array.size)
-            for name, array in self.spec.observation.items()
-        ]
-        return np.concatenate(flat, axis=1, dtype=self.dtype, casting="unsafe")
-
-    def played(self, actions: Array) -> Array:
-        """One action per row as the world takes it."""
-        if self.place is None:
-            return np.asarray(actions, np.int64)
-        place = self.place
-        inside = np.clip(place.centre + place.scale * actions, place.low, place.high)
-        moves: Array = inside.astype(self.spec.action_dtype)
-        return moves.reshape(-1, *self.spec.action_shape)
 
 
 class BackendVecEnv(VecEnv):

@@ -22,7 +22,7 @@ from hundredfold.learners.q_network import QNetwork
 
 
 class Reader(BaseFeaturesExtractor):
-    """From a flat row, as `envs.Window` lays it, to what our own first layer sees.
+    """From a flat row, as `interop.window.Window` lays it, to what our own first layer sees.
 
     With `layers`, it goes on through a stack that policy and value share.
     """
