@@ -12,6 +12,13 @@ def test_importing_the_package_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_settings_are_read_without_a_compiler():
+    done = run_python(
+        "import sys, hundredfold.settings.run; print('numba' in sys.modules)", expect=0
+    )
+    assert done.stdout.strip() == "False"
+
+
 def test_every_public_name_is_there():
     done = run_python(
         "import hundredfold as h; print([n for n in h.__all__ if not getattr(h, n)])",

@@ -267,6 +267,27 @@ def test_with_stop_a_lost_worker_ends_the_play_and_a_reset_starts_over(loss):
     assert story["observation/observation"][0, :, 0].tolist() == [0] * NUM_ENVS
 
 
+def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
+    with closing(made(partial(GymnasiumWorld, make_env=foreign.Rude), "fork")) as backend:
+        backend.reset(SEED)
+        infos = backend.recv().foreign_infos
+        os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
+        assert infos[0] == {}
+        assert infos[4]["total"] == backend.batch.observation["observation"][4, 1]
+
+
+def test_with_stop_infos_of_a_lost_worker_are_refused():
+    with closing(made(troubled(foreign.KillsItself), "fork", on_env_error="stop")) as backend:
+        backend.reset(SEED)
+        for _ in range(TURN):
+            infos = backend.recv().foreign_infos
+            backend.send(np.zeros(NUM_ENVS, np.int64))
+        with pytest.raises(EnvError, match="SIGKILL"):
+            backend.recv()
+        with pytest.raises(WorkerError, match=r"worker 0 .* was lost"):
+            infos[0]
+
+
 @pytest.mark.parametrize("moment", [0, 2])
 @every_start
 def test_workers_killed_between_two_steps_are_replaced(method, moment):

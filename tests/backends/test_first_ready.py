@@ -258,6 +258,19 @@ def test_a_snapshot_of_foreign_envs_does_not_wait_for_a_slow_one(tmp_path):
         assert backend.recv().env_ids.tolist() == [SLOW]
 
 
+def test_a_first_look_at_infos_does_not_wait_for_a_slow_env(tmp_path):
+    with closing(first_ready(gated(tmp_path), batch_envs=5, env_threads=3)) as backend:
+        backend.reset(SEED)
+        batch = backend.recv()
+        while SLOW in batch.env_ids:
+            backend.send(np.zeros(len(batch), np.int64))
+            batch = backend.recv()
+        # Nobody opens the gate before the infos are there.
+        totals = batch.observation["observation"][:, 1].tolist()
+        assert [info["total"] for info in batch.foreign_infos] == totals
+        (tmp_path / "gate").touch()
+
+
 def test_a_reset_forgets_what_was_under_way(tmp_path):
     with closing(first_ready(gated(tmp_path), env_threads=3)) as backend:
         all_at_the_gate(backend)

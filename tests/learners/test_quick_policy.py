@@ -11,8 +11,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.core.batch import ArraySpec, WorldSpec
 from hundredfold.learners.networks import ActorCritic, NetworkSettings
-from hundredfold.learners.policy import NetworkPolicy
-from hundredfold.learners.quick_policy import FEW_ROWS, QuickPolicy
+from hundredfold.learners.policy import FEW_ROWS, NetworkPolicy
+from hundredfold.learners.quick_policy import QuickPolicy
 
 PLAIN = WorldSpec(
     name="plain",
@@ -83,8 +83,11 @@ def test_rows_that_may_not_be_written_to_are_read():
     assert_same_choice(policy.choose(spread_out, mask, luck), expected)
 
 
-def test_a_forbidden_action_is_never_drawn_however_large_the_draw():
+@pytest.mark.parametrize("lowered", [0.0, 3e9])
+def test_a_forbidden_action_is_never_drawn_however_large_the_draw(lowered):
     policy = policy_of()
+    with torch.no_grad():
+        policy.network.policy_head.bias -= lowered
     observation, mask, _ = some_rows(FEW_ROWS)
     for luck in (0.0, 1 - 1e-9, np.nextafter(1.0, 0.0)):
         drawn = policy.choose(observation, mask, np.full((FEW_ROWS, 1), luck))

@@ -12,12 +12,15 @@ ROUNDS = 20
 PIECES = 3
 PIECE_BYTES = 12 * 2**20
 PAGE = 4096
+# Of Linux: pages of 2 MB, where all memory comes in them, would hide what is counted here.
+NO_HUGE_PAGES = 41
 
 COUNT_FAULTS = f"""
 import ctypes, resource
 from hundredfold.training.memory import keep_freed_memory
 assert keep_freed_memory()
 library = ctypes.CDLL(None)
+assert library.prctl({NO_HUGE_PAGES}, 1, 0, 0, 0) == 0
 library.malloc.restype = ctypes.c_void_p
 library.free.argtypes = [ctypes.c_void_p]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -38,6 +41,19 @@ def test_memory_that_was_freed_is_there_when_it_is_asked_for_again():
     pages = PIECES * PIECE_BYTES // PAGE
     # The first round touches them; without it, most rounds do.
     assert page_faults() < 1.5 * pages
+
+
+def test_older_versions_get_as_much_as_they_take(monkeypatch):
+    asked = []
+
+    def mallopt(option, size):
+        asked.append((option, size))
+        return option != memory.MMAP_THRESHOLD or size <= 32 * 2**20
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    assert memory.keep_freed_memory()
+    assert (memory.MMAP_THRESHOLD, 32 * 2**20) in asked
+    assert asked[-1] == (memory.TRIM_THRESHOLD, memory.KEPT_BYTES)
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):

@@ -14,7 +14,6 @@ from hundredfold.backends.foreign_slice import (
     WAITING_SHARE,
     voluntary_switches,
 )
-from hundredfold.backends.shared_arrays import pickled_info
 from hundredfold.core import streams
 from hundredfold.core.batch import Array, FloatArray, StepBatch, WorldSpec
 from hundredfold.core.boxes import spread_over
@@ -35,7 +34,7 @@ class Probe:
     seconds: FloatArray  # (steps,) from call to return
     cpu_seconds: FloatArray  # (steps,) in which this process was on a core
     switches: int  # how often it gave up its core by itself
-    step_bytes: int  # what one step has to say, info included
+    step_bytes: int  # what one step has to say; infos stay where they are until one is read
 
     @property
     def waits(self) -> bool:
@@ -116,9 +115,7 @@ def call_seconds(world: ForeignWorld) -> float:
 
 def step_bytes(batch: StepBatch) -> int:
     """Bytes that one env has to say after a step."""
-    size = sum(array.nbytes for array in batch.arrays().values()) // len(batch)
-    info = batch.foreign_infos[0] if batch.foreign_infos else {}
-    return size + (len(pickled_info(info)) if info else 0)
+    return sum(array.nbytes for array in batch.arrays().values()) // len(batch)
 
 
 def barrier_share(costs: FloatArray, lanes: int, per_lane: int) -> float:

@@ -11,7 +11,7 @@ import socket
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def serve(wire: Wire, plan: WorkerPlan) -> None:
                     part.step(first, last)
                     continue
                 order, serial, *arguments = wire.hear()
-                if order != "state" or part.rests_for_state:
+                if order not in UNHURRIED or (order == "state" and part.rests_for_state):
                     part.settle()
                 if order == "close":
                     return
@@ -132,6 +132,10 @@ def rejoin(part: Slice, origin: Origin) -> None:
     part.inform(origin.knowledge)
     part.cut_off(origin.ahead, origin.seed, last_seen)
 
+
+# What can be asked while envs are at work. An env whose info is asked for is not: it has been
+# heard and waits for an action.
+UNHURRIED: Final = ("state", "info")
 
 ORDERS: dict[str, Callable[..., Any]] = {
     "reset": lambda part, seed: part.reset(seed),

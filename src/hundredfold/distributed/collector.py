@@ -28,6 +28,11 @@ class RayCollector:
     """Plays a policy in the actors of a backend. Between two calls all envs wait for actions."""
 
     def __init__(self, backend: RayBackend, seed: int) -> None:
+        if not backend.collecting:
+            raise SettingsError(
+                "actors of a step backend play single steps; make the RayBackend with "
+                "collecting=True."
+            )
         self.backend, self.seed = backend, seed
         self.fleet = backend.fleet
         self.teacher = Teacher(backend.fleet.ray.put)

@@ -42,6 +42,7 @@ class Held:
     plan: SlicePlan
     actor: Any = None
     identity: Identity | None = None
+    cpus: float = 0.0  # cores that are set aside for its actor
     node: str = ""  # where its actor is, once it has said so
     snapshot: Arrays | None = None
     log: list[IntArray] = field(default_factory=list)  # actions since the snapshot
@@ -127,7 +128,7 @@ class Fleet:
                     *before, reply = self.ray.get([*held.before, answer])
                 except self.ray.exceptions.RayError as error:
                     if isinstance(error, self.ray.exceptions.ActorUnavailableError):
-                        self.places.suspect(held.node, self._num_actors_on(held.node))
+                        self.places.suspect(held.node, self._cores_taken_on(held.node))
                     self._replace(held, _short(error))
                 else:
                     yield held, self._heard(held, before, reply)
@@ -193,9 +194,9 @@ class Fleet:
     # -- actors ---------------------------------------------------------------------------------
 
     def _hire_all(self) -> None:
-        actors = self.places.hire_all(len(self.slices))
-        for held, actor in zip(self.slices, actors, strict=True):
-            held.actor = actor
+        hired = self.places.hire_all(len(self.slices))
+        for held, (actor, cpus) in zip(self.slices, hired, strict=True):
+            held.actor, held.cpus = actor, cpus
         self._seat_all()
         self.begin("open", each=lambda held: (self._packed(held),))
         for held, reply in self.answers():
@@ -227,7 +228,7 @@ class Fleet:
         self.places.release(held.actor)
         held.health_before += held.health
         held.health = Counter()
-        held.actor, held.node = self.places.hire_another(len(self.slices)), ""
+        (held.actor, held.cpus), held.node = self.places.hire_another(len(self.slices)), ""
         order, obey = held.order, held.actor.obey.remote
         held.before = []
         if order[0] != "open":
@@ -239,8 +240,8 @@ class Fleet:
             held.answer = obey(*order)
         held.deadline = time.monotonic() + self.settings.start_timeout + self._patience(order[0])
 
-    def _num_actors_on(self, node: str) -> int:
-        return sum(held.node == node for held in self.slices)
+    def _cores_taken_on(self, node: str) -> float:
+        return sum(held.cpus for held in self.slices if held.node == node)
 
     def _what_it_missed(self, held: Held, obey: Callable[..., Any]) -> list[Any]:
         """Bring a new actor to where the lost one began its last order."""

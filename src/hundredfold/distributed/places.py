@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hundredfold.distributed import cluster
 from hundredfold.distributed.actor import SliceActor
@@ -21,6 +21,8 @@ NODE_LABEL: Final = "ray.io/node-id"
 A_LITTLE_MEMORY: Final = 1  # byte
 # Ray knows by then whether a node is gone.
 FORGIVE_SECONDS: Final = 30.0
+# For so long an actor that was just hired may not yet show in what Ray says is free.
+PROMISE_SECONDS: Final = 1.0
 # How often to look for room.
 LOOK_SECONDS: Final = 0.1
 
@@ -33,12 +35,20 @@ class Suspicion:
     free_cores: float  # so many at most, in Ray's books
 
 
+class Hired(NamedTuple):
+    """A new actor, and the cores that are set aside for it."""
+
+    actor: Any
+    cpus: float
+
+
 class Places:
     """The cluster as far as actors need room in it."""
 
     def __init__(self, ray: Any, settings: RaySettings) -> None:
         self.ray, self.settings = ray, settings
         self.suspects: dict[str, Suspicion] = {}  # by node
+        self.promises: list[tuple[float, float]] = []  # when, and how many cores
 
     def hire(self, cpus: float) -> Any:
         """A new actor, anywhere in the cluster but on a suspect."""
@@ -53,26 +63,34 @@ class Places:
         """Let an actor go, dead or alive."""
         self.ray.kill(actor, no_restart=True)
 
-    def hire_all(self, wanted: int) -> list[Any]:
+    def hire_all(self, wanted: int) -> list[Hired]:
         """Actors for everybody; those for whom there are no cores share the others'."""
         cpus = self.settings.actor_cpus
         fitting = self._room_for(wanted) if cpus else wanted
-        return [self.hire(cpus if number < fitting else 0) for number in range(wanted)]
+        return [self._hired(cpus if number < fitting else 0) for number in range(wanted)]
 
-    def hire_another(self, num_actors: int) -> Any:
+    def hire_another(self, num_actors: int) -> Hired:
         """One more, in the place of a lost one of so many."""
         cpus = self.settings.actor_cpus
         self._forgive()
-        return self.hire(cpus if cpus and self._room_for(1, num_actors) else 0)
+        return self._hired(cpus if cpus and self._room_for(1, num_actors) else 0)
 
-    def suspect(self, node: str, num_actors: int) -> None:
-        """Keep away from a node, on which so many actors of ours were, unless there is no other."""
+    def suspect(self, node: str, taken_cores: float) -> None:
+        """Keep away from a node, where our actors took so many cores, unless there is no other."""
+        self._forgive()
         cores = self._cores()
         others = cores.keys() - self.suspects.keys() - {node}
-        if node in cores and any(cores[other] for other in others):
+        # We are alive, and so is the node we are on, however late it tells of an actor's end.
+        if node not in cores or node == self.ray.get_runtime_context().get_node_id():
+            return
+        if any(cores[other] for other in others):
             # At least our own actors still take their cores there, as Ray sees it.
-            free = max(0.0, cores[node] - num_actors * self.settings.actor_cpus)
+            free = max(0.0, cores[node] - taken_cores)
             self.suspects.setdefault(node, Suspicion(time.monotonic(), free))
+
+    def _hired(self, cpus: float) -> Hired:
+        self.promises.append((time.monotonic(), cpus))
+        return Hired(self.hire(cpus), cpus)
 
     def _room_for(self, wanted: int, in_all: int = 0) -> int:
         """For how many actors there are cores; waits a little for more, unless none can come.
@@ -96,9 +114,16 @@ class Places:
         return min(fitting, wanted)
 
     def _fitting(self, cpus: float) -> int:
-        """For how many actors there are free cores that are surely not a suspect's."""
+        """For how many actors there are free cores that are surely nobody else's.
+
+        Those of suspects are out of reach, and what was promised a moment ago is taken: whoever is
+        promised a core that there is not waits for it until somebody gives one back.
+        """
+        recent = time.monotonic() - PROMISE_SECONDS
+        self.promises = [promise for promise in self.promises if promise[0] > recent]
+        taken = sum(cores for _, cores in self.promises)
         out_of_reach = sum(suspicion.free_cores for suspicion in self.suspects.values())
-        return max(0, int((cluster.free_cores(self.ray) - out_of_reach) / cpus))
+        return max(0, int((cluster.free_cores(self.ray) - out_of_reach - taken) / cpus))
 
     def _forgive(self) -> None:
         """Drop suspicions that Ray has confirmed, or not confirmed for long."""

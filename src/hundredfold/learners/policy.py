@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from hundredfold.core.batch import Array, Arrays, BoolArray
 from hundredfold.experience.rollout import Choice
 from hundredfold.learners.networks import ActorCritic, Options, tensors
-from hundredfold.learners.quick_policy import FEW_ROWS, QuickPolicy
+
+if TYPE_CHECKING:
+    from hundredfold.learners.quick_policy import QuickPolicy
+
+# With more rows the arithmetic itself takes the time, and torch is as good at that as a kernel.
+FEW_ROWS: Final = 32
 
 
 class NetworkPolicy:
@@ -58,6 +63,9 @@ class NetworkPolicy:
 
     def _quick(self) -> QuickPolicy | None:
         if self.quick_for is not self.network:
+            # Only now: it is compiled, and whoever reads settings has no use for a compiler.
+            from hundredfold.learners.quick_policy import QuickPolicy
+
             self.quick_for = self.network
             self.quick = QuickPolicy(self.network) if QuickPolicy.follows(self.network) else None
         return self.quick

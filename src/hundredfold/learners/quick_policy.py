@@ -17,13 +17,11 @@ from torch import Tensor, nn
 from hundredfold.core.batch import Arrays, BoolArray
 from hundredfold.core.compiled import kernel, sum_kernel
 from hundredfold.experience.rollout import Choice
-from hundredfold.learners.masking import BELOW_ONE, FORBIDDEN
+from hundredfold.learners.masking import BELOW_ONE
 from hundredfold.learners.networks import ActorCritic
 
 Floats = NDArray[np.float32]
 
-# With more rows the arithmetic itself takes the time, and torch is as good at that.
-FEW_ROWS: Final = 32
 FOLLOWED: Final = ("relu", "tanh")
 EVERYTHING_ALLOWED: Final = np.ones((0, 0), bool)
 
@@ -111,7 +109,7 @@ def _draw(
         if len(allowed):
             for action in range(len(above)):
                 if not allowed[row, action]:
-                    above[action] = FORBIDDEN
+                    above[action] = -np.inf
         actions[row], log_probs[row] = _choose(above, there, uniforms[row, 0])
 
 

@@ -8,8 +8,9 @@ from typing import Final
 # Options of glibc's `mallopt`.
 TRIM_THRESHOLD: Final = -1
 MMAP_THRESHOLD: Final = -3
-# Larger pieces come from the system one by one and go back to it at once.
-LARGE_BYTES: Final = 64 * 2**20
+# Larger pieces come from the system one by one and go back to it at once. Before its version 2.35
+# glibc takes no more than the second.
+LARGE_BYTES: Final = (64 * 2**20, 32 * 2**20)
 # So much may lie free before it goes back.
 KEPT_BYTES: Final = 512 * 2**20
 
@@ -23,5 +24,5 @@ def keep_freed_memory() -> bool:
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         return False
-    large = library.mallopt(MMAP_THRESHOLD, LARGE_BYTES)
-    return bool(large and library.mallopt(TRIM_THRESHOLD, KEPT_BYTES))
+    large = any(library.mallopt(MMAP_THRESHOLD, size) for size in LARGE_BYTES)
+    return bool(library.mallopt(TRIM_THRESHOLD, KEPT_BYTES)) and large
