@@ -159,6 +159,27 @@ def test_an_unreachable_head_is_told_and_training_runs_here(tmp_path):
     assert RunFolder.open(tmp_path / "run").settings().machine.backend == "processes"
 
 
+ASKED_FOR_A_TOKEN = """
+import socket
+from hundredfold.core.errors import WorkerError
+from hundredfold.distributed import cluster
+from hundredfold.distributed.settings import RaySettings
+with socket.create_server(("127.0.0.1", 0)) as somebody:
+    try:
+        cluster.join(RaySettings(address=f"127.0.0.1:{somebody.getsockname()[1]}"), 1)
+    except WorkerError as error:
+        print(error)
+"""
+
+
+def test_a_cluster_that_asks_for_a_token_that_is_not_here_is_told(tmp_path):
+    pytest.importorskip("ray")
+    nobody = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path), "RAY_AUTH_TOKEN": ""}
+    done = run_python(ASKED_FOR_A_TOKEN, expect=0, env=nobody)
+    assert "no authentication token was found. Somebody answers there" in done.stdout
+    assert "RAY_AUTH_MODE=token" in done.stdout
+
+
 def test_without_the_extra_one_line_says_how_to_install_it(tmp_path):
     code = f"""
 import sys

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,8 @@ from hundredfold.distributed.settings import RaySettings
 # How long a cluster may take to answer; Ray itself would go on asking for minutes.
 ANSWER_SECONDS: Final = 5.0
 CLIENT_PORT: Final = 10001
+# Says at every start that a cluster is kept safe with a token.
+TOKEN_LOG: Final = "ray._private.authentication.authentication_token_setup"
 
 _users = 0
 _opened = False
@@ -73,10 +76,19 @@ def free_cores(ray: Any) -> float:
 def _open(ray: Any, settings: RaySettings, num_actors: int) -> None:
     address = settings.address or os.environ.get("RAY_ADDRESS", "")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    logging.getLogger(TOKEN_LOG).setLevel(logging.ERROR)
+    remedy = ""
     try:
         if address:
             _knock(address)
-            ray.init(address=address, **quiet)
+            remedy = (
+                f" Somebody answers there: it should be Ray {ray.__version__}, and where it asks "
+                "for a token this machine needs the same one in ~/.ray/auth_token (or "
+                "RAY_AUTH_TOKEN) and RAY_AUTH_MODE=token."
+            )
+            # Ray shows a token only to a cluster that it finds by itself.
+            is_here = address == _noted_cluster() and "RAY_ADDRESS" not in os.environ
+            ray.init(address="auto" if is_here else address, **quiet)
             return
         own: dict[str, Any] = {"include_dashboard": False}
         if settings.object_store_mb:
@@ -84,25 +96,25 @@ def _open(ray: Any, settings: RaySettings, num_actors: int) -> None:
         # On a machine of our own every actor gets a place, if need be at the others' cost.
         cores = max(usable_cores(), math.ceil(num_actors * settings.actor_cpus))
         ray.init(address="local", num_cpus=cores, **own, **quiet)
-    except (OSError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"the cluster at {address} cannot be joined" if address else "Ray cannot start here"
-        first_line = str(error).strip().partition("\n")[0]
-        raise WorkerError(f"{where}: {first_line}") from None
+        first_sentence = re.split(r"\.?\s*\n|\.\s|\.$", str(error).strip(), maxsplit=1)[0]
+        raise WorkerError(f"{where}: {first_sentence}.{remedy}") from None
 
 
 def _knock(address: str) -> None:
     """Raise unless somebody listens where the cluster should be."""
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "") or _current_cluster()
+        address = os.environ.get("RAY_ADDRESS", "") or _noted_cluster()
+        if not address:
+            raise ConnectionError("no cluster runs on this machine; `ray start --head` starts one")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         host, port = address.removeprefix("ray://"), str(CLIENT_PORT)
     socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
 
 
-def _current_cluster() -> str:
+def _noted_cluster() -> str:
     """The cluster that was last started on this machine, as `ray start` leaves it written."""
     note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    if not note.exists():
-        raise ConnectionError("no cluster runs on this machine; `ray start --head` starts one")
-    return note.read_text().strip()
+    return note.read_text().strip() if note.exists() else ""

@@ -143,7 +143,7 @@ def _by_spaces(settings: RunSettings, spec: WorldSpec) -> Iterator[tuple[str, An
         if by_number:
             yield "num_minibatches", 8, "more, smaller steps for a network that must learn to see"
     if spec.action_box is not None:
-        if settings.engine != "rllib":  # which has no place for scales that are learned
+        if settings.engine != "rllib":  # which would keep the scales of random actions
             yield "normalise_observations", True, "continuous worlds observe in units of their own"
         yield "entropy_coefficient", 0.0, "a reward for spread would widen actions without end"
         if joint:

@@ -25,6 +25,8 @@ from hundredfold.distributed import cluster
 from hundredfold.experience.episodes import Episodes
 from hundredfold.interop.rllib.envs import make_env
 from hundredfold.interop.rllib.module import WorldModule
+from hundredfold.interop.rllib.scales import learn_first_scales
+from hundredfold.learners.networks import ActorCritic
 from hundredfold.settings.run import RunSettings
 from hundredfold.training.build import Parts
 from hundredfold.training.build import build as build_ours
@@ -35,6 +37,8 @@ from hundredfold.training.run import Run
 RLLIB: Final[Any] = rllib_ppo
 ENV: Final = "hundredfold-run"
 OURS: Final = "leave --engine away"
+# What its parts tell each other at every start.
+TALKATIVE: Final = ("ray.rllib", "ray.tune", "ray._common.deprecation")
 # Its names of what we tell as well.
 LOSSES: Final = {
     "policy_loss": "policy_loss",
@@ -74,6 +78,9 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
     ours = build_ours(replace(here, rollout=replace(here.rollout, num_envs=1)), make_world)
     try:
         ours.settings = here.resolved(ours.backend.spec)
+        if settings.network.normalise_observations:
+            inputs = _network(ours).inputs
+            learn_first_scales(inputs, ours.make_world, settings.seed, settings.processes.guard())
         cluster.join(settings.ray, num_runners + 1)
     except BaseException:
         ours.close()
@@ -119,7 +126,8 @@ def make_algorithm(parts: RLlibParts) -> Any:
     """Its PPO with our settings, batch envs through the vector entry point, masks in the module."""
     settings, ppo = parts.settings, parts.settings.ppo
     rollout, samples = settings.rollout, settings.rollout.samples_per_epoch
-    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
     # Runners find it by name, wherever they are.
     register_env(ENV, _made_here)
     rate: Any = ppo.learning_rate
@@ -163,7 +171,11 @@ def make_algorithm(parts: RLlibParts) -> Any:
         .rl_module(
             rl_module_spec=RLModuleSpec(
                 module_class=WorldModule,
-                model_config={"world": parts.backend.spec, "network": settings.network},
+                model_config={
+                    "world": parts.backend.spec,
+                    "network": settings.network,
+                    "inputs": _network(parts).inputs.state_dict(),
+                },
             )
         )
         .debugging(seed=settings.seed % 2**31, log_level="ERROR")
@@ -204,11 +216,6 @@ def refuse_what_it_lacks(settings: RunSettings) -> None:
             f"a companion hears every step, which RLlib keeps to itself; say --companion none, or "
             f"{OURS}."
         )
-    if settings.network.normalise_observations:
-        raise SettingsError(
-            "normalise_observations learns scales beside RLlib's learner; turn it off with "
-            f"--no-normalise-observations, or {OURS}."
-        )
     if settings.rollout.policy_update_interval != 1:
         raise SettingsError(
             f"RLlib learns after every epoch; set policy_update_interval 1, {OURS}."
@@ -218,6 +225,8 @@ def refuse_what_it_lacks(settings: RunSettings) -> None:
 def notes_on(settings: RunSettings) -> list[str]:
     """What this engine does otherwise than ours, in whole sentences."""
     ppo, notes = settings.ppo, []
+    if settings.network.normalise_observations:
+        notes.append("normalise_observations: inputs keep the scales that random actions showed.")
     if ppo.normalise_values:
         notes.append("normalise_values has no counterpart: values are learned unscaled.")
     if not ppo.normalise_advantages:
@@ -225,6 +234,12 @@ def notes_on(settings: RunSettings) -> list[str]:
     if ppo.target_kl:
         notes.append("target_kl has no counterpart: every update makes all its passes.")
     return notes
+
+
+def _network(parts: Parts) -> ActorCritic:
+    network = parts.learner.network
+    assert isinstance(network, ActorCritic)
+    return network
 
 
 def _made_here(context: Mapping[str, Any]) -> Any:

@@ -27,6 +27,8 @@ class WorldModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc, unused
         model: Any = self.model_config
         self.world: WorldSpec = model["world"]
         self.network = ActorCritic(self.world, model["network"])
+        if "inputs" in model:
+            self.network.inputs.load_state_dict(model["inputs"])
         if len(self.world.choices) > 1:
             # Its types call the class an object of that class.
             drawn: Any = TorchMultiCategorical
