@@ -263,6 +263,24 @@ class PushesUnevenly(Pushes):
     )
 
 
+class LeavesSeeds(PushesUnevenly):
+    """Notes every seed in a folder; in the episode with one of them it fails at its second turn."""
+
+    def __init__(self, folder, rude_seed=None):
+        self.folder, self.rude_seed = Path(folder), rude_seed
+
+    def reset(self, *, seed=None, options=None):
+        (self.folder / str(seed)).touch()
+        self.rude = seed == self.rude_seed
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        result = super().step(action)
+        if self.rude and self.turn == 2:
+            raise ZeroDivisionError("the die fell off the table")
+        return result
+
+
 class PushesOnce(Pushes):
     """A single number without any axis."""
 

@@ -272,7 +272,7 @@ def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
         backend.reset(SEED)
         infos = backend.recv().foreign_infos
         os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
-        assert infos[0] == {}
+        assert [infos[env_id] for env_id in range(3)] == [{}] * 3
         assert infos[4]["total"] == backend.batch.observation["observation"][4, 1]
 
 

@@ -127,6 +127,14 @@ def test_a_core_is_promised_once_also_before_ray_knows_that_it_is_taken(clock):
     assert [options["num_cpus"] for options in cluster.hired] == [1, 0, 0]
 
 
+def test_parts_of_cores_add_up(clock):
+    places = places_on(cluster := Cluster(free=1.0, one=1.0), actor_cpus=0.2)
+    for _ in range(5):
+        places.hire_another(5)
+    assert [options["num_cpus"] for options in cluster.hired] == [0.2] * 5
+    assert clock.now == 100.0
+
+
 def test_promises_are_forgotten_when_ray_knows_of_them(clock):
     places = places_on(cluster := Cluster(free=1.0, one=2.0))
     places.hire_another(2)

@@ -1,5 +1,6 @@
 """RLlib on our worlds: resets that take a step, masks that hold, runs that can be judged."""
 
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,8 @@ import foreign_envs
 import hundredfold
 from cases import WORLD_CASES
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.errors import SettingsError
+from hundredfold.core import streams
+from hundredfold.core.errors import EnvError, SettingsError
 from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
 from hundredfold.interop.rllib.scales import learn_first_scales
 from hundredfold.learners.networks import ActorCritic, NetworkSettings, tensors
@@ -41,7 +43,7 @@ FOREIGN = ["CartPole-v1", "masked_foreign", "foreign_parts", "foreign_box"]
 @pytest.mark.parametrize("world", ["cartpole", "cage2", "corridor", *FOREIGN])
 def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
     """Env by env the story is the one a world alone tells, with a pause after each end."""
-    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, 0, SEED)
+    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, seed=SEED)
     spec = env.spec_of_world
     lone = [WORLD_CASES[world](np.array([env_id])) for env_id in range(NUM_ENVS)]
     outs = [one.reset(SEED) for one in lone]
@@ -70,37 +72,50 @@ def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
 
 
 def test_slices_of_a_world_hold_envs_of_their_own():
-    first, second = (FlatVectorEnv(WORLD_CASES["cartpole"], 2, at, SEED) for at in (0, 2))
-    whole = FlatVectorEnv(WORLD_CASES["cartpole"], 4, 0, SEED)
+    first, second = (FlatVectorEnv(WORLD_CASES["cartpole"], 2, seed=SEED) for _ in range(2))
+    first.take_place(1)
+    second.take_place(2)
+    whole = FlatVectorEnv(WORLD_CASES["cartpole"], 4, seed=SEED)
     both = np.concatenate([first.reset()[0], second.reset()[0]])
     assert_array_equal(whole.reset()[0], both)
 
 
-def test_waiting_rows_always_have_an_allowed_action():
-    batch = WORLD_CASES["cage2"](np.arange(3)).reset(SEED)
-    spec = WORLD_CASES["cage2"](np.arange(1)).spec
-    if batch.mask is not None:
-        assert batch.mask[np.arange(3), first_allowed(batch, spec)].all()
+def test_without_a_seed_of_the_run_every_runner_plays_its_own_episodes():
+    def first_rows(seed):
+        return FlatVectorEnv(WORLD_CASES["cartpole"], 2).reset(seed=seed)[0]
+
+    assert_array_equal(first_rows(7), first_rows(7))
+    assert not np.array_equal(first_rows(7), first_rows(8))
+    assert not np.array_equal(first_rows(None), first_rows(None))
+
+
+@pytest.mark.parametrize("world", ["masked_foreign", "foreign_parts"])
+def test_waiting_rows_always_have_an_allowed_action(world):
+    with closing(WORLD_CASES[world](np.arange(9))) as made:
+        spec, batch = made.spec, made.reset(SEED)
+    parts = first_allowed(batch, spec).reshape(9, -1) + np.cumsum((0, *spec.choices[:-1]))
+    assert np.take_along_axis(batch.mask, parts, axis=1).all()
+    assert not batch.mask.all()
     assert width_of(spec) == flat_rows(batch.observation, batch.mask, spec).shape[1]
 
 
 def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
     world = partial(GymnasiumWorld, make_env=foreign_envs.RaisesInStep)
-    env = FlatVectorEnv(world, NUM_ENVS, 0, SEED, WorkerSettings().guard())
+    env = FlatVectorEnv(world, NUM_ENVS, seed=SEED, guard=WorkerSettings().guard())
     env.reset()
     cut = [env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
     assert cut[foreign_envs.RaisesInStep.trouble_turn - 1] == [True] * NUM_ENVS
     assert sum(map(sum, cut)) == NUM_ENVS
 
 
-@pytest.mark.parametrize("world", ["cage2", "foreign_parts", "foreign_box"])
+@pytest.mark.parametrize("world", ["masked_foreign", "foreign_parts", "foreign_box"])
 def test_rllib_draws_from_what_our_policy_would_do(world):
     pytest.importorskip("ray")
     from ray.rllib.core.columns import Columns
 
     from hundredfold.interop.rllib.module import WorldModule
 
-    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, 0, SEED)
+    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, seed=SEED)
     spec = env.spec_of_world
     rows, _ = env.reset()
     module = WorldModule(
@@ -129,13 +144,14 @@ def test_scales_of_inputs_are_those_of_random_actions_and_stay():
     world = WORLD_CASES["CartPole-v1"]
     spec = world(np.arange(1)).spec
     network = ActorCritic(spec, NetworkSettings(normalise_observations=True))
-    learn_first_scales(network.inputs, world, SEED)
-    assert network.inputs.count == 32 * 64
+    settings = starting_point("CartPole-v1")
+    learn_first_scales(network.inputs, world, settings)
+    assert network.inputs.count == settings.rollout.num_envs * 64
     # Carts hardly move under random pushes; poles have fallen by 12 degrees.
     assert 0.01 < network.inputs.spread[0] < 0.3
     assert 0.05 < network.inputs.spread[2] < 0.2
     again = ActorCritic(spec, NetworkSettings(normalise_observations=True))
-    learn_first_scales(again.inputs, world, SEED)
+    learn_first_scales(again.inputs, world, settings)
     assert torch.equal(again.inputs.mean, network.inputs.mean)
 
 
@@ -169,32 +185,50 @@ def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
         hundredfold.train(resume=run.path)
 
 
-def test_rllib_trains_an_env_of_somebody_else(tmp_path):
+BRIEF = {
+    "engine": "rllib",
+    "epochs": 2,
+    "num_envs": 4,
+    "num_steps": 16,
+    "hidden": (8,),
+    "workers": 2,
+    "actor_cpus": 0.5,
+    "seed": SEED,
+    "report": False,
+    "quiet": True,
+}
+
+
+def seed_of(env_id):
+    return int(streams.stream_keys(SEED, env_id, 0)) >> 33
+
+
+def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path):
     shared_cluster()
-    run = hundredfold.train(
-        foreign_envs.PushesUnevenly,
-        engine="rllib",
-        save_dir=tmp_path,
-        name="run",
-        epochs=2,
-        num_envs=4,
-        num_steps=16,
-        hidden=(8,),
-        normalise_observations=True,
-        eval_interval=2,
-        eval_episodes=2,
-        workers=2,
-        actor_cpus=0.5,
-        report=False,
-        quiet=True,
-    )
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    make_env = partial(foreign_envs.LeavesSeeds, str(notes), seed_of(3))
+    brief = {**BRIEF, "normalise_observations": True, "eval_interval": 2, "eval_episodes": 2}
+    run = hundredfold.train(make_env, save_dir=tmp_path, name="run", **brief)
     assert run.finished
-    assert [row["total_steps"] for row in metrics_of(run.path)] == [64, 128]
+    assert {str(seed_of(env_id)) for env_id in range(4)} <= {path.name for path in notes.iterdir()}
+    rows = metrics_of(run.path)
+    assert [row["total_steps"] for row in rows] == [64, 128]
+    assert rows[-1]["env_failures"] == rows[-1]["env_restarts"] == 1
     scales = state_of(run.path)
-    assert scales["learner/network/inputs.count"] == 32 * 64
+    assert scales["learner/network/inputs.count"] == 4 * 64
     assert scales["learner/network/inputs.spread"].max() > 1.5
     action = run.policy().act(foreign_envs.PushesUnevenly().reset(seed=SEED)[0])
-    assert foreign_envs.PushesUnevenly().action_space.contains(action)
+    assert foreign_envs.PushesUnevenly.action_space.contains(action)
+
+
+def test_with_stop_an_env_that_fails_ends_the_run_and_says_why(tmp_path):
+    shared_cluster()
+    make_env = partial(foreign_envs.LeavesSeeds, str(tmp_path), seed_of(3))
+    with pytest.raises(
+        EnvError, match=r"env runner of RLlib gave up: .*env 3 .*fell off the table"
+    ):
+        hundredfold.train(make_env, save_dir=tmp_path, name="run", on_env_error="stop", **BRIEF)
 
 
 def test_registered_worlds_train_from_rllib_itself():
@@ -225,6 +259,17 @@ def test_registered_worlds_train_from_rllib_itself():
         algorithm.stop()
     assert result["env_runners"]["num_env_steps_sampled"] == 80
     assert 1 <= result["env_runners"]["episode_len_mean"] <= 9
+
+
+def test_what_is_annealed_falls_to_nothing_at_the_end():
+    pytest.importorskip("ray")
+    from ray.rllib.utils.schedules.scheduler import Scheduler
+
+    from hundredfold.interop.rllib.engine import falling
+
+    schedule = Scheduler(falling(0.05, 1_000))
+    assert [schedule.update(step) for step in (0, 500, 1_000, 2_000)] == [0.05, 0.025, 0.0, 0.0]
+    assert Scheduler(falling(0.05, 0)).update(500) == 0.05
 
 
 def test_the_preset_seed_003_is_as_described():

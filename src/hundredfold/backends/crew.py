@@ -22,7 +22,7 @@ from hundredfold.backends.blame import blame, refuse_start
 from hundredfold.backends.doorbell import Doorbell
 from hundredfold.backends.reports import Answer, ErrorReport
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.backends.shared_arrays import anonymous_memory, layout_of, mapped, pickled_info
+from hundredfold.backends.shared_arrays import anonymous_memory, layout_of, mapped
 from hundredfold.backends.slices import pairs
 from hundredfold.backends.story import Story
 from hundredfold.backends.traffic import Traffic, spans_of
@@ -149,8 +149,7 @@ class Crew:
         if worker not in self.at_wire.values():
             raise WorkerError(f"{worker} was lost, and with it what its envs had to say.")
         found: bytes = self._ask([worker], "info", [(env_id,)])[0]
-        # Whoever took its place meanwhile speaks of another episode.
-        return found if self.workers[number] is worker else pickled_info({})
+        return found
 
     def _ask(
         self, workers: list[WorkerProcess], name: str, arguments: list[tuple[Any, ...]]

@@ -59,7 +59,9 @@ class ProcessBackend:
         self.batch = batch_over(self.arrays, self.spec)
         self.everyone = self.batch.env_ids
         if self.crew.is_foreign:
-            self.batch.foreign_infos = LazyInfos(self.arrays, self.everyone, self.crew.info_of)
+            self.batch.foreign_infos = LazyInfos(
+                self.arrays, self.everyone, self.crew.info_of, self.crew.story.cut_off
+            )
         self.received = self.everyone  # whom the last recv() was about
 
     def reset(self, seed: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from hundredfold.core.batch import Arrays, ArraySpec, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, IntArray, StepBatch, WorldSpec
 
 Layout = dict[str, tuple[tuple[int, ...], str]]
 
@@ -120,10 +120,13 @@ class InfoWriter:
 class LazyInfos(Sequence[Mapping[str, Any]]):
     """Infos that are fetched or unpickled when they are read; right until the env's next step."""
 
-    def __init__(self, arrays: Arrays, env_ids: IntArray, fetch: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, arrays: Arrays, env_ids: IntArray, fetch: Callable[[int], bytes], lost: BoolArray
+    ) -> None:
         self.arrays = arrays
         self.env_ids = env_ids
         self.fetch = fetch
+        self.lost = lost  # (envs,) whose worker went with all they had to say
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -134,14 +137,16 @@ class LazyInfos(Sequence[Mapping[str, Any]]):
     def __getitem__(self, index: slice) -> LazyInfos: ...
     def __getitem__(self, index: int | slice) -> Mapping[str, Any] | LazyInfos:
         if isinstance(index, slice):
-            return LazyInfos(self.arrays, self.env_ids[index], self.fetch)
+            return LazyInfos(self.arrays, self.env_ids[index], self.fetch, self.lost)
         env_id = int(self.env_ids[index])
         size = int(self.arrays["info_sizes"][env_id])
-        if size == 0:
+        if size == 0 or self.lost[env_id]:
             return {}
         self.arrays["infos_read"][0] = True
         if size == ELSEWHERE:
-            return _unpickled(self.fetch(env_id))
+            found = _unpickled(self.fetch(env_id))
+            # Whoever took the place of a worker that was lost meanwhile tells of another episode.
+            return {} if self.lost[env_id] else found
         start = env_id * INFO_SLOT
         return _unpickled(self.arrays["info_bytes"][start : start + size].data)
 

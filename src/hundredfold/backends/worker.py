@@ -112,16 +112,26 @@ def make_slice(plan: WorkerPlan) -> Slice:
 def obey(wire: Wire, part: Slice, order: str, serial: int, arguments: list[Any]) -> None:
     """Carry out one order and answer, whatever comes of it."""
     kind, answer = "answer", Answer()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        try:
-            value = ORDERS[order](part, *arguments)
-            told = [(str(one.message), one.category) for one in caught if order == "restore"]
-            answer = Answer(value, warnings=told)
-        except BaseException as error:
-            kind, answer = "refusal", Answer(refusal=report_of(f"{order}()", error))
+    try:
+        value, told = _done(part, order, arguments)
+        answer = Answer(value, warnings=told if order == "restore" else [])
+    except BaseException as error:
+        kind, answer = "refusal", Answer(refusal=report_of(f"{order}()", error))
     part.tell_failures()
     wire.say(kind, serial, answer)
+
+
+def _done(
+    part: Slice, order: str, arguments: list[Any]
+) -> tuple[Any, list[tuple[str, type[Warning]]]]:
+    """What an order comes to, and what was warned of meanwhile."""
+    if order in UNHURRIED:
+        # Threads are at work, and warnings are caught for all threads or none.
+        return ORDERS[order](part, *arguments), []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        value = ORDERS[order](part, *arguments)
+        return value, [(str(one.message), one.category) for one in caught]
 
 
 def rejoin(part: Slice, origin: Origin) -> None:

@@ -116,5 +116,6 @@ def _knock(address: str) -> None:
 
 def _noted_cluster() -> str:
     """The cluster that was last started on this machine, as `ray start` leaves it written."""
-    note = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    note = Path(place, "ray", "ray_current_cluster")
     return note.read_text().strip() if note.exists() else ""

@@ -23,6 +23,8 @@ A_LITTLE_MEMORY: Final = 1  # byte
 FORGIVE_SECONDS: Final = 30.0
 # For so long an actor that was just hired may not yet show in what Ray says is free.
 PROMISE_SECONDS: Final = 1.0
+# Tenths of cores do not add up exactly.
+ROUNDING: Final = 1e-6
 # How often to look for room.
 LOOK_SECONDS: Final = 0.1
 
@@ -123,7 +125,8 @@ class Places:
         self.promises = [promise for promise in self.promises if promise[0] > recent]
         taken = sum(cores for _, cores in self.promises)
         out_of_reach = sum(suspicion.free_cores for suspicion in self.suspects.values())
-        return max(0, int((cluster.free_cores(self.ray) - out_of_reach - taken) / cpus))
+        free = cluster.free_cores(self.ray) - out_of_reach - taken
+        return max(0, int(free / cpus + ROUNDING))
 
     def _forgive(self) -> None:
         """Drop suspicions that Ray has confirmed, or not confirmed for long."""

@@ -42,11 +42,13 @@ class Window:
     def action_space(self) -> spaces.Space[Any]:
         if self.place is None:
             return action_space(self.spec)
-        low, high = (
-            ((bound - self.place.centre) / self.place.scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
-            for bound in (self.place.low, self.place.high)
-        )
-        return spaces.Box(low, high, dtype=np.float32)
+        place = self.place
+        # A number that can only be what it is may be called anything.
+        scale = np.where(place.scale > 0, place.scale, np.float32(np.inf))
+        low = ((place.low - place.centre) / scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
+        high = ((place.high - place.centre) / scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
+        fixed = place.scale == 0
+        return spaces.Box(np.where(fixed, -1, low), np.where(fixed, 1, high), dtype=np.float32)
 
     def seen(self, observation: Arrays) -> Array:
         """(rows, numbers) a copy of all arrays side by side."""

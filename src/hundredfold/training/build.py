@@ -47,6 +47,10 @@ class Parts:
         """What runs the envs."""
         return self.backend
 
+    def health(self) -> dict[str, int]:
+        """What went wrong with envs so far."""
+        return self.backend.health()
+
     def close(self) -> None:
         if self.companion is not None:
             self.companion.close()

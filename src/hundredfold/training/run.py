@@ -238,7 +238,7 @@ class Run:
 
     def _troubles(self) -> dict[str, int]:
         """What went wrong with envs so far; of our own worlds only what did go wrong."""
-        counts = self.parts.backend.health()
+        counts = self.parts.health()
         foreign = not self.parts.backend.spec.has_snapshots
         return {name: count for name, count in counts.items() if count or foreign}
 

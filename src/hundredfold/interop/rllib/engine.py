@@ -14,17 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
+from ray.exceptions import RayError
 from ray.rllib.algorithms import ppo as rllib_ppo
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
 from hundredfold.backends.settings import usable_cores
 from hundredfold.core.contracts import WorldFactory
-from hundredfold.core.errors import SettingsError
+from hundredfold.core.errors import EnvError, SettingsError, WorkerError
 from hundredfold.distributed import cluster
 from hundredfold.experience.episodes import Episodes
 from hundredfold.interop.rllib.envs import make_env
 from hundredfold.interop.rllib.module import WorldModule
+from hundredfold.interop.rllib.postbox import Postbox
 from hundredfold.interop.rllib.scales import learn_first_scales
 from hundredfold.learners.networks import ActorCritic
 from hundredfold.settings.run import RunSettings
@@ -59,14 +61,21 @@ class RLlibParts(Parts):
 
     num_runners: int = field(kw_only=True)
     notes: list[str] = field(kw_only=True)  # what is otherwise than asked for, and why
+    postbox: Postbox = field(kw_only=True)
+    num_sampled: int = 0  # as RLlib counts
 
     @property
     def envs_in(self) -> object:
         return EnvRunners()
 
+    def health(self) -> dict[str, int]:
+        counts, _ = self.postbox.read()
+        return counts
+
     def close(self) -> None:
         # Named in full: a dataclass with slots is made anew, and bare super() means the old one.
         super(RLlibParts, self).close()
+        self.postbox.close()
         cluster.leave()
 
 
@@ -80,7 +89,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         ours.settings = here.resolved(ours.backend.spec)
         if settings.network.normalise_observations:
             inputs = _network(ours).inputs
-            learn_first_scales(inputs, ours.make_world, settings.seed, settings.processes.guard())
+            learn_first_scales(inputs, ours.make_world, settings)
         cluster.join(settings.ray, num_runners + 1)
     except BaseException:
         ours.close()
@@ -95,6 +104,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         companion=None,
         num_runners=num_runners,
         notes=[*([reason] if reason else []), *notes_on(settings)],
+        postbox=Postbox(),
     )
 
 
@@ -110,7 +120,7 @@ def train(run: Run) -> bool:
         try:
             while not run.finished:
                 signals.check()
-                _epoch(run, algorithm, signals)
+                _epoch(run, parts, algorithm, signals)
         except Interrupted:
             run.save_boundary()
             return False
@@ -130,9 +140,7 @@ def make_algorithm(parts: RLlibParts) -> Any:
         logging.getLogger(name).setLevel(logging.ERROR)
     # Runners find it by name, wherever they are.
     register_env(ENV, _made_here)
-    rate: Any = ppo.learning_rate
-    if ppo.anneal_learning_rate:
-        rate = [[0, ppo.learning_rate], [settings.length.epochs * samples, 0.0]]
+    total = settings.length.epochs * samples
     config = (
         RLLIB.PPOConfig()
         .environment(
@@ -142,6 +150,7 @@ def make_algorithm(parts: RLlibParts) -> Any:
                 "make_world": parts.make_world,
                 "seed": settings.seed,
                 "guard": settings.processes.guard(),
+                "postbox": parts.postbox,
             },
             # Numbers around 0, which the envs themselves bring within bounds.
             normalize_actions=False,
@@ -152,19 +161,23 @@ def make_algorithm(parts: RLlibParts) -> Any:
             num_cpus_per_env_runner=settings.ray.actor_cpus,
             rollout_fragment_length=rollout.num_steps,
             gym_env_vectorize_mode="vector_entry_point",
+            sample_timeout_s=settings.ray.fragment_timeout,
         )
+        .callbacks(on_environment_created=_placed)
+        # A runner that is started again would begin the same episodes again.
+        .fault_tolerance(restart_failed_env_runners=False)
         .learners(num_learners=0)
         .training(
             train_batch_size_per_learner=samples,
             minibatch_size=min(ppo.minibatch_size or -(-samples // ppo.num_minibatches), samples),
             num_epochs=ppo.update_epochs,
-            lr=rate,
+            lr=falling(ppo.learning_rate, total if ppo.anneal_learning_rate else 0),
             gamma=ppo.gamma,
             lambda_=ppo.gae_lambda,
             clip_param=ppo.clip,
             vf_clip_param=math.inf,
             vf_loss_coeff=ppo.value_coefficient,
-            entropy_coeff=ppo.entropy_coefficient,
+            entropy_coeff=falling(ppo.entropy_coefficient, total if ppo.anneal_entropy else 0),
             use_kl_loss=False,
             grad_clip=ppo.max_gradient_norm,
         )
@@ -174,13 +187,18 @@ def make_algorithm(parts: RLlibParts) -> Any:
                 model_config={
                     "world": parts.backend.spec,
                     "network": settings.network,
-                    "inputs": _network(parts).inputs.state_dict(),
+                    "inputs": {k: v.cpu() for k, v in _network(parts).inputs.state_dict().items()},
                 },
             )
         )
         .debugging(seed=settings.seed % 2**31, log_level="ERROR")
     )
     return config.build_algo()
+
+
+def falling(value: float, steps: int) -> float | list[list[float]]:
+    """A schedule as RLlib has it: down to 0 over so many steps, or none at all."""
+    return [[0, value], [steps, 0.0]] if steps else value
 
 
 def runners_for(settings: RunSettings) -> tuple[int, str]:
@@ -246,10 +264,15 @@ def _made_here(context: Mapping[str, Any]) -> Any:
     return make_env(str(context["world"]), context)
 
 
-def _epoch(run: Run, algorithm: Any, signals: Interruptible) -> None:
+def _placed(*, env: Any, env_context: Any, **more: Any) -> None:
+    """Of all envs every runner holds its own."""
+    env.take_place(env_context.worker_index)
+
+
+def _epoch(run: Run, parts: RLlibParts, algorithm: Any, signals: Interruptible) -> None:
     """One result of RLlib's, in our books."""
     begin = time.perf_counter()
-    result = algorithm.train()
+    result = _result(parts, algorithm)
     _bring_home(run, algorithm)
     spent, timers = time.perf_counter() - begin, result.get("timers", {})
     update = min(float(timers.get("learner_update_timer", 0.0)), spent)
@@ -262,6 +285,30 @@ def _epoch(run: Run, algorithm: Any, signals: Interruptible) -> None:
         told |= run.evaluate_if_due(signals)
     run.record(Episodes(), told)
     run.save_if_due()
+
+
+def _result(parts: RLlibParts, algorithm: Any) -> dict[str, Any]:
+    """What RLlib has to tell of one more update, or an error that says why there is none."""
+    try:
+        result: dict[str, Any] = algorithm.train()
+    except RayError as error:
+        _, last_words = parts.postbox.read()
+        if last_words:
+            raise EnvError(f"an env runner of RLlib gave up: {last_words}") from None
+        first_line = str(error).strip().partition("\n")[0]
+        raise WorkerError(
+            f"an env runner of RLlib was lost ({first_line}), and this engine does not replace "
+            "them; --backend ray without --engine does."
+        ) from None
+    sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", 0))
+    if sampled <= parts.num_sampled:
+        limit = parts.settings.ray.fragment_timeout
+        raise WorkerError(
+            f"the env runners of RLlib brought nothing within {limit:g} seconds; allow them more "
+            "with --fragment-timeout, or ask for fewer --num-steps."
+        )
+    parts.num_sampled = sampled
+    return result
 
 
 def _bring_home(run: Run, algorithm: Any) -> None:

@@ -7,7 +7,9 @@ envs are stepped one by one, and what a world of ours did with them meanwhile is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +25,7 @@ from hundredfold.core.contracts import ForeignWorld, World, WorldFactory
 from hundredfold.core.faults import Guard
 from hundredfold.distributed.actor import SliceFactory
 from hundredfold.interop.gymnasium import WorldEnv
+from hundredfold.interop.rllib.postbox import Postbox
 from hundredfold.interop.window import Window
 from hundredfold.worlds import settings_class, world_factory
 
@@ -41,18 +44,19 @@ def make_env(world: str, context: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]
     make_world: WorldFactory | None = context.get("make_world")
     if make_world is None:
         make_world = world_factory(world, settings_class(world)(**settings))
-    # Runners count from 1; 0 is the algorithm's own, which only looks.
-    runner = max(getattr(context, "worker_index", 1) - 1, 0)
-    num_envs = int(context["num_envs"])
-    seed, guard = int(context.get("seed", 0)), context.get("guard")
-    return FlatVectorEnv(make_world, num_envs, runner * num_envs, seed, guard)
+    words = {name: context[name] for name in ("seed", "guard", "postbox") if name in context}
+    return FlatVectorEnv(make_world, int(context["num_envs"]), **words)
 
 
-OWN_WORDS = ("num_envs", "world", "make_world", "seed", "guard")
+OWN_WORDS = ("num_envs", "world", "make_world", "seed", "guard", "postbox")
 
 
 class FlatVectorEnv(VectorEnv[Any, Any, Any]):
-    """A slice of a world; observations are rows of numbers, with the mask behind them if any."""
+    """A slice of a world; observations are rows of numbers, with the mask behind them if any.
+
+    Its envs are made when they are first reset: RLlib makes one more of these than it plays, and
+    says only afterwards which of its runners it is for.
+    """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
@@ -60,16 +64,17 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         self,
         make_world: WorldFactory,
         num_envs: int,
-        first: int,
-        seed: int,
+        *,
+        seed: int | None = None,
         guard: Guard | None = None,
+        postbox: Postbox | None = None,
     ) -> None:
-        self.world: World = SliceFactory(make_world, first)(np.arange(num_envs))
-        if guard is not None and isinstance(self.world, ForeignWorld):
-            # An env that fails is made anew here as it is with our own backends.
-            self.world.guard = guard
-        spec = self.spec_of_world = self.world.spec
-        self.num_envs, self.seed = num_envs, seed
+        self.make_world, self.num_envs, self.seed = make_world, num_envs, seed
+        self.guard, self.postbox = guard, postbox
+        self.first = 0
+        self.world: World | None = None
+        with closing(make_world(np.arange(1))) as one:
+            spec = self.spec_of_world = one.spec
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (width_of(spec),), np.float32)
         self.window = Window(spec)
         self.single_action_space = self.window.action_space
@@ -78,11 +83,22 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         self.out: StepBatch = spec.batch(np.arange(num_envs))
         self.over = np.zeros(num_envs, bool)  # rows whose next step is a reset
 
+    def take_place(self, runner: int) -> None:
+        """Hold the envs of this runner; they count from 1, and 0 is one that only looks."""
+        self.first = max(runner - 1, 0) * self.num_envs
+
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Rows, dict[str, Any]]:
-        """Start episode 0 of every env; seeds of env and runner are in the world's own streams."""
-        self.out = self.world.reset(self.seed)
+        """Start episode 0 of every env.
+
+        A seed of the run is for all runners, which hold different envs; without one RLlib gives
+        every runner its own.
+        """
+        if self.world is None:
+            self.world = self._made()
+        chosen = seed if self.seed is None and isinstance(seed, int) else self.seed
+        self.out = self.world.reset(secrets.randbits(31) if chosen is None else chosen)
         self.over[:] = False
         return flat_rows(self.out.observation, self.out.mask, self.spec_of_world), {}
 
@@ -90,7 +106,8 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         """Play one action per env; rows that ended last time show their next episode instead."""
         waiting = self.over
         if not waiting.all():
-            self._play(self.window.played(actions), waiting)
+            with self._overheard():
+                self._play(self.window.played(actions), waiting)
         out = self.out
         moved = ~waiting
         terminated, truncated = out.terminated & moved, out.truncated & moved
@@ -104,9 +121,33 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         return rows, reward, terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        self.world.close()
+        if self.world is not None:
+            self.world.close()
+
+    def _made(self) -> World:
+        with self._overheard():
+            world = SliceFactory(self.make_world, self.first)(np.arange(self.num_envs))
+        if self.guard is not None and isinstance(world, ForeignWorld):
+            # An env that fails is made anew here as it is with our own backends.
+            world.guard = self.guard
+        return world
+
+    @contextmanager
+    def _overheard(self) -> Iterator[None]:
+        """Post what goes wrong; what cannot be mended ends this runner."""
+        try:
+            yield
+        except Exception as error:
+            if self.postbox is not None:
+                self.postbox.gave_up(f"{type(error).__name__}: {error}")
+            raise
+        if self.guard is not None and self.guard.news:
+            failures = self.guard.take_news()
+            if self.postbox is not None:
+                self.postbox.failed(failures)
 
     def _play(self, moves: Array, waiting: BoolArray) -> None:
+        assert self.world is not None, "reset() comes first"
         if not waiting.any():
             self.out = self.world.step(checked_actions(moves, self.out, self.spec_of_world))
             return

@@ -6,28 +6,32 @@ Random actions are played for a while before training; what the envs show then d
 from __future__ import annotations
 
 from contextlib import closing
+from time import monotonic
 from typing import Final
 
 import numpy as np
-import torch
 
 from hundredfold.core.contracts import ForeignWorld, WorldFactory
-from hundredfold.core.faults import Guard
 from hundredfold.learners.networks import Inputs, tensors
+from hundredfold.settings.run import RunSettings
 from hundredfold.training.evaluate import random_actor
 
-NUM_ENVS: Final = 32
+# No more envs than will be trained on, and not for long where they are slow.
+MOST_ENVS: Final = 32
 NUM_STEPS: Final = 64
+MOST_SECONDS: Final = 10.0
 
 
-def learn_first_scales(
-    inputs: Inputs, make_world: WorldFactory, seed: int, guard: Guard | None = None
-) -> None:
+def learn_first_scales(inputs: Inputs, make_world: WorldFactory, settings: RunSettings) -> None:
     """Set the scales from some steps of random allowed actions."""
-    with closing(make_world(np.arange(NUM_ENVS))) as world:
-        if guard is not None and isinstance(world, ForeignWorld):
-            world.guard = guard
-        act, batch = random_actor(world.spec, seed), world.reset(seed)
-        for _ in range(NUM_STEPS):
-            inputs.learn_scale(tensors(batch.observation, torch.device("cpu")))
+    num_envs = min(MOST_ENVS, settings.rollout.num_envs)
+    until = monotonic() + MOST_SECONDS
+    with closing(make_world(np.arange(num_envs))) as world:
+        if isinstance(world, ForeignWorld):
+            world.guard = settings.processes.guard()
+        act, batch = random_actor(world.spec, settings.seed), world.reset(settings.seed)
+        for step in range(NUM_STEPS):
+            inputs.learn_scale(tensors(batch.observation, inputs.mean.device))
+            if step and monotonic() > until:
+                break
             batch = world.step(act(batch))

@@ -67,6 +67,10 @@ class SB3Parts(Parts):
     def envs_in(self) -> object:
         return self.envs
 
+    def health(self) -> dict[str, int]:
+        # Its own vector envs do not tell.
+        return self.backend.health() if isinstance(self.envs, BackendVecEnv) else {}
+
     def close(self) -> None:
         # Workers that have gone cannot be told to go.
         with suppress(*WORKER_GONE):
