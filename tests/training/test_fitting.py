@@ -1,5 +1,6 @@
 """Settings fitted to env and device: what was measured decides, what was given stays."""
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -120,6 +121,7 @@ class OnlyHere(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         if os.getpid() != self.home:
+            faulthandler.disable()
             os.kill(os.getpid(), signal.SIGSEGV)
         return np.zeros(2, np.float32), {}
 
