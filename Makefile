@@ -16,11 +16,10 @@ help:
 
 setup: $(INSTALLED)
 
-# The package and the extras that tests use; done again only when these files change. Modules are
-# compiled when they are first imported: most of what is installed never is.
+# The package and the extras that tests use; done again only when these files change.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,ray,export,wandb]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,ray,export,wandb]'
 	@touch $(INSTALLED)
 
 # A short dial-a-ride training, judged on fixed days beside rules that need no learning.

@@ -1,6 +1,7 @@
 """RLlib on our worlds: resets that take a step, masks that hold, runs that can be judged."""
 
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,10 +15,13 @@ from cases import WORLD_CASES
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import streams
 from hundredfold.core.errors import EnvError, SettingsError
+from hundredfold.experience.rollout import RolloutSettings
+from hundredfold.interop.rllib import options
 from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
 from hundredfold.interop.rllib.scales import learn_first_scales
 from hundredfold.learners.networks import ActorCritic, NetworkSettings, tensors
 from hundredfold.settings.presets import starting_point
+from hundredfold.settings.run import LengthSettings
 from hundredfold.worlds.gymnasium_world import GymnasiumWorld
 from ray_pool import shared_cluster
 from running import metrics_of, state_of
@@ -265,11 +269,19 @@ def test_what_is_annealed_falls_to_nothing_at_the_end():
     pytest.importorskip("ray")
     from ray.rllib.utils.schedules.scheduler import Scheduler
 
-    from hundredfold.interop.rllib.engine import falling
-
-    schedule = Scheduler(falling(0.05, 1_000))
+    schedule = Scheduler(options.falling(0.05, 1_000))
     assert [schedule.update(step) for step in (0, 500, 1_000, 2_000)] == [0.05, 0.025, 0.0, 0.0]
-    assert Scheduler(falling(0.05, 0)).update(500) == 0.05
+    assert Scheduler(options.falling(0.05, 0)).update(500) == 0.05
+    start = starting_point("cage2")
+    brief = replace(
+        start,
+        length=LengthSettings(epochs=3),
+        rollout=RolloutSettings(num_envs=4, num_steps=50),
+        ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=True),
+    )
+    told = options.ppo_options(brief)
+    assert told["entropy_coeff"] == [[0, start.ppo.entropy_coefficient], [600, 0.0]]
+    assert told["lr"] == start.ppo.learning_rate
 
 
 def test_the_preset_seed_003_is_as_described():
@@ -283,10 +295,8 @@ def test_the_preset_seed_003_is_as_described():
 
 def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch):
     pytest.importorskip("ray")
-    from hundredfold.interop.rllib import engine
-
-    monkeypatch.setattr(engine, "usable_cores", lambda: 8)
-    runners, reason = engine.runners_for(starting_point("cage2", "seed-003"))
+    monkeypatch.setattr(options, "usable_cores", lambda: 8)
+    runners, reason = options.runners_for(starting_point("cage2", "seed-003"))
     assert runners == 5
     assert reason == (
         "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "
