@@ -233,6 +233,12 @@ def test_other_learners_are_sent_to_other_backends():
             collector.collect(object(), learner_for(backend.spec).experience, NUM_STEPS)
 
 
+def test_a_step_backend_is_not_collected_from():
+    backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS)
+    with closing(backend), pytest.raises(SettingsError, match="collecting=True"):
+        RayCollector(backend, SEED)
+
+
 def test_actors_on_one_machine_sit_side_by_side():
     backend, _ = in_actors("corridor")
     with closing(backend):

@@ -95,10 +95,11 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         A seed of the run is for all runners, which hold different envs; without one RLlib gives
         every runner its own.
         """
-        if self.world is None:
-            self.world = self._made()
         chosen = seed if self.seed is None and isinstance(seed, int) else self.seed
-        self.out = self.world.reset(secrets.randbits(31) if chosen is None else chosen)
+        with self._overheard():
+            if self.world is None:
+                self.world = self._made()
+            self.out = self.world.reset(secrets.randbits(31) if chosen is None else chosen)
         self.over[:] = False
         return flat_rows(self.out.observation, self.out.mask, self.spec_of_world), {}
 
@@ -125,8 +126,7 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
             self.world.close()
 
     def _made(self) -> World:
-        with self._overheard():
-            world = SliceFactory(self.make_world, self.first)(np.arange(self.num_envs))
+        world = SliceFactory(self.make_world, self.first)(np.arange(self.num_envs))
         if self.guard is not None and isinstance(world, ForeignWorld):
             # An env that fails is made anew here as it is with our own backends.
             world.guard = self.guard

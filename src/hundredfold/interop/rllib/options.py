@@ -72,7 +72,7 @@ def refuse_what_it_lacks(settings: RunSettings) -> None:
         )
     if settings.rollout.policy_update_interval != 1:
         raise SettingsError(
-            f"RLlib learns after every epoch; set policy_update_interval 1, {OURS}."
+            f"RLlib learns after every epoch; set policy_update_interval to 1, or {OURS}."
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hundredfold.core.faults import Failure, Health
 from hundredfold.distributed.cluster import load_ray
+from hundredfold.distributed.places import NODE_LABEL
 
 
 class Letters:
@@ -29,7 +30,11 @@ class Postbox:
     """Travels with the settings of the envs; everybody posts to the same actor."""
 
     def __init__(self) -> None:
-        self.letters: Any = load_ray().remote(Letters).options(num_cpus=0).remote()
+        ray = load_ray()
+        # With the driver: no other node's end takes it along.
+        here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
+        letters = ray.remote(Letters).options(num_cpus=0, label_selector=here)
+        self.letters: Any = letters.remote()
 
     def __deepcopy__(self, memory: Any) -> Postbox:
         return self
