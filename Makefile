@@ -39,8 +39,8 @@ test-slow: setup
 lint: style types
 
 style: setup
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src benchmarks tests
+	$(BIN)/ruff check src benchmarks tests
 
 types: setup
 	$(BIN)/mypy
@@ -49,8 +49,8 @@ behaviour: setup
 	$(BIN)/pytest -m "not slow" -n 2
 
 bench: setup
-	$(BIN)/hundredfold bench train
+	$(BIN)/python -m benchmarks train
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """`import hundredfold` is light and logs in nowhere."""
 
-from running import run_python
+from helpers.running import run_python
 
 HEAVY = ("torch", "ray", "tensorboard", "numba", "wandb", "stable_baselines3", "plotly", "rich")
 
@@ -13,9 +13,7 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_settings_are_read_without_a_compiler():
-    done = run_python(
-        "import sys, hundredfold.settings.run; print('numba' in sys.modules)", expect=0
-    )
+    done = run_python("import sys, hundredfold.config.run; print('numba' in sys.modules)", expect=0)
     assert done.stdout.strip() == "False"
 
 

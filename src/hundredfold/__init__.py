@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from hundredfold.interop.gymnasium import make_vec, register
 
 if TYPE_CHECKING:
+    from hundredfold.algorithms.loaded_policy import LoadedPolicy
     from hundredfold.api import TrainedRun, evaluate, export, keep_policy, load, train
-    from hundredfold.learners.loaded_policy import LoadedPolicy
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "LoadedPolicy": "hundredfold.learners.loaded_policy",
+    "LoadedPolicy": "hundredfold.algorithms.loaded_policy",
     "TrainedRun": "hundredfold.api",
     "evaluate": "hundredfold.api",
     "export": "hundredfold.api",

@@ -2,7 +2,7 @@
 
 import sys
 
-from hundredfold.cli import main
+from hundredfold.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

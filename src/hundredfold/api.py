@@ -14,39 +14,34 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.backends import make_backend
-from hundredfold.core.batch import (
-    WorldSpec,
-    with_prefix,
-    without_prefix,
-)
-from hundredfold.core.contracts import Knowledge, WorldFactory
+from hundredfold.config.devices import pick_device
+from hundredfold.config.presets import AUTO, starting_point
+from hundredfold.config.run import CHANGEABLE, Algorithm, EngineName, RunSettings
+from hundredfold.config.toml import differences, to_toml, with_overrides
+from hundredfold.core.batch import WorldSpec, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.learners.loaded_policy import LoadedPolicy
-from hundredfold.settings.devices import pick_device
-from hundredfold.settings.load import differences, to_toml, with_overrides
-from hundredfold.settings.presets import AUTO, starting_point
-from hundredfold.settings.run import CHANGEABLE, Algorithm, EngineName, RunSettings
-from hundredfold.training.build import build
-from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
-from hundredfold.training.companions import saved_companion
-from hundredfold.training.console import announce, describe_plan
-from hundredfold.training.engines import OWN, engine_of, refuse_resume
-from hundredfold.training.evaluate import Actor, Evaluation, judging_backend, random_actor
-from hundredfold.training.evaluate import evaluate as play
-from hundredfold.training.fitting import fit_run
-from hundredfold.training.metrics import read_metrics, require_wandb
-from hundredfold.training.plan import warnings_for
-from hundredfold.training.run import Run
-from hundredfold.training.run_folder import RunFolder, write_atomically
-from hundredfold.training.saved_policy import saved_policy
-from hundredfold.worlds import (
+from hundredfold.core.protocols import Knowledge, WorldFactory
+from hundredfold.envs.registry import (
     FROM_CALLABLE,
     WORLDS,
     callable_factory,
     own_name,
     world_factory,
 )
+from hundredfold.training.auto_config import fit_run
+from hundredfold.training.build import build, saved_companion
+from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
+from hundredfold.training.console import announce, describe_plan
+from hundredfold.training.engines import OWN, engine_of, refuse_resume
+from hundredfold.training.estimate import warnings_for
+from hundredfold.training.evaluate import Actor, Evaluation, judging_backend, random_actor
+from hundredfold.training.evaluate import evaluate as play
+from hundredfold.training.metrics import read_metrics, require_wandb
+from hundredfold.training.run import Run
+from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.training.saved_policy import saved_policy
 
 MAX_PARALLEL_EPISODES = 256
 # Days a finished policy plays for its page; `hundredfold report --days` plays more.
@@ -272,7 +267,7 @@ def draw_page(folder: RunFolder, days: int = 0) -> Path:
 
     entry = WORLDS.get(folder.settings().world)
     if days and entry is not None and entry.showcase is not None and saved_epochs(folder):
-        from hundredfold.report.dvrp_showcase import write_showcase
+        from hundredfold.report.dvrp_sections import write_showcase
 
         recorded = import_module(entry.showcase).record_showcase(
             load(folder.path).actor,

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from cases import WORLD_CASES
+from helpers.cases import WORLD_CASES
+from helpers.ray_learning import NUM_STEPS, learner_for
+from helpers.ray_pool import ray_backend
+from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.in_process import InProcessBackend
-from hundredfold.backends.one_core import Seat
+from hundredfold.backends.processes.cpu_affinity import Seat
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.actor import SliceActor, SlicePlan
-from hundredfold.distributed.collector import RayCollector
-from hundredfold.distributed.lessons import Teacher
-from hundredfold.experience.collect import Collector
-from hundredfold.learners.weights import network_arrays
-from ray_learning import NUM_STEPS, learner_for
-from ray_pool import ray_backend
+from hundredfold.distributed.ray_collector import RayCollector
+from hundredfold.distributed.weight_sync import Teacher
+from hundredfold.rollout.collector import Collector
 
 SEED = 5
 NUM_ENVS = 7

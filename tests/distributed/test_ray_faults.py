@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from cases import WORLD_CASES
-from hundredfold.backends.ray_backend import SNAPSHOT_STEPS
+from helpers.cases import WORLD_CASES
+from helpers.playing import assert_same_story, follow, play
+from helpers.ray_learning import NUM_STEPS, learner_for
+from helpers.ray_pool import ray_backend
+from helpers.running import run_python
+from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import WorkerError
-from hundredfold.distributed.collector import RayCollector
-from hundredfold.learners.weights import network_arrays
-from hundredfold.worlds.cage2.world import Cage2, Cage2Settings
-from playing import assert_same_story, follow, play
-from ray_learning import NUM_STEPS, learner_for
-from ray_pool import ray_backend
-from running import run_python
+from hundredfold.distributed.ray_backend import SNAPSHOT_STEPS
+from hundredfold.distributed.ray_collector import RayCollector
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 
 HERE = Path(__file__).parent
 NUM_ENVS = 6

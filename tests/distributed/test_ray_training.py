@@ -11,12 +11,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from hundredfold.backends.ray_backend import RayBackend
+from helpers.ray_pool import PooledFleet, shared_cluster
+from helpers.running import KILLED_RUN, metrics_of, run_python, state_of, wait_until
 from hundredfold.core.errors import SettingsError
+from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.training.checkpoint import saved_epochs
 from hundredfold.training.run_folder import RunFolder
-from ray_pool import PooledFleet, shared_cluster
-from running import KILLED_RUN, metrics_of, run_python, state_of, wait_until
 
 SMALL = {
     "epochs": 6,

@@ -9,22 +9,22 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-import foreign_envs
 import hundredfold
-from cases import WORLD_CASES
+from helpers import third_party_envs
+from helpers.cases import WORLD_CASES
+from helpers.ray_pool import shared_cluster
+from helpers.running import metrics_of, state_of
+from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core import streams
+from hundredfold.config.presets import starting_point
+from hundredfold.config.run import LengthSettings
+from hundredfold.core import rng
 from hundredfold.core.errors import EnvError, SettingsError
-from hundredfold.experience.rollout import RolloutSettings
-from hundredfold.interop.rllib import options
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.interop.rllib import settings_map
+from hundredfold.interop.rllib.engine import learn_first_scales
 from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
-from hundredfold.interop.rllib.scales import learn_first_scales
-from hundredfold.learners.networks import ActorCritic, NetworkSettings, tensors
-from hundredfold.settings.presets import starting_point
-from hundredfold.settings.run import LengthSettings
-from hundredfold.worlds.gymnasium_world import GymnasiumWorld
-from ray_pool import shared_cluster
-from running import metrics_of, state_of
+from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 NUM_ENVS = 5
 SEED = 3
@@ -104,11 +104,11 @@ def test_waiting_rows_always_have_an_allowed_action(world):
 
 
 def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
-    world = partial(GymnasiumWorld, make_env=foreign_envs.RaisesInStep)
+    world = partial(GymnasiumWorld, make_env=third_party_envs.RaisesInStep)
     env = FlatVectorEnv(world, NUM_ENVS, seed=SEED, guard=WorkerSettings().guard())
     env.reset()
     cut = [env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
-    assert cut[foreign_envs.RaisesInStep.trouble_turn - 1] == [True] * NUM_ENVS
+    assert cut[third_party_envs.RaisesInStep.trouble_turn - 1] == [True] * NUM_ENVS
     assert sum(map(sum, cut)) == NUM_ENVS
 
 
@@ -204,14 +204,14 @@ BRIEF = {
 
 
 def seed_of(env_id):
-    return int(streams.stream_keys(SEED, env_id, 0)) >> 33
+    return int(rng.stream_keys(SEED, env_id, 0)) >> 33
 
 
 def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path):
     shared_cluster()
     notes = tmp_path / "notes"
     notes.mkdir()
-    make_env = partial(foreign_envs.LeavesSeeds, str(notes), seed_of(3))
+    make_env = partial(third_party_envs.LeavesSeeds, str(notes), seed_of(3))
     brief = {**BRIEF, "normalise_observations": True, "eval_interval": 2, "eval_episodes": 2}
     run = hundredfold.train(make_env, save_dir=tmp_path, name="run", **brief)
     assert run.finished
@@ -222,13 +222,13 @@ def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path)
     scales = state_of(run.path)
     assert scales["learner/network/inputs.count"] == 4 * 64
     assert scales["learner/network/inputs.spread"].max() > 1.5
-    action = run.policy().act(foreign_envs.PushesUnevenly().reset(seed=SEED)[0])
-    assert foreign_envs.PushesUnevenly.action_space.contains(action)
+    action = run.policy().act(third_party_envs.PushesUnevenly().reset(seed=SEED)[0])
+    assert third_party_envs.PushesUnevenly.action_space.contains(action)
 
 
 def test_with_stop_an_env_that_fails_ends_the_run_and_says_why(tmp_path):
     shared_cluster()
-    make_env = partial(foreign_envs.LeavesSeeds, str(tmp_path), seed_of(3))
+    make_env = partial(third_party_envs.LeavesSeeds, str(tmp_path), seed_of(3))
     with pytest.raises(
         EnvError, match=r"env runner of RLlib gave up: .*env 3 .*fell off the table"
     ):
@@ -269,9 +269,9 @@ def test_what_is_annealed_falls_to_nothing_at_the_end():
     pytest.importorskip("ray")
     from ray.rllib.utils.schedules.scheduler import Scheduler
 
-    schedule = Scheduler(options.falling(0.05, 1_000))
+    schedule = Scheduler(settings_map.falling(0.05, 1_000))
     assert [schedule.update(step) for step in (0, 500, 1_000, 2_000)] == [0.05, 0.025, 0.0, 0.0]
-    assert Scheduler(options.falling(0.05, 0)).update(500) == 0.05
+    assert Scheduler(settings_map.falling(0.05, 0)).update(500) == 0.05
     start = starting_point("cage2")
     brief = replace(
         start,
@@ -279,7 +279,7 @@ def test_what_is_annealed_falls_to_nothing_at_the_end():
         rollout=RolloutSettings(num_envs=4, num_steps=50),
         ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=True),
     )
-    told = options.ppo_options(brief)
+    told = settings_map.ppo_options(brief)
     assert told["entropy_coeff"] == [[0, start.ppo.entropy_coefficient], [600, 0.0]]
     assert told["lr"] == start.ppo.learning_rate
 
@@ -295,8 +295,8 @@ def test_the_preset_seed_003_is_as_described():
 
 def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch):
     pytest.importorskip("ray")
-    monkeypatch.setattr(options, "usable_cores", lambda: 8)
-    runners, reason = options.runners_for(starting_point("cage2", "seed-003"))
+    monkeypatch.setattr(settings_map, "usable_cores", lambda: 8)
+    runners, reason = settings_map.runners_for(starting_point("cage2", "seed-003"))
     assert runners == 5
     assert reason == (
         "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "

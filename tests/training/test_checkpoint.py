@@ -10,7 +10,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from helpers.running import run_python
 from hundredfold.core.errors import CheckpointError
+from hundredfold.envs.corridor import Corridor
 from hundredfold.training.checkpoint import (
     Checkpoint,
     best_epoch,
@@ -22,8 +24,6 @@ from hundredfold.training.checkpoint import (
     saved_epochs,
 )
 from hundredfold.training.run_folder import RunFolder
-from hundredfold.worlds.corridor import Corridor
-from running import run_python
 
 SPEC = Corridor(np.arange(1)).spec
 

@@ -8,20 +8,20 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
-from foreign_envs import SeekByHalves
+from helpers.own_envs import Spotlight
+from helpers.running import KILLED_RUN, run_python, state_of
+from helpers.third_party_envs import SeekByHalves
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import with_prefix
-from hundredfold.experience.collect import Collector
-from hundredfold.experience.rollout import RolloutSettings
-from hundredfold.learners.networks import NetworkSettings
-from hundredfold.learners.ppo import PPO, PPOSettings
+from hundredfold.envs.gymnasium_env import GymnasiumFactory
+from hundredfold.rollout.collector import Collector
+from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import build
 from hundredfold.training.evaluate import evaluate
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder
-from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
-from own_worlds import Spotlight
-from running import KILLED_RUN, run_python, state_of
 
 PENDULUM = PPOSettings(
     gamma=0.95, update_epochs=10, num_minibatches=8, entropy_coefficient=0.0, clip=0.2

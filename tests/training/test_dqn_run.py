@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import hundredfold
+from helpers.running import KILLED_RUN, assert_same_run, run_python
+from hundredfold.config.presets import starting_point
+from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import SettingsError
-from hundredfold.settings.load import with_overrides
-from hundredfold.settings.presets import starting_point
-from running import KILLED_RUN, assert_same_run, run_python
 
 SMALL = {
     "epochs": 6,

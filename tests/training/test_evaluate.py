@@ -8,11 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.backends import make_backend
 from hundredfold.core.statistics import bootstrap_interval, standard_error
-from hundredfold.training.evaluate import (
-    evaluate,
-    random_actor,
-)
-from hundredfold.worlds.corridor import RIGHT, Corridor, CorridorSettings
+from hundredfold.envs.corridor import RIGHT, Corridor, CorridorSettings
+from hundredfold.training.evaluate import evaluate, random_actor
 
 LONG = CorridorSettings(max_episode_steps=1_000_000)
 

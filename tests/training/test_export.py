@@ -4,16 +4,16 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-import foreign_envs
 import hundredfold
+from helpers import third_party_envs
+from helpers.playing import play
+from helpers.running import run_python
+from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
-from hundredfold.cli import main
+from hundredfold.cli.main import main
 from hundredfold.core.errors import HundredfoldError
-from hundredfold.learners.policy import NetworkPolicy
+from hundredfold.envs.registry import callable_factory, settings_class, world_factory
 from hundredfold.training.export import export_torchscript
-from hundredfold.worlds import callable_factory, settings_class, world_factory
-from playing import play
-from running import run_python
 
 SMALL = {"epochs": 1, "num_envs": 4, "num_steps": 16, "hidden": (16, 16), "eval_interval": 0}
 SMALL_DQN = {**SMALL, "algo": "dqn", "learning_starts": 16, "train_frequency": 16, "dueling": True}
@@ -22,11 +22,11 @@ CASES = {
     "cartpole": ("cartpole", SMALL),
     "masked": ("corridor", {**SMALL, "normalise_observations": True}),
     "masked dqn": ("corridor", SMALL_DQN),
-    "dictionary": (foreign_envs.SeesEverything, {**SMALL, "shared": True}),
-    "dictionary dqn": (foreign_envs.SeesEverything, SMALL_DQN),
-    "several parts": (foreign_envs.SeveralParts, SMALL),
-    "pictures": (foreign_envs.SeekByHalves, SMALL),
-    "continuous": (foreign_envs.PushesUnevenly, SMALL),
+    "dictionary": (third_party_envs.SeesEverything, {**SMALL, "shared": True}),
+    "dictionary dqn": (third_party_envs.SeesEverything, SMALL_DQN),
+    "several parts": (third_party_envs.SeveralParts, SMALL),
+    "pictures": (third_party_envs.SeekByHalves, SMALL),
+    "continuous": (third_party_envs.PushesUnevenly, SMALL),
 }
 
 

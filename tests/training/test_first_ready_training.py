@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from running import metrics_of, run_python, state_of
+from helpers.running import metrics_of, run_python, state_of
 
 SMALL = {"num_envs": 6, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4, "report": False}
 

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.dqn import DQN, DQNSettings
+from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
-from hundredfold.experience.collect import Collector
-from hundredfold.experience.rollout import RolloutSettings
-from hundredfold.learners.dqn import DQN
-from hundredfold.learners.dqn_settings import DQNSettings
-from hundredfold.learners.networks import NetworkSettings
-from hundredfold.learners.ppo import PPO, PPOSettings
-from hundredfold.worlds.corridor import LEFT, Corridor
+from hundredfold.envs.corridor import LEFT, Corridor
+from hundredfold.rollout.collector import Collector
+from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 LEARNERS = {
     "ppo": partial(PPO, settings=PPOSettings(entropy_coefficient=1.0, update_epochs=1)),

@@ -6,11 +6,11 @@ import math
 import pytest
 
 import hundredfold
+from helpers.running import run_python
+from hundredfold.config.presets import starting_point
 from hundredfold.core.errors import CheckpointError
-from hundredfold.settings.presets import starting_point
 from hundredfold.training.metrics import MetricsLog, forget_after, read_metrics
 from hundredfold.training.run_folder import RunFolder
-from running import run_python
 
 QUICK = {"num_envs": 4, "num_steps": 16, "epochs": 3, "eval_interval": 2}
 

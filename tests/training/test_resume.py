@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from helpers.running import KILLED_RUN, assert_same_run, run_python, state_of
 from hundredfold.core.errors import CheckpointError, SettingsError
-from running import KILLED_RUN, assert_same_run, run_python, state_of
 
 SMALL = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4}
 
@@ -132,7 +132,7 @@ def test_an_error_in_the_middle_of_an_epoch_keeps_the_epochs_before_it(tmp_path)
 import sys
 from hundredfold import cli
 from hundredfold.core.errors import EnvError
-from hundredfold.experience import episodes
+from hundredfold.rollout import episodes
 follow = episodes.Unfinished.step
 steps = 0
 def failing(self, *args):
@@ -184,7 +184,7 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_and_the_rest_is_exact(tmp_path
     code = f"""
 import os, sys
 from hundredfold import cli
-from hundredfold.experience import episodes
+from hundredfold.rollout import episodes
 follow = episodes.Unfinished.step
 steps = 0
 def interrupted(self, *args):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hundredfold.backends.choose import (
+from hundredfold.backends.auto_select import (
     Choice,
     choose_backend,
     refuse_in_worker,
     start_or_fall_back,
 )
 from hundredfold.backends.in_process import InProcessBackend
-from hundredfold.backends.processes import FirstReadyBackend, ProcessBackend
-from hundredfold.backends.ray_backend import RayBackend
+from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.protocols import Backend, WorldFactory
+from hundredfold.distributed.ray_backend import RayBackend
 
 
 class BackendMaker(Protocol):

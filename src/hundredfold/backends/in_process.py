@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hundredfold.backends.door import (
+from hundredfold.backends.call_checks import (
     Turns,
     check_everybody,
     check_num_envs,
@@ -13,8 +13,8 @@ from hundredfold.backends.door import (
 )
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch
-from hundredfold.core.contracts import ForeignWorld, Knowledge, WorldFactory
-from hundredfold.core.faults import Health
+from hundredfold.core.failures import Health
+from hundredfold.core.protocols import ForeignWorld, Knowledge, WorldFactory
 
 
 class InProcessBackend:

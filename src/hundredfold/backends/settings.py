@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.faults import Guard, OnEnvError
+from hundredfold.core.failures import Guard, OnEnvError
 
 StartMethod = Literal["auto", "fork", "spawn", "forkserver"]
 

@@ -1,9 +1,13 @@
-"""The errors people meet. Each message says what arrived, what was expected and what to try."""
+"""The errors people meet. Each message says what arrived, what was expected and what to try.
+
+Packages that are there only where somebody asked for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import util
 
 
 class HundredfoldError(Exception):
@@ -59,3 +63,9 @@ def near_names(word: str, known: Iterable[str], otherwise: str = "") -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     return otherwise or f"known names: {', '.join(names)}."
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; a bare folder of its name in the way does not count."""
+    spec = util.find_spec(package)
+    return spec is not None and spec.origin is not None

@@ -16,8 +16,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from hundredfold.backends.one_core import Seat, take_seat
-from hundredfold.backends.reports import ErrorReport, report_of
+from hundredfold.backends.processes.cpu_affinity import Seat, take_seat
+from hundredfold.backends.processes.remote_errors import ErrorReport, report_of
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
     Arrays,
@@ -28,11 +28,10 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.contracts import Backend, ForeignWorld, Knowledge, World, WorldFactory
-from hundredfold.distributed.fragments import Fragment, Notes, cut_out
-from hundredfold.experience.collect import Collector
-from hundredfold.experience.luck import PolicyLuck
-from hundredfold.experience.rollout import Rollout
+from hundredfold.core.protocols import Backend, ForeignWorld, Knowledge, World, WorldFactory
+from hundredfold.distributed.rollout_fragment import Fragment, Notes, cut_out
+from hundredfold.rollout.collector import Collector, PolicyLuck
+from hundredfold.rollout.rollout_buffer import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class SliceActor:
         if plan.collecting:
             import torch
 
-            from hundredfold.distributed.lessons import Pupil
+            from hundredfold.distributed.weight_sync import Pupil
 
             # Actors share a machine's cores, and two threads of torch collapse under load.
             torch.set_num_threads(1)

@@ -20,19 +20,19 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hundredfold.backends import make_backend
-from hundredfold.backends.door import checked_actions
-from hundredfold.core import streams
+from hundredfold.backends.call_checks import checked_actions
+from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, StepBatch, WorldSpec
-from hundredfold.core.contracts import Backend, WorldFactory
 from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.worlds import (
+from hundredfold.core.protocols import Backend, WorldFactory
+from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.envs.registry import (
     WORLDS,
     callable_factory,
     own_name,
     settings_class,
     world_factory,
 )
-from hundredfold.worlds.batch_world import BatchWorld
 
 Observation = Any
 
@@ -299,7 +299,7 @@ def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldF
     name = own_name(world)
     kind = settings_class(name)
     if name not in WORLDS:
-        from hundredfold.worlds.gymnasium_factory import GymnasiumFactory
+        from hundredfold.envs.gymnasium_env import GymnasiumFactory
 
         return GymnasiumFactory(name, settings)
     known = [item.name for item in fields(kind)]
@@ -311,7 +311,7 @@ def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldF
 
 def _seed_of_reset(seed: int, resets: int) -> int:
     """The seed itself at first; later resets that name none have seeds that follow from it."""
-    return seed if resets == 0 else int(streams.spawn(streams.seed_key(seed), resets))
+    return seed if resets == 0 else int(rng.spawn(rng.seed_key(seed), resets))
 
 
 def _joined(arrays: Arrays, spec: WorldSpec, copy: bool) -> Observation:

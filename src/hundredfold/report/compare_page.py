@@ -9,10 +9,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hundredfold.core.batch import FloatArray
+from hundredfold.core.formatting import clock_unit, counted, duration, interval, number, plain_name
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import page_text
-from hundredfold.report.sections import Section, Table
-from hundredfold.report.words import clock_unit, counted, duration, interval, number, plain_name
+from hundredfold.report.run_sections import Section, Table
 from hundredfold.training.compare import Curve, mean_scores
 
 SPLITS: Final = ("known", "unseen_trips", "unseen_customers")

@@ -8,8 +8,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from hundredfold.core.formatting import counted, number
 from hundredfold.report.figures import BLUE, COLOURS, VERMILION
-from hundredfold.report.words import counted, number
 
 Day = dict[str, Any]
 

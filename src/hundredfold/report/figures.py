@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hundredfold.report.record import EVALUATED, Row, RunRecord
-from hundredfold.report.words import clock_unit, plain_name
+from hundredfold.core.formatting import clock_unit, plain_name
+from hundredfold.report.run_data import EVALUATED, Row, RunRecord
 
 # After Okabe and Ito (2008), to be told apart with any colour vision; the blue is a little brighter
 # than theirs, because it has to be seen on white and on near-black.

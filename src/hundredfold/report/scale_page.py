@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from hundredfold.core.formatting import big_number, counted, duration, percent
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import page_text
-from hundredfold.report.sections import Section, Table
-from hundredfold.report.words import big_number, counted, duration, percent
+from hundredfold.report.run_sections import Section, Table
 
 Row = Mapping[str, Any]
 

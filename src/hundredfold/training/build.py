@@ -1,30 +1,70 @@
-"""From settings to parts that are ready to train."""
+"""From settings to parts that are ready to train.
+
+The models that learn beside a policy: made for a run, or brought back from its checkpoints.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from typing import Final
 
 import torch
 
+from hundredfold.algorithms.dqn import DQN
+from hundredfold.algorithms.ppo import PPO
+from hundredfold.algorithms.protocols import Learner
 from hundredfold.backends import start_backend
-from hundredfold.backends.choose import Choice
-from hundredfold.backends.ray_backend import RayBackend
+from hundredfold.backends.auto_select import Choice
+from hundredfold.config.devices import pick_device
+from hundredfold.config.run import Algorithm, RunSettings
 from hundredfold.core.batch import WorldSpec
-from hundredfold.core.contracts import Backend, Companion, WorldFactory
-from hundredfold.core.errors import SettingsError
-from hundredfold.distributed.collector import RayCollector
-from hundredfold.experience.collect import Collector
-from hundredfold.learners.contract import Learner
-from hundredfold.learners.dqn import DQN
-from hundredfold.learners.ppo import PPO
-from hundredfold.settings.devices import pick_device
-from hundredfold.settings.run import Algorithm, RunSettings
-from hundredfold.training.companions import make_companion
-from hundredfold.training.memory import keep_freed_memory
-from hundredfold.worlds import world_factory
+from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.core.protocols import Backend, Companion, WorldFactory
+from hundredfold.distributed.ray_backend import RayBackend
+from hundredfold.distributed.ray_collector import RayCollector
+from hundredfold.envs.registry import WORLDS, world_factory
+from hundredfold.rollout.collector import Collector
+from hundredfold.training.checkpoint import load_checkpoint
+from hundredfold.training.process_setup import keep_freed_memory
+from hundredfold.training.run_folder import RunFolder
+
+# Where a checkpoint keeps the companion.
+COMPANION: Final = "companion"
+
+
+def make_companion(settings: RunSettings, device: torch.device) -> Companion | None:
+    """The model that learns beside the policy on this world: most worlds have none."""
+    entry = WORLDS.get(settings.world)
+    if entry is None or entry.companion is None or settings.companion is None:
+        return None
+    found: Companion | None = import_module(entry.companion).companion_for(
+        settings.companion,
+        settings.world_settings,
+        num_envs=settings.rollout.num_envs,
+        num_epochs=settings.length.epochs,
+        seed=settings.seed,
+        device=str(device),
+    )
+    return found
+
+
+def saved_companion(folder: RunFolder, checkpoint: str) -> Companion | None:
+    """The companion of a run as it was at a checkpoint, at rest; None where there was none."""
+    companion = make_companion(folder.settings(), torch.device("cpu"))
+    if companion is None:
+        return None
+    saved = load_checkpoint(folder, checkpoint, parts={COMPANION})
+    try:
+        companion.restore(saved.parts[COMPANION])
+    except KeyError as error:
+        raise CheckpointError(f"{folder.path} keeps no companion in its checkpoints.") from error
+    finally:
+        companion.close()
+    return companion
+
 
 # Who learns, by the name `--algo` has for it; all are made with the same words.
 LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": PPO, "dqn": DQN}

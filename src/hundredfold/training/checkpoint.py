@@ -19,8 +19,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from hundredfold.core.action_scaling import flat_bound
 from hundredfold.core.batch import Arrays, ArraySpec, State, WorldSpec
-from hundredfold.core.boxes import flat_bound
 from hundredfold.core.errors import CheckpointError
 from hundredfold.training.run_folder import RunFolder, versions, write_atomically
 

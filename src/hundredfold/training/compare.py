@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from hundredfold.config.run import LengthSettings, RunSettings
+from hundredfold.config.toml import differences
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.statistics import RESAMPLES, bootstrap_interval
-from hundredfold.settings.load import differences
-from hundredfold.settings.run import LengthSettings, RunSettings
 from hundredfold.training.checkpoint import saved_epochs
 from hundredfold.training.metrics import read_metrics
 from hundredfold.training.run_folder import RunFolder

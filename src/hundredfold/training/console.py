@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hundredfold.settings.devices import memory_in_use, told_bytes
-from hundredfold.settings.run import RunSettings
-from hundredfold.worlds import WORLDS
+from hundredfold.config.devices import memory_in_use, told_bytes
+from hundredfold.config.run import RunSettings
+from hundredfold.envs.registry import WORLDS
 
 TYPE_SHARE = "companion/type_share_"
 

@@ -3,20 +3,79 @@
 An engine is three functions. `build` makes the parts from the settings, `start` opens the books in
 a new run folder, `train` goes to the end and says whether it got there. Whoever adds one writes a
 function that imports them, and a row in `ENGINES`.
+
+The books of a training that another engine runs: the same folder, metrics and checkpoints.
+
+A checkpoint holds what was learned as weights of our own network, so everything that reads a run
+reads this one. What the engine itself would need to go on is not in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final, NamedTuple
 
-from hundredfold.core.contracts import WorldFactory
+import numpy as np
+
+from hundredfold.algorithms.weights import network_arrays
+from hundredfold.config.run import EngineName, RunSettings
+from hundredfold.core.batch import Array, BoolArray, State, with_prefix
 from hundredfold.core.errors import SettingsError
-from hundredfold.settings.run import EngineName, RunSettings
-from hundredfold.training.build import Parts, build
-from hundredfold.training.engine_run import EngineRun
+from hundredfold.core.protocols import WorldFactory
+from hundredfold.rollout.episode_stats import Episodes, Unfinished
+from hundredfold.training.build import COMPANION, Parts, build
+from hundredfold.training.checkpoint import Checkpoint
 from hundredfold.training.loop import train
-from hundredfold.training.run import Run
+from hundredfold.training.run import Counters, Run
+from hundredfold.training.run_folder import RunFolder
+
+
+class EngineRun(Run):
+    """Keeps the books of a training by another engine."""
+
+    @classmethod
+    def start(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
+        """Begin at epoch 0; the engine resets the envs itself."""
+        if parts.companion is not None:
+            parts.backend.broadcast(parts.companion.knowledge(exploring=True))
+        return cls(folder, parts, Counters(), **options)
+
+    @property
+    def advice(self) -> str:
+        return f"judge it with: hundredfold evaluate {self.folder.path}"
+
+    def _snapshot(self) -> Checkpoint:
+        companion = self.parts.companion
+        weights = network_arrays(self.parts.learner.network)
+        return Checkpoint(
+            epoch=self.counters.epoch,
+            counters=asdict(self.counters),
+            spec=self.parts.backend.spec,
+            parts={
+                "learner": with_prefix("network", weights),
+                **({} if companion is None else {COMPANION: companion.state()}),
+            },
+        )
+
+
+class EpisodesHeard:
+    """Follows the episodes of a vector env that only tells rewards and ends."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.everyone = np.arange(num_envs)
+        self.unfinished = Unfinished(num_envs)
+        self.episodes = Episodes()
+
+    def hear(self, reward: Array, ended: BoolArray, episode_info: State | None = None) -> None:
+        """One step of every env; the infos count where episodes ended."""
+        paid = np.asarray(reward, np.float64)
+        self.unfinished.step(self.everyone, paid, ended, episode_info or {}, self.episodes)
+
+    def taken(self) -> Episodes:
+        """The episodes that ended since this was asked last."""
+        found, self.episodes = self.episodes, Episodes()
+        return found
 
 
 class Engine(NamedTuple):
@@ -47,7 +106,7 @@ def _own() -> Engine:
 
 
 def _stable_baselines() -> Engine:
-    from hundredfold.interop.sb3.extra import require_stable_baselines
+    from hundredfold.interop.sb3 import require_stable_baselines
 
     require_stable_baselines()
     from hundredfold.interop.sb3 import engine
@@ -56,7 +115,7 @@ def _stable_baselines() -> Engine:
 
 
 def _rllib() -> Engine:
-    from hundredfold.distributed.cluster import load_ray
+    from hundredfold.distributed.placement import load_ray
 
     load_ray()
     from hundredfold.interop.rllib import engine

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core import streams
+from hundredfold.config.run import RunSettings
+from hundredfold.core import rng
+from hundredfold.core.action_scaling import spread_over
 from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
-from hundredfold.core.boxes import spread_over
-from hundredfold.core.contracts import Backend, WorldFactory
+from hundredfold.core.protocols import Backend, WorldFactory
 from hundredfold.core.statistics import bootstrap_interval, standard_error
-from hundredfold.experience.episodes import mean_name
-from hundredfold.settings.run import RunSettings
+from hundredfold.rollout.episode_stats import mean_name
 
 Actor = Callable[[StepBatch], Array]
 
@@ -107,7 +107,7 @@ def evaluate(
     }
     played = np.zeros(num_envs, np.int64)
     cut_short = 0
-    branch = streams.spawn(streams.seed_key(seed), EVALUATION_BRANCH)
+    branch = rng.spawn(rng.seed_key(seed), EVALUATION_BRANCH)
     backend.reset(int(branch))
     batch = backend.recv()
     while played.min() < rounds:
@@ -142,12 +142,12 @@ def random_actor(spec: WorldSpec, seed: int) -> Actor:
 
     Of a box without bounds, what a policy would try first.
     """
-    key = streams.spawn(streams.seed_key(seed), 0x72616E646F6D)
+    key = rng.spawn(rng.seed_key(seed), 0x72616E646F6D)
     counts = np.zeros(1, np.int64)
 
     def act(batch: StepBatch) -> Array:
-        keys = streams.spawn(key, batch.env_ids)[:, None]
-        luck = streams.uniforms(keys, counts + np.arange(spec.num_logits))
+        keys = rng.spawn(key, batch.env_ids)[:, None]
+        luck = rng.uniforms(keys, counts + np.arange(spec.num_logits))
         counts[0] += spec.num_logits
         if spec.action_box is not None:
             return spread_over(spec.action_box, luck)

@@ -21,15 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hundredfold.algorithms.actor_critic import MAX_INPUT, ActorCritic, Inputs, tensors
+from hundredfold.algorithms.loaded_policy import LoadedPolicy
+from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
+from hundredfold.algorithms.protocols import JudgedPolicy
+from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, WorldSpec
-from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError
-from hundredfold.core.extras import is_installed
-from hundredfold.learners.contract import JudgedPolicy
-from hundredfold.learners.loaded_policy import LoadedPolicy
-from hundredfold.learners.networks import MAX_INPUT, ActorCritic, Inputs, tensors
-from hundredfold.learners.policy import NetworkPolicy
-from hundredfold.learners.q_network import QNetwork
-from hundredfold.learners.q_policy import QPolicy
+from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError, is_installed
 from hundredfold.training.torchscript import ByName, ByNameMasked
 
 MASK: Final = "mask"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hundredfold.core.errors import TrainingError
-from hundredfold.training.interrupt import Interrupted, Interruptible
+from hundredfold.training.process_setup import Interrupted, Interruptible
 from hundredfold.training.run import Run
 
 

@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from hundredfold.core.errors import CheckpointError, MissingExtraError
-from hundredfold.core.extras import is_installed
-from hundredfold.settings.load import to_table
-from hundredfold.settings.run import RunSettings
+from hundredfold.config.run import RunSettings
+from hundredfold.config.toml import to_table
+from hundredfold.core.errors import CheckpointError, MissingExtraError, is_installed
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
 Metrics = Mapping[str, float]

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import Array, StepBatch
-from hundredfold.core.contracts import Backend
 from hundredfold.core.errors import CheckpointError
-from hundredfold.experience.episodes import Episodes
-from hundredfold.training.build import Parts
+from hundredfold.core.protocols import Backend
+from hundredfold.rollout.episode_stats import Episodes
+from hundredfold.training.build import COMPANION, Parts
 from hundredfold.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -23,11 +23,10 @@ from hundredfold.training.checkpoint import (
     save_checkpoint,
     saved_epochs,
 )
-from hundredfold.training.companions import COMPANION
 from hundredfold.training.console import TrainingDisplay
 from hundredfold.training.evaluate import evaluate, judging_backend
-from hundredfold.training.interrupt import Interruptible
 from hundredfold.training.metrics import MetricsLog, best_of, forget_after, read_metrics
+from hundredfold.training.process_setup import Interruptible
 from hundredfold.training.run_folder import RunFolder
 
 MAX_EVALUATION_ENVS = 64

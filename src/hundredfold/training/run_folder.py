@@ -13,10 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
+from hundredfold.config.presets import plain_settings
+from hundredfold.config.run import RunSettings
+from hundredfold.config.toml import read_toml, to_toml, updated
 from hundredfold.core.errors import CheckpointError, SettingsError
-from hundredfold.settings.load import read_toml, to_toml, updated
-from hundredfold.settings.presets import plain_settings
-from hundredfold.settings.run import RunSettings
 
 PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
 

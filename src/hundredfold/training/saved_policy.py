@@ -7,14 +7,13 @@ from typing import Final
 
 import torch
 
+from hundredfold.algorithms.actor_critic import ActorCritic
+from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
+from hundredfold.algorithms.protocols import JudgedPolicy
+from hundredfold.algorithms.q_network import QNetwork
+from hundredfold.algorithms.weights import load_network
+from hundredfold.config.run import Algorithm, RunSettings
 from hundredfold.core.batch import State, WorldSpec
-from hundredfold.learners.contract import JudgedPolicy
-from hundredfold.learners.networks import ActorCritic
-from hundredfold.learners.policy import NetworkPolicy
-from hundredfold.learners.q_network import QNetwork
-from hundredfold.learners.q_policy import QPolicy
-from hundredfold.learners.weights import load_network
-from hundredfold.settings.run import Algorithm, RunSettings
 
 
 def saved_policy(

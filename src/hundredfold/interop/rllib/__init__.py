@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hundredfold.distributed.cluster import load_ray
-from hundredfold.worlds import WORLDS, own_name, settings_class, world_factory
+from hundredfold.distributed.placement import load_ray
+from hundredfold.envs.registry import WORLDS, own_name, settings_class, world_factory
 
 
 def register() -> None:
@@ -43,8 +43,8 @@ def module_spec(world: str, network: Any = None, **settings: Any) -> Any:
     load_ray()
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+    from hundredfold.algorithms.actor_critic import NetworkSettings
     from hundredfold.interop.rllib.module import WorldModule
-    from hundredfold.learners.networks import NetworkSettings
 
     name = own_name(world)
     made = world_factory(name, settings_class(name)(**settings))(np.arange(1))

@@ -2,6 +2,10 @@
 
 A result of RLlib's is an epoch of ours: the weights come home, the policy is judged, metrics and
 checkpoints are written as ever.
+
+Scales of a network's inputs for RLlib, whose learner has no place for ones that change.
+
+Random actions are played for a while before training; what the envs show then decides the scales.
 """
 
 from __future__ import annotations
@@ -10,35 +14,58 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, Final
 
+import numpy as np
 import torch
 from ray.exceptions import RayError
 from ray.rllib.algorithms import ppo as rllib_ppo
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
-from hundredfold.core.contracts import WorldFactory
+from hundredfold.algorithms.actor_critic import ActorCritic, Inputs, tensors
+from hundredfold.config.run import RunSettings
 from hundredfold.core.errors import EnvError, WorkerError
-from hundredfold.distributed import cluster
-from hundredfold.experience.episodes import Episodes
-from hundredfold.interop.rllib.envs import make_env
+from hundredfold.core.protocols import ForeignWorld, WorldFactory
+from hundredfold.distributed import placement
+from hundredfold.interop.rllib.envs import Postbox, make_env
 from hundredfold.interop.rllib.module import WorldModule
-from hundredfold.interop.rllib.options import (
+from hundredfold.interop.rllib.settings_map import (
     notes_on,
     ppo_options,
     refuse_what_it_lacks,
     runners_for,
 )
-from hundredfold.interop.rllib.postbox import Postbox
-from hundredfold.interop.rllib.scales import learn_first_scales
-from hundredfold.learners.networks import ActorCritic
-from hundredfold.settings.run import RunSettings
+from hundredfold.rollout.episode_stats import Episodes
 from hundredfold.training.build import Parts
 from hundredfold.training.build import build as build_ours
-from hundredfold.training.interrupt import Interrupted, Interruptible
+from hundredfold.training.evaluate import random_actor
+from hundredfold.training.process_setup import Interrupted, Interruptible
 from hundredfold.training.run import Run
+
+# No more envs than will be trained on, and not for long where they are slow.
+MOST_ENVS: Final = 32
+NUM_STEPS: Final = 64
+MOST_SECONDS: Final = 10.0
+
+
+def learn_first_scales(inputs: Inputs, make_world: WorldFactory, settings: RunSettings) -> None:
+    """Set the scales from some steps of random allowed actions."""
+    num_envs = min(MOST_ENVS, settings.rollout.num_envs)
+    until = monotonic() + MOST_SECONDS
+    with closing(make_world(np.arange(num_envs))) as world:
+        if isinstance(world, ForeignWorld):
+            world.guard = settings.processes.guard()
+        act, batch = random_actor(world.spec, settings.seed), world.reset(settings.seed)
+        for step in range(NUM_STEPS):
+            inputs.learn_scale(tensors(batch.observation, inputs.mean.device))
+            if step and monotonic() > until:
+                break
+            batch = world.step(act(batch))
+
 
 # Half of it has types, and they are stricter than what it takes.
 RLLIB: Final[Any] = rllib_ppo
@@ -80,7 +107,7 @@ class RLlibParts(Parts):
         # Named in full: a dataclass with slots is made anew, and bare super() means the old one.
         super(RLlibParts, self).close()
         self.postbox.close()
-        cluster.leave()
+        placement.leave()
 
 
 def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
@@ -94,7 +121,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         if settings.network.normalise_observations:
             inputs = _network(ours).inputs
             learn_first_scales(inputs, ours.make_world, settings)
-        cluster.join(settings.ray, num_runners + 1)
+        placement.join(settings.ray, num_runners + 1)
     except BaseException:
         ours.close()
         raise

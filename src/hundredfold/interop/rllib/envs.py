@@ -3,12 +3,14 @@
 RLlib begins the next episode with the step after the one that ended the last, where our worlds
 begin it at once. Rows that wait for that step stand still while the others go on: somebody else's
 envs are stepped one by one, and what a world of ours did with them meanwhile is taken back.
+
+What envs in RLlib's runners have to say to the driver: RLlib ends a runner without its words.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import pairwise
 from typing import Any
@@ -19,15 +21,62 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from hundredfold.backends.door import checked_actions
+from hundredfold.backends.call_checks import checked_actions
 from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, StepBatch, WorldSpec
-from hundredfold.core.contracts import ForeignWorld, World, WorldFactory
-from hundredfold.core.faults import Guard
+from hundredfold.core.failures import Failure, Guard, Health
+from hundredfold.core.protocols import ForeignWorld, World, WorldFactory
 from hundredfold.distributed.actor import SliceFactory
+from hundredfold.distributed.placement import NODE_LABEL, load_ray
+from hundredfold.envs.registry import settings_class, world_factory
+from hundredfold.interop.flat_spaces import Window
 from hundredfold.interop.gymnasium import WorldEnv
-from hundredfold.interop.rllib.postbox import Postbox
-from hundredfold.interop.window import Window
-from hundredfold.worlds import settings_class, world_factory
+
+
+class Letters:
+    """The actor that keeps what was posted."""
+
+    def __init__(self) -> None:
+        self.health, self.last_words = Health(), ""
+
+    def failed(self, failures: Sequence[Failure]) -> None:
+        self.health.mended(failures)
+
+    def gave_up(self, why: str) -> None:
+        self.last_words = self.last_words or why
+
+    def read(self) -> tuple[dict[str, int], str]:
+        return self.health.counts(), self.last_words
+
+
+class Postbox:
+    """Travels with the settings of the envs; everybody posts to the same actor."""
+
+    def __init__(self) -> None:
+        ray = load_ray()
+        # With the driver: no other node's end takes it along.
+        here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
+        letters = ray.remote(Letters).options(num_cpus=0, label_selector=here)
+        self.letters: Any = letters.remote()
+
+    def __deepcopy__(self, memory: Any) -> Postbox:
+        return self
+
+    def failed(self, failures: Sequence[Failure]) -> None:
+        """Envs failed and were made anew."""
+        self.letters.failed.remote(failures)
+
+    def gave_up(self, why: str) -> None:
+        """A runner is about to end."""
+        load_ray().get(self.letters.gave_up.remote(why))
+
+    def read(self) -> tuple[dict[str, int], str]:
+        """What went wrong so far, and the last words of a runner that gave up."""
+        found: tuple[dict[str, int], str] = load_ray().get(self.letters.read.remote())
+        return found
+
+    def close(self) -> None:
+        load_ray().kill(self.letters, no_restart=True)
+
 
 Rows = NDArray[np.float32]
 Outcome = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]

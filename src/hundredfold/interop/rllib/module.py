@@ -11,9 +11,9 @@ from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor
 
+from hundredfold.algorithms.actor_critic import ActorCritic
+from hundredfold.algorithms.distributions import FORBIDDEN
 from hundredfold.core.batch import WorldSpec
-from hundredfold.learners.masking import FORBIDDEN
-from hundredfold.learners.networks import ActorCritic
 
 
 class WorldModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc, unused-ignore]

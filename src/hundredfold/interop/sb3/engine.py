@@ -16,28 +16,28 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
-from hundredfold.backends.choose import Choice, refuse_in_worker
+from hundredfold.algorithms.actor_critic import ActorCritic
+from hundredfold.algorithms.q_network import QNetwork
+from hundredfold.backends.auto_select import Choice, refuse_in_worker
+from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import WorldSpec
-from hundredfold.core.contracts import WorldFactory
 from hundredfold.core.errors import EnvError
+from hundredfold.core.protocols import WorldFactory
+from hundredfold.envs.registry import WORLDS
+from hundredfold.interop.sb3 import require_contrib
 from hundredfold.interop.sb3.envs import BackendVecEnv, single_envs
-from hundredfold.interop.sb3.extra import require_contrib
 from hundredfold.interop.sb3.networks import Reader, bring_home, policy_options
-from hundredfold.interop.sb3.options import (
+from hundredfold.interop.sb3.settings_map import (
     dqn_options,
     notes_on,
     ppo_options,
     refuse_what_it_lacks,
 )
-from hundredfold.learners.networks import ActorCritic
-from hundredfold.learners.q_network import QNetwork
-from hundredfold.settings.run import LengthSettings, RunSettings
 from hundredfold.training.build import Parts
 from hundredfold.training.build import build as build_ours
-from hundredfold.training.engine_run import EpisodesHeard
-from hundredfold.training.interrupt import Interrupted, Interruptible
+from hundredfold.training.engines import EpisodesHeard
+from hundredfold.training.process_setup import Interrupted, Interruptible
 from hundredfold.training.run import Run
-from hundredfold.worlds import WORLDS
 
 # Its names of what we tell as well.
 LOSSES: Final = {

@@ -16,13 +16,13 @@ import gymnasium
 import numpy as np
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
-from hundredfold.backends.door import checked_actions
+from hundredfold.backends.call_checks import checked_actions
 from hundredfold.backends.settings import WorkerSettings
+from hundredfold.config.run import RunSettings
 from hundredfold.core.batch import Array, BoolArray, StepBatch
-from hundredfold.core.contracts import Backend, ForeignWorld, WorldFactory
-from hundredfold.interop.window import Window
-from hundredfold.settings.run import RunSettings
-from hundredfold.worlds.batch_world import BatchWorld
+from hundredfold.core.protocols import Backend, ForeignWorld, WorldFactory
+from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.interop.flat_spaces import Window
 
 Env = gymnasium.Env[Any, Any]
 

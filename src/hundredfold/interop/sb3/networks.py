@@ -15,10 +15,10 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
+from hundredfold.algorithms.actor_critic import ACTIVATIONS, ActorCritic, Inputs, NetworkSettings
+from hundredfold.algorithms.image_encoder import Eyes
+from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, WorldSpec
-from hundredfold.learners.convolution import Eyes
-from hundredfold.learners.networks import ACTIVATIONS, ActorCritic, Inputs, NetworkSettings
-from hundredfold.learners.q_network import QNetwork
 
 
 class Reader(BaseFeaturesExtractor):

@@ -1,0 +1,207 @@
+"""How fast the cage2 world steps, with its true state read before and after every step.
+
+Four ways to look at the same number. A batch is held against as many envs as it has, each as fast
+as a batch of one; against a plain Python loop over worlds of one env; and against a compiled loop
+over a single env, which pays neither Python nor memory traffic and is the hardest yardstick. Last,
+what other systems reach, as recorded elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from hundredfold.core.batch import IntArray
+from hundredfold.core.numba_kernels import entry
+from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.step import step_rows
+
+Row = dict[str, Any]
+
+SIZES: Final = (1, 100, 1000, 10_000)
+HORIZON: Final = 100
+NUM_ACTION_ROWS: Final = 128
+# The columns of the original's true-state table.
+TABLE: Final = ("known", "scanned", "access")
+LOOP_ENVS: Final = 100
+
+PYTHON_LOOP: Final = "loop of one-env worlds"
+COMPILED_LOOP: Final = "compiled loop of one env"
+
+# Measured on another occasion on the same kind of machine (2 cores); neither is in a package
+# registry. CybORG steps one env at a time. MiniCAGE plays a simplified game.
+RECORDED_ELSEWHERE: Final[tuple[Row, ...]] = (
+    {
+        "system": "CybORG",
+        "num_envs": 1,
+        "steps_per_second": 180.0,
+        "steps_per_second_unread": 370.0,
+    },
+    {"system": "MiniCAGE", "num_envs": 100, "steps_per_second": 28_000.0},
+    {"system": "MiniCAGE", "num_envs": 1000, "steps_per_second": 54_000.0},
+)
+
+
+@dataclass(slots=True)
+class Contender:
+    """Something that steps envs, and how fast it did, repeat by repeat."""
+
+    num_envs: int
+    threads: int
+    play: Callable[[int], None]  # plays this many steps of every env
+    yardstick: str = ""
+    reads: bool = True  # whether the true state is read
+    rates: list[float] = field(default_factory=list)
+
+    def measure(self, seconds: float) -> None:
+        """Play for about this long and note the env steps per second."""
+        steps, spent = 1, 0.0
+        while True:
+            began = time.perf_counter()
+            self.play(steps)
+            spent = time.perf_counter() - began
+            if spent >= seconds / 2:
+                break
+            steps = max(2 * steps, int(steps * seconds / max(spent, 1e-6)))
+        self.rates.append(steps * self.num_envs / spent)
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.rates))
+
+
+def bench_world(
+    num_envs: Sequence[int] = SIZES,
+    threads: Sequence[int] = (1, 2),
+    repeats: int = 5,
+    seconds: float = 0.1,
+) -> list[Row]:
+    """Rows of medians with their spread; repeats go round all contenders in turn."""
+    batches = [
+        batch_contender(envs, count, reads)
+        for envs in dict.fromkeys((1, *num_envs))
+        for count in dict.fromkeys((1, *threads))
+        for reads in (True, False)
+    ]
+    loops = [python_loop(LOOP_ENVS), compiled_loop()]
+    contenders = [*batches, *loops]
+    for contender in contenders:
+        contender.play(1)  # compiles
+    for _ in range(repeats):
+        for contender in contenders:
+            contender.measure(seconds)
+
+    one = next(c for c in batches if (c.num_envs, c.threads, c.reads) == (1, 1, True))
+    in_python, compiled = loops
+    rows = [_loop_row(loop) for loop in loops]
+    for read, unread in zip(batches[::2], batches[1::2], strict=True):
+        if read.num_envs in num_envs and read.threads in threads:
+            rows.append(
+                _rates(read)
+                | {
+                    "steps_per_second_unread": unread.median,
+                    "efficiency": read.median / (read.num_envs * one.median),
+                    "ratio_to_python_loop": read.median / in_python.median,
+                    "ratio_to_compiled_loop": read.median / compiled.median,
+                }
+            )
+    return rows + _recorded_rows(rows)
+
+
+def batch_contender(num_envs: int, threads: int, reads: bool) -> Contender:
+    """One world of many envs, random blue actions, all red agents."""
+    world = _world(num_envs, threads)
+    actions = _random_actions(num_envs)
+    table = [world.out.true_state[name] for name in TABLE]
+
+    def play(steps: int) -> None:
+        for step in range(steps):
+            for array in table:
+                array.copy()
+            world.step(actions[step % NUM_ACTION_ROWS])
+            for array in table:
+                array.copy()
+
+    def play_unread(steps: int) -> None:
+        for step in range(steps):
+            world.step(actions[step % NUM_ACTION_ROWS])
+
+    return Contender(num_envs, threads, play if reads else play_unread, reads=reads)
+
+
+def python_loop(num_envs: int) -> Contender:
+    """As many worlds as envs, stepped one after another by a plain loop."""
+    worlds = [_world(1, threads=1) for _ in range(num_envs)]
+    actions = _random_actions(num_envs)[:, :, None]
+
+    def play(steps: int) -> None:
+        for step in range(steps):
+            for world, action in zip(worlds, actions[step % NUM_ACTION_ROWS], strict=True):
+                world.step(action)
+
+    return Contender(num_envs, 1, play, PYTHON_LOOP, reads=False)
+
+
+def compiled_loop() -> Contender:
+    """A single env stepped inside compiled code: no Python between two steps."""
+    world = _world(1, threads=1)
+    actions = _random_actions(10_000).ravel()
+
+    def play(steps: int) -> None:
+        for first in range(0, steps, len(actions)):
+            play_alone(world.board, actions[: min(len(actions), steps - first)])
+
+    return Contender(1, 1, play, COMPILED_LOOP, reads=False)
+
+
+@entry
+def play_alone(boards: Any, actions: Any) -> None:
+    """Step a world of one env once per action."""
+    for step in range(len(actions)):
+        step_rows(boards, actions[step : step + 1], 0, 1)
+
+
+def _world(num_envs: int, threads: int) -> Cage2:
+    world = Cage2(np.arange(num_envs), Cage2Settings(horizons=(HORIZON,), world_threads=threads))
+    world.reset(seed=0)
+    return world
+
+
+def _random_actions(num_envs: int) -> IntArray:
+    return np.random.default_rng(0).integers(0, NUM_ACTIONS, (NUM_ACTION_ROWS, num_envs))
+
+
+def _rates(contender: Contender) -> Row:
+    return {
+        "system": "hundredfold",
+        "num_envs": contender.num_envs,
+        "threads": contender.threads,
+        "steps_per_second": contender.median,
+        "low": min(contender.rates),
+        "high": max(contender.rates),
+        "repeats": len(contender.rates),
+        "episodes_per_second": contender.median / HORIZON,
+        "true_state": "read twice" if contender.reads else "not read",
+    }
+
+
+def _loop_row(loop: Contender) -> Row:
+    return _rates(loop) | {"system": f"hundredfold, {loop.yardstick}"}
+
+
+def _recorded_rows(ours: Sequence[Row]) -> list[Row]:
+    """The others' figures; `ratio_to_ours` against our batch of that size (100 for CybORG)."""
+    rows: list[Row] = []
+    for recorded in RECORDED_ELSEWHERE:
+        size = max(recorded["num_envs"], LOOP_ENVS)
+        row: Row = {**recorded, "threads": 1, "source": "recorded elsewhere"}
+        for mine in ours:
+            if (mine["system"], mine["num_envs"], mine["threads"]) == ("hundredfold", size, 1):
+                row["ratio_to_ours"] = row["steps_per_second"] / mine["steps_per_second"]
+        rows.append(row)
+    return rows

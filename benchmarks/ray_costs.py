@@ -1,0 +1,132 @@
+"""What collecting through Ray costs, and what follows from it for many more envs.
+
+One actor is measured on this machine: what it collects, what a sample weighs on its way home, what
+laying it into the rollout and learning from it takes, what sending the policy out takes. A learner
+takes in only so many samples per second; from there on more actors add nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from statistics import median
+from time import perf_counter
+from typing import Any, Final
+
+from hundredfold.config.presets import starting_point
+from hundredfold.config.run import LengthSettings, MachineSettings
+from hundredfold.distributed.ray_collector import RayCollector
+from hundredfold.distributed.settings import RaySettings
+from hundredfold.rollout.rollout_buffer import Rollout
+from hundredfold.training.build import Parts, build
+
+PREDICTED: Final = (1_000, 10_000, 100_000)
+# A 10 Gbit network, less what protocols take.
+NETWORK_BYTES: Final = 1.0e9
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What one machine was seen to need; rates are samples per second."""
+
+    num_steps: int
+    actor_rate: float  # collected by one actor
+    learner_rate: float  # learned from
+    adding_rate: float  # laid into the rollout
+    sample_bytes: float
+    broadcast_bytes: int
+    broadcast_seconds: float
+
+    @property
+    def intake_rate(self) -> float:
+        """What the driver takes in: laid into the rollout, then learned from."""
+        return 1 / (1 / self.learner_rate + 1 / self.adding_rate)
+
+    def predicted(self, num_envs: int) -> dict[str, float]:
+        """An epoch of so many envs, with as many actors as keep the learner busy (lag 1)."""
+        samples = num_envs * self.num_steps
+        learning = samples / self.intake_rate
+        actors = max(1, math.ceil(samples / self.actor_rate / learning))
+        return {
+            "num_envs": num_envs,
+            "actors_to_saturate": actors,
+            "epoch_seconds": learning,
+            "samples_per_second": self.intake_rate,
+            "fragment_megabytes": samples * self.sample_bytes / actors / 1e6,
+            "driver_megabytes": 2 * samples * self.sample_bytes / 1e6,
+            "network_share": samples * self.sample_bytes / learning / NETWORK_BYTES,
+            "broadcast_share": self.broadcast_seconds / learning,
+        }
+
+
+def bench_ray(
+    world: str = "cage2",
+    num_envs: int = 512,
+    repeats: int = 5,
+    tick: Callable[[str], None] = print,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What was measured, and what it predicts."""
+    start = starting_point(world)
+    settings = replace(
+        start,
+        length=LengthSettings(epochs=1_000_000),
+        rollout=replace(start.rollout, num_envs=num_envs),
+        machine=MachineSettings(backend="ray", device="cpu"),
+        processes=replace(start.processes, workers=1),
+        ray=RaySettings(object_store_mb=1_000),
+        companion=None,
+    )
+    tick(f"{world}: {num_envs} envs in one actor")
+    with closing(build(settings)) as parts:
+        costs = _measured(parts, repeats)
+    row = {
+        "env": world,
+        "num_envs": num_envs,
+        "num_steps": costs.num_steps,
+        "actor_samples_per_second": costs.actor_rate,
+        "learner_samples_per_second": costs.learner_rate,
+        "adding_samples_per_second": costs.adding_rate,
+        "bytes_per_sample": costs.sample_bytes,
+        "fragment_bytes": costs.sample_bytes * num_envs * costs.num_steps,
+        "broadcast_bytes": costs.broadcast_bytes,
+        "broadcast_seconds": costs.broadcast_seconds,
+        "repeats": repeats,
+    }
+    return [row], [{"env": world, **costs.predicted(count)} for count in PREDICTED]
+
+
+def _measured(parts: Parts, repeats: int) -> Costs:
+    """Medians over some epochs; one comes before the clock."""
+    collector, learner = parts.collector, parts.learner
+    assert isinstance(collector, RayCollector)
+    rollout = learner.experience
+    assert isinstance(rollout, Rollout)
+    num_steps, samples = parts.settings.rollout.num_steps, rollout.num_envs * rollout.num_steps
+    collector.start(0)
+    collecting, learning, adding, sending = [], [], [], []
+    for epoch in range(repeats + 1):
+        before = collector.policy_seconds + collector.world_seconds
+        collector.collect(learner.policy, rollout, num_steps)
+        spent = collector.policy_seconds + collector.world_seconds - before
+        begun = perf_counter()
+        other = Rollout(parts.backend.spec, rollout.num_envs, num_steps)
+        other.add_steps(slice(0, rollout.num_envs), rollout.stored, rollout.observation, None)
+        added = perf_counter()
+        learner.update()
+        if epoch:
+            collecting.append(spent)
+            adding.append(added - begun)
+            learning.append(perf_counter() - added)
+            sending.append(collector.broadcast_seconds)
+    weights = [parameter.nbytes for parameter in learner.network.parameters()]
+    return Costs(
+        num_steps=num_steps,
+        actor_rate=samples / median(collecting),
+        learner_rate=samples / median(learning),
+        adding_rate=samples / median(adding),
+        sample_bytes=collector.fragment_bytes / samples,
+        broadcast_bytes=sum(weights),
+        broadcast_seconds=median(sending),
+    )

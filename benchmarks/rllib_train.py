@@ -1,0 +1,135 @@
+"""Collecting and training through Ray: our actors beside RLlib's env runners, on cage2.
+
+Both run our world in as many Ray processes with the same network, batch, minibatches and passes;
+RLlib gets the world through its vector entry point, a batch per runner. Our own in-process
+collecting stands beside them, with as many threads as there are actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.config.presets import starting_point
+from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
+from hundredfold.distributed import placement
+from hundredfold.distributed.settings import RaySettings
+from hundredfold.profiling.measure import OURS, rate_rows, rates_in_turns
+from hundredfold.rollout.rollout_buffer import RolloutSettings
+from hundredfold.training.build import Parts, build
+
+NUM_ENVS = 512
+NUM_STEPS = 50
+PPO_SETTINGS = PPOSettings(
+    learning_rate=3e-4, anneal_learning_rate=False, update_epochs=4, num_minibatches=8
+)
+
+
+def bench_rllib(
+    repeats: int = 5, workers: int = 2, tick: Callable[[str], None] = print
+) -> list[dict[str, Any]]:
+    """Samples per second; a row per system, for collecting alone and for whole updates."""
+    placement.load_ray()
+    from hundredfold.interop.rllib import engine
+
+    on_ray = _settings(workers)
+    with ExitStack() as stack:
+        # Room for everybody at once; they take turns.
+        placement.join(RaySettings(object_store_mb=400), 2 * workers + 1)
+        stack.callback(placement.leave)
+        actors = _started(stack, on_ray)
+        here = _started(stack, _in_process(on_ray, workers))
+        peer: Any = engine.build(replace(on_ray, engine="rllib"), None)
+        stack.callback(peer.close)
+        algorithm = engine.make_algorithm(peer)
+        stack.callback(algorithm.stop)
+        collecting = {
+            OURS: lambda: _collect(actors),
+            f"{OURS} in_process": lambda: _collect(here, threads=workers),
+            "rllib": lambda: _sample(algorithm),
+        }
+        training = {OURS: lambda: _train(actors), "rllib": lambda: _train_rllib(algorithm)}
+        return [
+            {"env": "cage2", "work": work, **row}
+            for work, contestants in (("collecting", collecting), ("training", training))
+            for row in rate_rows(
+                rates_in_turns(contestants, repeats, partial(_tell, tick, work)),
+                num_envs=NUM_ENVS,
+                workers=workers,
+            )
+        ]
+
+
+def _tell(tick: Callable[[str], None], work: str, name: str) -> None:
+    tick(f"{work}: {name}")
+
+
+def _settings(workers: int) -> RunSettings:
+    start = starting_point("cage2")
+    return replace(
+        start,
+        length=LengthSettings(epochs=1_000_000),
+        rollout=RolloutSettings(num_envs=NUM_ENVS, num_steps=NUM_STEPS),
+        network=NetworkSettings(hidden=(64, 64)),
+        ppo=PPO_SETTINGS,
+        machine=MachineSettings(backend="ray", device="cpu"),
+        processes=replace(start.processes, workers=workers),
+    )
+
+
+def _in_process(settings: RunSettings, threads: int) -> RunSettings:
+    return replace(
+        settings,
+        machine=MachineSettings(backend="in_process", device="cpu", threads=threads),
+        world_settings=replace(settings.world_settings, world_threads=threads),
+    )
+
+
+def _started(stack: ExitStack, settings: RunSettings) -> Parts:
+    parts = build(settings)
+    stack.callback(parts.close)
+    parts.collector.start(settings.seed)
+    return parts
+
+
+def _collect(parts: Parts, threads: int = 1) -> int:
+    torch.set_num_threads(threads)
+    experience: Any = parts.learner.experience
+    parts.collector.collect(parts.learner.policy, experience, NUM_STEPS)
+    experience.clear()
+    return NUM_ENVS * NUM_STEPS
+
+
+def _train(parts: Parts) -> int:
+    torch.set_num_threads(1)
+    parts.collector.collect(parts.learner.policy, parts.learner.experience, NUM_STEPS)
+    parts.learner.update()
+    return NUM_ENVS * NUM_STEPS
+
+
+def _sample(algorithm: Any) -> int:
+    from ray.rllib.execution import rollout_ops
+
+    # Its types say less than it returns.
+    rllib: Any = rollout_ops
+    episodes, *_ = rllib.synchronous_parallel_sample(
+        worker_set=algorithm.env_runner_group,
+        max_env_steps=NUM_ENVS * NUM_STEPS,
+        sample_timeout_s=600.0,
+        _uses_new_env_runners=True,
+        _return_metrics=True,
+    )
+    return sum(len(episode) for episode in episodes)
+
+
+def _train_rllib(algorithm: Any) -> int:
+    torch.set_num_threads(1)
+    result = algorithm.train()
+    return int(result["env_runners"]["num_env_steps_sampled"])

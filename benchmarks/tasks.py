@@ -1,0 +1,121 @@
+"""What trainers are compared on: an env, what counts as solved, and the settings for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.dqn import DQNSettings
+from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.config.presets import starting_point
+from hundredfold.config.run import (
+    Algorithm,
+    EvaluationSettings,
+    LengthSettings,
+    MachineSettings,
+    RunSettings,
+)
+from hundredfold.envs.registry import settings_class
+from hundredfold.rollout.rollout_buffer import RolloutSettings
+
+EPISODES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An env to learn, and when it has been learned."""
+
+    target: float  # mean return of the best actions, over EPISODES episodes, that counts as solved
+    settings: Callable[[], RunSettings]
+
+
+def classic(
+    world: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int
+) -> RunSettings:
+    """Small networks on a CPU, in this process, for envs that cost next to nothing.
+
+    They are judged after every so many `epochs`. Everything that both trainers know by the same
+    name is the same. Ours keep what the peers have no counterpart for: PPO scales its value
+    targets, DQN is double.
+    """
+    return RunSettings(
+        world=world,
+        algo=algo,
+        length=LengthSettings(steps=samples),
+        rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
+        ppo=PPOSettings(
+            learning_rate=1e-3,
+            anneal_learning_rate=False,
+            update_epochs=4,
+            num_minibatches=4,
+            entropy_coefficient=0.0,
+        ),
+        dqn=DQNSettings(),
+        network=NetworkSettings(
+            hidden=(64, 64) if algo == "ppo" else (128, 128),
+            # tanh is the peers' own choice for PPO, ReLU for DQN.
+            activation="tanh" if algo == "ppo" else "relu",
+        ),
+        evaluation=EvaluationSettings(eval_interval=epochs, eval_episodes=EPISODES),
+        machine=MachineSettings(backend="in_process", device="cpu", threads=1),
+        world_settings=settings_class(world)(),
+    )
+
+
+def lunarlander() -> RunSettings:
+    """Long rollouts, a long view, small minibatches: what the peers themselves were tuned to."""
+    start = classic(
+        "LunarLander-v3", "ppo", num_envs=16, num_steps=1024, samples=1_000_000, epochs=2
+    )
+    ppo = replace(
+        start.ppo,
+        learning_rate=3e-4,
+        gamma=0.999,
+        gae_lambda=0.98,
+        minibatch_size=64,
+        entropy_coefficient=0.01,
+    )
+    return replace(start, ppo=ppo)
+
+
+def cage2() -> RunSettings:
+    """The defence with masks, far from converged: what counts is how soon it is good."""
+    start = starting_point("cage2")
+    return replace(
+        start,
+        length=LengthSettings(steps=384_000),
+        rollout=RolloutSettings(num_envs=64, num_steps=100),
+        ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=False),
+        evaluation=EvaluationSettings(eval_interval=5, eval_episodes=180),
+        machine=MachineSettings(backend="in_process", device="cpu", threads=1),
+    )
+
+
+TASKS: Final[dict[tuple[str, Algorithm], Task]] = {
+    ("cartpole", "ppo"): Task(
+        475.0,
+        lambda: classic("CartPole-v1", "ppo", num_envs=8, num_steps=128, samples=80_000, epochs=4),
+    ),
+    ("cartpole", "dqn"): Task(
+        475.0,
+        lambda: classic("CartPole-v1", "dqn", num_envs=8, num_steps=312, samples=50_000, epochs=1),
+    ),
+    ("acrobot", "ppo"): Task(
+        -100.0,
+        lambda: classic("Acrobot-v1", "ppo", num_envs=16, num_steps=128, samples=200_000, epochs=4),
+    ),
+    ("acrobot", "dqn"): Task(
+        -100.0,
+        lambda: classic("Acrobot-v1", "dqn", num_envs=8, num_steps=256, samples=100_000, epochs=2),
+    ),
+    ("lunarlander", "ppo"): Task(200.0, lunarlander),
+    ("lunarlander", "dqn"): Task(
+        200.0,
+        lambda: classic(
+            "LunarLander-v3", "dqn", num_envs=8, num_steps=512, samples=500_000, epochs=4
+        ),
+    ),
+    ("cage2", "ppo"): Task(-20.0, cage2),
+}

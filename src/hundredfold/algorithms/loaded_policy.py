@@ -1,0 +1,105 @@
+"""A trained policy in other people's hands: checks what comes in, acts on one row or many."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hundredfold.algorithms.protocols import JudgedPolicy
+from hundredfold.core import rng
+from hundredfold.core.batch import Array, Arrays, BoolArray, StepBatch, WorldSpec
+from hundredfold.core.errors import ShapeError
+
+
+class LoadedPolicy:
+    """A trained policy, ready to act on single observations or whole batches."""
+
+    def __init__(self, policy: JudgedPolicy, spec: WorldSpec, epoch: int, seed: int) -> None:
+        self.policy, self.spec, self.epoch = policy, spec, epoch
+        self.key = rng.spawn(rng.seed_key(seed), 0x6163740A)
+        self.draws = 0
+
+    def act(
+        self,
+        observation: ArrayLike | Mapping[str, ArrayLike],
+        mask: ArrayLike | None = None,
+        deterministic: bool = True,
+    ) -> Any:
+        """The action for an observation, or one per row of a batch of them."""
+        arrays, batched = self._rows(observation)
+        allowed = self._mask(mask, len(next(iter(arrays.values()))), batched)
+        if deterministic:
+            actions = self.policy.best(arrays, allowed)
+        else:
+            actions = self.policy.choose(arrays, allowed, self._luck(arrays)).actions
+        if batched:
+            return actions
+        return actions[0].item() if actions.ndim == 1 else actions[0]
+
+    def actor(self, batch: StepBatch) -> Array:
+        """The best action of every row of a batch."""
+        return self.policy.best(batch.observation, batch.mask)
+
+    def _rows(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> tuple[Arrays, bool]:
+        names = list(self.spec.observation)
+        if not isinstance(observation, Mapping):
+            if len(names) != 1:
+                raise ShapeError(
+                    f"{self.spec.name} observes a dictionary with {', '.join(names)}; got "
+                    f"{type(observation).__name__}."
+                )
+            observation = {names[0]: observation}
+        arrays: Arrays = {}
+        batched = False
+        for name, spec in self.spec.observation.items():
+            if name not in observation:
+                raise ShapeError(f"the observation lacks {name!r}; expected {', '.join(names)}.")
+            array = np.asarray(observation[name], spec.dtype)
+            batched = array.ndim > len(spec.shape)
+            array = array if batched else array[None]
+            if array.shape[1:] != spec.shape:
+                raise ShapeError(
+                    f"{name!r} has shape {np.shape(observation[name])}; expected {spec.shape}, or "
+                    f"(rows, *{spec.shape}) for a batch."
+                )
+            if spec.categories is not None:
+                counts = np.reshape(spec.categories, spec.shape)
+                if np.any((array < 0) | (array >= counts)):
+                    raise ShapeError(
+                        f"{name!r} has a category out of range; there are {spec.categories}, "
+                        "counted from 0."
+                    )
+            arrays[name] = array
+        return arrays, batched
+
+    def _mask(self, mask: ArrayLike | None, rows: int, batched: bool) -> BoolArray | None:
+        if mask is None:
+            if self.spec.has_mask:
+                warnings.warn(
+                    f"{self.spec.name} has masks, but act() got none; the action may be forbidden.",
+                    stacklevel=3,
+                )
+            return None
+        array: Array = np.asarray(mask, bool)
+        array = array if batched else array[None]
+        if array.shape != (rows, self.spec.num_logits):
+            raise ShapeError(
+                f"the mask has shape {np.shape(mask)}; expected {self.spec.num_logits} bools per "
+                "row (True = allowed)."
+            )
+        offset = 0
+        for count in self.spec.choices:
+            if not array[:, offset : offset + count].any(axis=1).all():
+                raise ShapeError("the mask forbids every action; leave at least one True.")
+            offset += count
+        return array
+
+    def _luck(self, arrays: Arrays) -> NDArray[np.float64]:
+        shape = (len(next(iter(arrays.values()))), self.spec.num_parts)
+        counts = self.draws + np.arange(shape[0] * shape[1]).reshape(shape)
+        self.draws += counts.size
+        return rng.uniforms(self.key, counts)

@@ -1,0 +1,1 @@
+"""Worker processes over shared memory."""

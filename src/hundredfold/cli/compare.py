@@ -1,0 +1,166 @@
+"""`hundredfold compare dvrp`: settings against each other, over seeds, honestly."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from hundredfold.api import resume_run, start_run
+from hundredfold.cli.evaluate_dvrp_policies import run_contender
+from hundredfold.cli.output import note, print_rows
+from hundredfold.cli.train import parse, spelled, starting_settings, value_of, without
+from hundredfold.config.run import LengthSettings, RunSettings
+from hundredfold.core.batch import FloatArray
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, ClosingPrices, play_days
+from hundredfold.envs.registry import own_name, world_factory
+from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.training.compare import Curve, make_arms, summary, train_all
+from hundredfold.training.engines import OWN
+from hundredfold.training.run_folder import write_atomically
+
+# Seeds follow the run's own seed.
+DEFAULT_EPISODES: Final = 25_600
+
+HELP = """usage: hundredfold compare dvrp --num-envs 64,256 --seeds 5 [flags of train]
+
+Trains every number of envs, and a control that collects as much with the fewest, over several
+seeds; judges all of them on the same days. Run it again to go on where it stopped.
+`hundredfold compare dvrp --help` shows all flags."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """What is compared; --num-envs takes several numbers with commas between them."""
+
+    seeds: int = 5
+    """Runs per setting, each with another seed."""
+    days: int = 256
+    """Days per split on which the finished runs are judged."""
+    preset: str | None = None
+    """Start from the settings of this name instead of the world's own."""
+    config: Path | None = None
+    """A settings file (TOML); flags win over it."""
+    save_dir: Path = Path("runs/compare")
+    """Where the run folders, compare.json and compare.html are written."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """A row per setting; 130 when the user stopped it."""
+    words = spelled(arguments)
+    if not words or words[0].startswith("-"):
+        print(HELP)
+        if set(words) & {"-h", "--help"}:
+            return 0
+        raise SettingsError("compare needs a WORLD as its first word, before any flag.")
+    world = own_name(words.pop(0))
+    if world != "dvrp":
+        raise SettingsError(f"compare judges days of dvrp; it cannot judge {world} yet.")
+    num_envs = _numbers(value_of(words, "--num-envs") or "64,256")
+    words = without(words, "--num-envs")
+    start = starting_settings(world, words)
+    if value_of(words, "--config") is None:
+        start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
+    options, settings = parse(words, start, CompareOptions, "compare")
+    if settings.algo != "ppo" or settings.engine != OWN:
+        raise SettingsError(
+            "compare is about the samples of one PPO update, in runs that can go on after a stop; "
+            "leave --algo and --engine away."
+        )
+    if options.seeds < 1 or options.days < 2:
+        raise SettingsError(
+            f"seeds ({options.seeds}) must be at least 1 and days ({options.days}) at least 2."
+        )
+    settings = replace(settings, rollout=replace(settings.rollout, num_envs=min(num_envs)))
+    steps = world_factory(world, settings.world_settings)(np.arange(1)).spec.episode_steps
+    assert steps is not None, "a day of dvrp has a fixed number of calls"
+    arms = make_arms(settings, num_envs, steps)
+    seeds = [settings.seed + number for number in range(options.seeds)]
+    runs = train_all(arms, seeds, options.save_dir, _train)
+    if runs is None:
+        note(f"stopped; the same command goes on from {options.save_dir}")
+        return 130
+    rows, curves = summary(runs, DayJudge(options.days))
+    command = ["compare", *arguments]
+    _write_results(world, options.save_dir, rows, curves, command)
+    print_rows(rows, command=command, as_json=options.json, title=f"{world}: improvement in %")
+    note(f"page {options.save_dir / 'compare.html'}")
+    return 0
+
+
+class DayJudge:
+    """Plays a run's policy on the same days as every other; the days are priced as asked once."""
+
+    def __init__(self, days: int) -> None:
+        self.days = days
+        threads = os.cpu_count() or 1
+        self.closing = ClosingPrices(InsertionOracle(InsertionSettings(threads=threads)))
+
+    def __call__(self, path: Path) -> dict[str, FloatArray]:
+        """(days,) improvement in percent by split."""
+        note(f"judging {path}")
+        contender = run_contender(str(path), checkpoint="last")
+        found: dict[str, FloatArray] = {}
+        for split in SPLITS:
+            settings = replace(contender.settings, split=split)
+            played, population = play_days(
+                contender.policy,
+                settings,
+                self.days,
+                EVALUATION_SEED,
+                knowledge=contender.knowledge,
+            )
+            found[split] = self.closing.scores(played, population, settings).improvement_pct
+        return found
+
+
+def _train(settings: RunSettings, folder: Path, name: str) -> bool:
+    note(f"training {folder / name}")
+    if (folder / name / "settings.toml").exists():
+        return resume_run(folder / name, quiet=True, report=False).finished
+    return start_run(settings, save_dir=folder, name=name, quiet=True, report=False).finished
+
+
+def _write_results(
+    world: str,
+    folder: Path,
+    rows: Sequence[dict[str, object]],
+    curves: dict[str, list[Curve]],
+    command: Sequence[str],
+) -> None:
+    """`compare.json` holds everything the page shows."""
+    from hundredfold.report.compare_page import draw_comparison
+
+    told = {
+        name: [
+            {
+                "epochs": curve.epochs.tolist(),
+                "samples": curve.samples.tolist(),
+                "seconds": curve.seconds.tolist(),
+                "score": curve.score.tolist(),
+            }
+            for curve in arm
+        ]
+        for name, arm in curves.items()
+    }
+    record = {"command": list(command), "rows": list(rows), "curves": told}
+    write_atomically(folder / "compare.json", json.dumps(record, indent=1))
+    page = draw_comparison(world, rows, curves, f"hundredfold {' '.join(command)}")
+    write_atomically(folder / "compare.html", page)
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise SettingsError(
+            f"--num-envs takes numbers with commas between them, such as 64,256; got {text!r}."
+        ) from error

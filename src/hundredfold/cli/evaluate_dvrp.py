@@ -1,0 +1,292 @@
+"""`hundredfold evaluate dvrp`: minutes saved on fixed days, by runs and by rules beside them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hundredfold.cli.evaluate_dvrp_policies import (
+    Contender,
+    Contenders,
+    calibration_rows,
+    companion_row,
+    confusion_rows,
+)
+from hundredfold.cli.output import Row, print_rows
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.analysis import (
+    PATIENCE_PRICES,
+    TradeOff,
+    compared_at_equal_minutes,
+    fairness_rows,
+)
+from hundredfold.envs.dvrp.belief_warmup import LearningSettings
+from hundredfold.envs.dvrp.demand import population_for
+from hundredfold.envs.dvrp.evaluation import SPLITS, ClosingPrices, DayScores, PlayedDays, play_days
+from hundredfold.envs.dvrp.lookahead import ScenarioSettings
+from hundredfold.envs.dvrp.policies import POLICIES, PRICED
+from hundredfold.envs.dvrp.settings import DvrpSettings, Split
+from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+
+# What `--tradeoff` draws when nobody is named.
+USUAL_TRADEOFF = (*PRICED, "thompson", "random", "largest_known")
+SHOWN_NEIGHBOURHOODS = 8
+TITLES = {
+    "policies": "improvement in percent (mean, 95 % interval), driving minutes, offers per day",
+    "tradeoff": "driving minutes saved a day against minutes moved, by the price of a minute",
+    "equal_minutes": "minutes saved more a day than a curve that moves as many (95 % interval)",
+    "fairness": "who is asked, in percent of callers, and minutes moved per caller",
+    "companion": "how well people are known, beside the best that the same answers allow",
+    "confusion": "true types and what they are taken for, people",
+    "calibration": "offers by the believed chance of a yes, and how many were accepted",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateDvrp:
+    """Improvement over the same days without offers, in percent of the driving minutes.
+
+    Days are fixed and paired; one closing oracle prices all of them, with a bootstrap interval.
+    Rules that believe (largest_believed, thompson, greedy_believed, scenario) first learn on days
+    of their own.
+    """
+
+    target: Annotated[str, tyro.conf.Positional]
+    """A run folder on dvrp; or the word dvrp, with --policy."""
+    policy: str | None = None
+    """A run folder, or a rule: none, random, always_max, greedy_blind, greedy_expected,
+    greedy_believed, greedy_known, largest_believed, largest_known, thompson, scenario, hindsight,
+    fully_flexible."""
+    beside: tuple[str, ...] = ()
+    """Rules to play on the same days, for comparison."""
+    runs: tuple[str, ...] = ()
+    """More run folders to judge."""
+    days: int = 256
+    """Days per split."""
+    splits: tuple[Split, ...] = SPLITS
+    """Who calls: known people and trips, unseen trips of known people, unseen customers."""
+    seed: int = 9999
+    """Seed of the days; the same seed gives the same days."""
+    checkpoint: str = "best"
+    """Which checkpoint of a run: best, last or the number of an epoch."""
+    samples: int = 16
+    """Futures that the rule scenario tries every offer on."""
+    learning_days: int = 200
+    """Days on which the rules that believe get to know people before they are judged."""
+    tradeoff: bool = False
+    """Play the rules that know prices at several of them: minutes saved against minutes moved.
+    With several splits, only the first is played."""
+    prices: tuple[float, ...] = PATIENCE_PRICES
+    """Prices of a minute moved, in driving minutes, for --tradeoff."""
+    fairness: bool = False
+    """Show who is asked and moved: by type, purpose, neighbourhood, age and occupation."""
+    companion: bool = False
+    """Show how well a run's companion or a learning rule knows the customers."""
+    json: bool = False
+    """Print one JSON object and nothing else; rows of tables other than the first name theirs."""
+
+    def __post_init__(self) -> None:
+        if self.days < 1 or not self.splits:
+            raise SettingsError(f"days ({self.days}) must be at least 1, and splits not empty.")
+        if any(price < 0.0 for price in self.prices) or not self.prices:
+            raise SettingsError(f"prices must be at least one number >= 0, got {self.prices}.")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """A row per policy and split, and what else was asked for."""
+    asked = tyro.cli(EvaluateDvrp, args=list(arguments), prog="hundredfold evaluate")
+    torch.set_num_threads(1)  # two threads collapse when the machine is busy
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=asked.json or not console.is_terminal,
+    ) as progress:
+        found = _judge_all(asked, _Bar(progress))
+    if asked.json:
+        rows = [
+            row if name == found.first else {"table": name, **row}
+            for name, rows in found.tables.items()
+            for row in rows
+        ]
+        print_rows(rows, command=["evaluate", *arguments], as_json=True)
+        return 0
+    for name, rows in found.tables.items():
+        shown = _busiest(rows) if name == "fairness" else rows
+        print_rows(
+            shown, command=["evaluate", *arguments], as_json=False, title=f"dvrp: {TITLES[name]}"
+        )
+    return 0
+
+
+def _busiest(rows: Sequence[Row]) -> list[Row]:
+    """Without the neighbourhoods from which few call: a city has dozens. `--json` has them all."""
+    kept: list[Row] = []
+    for who in dict.fromkeys((row["policy"], row["split"]) for row in rows):
+        mine = [row for row in rows if (row["policy"], row["split"]) == who]
+        callers = sorted(row["callers"] for row in mine if row["by"] == "neighbourhood")
+        least = callers[-SHOWN_NEIGHBOURHOODS:][0] if callers else 0
+        kept += [row for row in mine if row["by"] != "neighbourhood" or row["callers"] >= least]
+    return kept
+
+
+@dataclass(slots=True)
+class _Found:
+    """Tables by name, in the order in which they are shown."""
+
+    tables: dict[str, list[Row]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.tables))
+
+    def add(self, name: str, rows: Sequence[Row]) -> None:
+        self.tables.setdefault(name, []).extend(rows)
+
+
+class _Bar:
+    """Days played or learned on, of all that will be."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.task = progress.add_task("days", total=0, rate="")
+        self.total = self.done = 0
+        self.began = time.perf_counter()
+
+    def expect(self, days: int) -> Callable[[int], None]:
+        """Announce some days; the function hears how many of them are done."""
+        before = self.done
+        self.total += days
+        self.progress.update(self.task, total=self.total)
+
+        def tell(done: int) -> None:
+            self.done = before + done
+            rate = self.done / max(time.perf_counter() - self.began, 1e-9)
+            self.progress.update(self.task, completed=self.done, rate=f"{rate:.1f} days/s")
+
+        return tell
+
+
+def _judge_all(asked: EvaluateDvrp, bar: _Bar) -> _Found:
+    makers = Contenders(
+        seed=asked.seed,
+        learning=LearningSettings(learning_days=asked.learning_days),
+        scenario=ScenarioSettings(samples=asked.samples),
+        checkpoint=asked.checkpoint,
+        expect=bar.expect,
+    )
+    contenders = _contenders(asked, makers)
+    oracle = InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1))
+    found, closing = _Found(), ClosingPrices(oracle)
+    if asked.tradeoff:
+        _trade_off(asked, contenders, closing, bar, found)
+        if not (asked.fairness or asked.companion):
+            return found
+    splits = asked.splits[:1] if asked.tradeoff else asked.splits
+    for contender in contenders:
+        for split in splits:
+            began = time.perf_counter()
+            played, scores = _played(asked, contender, split, closing, bar)
+            seconds = (time.perf_counter() - began) / asked.days
+            who = {"policy": contender.name, "split": split}
+            if not asked.tradeoff:
+                found.add("policies", [{**who, **scores.summary(), "seconds": seconds}])
+            population = population_for(replace(contender.settings, split=split))
+            if asked.fairness:
+                rows = fairness_rows(played, population)
+                found.add("fairness", [{**who, **row} for row in rows])
+            if asked.companion and contender.learned is not None:
+                found.add("companion", [{**who, **companion_row(contender, played, population)}])
+                rows = calibration_rows(contender, played, population)
+                found.add("calibration", [{**who, **row} for row in rows])
+        if asked.companion and contender.learned is not None:
+            found.add("confusion", confusion_rows(contender, population_for(contender.settings)))
+    return found
+
+
+def _contenders(asked: EvaluateDvrp, makers: Contenders) -> list[Contender]:
+    """Whoever was named first, the rules beside it in its world, and more runs."""
+    name = asked.policy or asked.target
+    if name == "dvrp":
+        if not asked.tradeoff and not asked.beside and not asked.runs:
+            raise SettingsError(
+                f"say which policy to play: --policy RUN, or {', '.join(POLICIES)}."
+            )
+        settings = DvrpSettings()
+        rules = asked.beside or (USUAL_TRADEOFF if asked.tradeoff else ())
+        first: list[Contender] = []
+    else:
+        first = [makers.named(name, DvrpSettings())]
+        settings, rules = first[0].settings, asked.beside
+    unmasked = replace(settings, mask_mode="none")
+    beside = [makers.named(rule, unmasked) for rule in rules if rule != name]
+    return [*first, *beside, *(makers.run(folder) for folder in asked.runs)]
+
+
+def _played(
+    asked: EvaluateDvrp, contender: Contender, split: Split, closing: ClosingPrices, bar: _Bar
+) -> tuple[PlayedDays, DayScores]:
+    settings = replace(contender.settings, split=split, oracle_threads=os.cpu_count() or 1)
+    played, population = play_days(
+        contender.policy,
+        settings,
+        asked.days,
+        asked.seed,
+        tick=bar.expect(asked.days),
+        knowledge=contender.knowledge,
+        advice=contender.advice,
+    )
+    return played, closing.scores(played, population, settings)
+
+
+def _trade_off(
+    asked: EvaluateDvrp,
+    contenders: Sequence[Contender],
+    closing: ClosingPrices,
+    bar: _Bar,
+    found: _Found,
+) -> None:
+    """Curves of rules that know prices, dots of the others, and all dots against all curves."""
+    split = asked.splits[0]
+    curves: list[list[TradeOff]] = []
+    dots: list[TradeOff] = []
+    for contender in contenders:
+        if contender.policy in PRICED:
+            curves.append(
+                [
+                    TradeOff(
+                        contender.name,
+                        price,
+                        _played(asked, contender.at_price(price), split, closing, bar)[1],
+                    )
+                    for price in asked.prices
+                ]
+            )
+        else:
+            price = None if isinstance(contender.policy, str) else contender.settings.patience
+            scores = _played(asked, contender, split, closing, bar)[1]
+            dots.append(TradeOff(contender.name, price, scores))
+    points = [point for curve in curves for point in curve] + dots
+    found.add("tradeoff", [{**point.row(), "split": split} for point in points])
+    cheapest_points = [curve[0] for curve in curves]
+    found.add(
+        "equal_minutes",
+        [
+            compared_at_equal_minutes(point, curve)
+            for point in (*dots, *cheapest_points)
+            for curve in curves
+            if point.policy != curve[0].policy
+        ],
+    )

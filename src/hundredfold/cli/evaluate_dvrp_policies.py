@@ -1,0 +1,214 @@
+"""Who is judged by `hundredfold evaluate dvrp`: rules, some of which learn first, and runs.
+
+How well somebody knows the customers, as rows for a table, beside the best there could be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hundredfold.core.errors import SettingsError
+from hundredfold.core.protocols import Knowledge
+from hundredfold.envs.dvrp.acceptance import metrics
+from hundredfold.envs.dvrp.acceptance.bayes import Counting
+from hundredfold.envs.dvrp.acceptance.belief_model import FlexibilityCompanion
+from hundredfold.envs.dvrp.acceptance.model import FlexibilityModel
+from hundredfold.envs.dvrp.acceptance.prior import prior_for
+from hundredfold.envs.dvrp.acceptance.responses import AnswerRows, Answers
+from hundredfold.envs.dvrp.belief_warmup import LEARNS_BY, LearningSettings, learn_by_asking
+from hundredfold.envs.dvrp.demand import population_for
+from hundredfold.envs.dvrp.evaluation import NO_ADVICE, Advice, PlayedDays
+from hundredfold.envs.dvrp.lookahead import ScenarioSettings
+from hundredfold.envs.dvrp.policies import BELIEVING, POLICIES, OfferPolicy
+from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
+from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.training.build import saved_companion
+from hundredfold.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A model of flexibility and the answers it learned from."""
+
+    model: FlexibilityModel
+    answers: AnswerRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One policy with everything it needs to play."""
+
+    name: str
+    policy: str | OfferPolicy
+    settings: DvrpSettings
+    advice: Advice = NO_ADVICE
+    knowledge: Knowledge | None = None
+    learned: Learned | None = None
+
+    def at_price(self, patience_per_minute: float) -> Contender:
+        """The same rule under another price of a minute moved."""
+        return replace(self, advice=replace(self.advice, patience_per_minute=patience_per_minute))
+
+
+class Contenders:
+    """Makes contenders; rules that learn by the same questions share what they learned."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        learning: LearningSettings,
+        scenario: ScenarioSettings,
+        checkpoint: str,
+        expect: Callable[[int], Callable[[int], None]],
+    ) -> None:
+        self.seed = seed
+        self.learning = learning
+        self.scenario = scenario
+        self.checkpoint = checkpoint
+        self.expect = expect  # announces days, and gives who hears how many are done
+        self.taught: dict[tuple[str, DvrpSettings], Learned] = {}
+
+    def rule(self, name: str, settings: DvrpSettings) -> Contender:
+        """A rule by name, in the world of these settings, after its learning days."""
+        if name not in BELIEVING:
+            return Contender(name=name, policy=name, settings=settings)
+        taught_as = (LEARNS_BY.get(name, name), settings)
+        if taught_as not in self.taught:
+            self.taught[taught_as] = self._taught(name, settings)
+        learned = self.taught[taught_as]
+        advice = Advice(believer=learned.model, scenario=self.scenario)
+        return Contender(name=name, policy=name, settings=settings, advice=advice, learned=learned)
+
+    def named(self, name: str, settings: DvrpSettings) -> Contender:
+        """A rule, or a run when no rule has this name."""
+        return self.rule(name, settings) if name in POLICIES else self.run(name)
+
+    def run(self, folder: str) -> Contender:
+        """The policy of a run folder."""
+        return run_contender(folder, self.checkpoint)
+
+    def _taught(self, name: str, settings: DvrpSettings) -> Learned:
+        population = population_for(settings)
+        model, answers = Counting(population.num_people, prior_for(settings)), Answers()
+        tick = self.expect(self.learning.learning_days)
+        learn_by_asking(name, settings, model, answers, self.learning, seed=self.seed, tick=tick)
+        return Learned(model, answers.rows())
+
+
+def run_contender(folder: str, checkpoint: str) -> Contender:
+    """The policy of a run, with the days it was trained for and what its companion believes."""
+    from hundredfold.api import load
+
+    opened = RunFolder.open(Path(folder))
+    settings = opened.settings()
+    if not isinstance(settings.world_settings, DvrpSettings):
+        raise SettingsError(f"{folder} was trained on {settings.world}, not on dvrp.")
+    policy, world = load(folder, checkpoint).actor, settings.world_settings
+    companion = saved_companion(opened, checkpoint)
+    if not isinstance(companion, FlexibilityCompanion):
+        return Contender(name=folder, policy=policy, settings=world)
+    return Contender(
+        name=folder,
+        policy=policy,
+        settings=world,
+        knowledge=companion.knowledge(exploring=False),
+        learned=Learned(companion.model, companion.answers.rows()),
+    )
+
+
+Row = dict[str, Any]
+
+
+def companion_row(contender: Contender, played: PlayedDays, population: Population) -> Row:
+    """Types told apart, how soon, and whether believed chances come true on the days played.
+
+    Types are judged over people who have answered, beside the accuracy that somebody would reach on
+    the same answers who knows how each type answers. Answers to 90 % is the median over those of
+    them of whom it ever became that sure.
+    """
+    learned = contender.learned
+    assert learned is not None, "only who has learned can be judged"
+    model, answers, settings = learned.model, learned.answers, contender.settings
+    truth = population.people.types
+    heard = np.unique(answers.person).astype(np.int64)
+    beliefs = model.type_probabilities(heard)
+    true_rates = metrics.true_accept_rates(
+        population, prior_for(settings).accept, settings.answer_noise
+    )
+    shares = beliefs.mean(axis=0) if len(heard) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
+    needed = metrics.answers_until_sure(
+        answers, population.num_people, model.accept_given_type, shares
+    )[heard]
+    sure = needed[np.isfinite(needed)]
+    return {
+        "policy": contender.name,
+        "answers": len(answers),
+        "people": len(heard),
+        "type_accuracy": _number(metrics.accuracy(beliefs, truth[heard])),
+        "bayes_optimal_accuracy": _number(
+            metrics.bayes_optimal_accuracy(answers, truth, true_rates)
+        ),
+        "log_loss": _number(metrics.log_loss(beliefs, truth[heard])),
+        "brier": _number(metrics.brier(beliefs, truth[heard])),
+        "calibration_error": _number(_calibration(contender, played, population).error),
+        "answers_to_90_pct": float(np.median(sure)) if len(sure) else None,
+        "sure_pct": 100.0 * len(sure) / max(len(heard), 1),
+    }
+
+
+def confusion_rows(contender: Contender, population: Population) -> list[Row]:
+    """A row per true type: how many of them are taken for which."""
+    learned = contender.learned
+    assert learned is not None, "only who has learned can be judged"
+    heard = np.unique(learned.answers.person).astype(np.int64)
+    counts = metrics.confusion(
+        learned.model.type_probabilities(heard), population.people.types[heard]
+    )
+    return [
+        {
+            "policy": contender.name,
+            "true_type": name,
+            **{f"taken_for_{other}": int(n) for other, n in zip(TYPE_NAMES, row, strict=True)},
+        }
+        for name, row in zip(TYPE_NAMES, counts, strict=True)
+    ]
+
+
+def calibration_rows(contender: Contender, played: PlayedDays, population: Population) -> list[Row]:
+    """A row per tenth of believed chance: how often such offers were accepted."""
+    found = _calibration(contender, played, population)
+    return [
+        {
+            "policy": contender.name,
+            "believed_pct": 100.0 * float(believed),
+            "accepted_pct": 100.0 * float(observed),
+            "offers": int(count),
+        }
+        for believed, observed, count in zip(
+            found.predicted, found.observed, found.count, strict=True
+        )
+        if count
+    ]
+
+
+def _calibration(
+    contender: Contender, played: PlayedDays, population: Population
+) -> metrics.Calibration:
+    """Of the real offers made on these days."""
+    assert contender.learned is not None
+    made = played.made
+    purposes = population.trips.purpose[played.trip_id[made]]
+    chances = contender.learned.model.accept_probabilities(played.customer_id[made], purposes)
+    believed = chances[np.arange(len(chances)), played.offers[made]]
+    return metrics.calibration(believed, played.accepted[made])
+
+
+def _number(value: float) -> float | None:
+    """JSON knows no NaN."""
+    return None if np.isnan(value) else value

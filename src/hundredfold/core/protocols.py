@@ -1,0 +1,186 @@
+"""The promises between rooms. A new part fits by having the right methods.
+
+Each promise is checked by a suite that runs over all members: `tests/worlds/contract`,
+`tests/backends/contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.failures import Guard
+
+Knowledge = Mapping[str, Array]
+
+
+class World(Protocol):
+    """A batch of envs, stepped together.
+
+    * Randomness of an env comes from `streams.stream_keys(seed, env_id, episode)` and nothing else.
+    * The step that ends an episode returns the next one's first observation, with the last one of
+      the old episode in `final_observation`.
+    * Every mask row allows at least one action; a forbidden action is never taken.
+    """
+
+    spec: WorldSpec
+
+    def bind(self, out: StepBatch) -> None:
+        """Write into these buffers, which a backend may have put into shared memory.
+
+        A world's state may live in them, so `reset` or `restore` must follow.
+        """
+        ...
+
+    def reset(self, seed: int) -> StepBatch:
+        """Start episode 0 of every env."""
+        ...
+
+    def step(self, actions: Array) -> StepBatch:
+        """Play one action per env, in the order of `env_ids`."""
+        ...
+
+    def inform(self, knowledge: Knowledge) -> None:
+        """Take in what a companion has learned; a world without use for it ignores it."""
+        ...
+
+    def state(self) -> Arrays:
+        """Copies of everything that is needed to go on from here.
+
+        The first axis of every array is the env, so a snapshot can be sliced and joined: a run
+        continues on another backend or with another number of workers.
+        """
+        ...
+
+    def restore(self, state: State) -> StepBatch:
+        """Go on from a snapshot; returns the batch that was current when it was taken."""
+        ...
+
+    def cut_off(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
+        """End every env's episode here, truncated, and begin the one `ahead` episodes later.
+
+        With a seed, episodes are counted from its episode 0: so a world that was made anew takes
+        the place of one that is lost. What `out.observation` holds becomes the final observation.
+        """
+        ...
+
+    def timings(self) -> dict[str, float]:
+        """Seconds that parts of the world have taken so far, by name; most worlds count none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever the envs hold."""
+        ...
+
+
+@runtime_checkable
+class ForeignWorld(World, Protocol):
+    """A world whose envs are somebody else's: each on its own, each free to wait or to fail."""
+
+    guard: Guard
+    infos: list[Mapping[str, Any]]
+
+    def watch(self, entered: FloatArray) -> None:
+        """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
+        ...
+
+    def step_rows(self, first: int, last: int, actions: Array) -> None:
+        """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
+        ...
+
+    def step_row(self, row: int, actions: Array) -> None:
+        """The same for a single row, its action among those of all rows."""
+        ...
+
+
+class Companion(Protocol):
+    """A model that learns beside the policy and tells the worlds what it believes."""
+
+    def hear(self, batch: StepBatch) -> None:
+        """Take in what came of some actions; the arrays are live, so copy what you keep."""
+        ...
+
+    def after_update(self) -> dict[str, float]:
+        """An epoch is over: learn if it is time; returns what there is to tell of this epoch."""
+        ...
+
+    def knowledge(self, *, exploring: bool) -> Knowledge:
+        """What the worlds should know from now on; without exploring when a policy is judged."""
+        ...
+
+    def state(self) -> Arrays:
+        """Everything that is needed to go on from here."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Go on from a snapshot."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever runs in the background."""
+        ...
+
+
+class WorldFactory(Protocol):
+    """Makes the part of a world that holds these envs. Backends know a world only through this."""
+
+    def __call__(self, env_ids: IntArray) -> World: ...
+
+
+class Backend(Protocol):
+    """Where slices of a world run, and who waits for whom.
+
+    `reset` (or `restore`), then `recv` and `send` by turns: `send` takes one action per row of the
+    last `recv`. A call out of turn raises `TurnError`. The first `recv` after `reset` or `restore`
+    has everybody; later ones may have some of the envs, where a backend does not wait for all.
+    """
+
+    spec: WorldSpec
+    num_envs: int
+    # (envs,) envs with the same number step together; who is held back is held back with them.
+    groups: IntArray
+
+    def reset(self, seed: int) -> None:
+        """Start episode 0 of every env; the first batch comes from `recv`."""
+        ...
+
+    def recv(self) -> StepBatch:
+        """Wait for envs to be ready and return what they say."""
+        ...
+
+    def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
+        """Give each row of the last `recv` its action.
+
+        With `env_ids`, these envs get one instead: any whole groups that wait, from this `recv` or
+        earlier ones, in any order; the others go on waiting. No envs at all is fine as long as
+        somebody is still at work.
+        """
+        ...
+
+    def broadcast(self, knowledge: Knowledge) -> None:
+        """Inform every slice of the world."""
+        ...
+
+    def state(self) -> Arrays:
+        """A snapshot of the world, in env order, taken where `send` is pending.
+
+        Envs that are still at work are waited for; what they say comes from the next `recv`.
+        """
+        ...
+
+    def restore(self, state: State) -> None:
+        """Go on from a snapshot; the batch that was current comes from `recv` again."""
+        ...
+
+    def health(self) -> dict[str, int]:
+        """What went wrong so far: `env_failures`, `env_restarts`, `worker_restarts`."""
+        ...
+
+    def timings(self) -> dict[str, float]:
+        """What the worlds say of their time, where they can be asked."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything; safe to call twice."""
+        ...

@@ -1,0 +1,1 @@
+"""Environments: batches of envs stepped together."""

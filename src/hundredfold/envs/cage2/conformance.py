@@ -1,0 +1,380 @@
+"""Does this world play the original game? Replays of recordings, and a check of returns.
+
+`verify` feeds the recorded blue actions and outcomes of chance into the world and compares every
+field after every step. `check_returns` lets the world draw for itself and compares mean returns.
+
+Recorded episodes of the original simulator: what a trace file holds, read with care.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from hundredfold.core.batch import Array, Arrays, BoolArray
+from hundredfold.core.errors import HundredfoldError
+from hundredfold.envs.cage2.baselines import make_policy
+from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings, Green, RedAgent, Ruleset, Wrapper
+from hundredfold.envs.cage2.evaluation import REDS, Row, mean_and_stderr, step_rewards
+from hundredfold.envs.cage2.network import NUM_BITS, NUM_HOSTS
+from hundredfold.envs.cage2.random_draws import MESSAGES, NO_TROUBLE
+from hundredfold.envs.cage2.red_agents import RED_AGENTS
+from hundredfold.envs.cage2.state import DRAWS, INFO, TRUE_STATE
+
+Word = TypeVar("Word", bound=str)
+
+RULESETS: Final[tuple[Ruleset, ...]] = ("current", "leaderboard")
+WRAPPERS: Final[tuple[Wrapper, ...]] = ("table", "cardiff")
+PACKED_BYTES: Final = (NUM_BITS + 7) // 8
+
+# Fields by shape: per episode and step, the same with one entry per host, and per episode.
+STEP_FIELDS: Final = (
+    "blue_action",
+    "blue_success",
+    "reward10",
+    "red_action",
+    "red_target",
+    "red_success",
+    "exploit",
+    "exploit_detected",
+    "escalate_choice",
+    "green_action",
+    "green_target",
+    "ot_up",
+    "red_subnets",
+)
+HOST_FIELDS: Final = (
+    "access",
+    "access_first",
+    "n_sessions",
+    "user_removable",
+    "known",
+    "scanned",
+    "decoys",
+    "n_decoys",
+)
+EPISODE_FIELDS: Final = ("ep_red", "ep_blue", "ep_green", "ep_seed")
+
+
+class TraceError(HundredfoldError):
+    """A recording that is missing, damaged or of another kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Recorded episodes of equal length, played under one ruleset and wrapper."""
+
+    path: Path
+    ruleset: Ruleset
+    observation: Wrapper
+    arrays: Arrays  # fields as above; `obs` (episodes, steps + 1, 52), first the one after reset
+    red: list[str]  # per episode, by our names
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.arrays["blue_action"].shape[1])
+
+    def episodes_of(self, red: str, green_scans: bool) -> Array:
+        """The numbers of the episodes that these two played."""
+        by_red = np.array([name == red for name in self.red])
+        return np.flatnonzero(by_red & (self.arrays["ep_green"] == int(green_scans)))
+
+
+def load_trace(path: str | Path) -> Trace:
+    """Read a trace file; anything unexpected is refused by name."""
+    path = Path(path)
+    arrays = _read(path)
+    shape = arrays["blue_action"].shape
+    if len(shape) != 2 or 0 in shape:
+        raise TraceError(f"{path}: blue_action must be (episodes, steps), got {list(shape)}.")
+    wanted: dict[str, tuple[int, ...]] = {
+        "obs": (shape[0], shape[1] + 1, PACKED_BYTES),
+        **dict.fromkeys(STEP_FIELDS, shape),
+        **dict.fromkeys(HOST_FIELDS, (*shape, NUM_HOSTS)),
+        **dict.fromkeys(EPISODE_FIELDS, shape[:1]),
+    }
+    for name, expected in wanted.items():
+        if arrays[name].shape != expected:
+            raise TraceError(
+                f"{path}: {name} has shape {list(arrays[name].shape)}, expected {list(expected)} "
+                f"to go with {shape[0]} episodes of {shape[1]} steps."
+            )
+        kind = "U" if name in ("ep_red", "ep_blue") else "iu"
+        if arrays[name].dtype.kind not in kind:
+            raise TraceError(f"{path}: {name} has type {arrays[name].dtype}, which it cannot have.")
+    limits = {"blue_action": NUM_ACTIONS, "ep_green": 2, **dict.fromkeys(DRAWS, 256)}
+    for name, below in limits.items():
+        if arrays[name].min() < 0 or arrays[name].max() >= below:
+            raise TraceError(f"{path}: {name} must be in 0..{below - 1}.")
+    if arrays["obs"].dtype != np.uint8:
+        raise TraceError(f"{path}: obs must be packed bits of type uint8.")
+    arrays["obs"] = np.unpackbits(arrays["obs"], axis=-1)[..., :NUM_BITS]
+    red = [str(name).lower() for name in arrays["ep_red"]]
+    unknown = sorted(set(red) - set(RED_AGENTS))
+    if unknown:
+        raise TraceError(f"{path}: ep_red names {unknown}; known agents: {', '.join(RED_AGENTS)}.")
+    return Trace(
+        path=path,
+        ruleset=_one_of(RULESETS, arrays["ruleset"], f"{path}: ruleset"),
+        observation=_one_of(WRAPPERS, arrays["obs_variant"], f"{path}: obs_variant"),
+        arrays=arrays,
+        red=red,
+    )
+
+
+def _read(path: Path) -> Arrays:
+    names = ("ruleset", "obs_variant", "obs", *STEP_FIELDS, *HOST_FIELDS, *EPISODE_FIELDS)
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise TraceError(f"{path} is a single array, not an .npz file of named ones.")
+        with loaded as file:
+            missing = [name for name in names if name not in file.files]
+            if missing:
+                raise TraceError(f"{path} has no field {', '.join(missing)}; it is no cage2 trace.")
+            return {name: file[name] for name in names}
+    except FileNotFoundError:
+        raise TraceError(f"there is no file {path}.") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise TraceError(f"{path} cannot be read as an .npz file: {error}") from error
+
+
+def _one_of(known: Sequence[Word], value: Array, what: str) -> Word:
+    for word in known:
+        if value.shape == () and str(value) == word:
+            return word
+    raise TraceError(f"{what} must be one of {', '.join(known)}, got {str(value)!r}.")
+
+
+COMPARED: Final = ("obs", "reward10", *INFO, *TRUE_STATE)
+ALL_FIELDS: Final = "all"
+MAX_STDERRS: Final = 4.0
+GREENS: Final[tuple[Green, ...]] = ("sleep", "scan")
+_RED_NAMES: Final[dict[str, RedAgent]] = {name: name for name in REDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One recorded step that this world plays differently."""
+
+    file: str
+    episode: int
+    red: str
+    blue: str
+    seed: int
+    step: int
+    blue_action: str
+    draws: dict[str, int]
+    trouble: str  # what contradicts the recorded draws, or ""
+    fields: dict[str, tuple[Any, Any]]  # recorded and ours, for every field that differs
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.file}: episode {self.episode} ({self.red} against {self.blue}, seed "
+            f"{self.seed}), step {self.step}, blue plays {self.blue_action}",
+            f"  recorded draws: {self.draws}",
+        ]
+        if self.trouble:
+            lines.append(f"  contradiction: {self.trouble}")
+        for name, (recorded, ours) in self.fields.items():
+            lines.append(f"  {name}: recorded {recorded}, ours {ours}")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True)
+class Verification:
+    """What came of replaying trace files."""
+
+    rows: list[Row] = field(default_factory=list)  # per file, red agent and field; `all` = steps
+    first_difference: Difference | None = None
+
+    @property
+    def steps_compared(self) -> int:
+        return sum(row["steps_compared"] for row in self.rows if row["field"] == ALL_FIELDS)
+
+    @property
+    def steps_equal(self) -> int:
+        return sum(row["steps_equal"] for row in self.rows if row["field"] == ALL_FIELDS)
+
+    @property
+    def passed(self) -> bool:
+        return self.steps_compared > 0 and self.steps_equal == self.steps_compared
+
+
+def verify(
+    paths: Sequence[str | Path],
+    ruleset: Ruleset | None = None,
+    observation: Wrapper | None = None,
+) -> Verification:
+    """Replay trace files; the files say their ruleset and wrapper unless you do."""
+    result = Verification()
+    for path in paths:
+        trace = load_trace(path)
+        rules, wrapper = ruleset or trace.ruleset, observation or trace.observation
+        ours, troubles = replay(trace, rules, wrapper)
+        equal = {name: _equal_steps(trace.arrays[name], ours[name]) for name in COMPARED}
+        # There is one observation more than steps, after reset; it counts with the first step.
+        equal["obs"][:, 1] &= equal["obs"][:, 0]
+        equal["obs"] = equal["obs"][:, 1:]
+        all_equal = np.logical_and.reduce([*equal.values(), troubles == NO_TROUBLE])
+        for red in REDS:
+            episodes = np.array([name == red for name in trace.red])
+            if not episodes.any():
+                continue
+            for name, steps in {ALL_FIELDS: all_equal, **equal}.items():
+                result.rows.append(
+                    {
+                        "file": trace.path.name,
+                        "ruleset": rules,
+                        "observation": wrapper,
+                        "red": red,
+                        "field": name,
+                        "steps_compared": int(steps[episodes].size),
+                        "steps_equal": int(steps[episodes].sum()),
+                    }
+                )
+        if result.first_difference is None and not all_equal.all():
+            result.first_difference = _difference(trace, ours, troubles, all_equal)
+    return result
+
+
+def replay(trace: Trace, ruleset: Ruleset, observation: Wrapper) -> tuple[Arrays, Array]:
+    """Play the recorded episodes: our value of every compared field, and trouble codes."""
+    recorded = trace.arrays
+    ours = {name: np.zeros(recorded[name].shape, np.int32) for name in COMPARED}
+    troubles = np.zeros(recorded["blue_action"].shape, np.uint8)
+    for red in REDS:
+        for green in GREENS:
+            episodes = trace.episodes_of(red, green_scans=green == "scan")
+            if not len(episodes):
+                continue
+            settings = Cage2Settings(
+                red=red,
+                green=green,
+                # One step more than recorded: the last one must not start a new episode.
+                horizons=(trace.num_steps + 1,),
+                ruleset=ruleset,
+                observation=observation,
+            )
+            world = Cage2(np.arange(len(episodes)), settings)
+            out = world.reset(seed=0)
+            ours["obs"][episodes, 0] = out.observation["bits"]
+            for step in range(trace.num_steps):
+                draws = {name: recorded[name][episodes, step] for name in DRAWS}
+                world.advance_injected(recorded["blue_action"][episodes, step], draws)
+                troubles[episodes, step] = world.troubles
+                world.troubles[:] = NO_TROUBLE
+                ours["obs"][episodes, step + 1] = out.observation["bits"]
+                ours["reward10"][episodes, step] = np.rint(10 * out.reward)
+                for name, array in (*out.info.items(), *out.true_state.items()):
+                    ours[name][episodes, step] = array
+    return ours, troubles
+
+
+def _equal_steps(recorded: Array, ours: Array) -> BoolArray:
+    """(episodes, steps) True where all entries agree."""
+    same = recorded == ours
+    return np.asarray(same.reshape(*same.shape[:2], -1).all(axis=-1))
+
+
+def _difference(trace: Trace, ours: Arrays, troubles: Array, all_equal: BoolArray) -> Difference:
+    """The first step that differs, in full."""
+    episode, step = (int(number) for number in np.argwhere(~all_equal)[0])
+    recorded = trace.arrays
+    fields: dict[str, tuple[Any, Any]] = {}
+    places = {name: (name, step) for name in COMPARED} | {"obs": ("obs", step + 1)}
+    if step == 0:
+        places["obs after reset"] = ("obs", 0)
+    for label, (name, at) in places.items():
+        theirs, mine = recorded[name][episode, at], ours[name][episode, at]
+        if not np.array_equal(theirs, mine):
+            fields[label] = (theirs.tolist(), mine.tolist())
+    return Difference(
+        file=trace.path.name,
+        episode=episode,
+        red=trace.red[episode],
+        blue=str(recorded["ep_blue"][episode]),
+        seed=int(recorded["ep_seed"][episode]),
+        step=step,
+        blue_action=action_name(int(recorded["blue_action"][episode, step])),
+        draws={name: int(recorded[name][episode, step]) for name in DRAWS},
+        trouble=MESSAGES.get(int(troubles[episode, step]), ""),
+        fields=fields,
+    )
+
+
+def check_returns(path: str | Path, episodes: int = 2000, seed: int = 0) -> list[Row]:
+    """Play the policies of a returns file and hold our means against the recorded ones.
+
+    A row has `passed` when the means are within 4 standard errors of each other, the errors of both
+    samples taken together. Shorter lengths are beginnings of the longest episodes, as recorded.
+    """
+    rows: list[Row] = []
+    recorded = _read_returns(Path(path))
+    for policy, red in dict.fromkeys((row.policy, row.red) for row in recorded):
+        of_pair = [row for row in recorded if (row.policy, row.red) == (policy, red)]
+        settings = Cage2Settings(red=red, horizons=(max(row.length for row in of_pair),))
+        rewards = step_rewards(make_policy(policy, seed), settings, episodes, seed)
+        for row in of_pair:
+            mean, stderr = mean_and_stderr(rewards[:, : row.length].sum(axis=1))
+            both = float(np.hypot(stderr, row.stderr))
+            gap = abs(mean - row.mean)
+            rows.append(
+                {
+                    "policy": policy,
+                    "red": red,
+                    "horizon": row.length,
+                    "mean": mean,
+                    "stderr": stderr,
+                    "episodes": episodes,
+                    "reference": row.mean,
+                    "reference_stderr": row.stderr,
+                    "stderrs_apart": gap / both if both else 0.0 if gap < 1e-9 else np.inf,
+                    "passed": gap <= MAX_STDERRS * both + 1e-9,
+                }
+            )
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReturns:
+    """One row of a returns file."""
+
+    policy: str
+    red: RedAgent
+    length: int
+    mean: float
+    stderr: float
+
+
+def _read_returns(path: Path) -> list[RecordedReturns]:
+    try:
+        with path.open(newline="") as file:
+            rows = [
+                RecordedReturns(
+                    policy=row["blue"],
+                    red=_RED_NAMES[row["red"].lower()],
+                    length=int(row["length"]),
+                    mean=float(row["mean"]),
+                    stderr=float(row["std"]) / math.sqrt(int(row["episodes"])),
+                )
+                for row in csv.DictReader(file)
+            ]
+    except OSError as error:
+        raise TraceError(f"the returns file {path} cannot be read: {error}") from error
+    except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise TraceError(
+            f"{path} is no returns file: it needs the columns blue, red, length, episodes, mean "
+            f"and std ({type(error).__name__}: {error})."
+        ) from error
+    if not rows:
+        raise TraceError(f"{path} holds no rows.")
+    return rows

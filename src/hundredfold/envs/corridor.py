@@ -1,0 +1,116 @@
+"""A corridor with an exit at its right end: small enough to solve by hand, with masks.
+
+It keeps the contract suites fast and shows, in plain numpy, everything a world has to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hundredfold.core import rng
+from hundredfold.core.batch import Array, ArraySpec, BoolArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.errors import SettingsError, ShapeError
+from hundredfold.core.protocols import Knowledge
+from hundredfold.envs.batch_env import BatchWorld
+
+LEFT, RIGHT, WAIT = 0, 1, 2
+STEP_REWARD, EXIT_REWARD = -0.1, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorridorSettings:
+    """The corridor's size and patience."""
+
+    length: int = 6
+    """Cells of the corridor; the exit is behind the last one."""
+    max_episode_steps: int = 30
+    """Steps after which an episode is cut off (truncated)."""
+
+    def __post_init__(self) -> None:
+        if self.length < 2 or self.max_episode_steps < 1:
+            raise SettingsError(
+                f"a corridor needs length >= 2 and max_episode_steps >= 1, "
+                f"got length {self.length} and max_episode_steps {self.max_episode_steps}."
+            )
+
+
+class Corridor(BatchWorld):
+    """Walk right to the exit. Left is forbidden at the wall; waiting is allowed and useless.
+
+    Every step costs 0.1 and the exit pays 1, so the best return from cell c is
+    `1 - 0.1 x (length - c)`. An episode starts in a random cell of the left half.
+    """
+
+    def __init__(self, env_ids: IntArray, settings: CorridorSettings | None = None) -> None:
+        self.settings = settings or CorridorSettings()
+        length = self.settings.length
+        spec = WorldSpec(
+            name="corridor",
+            observation={"cell": ArraySpec((1,), "int64", 0, length - 1, categories=(length,))},
+            choices=(3,),
+            has_mask=True,
+            info={"toll_paid": ArraySpec((), "float64")},
+            episode_info={"reached_exit": ArraySpec((), "bool")},
+            true_state={"cell": ArraySpec((), "int64", 0, length)},
+        )
+        super().__init__(spec, env_ids)
+        self.steps = np.zeros(self.num_envs, np.int64)
+        self.toll = np.zeros(
+            (self.num_envs, length)
+        )  # what entering a cell costs; `inform` sets it
+
+    @property
+    def cell(self) -> IntArray:
+        """(envs,) where everybody stands; it is the true state itself."""
+        return self.out.true_state["cell"]
+
+    def start(self) -> None:
+        self._begin(np.ones(self.num_envs, bool))
+        self._observe()
+
+    def step(self, actions: IntArray) -> StepBatch:
+        out, length = self.out, self.settings.length
+        self.cell[:] += np.where(actions == RIGHT, 1, np.where(actions == LEFT, -1, 0))
+        self.steps += 1
+        out.terminated[:] = self.cell == length
+        out.truncated[:] = (self.steps >= self.settings.max_episode_steps) & ~out.terminated
+        inside = np.minimum(self.cell, length - 1)
+        out.info["toll_paid"][:] = np.where(
+            out.terminated | (actions == WAIT), 0.0, self.toll[np.arange(self.num_envs), inside]
+        )
+        out.reward[:] = STEP_REWARD + EXIT_REWARD * out.terminated - out.info["toll_paid"]
+
+        ended = out.ended
+        out.final_observation["cell"][:, 0] = inside
+        out.episode_info["reached_exit"][:] = out.terminated
+        self.episodes[ended] += 1
+        self._begin(ended)
+        self._observe()
+        return out
+
+    def inform(self, knowledge: Knowledge) -> None:
+        """`toll` (length,): what it costs from now on to enter each cell."""
+        if "toll" not in knowledge:
+            return
+        if np.shape(knowledge["toll"]) != (self.settings.length,):
+            raise ShapeError(
+                f"inform() got a toll of shape {np.shape(knowledge['toll'])}; "
+                f"this corridor has {self.settings.length} cells."
+            )
+        self.toll[:] = knowledge["toll"]
+
+    def kept(self) -> dict[str, Array]:
+        return {"steps": self.steps, "toll": self.toll}
+
+    def _begin(self, rows: BoolArray) -> None:
+        keys = rng.spawn(self.env_keys[rows], self.episodes[rows])
+        self.cell[rows] = rng.integers(keys, 0, self.settings.length // 2)
+        self.steps[rows] = 0
+
+    def _observe(self) -> None:
+        self.out.observation["cell"][:, 0] = self.cell
+        assert self.out.mask is not None
+        self.out.mask[:] = True
+        self.out.mask[:, LEFT] = self.cell > 0

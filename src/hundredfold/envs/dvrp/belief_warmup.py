@@ -1,0 +1,106 @@
+"""Days on which a rule gets to know people: it asks, they answer, and a companion learns.
+
+Afterwards the companion is left as it is, and the rule is judged on other days. Only known people
+call here, so somebody met later for the first time is whoever people are on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from hundredfold.core import rng
+from hundredfold.core.batch import BoolArray, IntArray
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.env import Dvrp
+from hundredfold.envs.dvrp.evaluation import days_seed, world_settings_for
+from hundredfold.envs.dvrp.heuristics import Believer, call_keys, calling, open_offers
+from hundredfold.envs.dvrp.policies import OfferPolicy, make_policy, policy_key
+from hundredfold.envs.dvrp.settings import DvrpSettings
+
+# Learning days hang under another branch of the seed than the days of an evaluation.
+LEARNING_BRANCH: Final = 0x6C6561726E
+# `scenario` would take as long to learn as to play; what it wants to know, Thompson sampling finds.
+LEARNS_BY: Final = {"scenario": "thompson"}
+
+
+class Companion(Believer, Protocol):
+    """A believer that learns from answers."""
+
+    def refit(self, answers: Any) -> Any:
+        """Learn from all answers so far."""
+        ...
+
+
+class AnswerBook(Protocol):
+    """Keeps answers."""
+
+    def add(
+        self, person: IntArray, purpose: IntArray, offer: IntArray, accepted: BoolArray
+    ) -> object:
+        """Note some answers."""
+        ...
+
+    def rows(self) -> Any:
+        """All answers, as the companion takes them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningSettings:
+    """How a rule gets to know people before it is judged."""
+
+    learning_days: int = 200
+    """Days of asking before the first day that counts."""
+    refit_days: int = 10
+    """Days between two times of learning from the answers."""
+    explore: float = 0.2
+    """Share of calls that get a random offer on the first day; it falls to 0 on the last."""
+
+    def __post_init__(self) -> None:
+        if self.learning_days < 0 or self.refit_days < 1 or not 0.0 <= self.explore <= 1.0:
+            raise SettingsError(
+                "learning needs learning_days >= 0, refit_days >= 1 and explore in 0..1; "
+                f"got {self}."
+            )
+
+
+def learn_by_asking(
+    rule: str,
+    settings: DvrpSettings,
+    companion: Companion,
+    answers: AnswerBook,
+    learning: LearningSettings | None = None,
+    *,
+    seed: int,
+    tick: Callable[[int], None] = lambda done: None,
+) -> None:
+    """Let the companion of a rule learn, by the questions the rule itself would ask."""
+    learning = learning or LearningSettings()
+    rule = LEARNS_BY.get(rule, rule)
+    settings = world_settings_for(rule, replace(settings, split="known"))
+    days = learning.learning_days
+    for first in range(0, days, learning.refit_days):
+        world = Dvrp(np.arange(first, min(first + learning.refit_days, days)), settings)
+        ask = make_policy(rule, world.population, settings, seed, believer=companion)
+        _ask_for_a_day(world, ask, answers, learning.explore * (1.0 - first / days), seed)
+        companion.refit(answers.rows())
+        tick(min(first + learning.refit_days, days))
+
+
+def _ask_for_a_day(
+    world: Dvrp, ask: OfferPolicy, answers: AnswerBook, explore: float, seed: int
+) -> None:
+    out = world.reset(days_seed(seed, LEARNING_BRANCH))
+    key = rng.spawn(policy_key(seed), LEARNING_BRANCH)
+    for _ in range(world.settings.num_customers):
+        luck = rng.uniforms(
+            call_keys(key, out, calling(out, world.population))[:, None], np.arange(17)
+        )
+        anything = np.where(open_offers(out), luck[:, 1:], -1.0).argmax(axis=1)
+        world.step(np.where(luck[:, 0] < explore, anything, ask(out)))
+        info = out.info
+        answers.add(info["customer_id"], info["purpose"], info["offer"], info["accepted"])

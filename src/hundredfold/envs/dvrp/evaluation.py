@@ -1,0 +1,294 @@
+"""How good a policy is: paired days, one closing oracle for everybody, an honest interval.
+
+Every policy plays the same days. Afterwards the agent's bookings and the same day as it was asked
+are priced from nothing by one patient oracle, so nobody can win by the quirks of the plan that was
+kept while booking. A day on which somebody could not be served counts as -100 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from hundredfold.core import rng
+from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
+from hundredfold.core.protocols import Knowledge
+from hundredfold.core.statistics import bootstrap_interval
+from hundredfold.envs.dvrp.env import FAILED_DAY_PCT, Dvrp, improvement_pct
+from hundredfold.envs.dvrp.heuristics import Believer
+from hundredfold.envs.dvrp.lookahead import ScenarioSettings
+from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
+from hundredfold.envs.dvrp.policies import HINTED, HINTED_AT_A_PRICE, OfferPolicy, make_policy
+from hundredfold.envs.dvrp.population import Population
+from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
+from hundredfold.envs.dvrp.settings import DvrpSettings, Split
+from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.problem import Oracle, RoutePlans
+
+Row = dict[str, Any]
+
+SPLITS: Final[tuple[Split, ...]] = ("known", "unseen_trips", "unseen_customers")
+EVALUATION_SEED: Final = 9999
+# Days hang under a branch of their own: no training seed, 9999 included, ever meets them.
+DAYS_BRANCH: Final = 0x64617973
+# A judged policy explores nothing and supposes the most likely type.
+UNEXPLORING: Final[Knowledge] = {"epsilon": np.array(0.0), "sample_types": np.array(False)}
+
+
+@dataclass(slots=True)
+class PlayedDays:
+    """Whole days as a policy played them, one row each."""
+
+    customer_id: IntArray  # (days, customers)
+    trip_id: IntArray  # (days, customers)
+    cells: IntArray  # (days, customers, 2)
+    asked_windows: FloatArray  # (days, customers, 2, 2)
+    max_ride_minutes: FloatArray  # (days, customers)
+    offers: IntArray  # (days, customers)
+    accepted: BoolArray  # (days, customers)
+    failed: BoolArray  # (days,)
+
+    @property
+    def booked_windows(self) -> FloatArray:
+        """(days, customers, 2, 2) after the answers."""
+        return shifted_windows(self.asked_windows, np.where(self.accepted, self.offers, NO_CHANGE))
+
+    @property
+    def made(self) -> BoolArray:
+        """(days, customers) who was offered anything."""
+        return np.asarray(self.offers != NO_CHANGE)
+
+    @property
+    def shift_minutes(self) -> FloatArray:
+        """(days, customers) minutes by which everybody was moved."""
+        return np.where(self.made & self.accepted, TOTAL_MINUTES[self.offers], 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DayScores:
+    """What came of some days, (days,) each; the same rows are the same days for every policy."""
+
+    improvement_pct: FloatArray
+    cost: FloatArray
+    reference: FloatArray
+    offers_made: IntArray
+    offers_accepted: IntArray
+    shift_minutes: FloatArray
+    vehicles: IntArray
+    failed: BoolArray
+
+    @property
+    def saved_minutes(self) -> FloatArray:
+        """(days,) driving minutes; a failed day saves as little as its percentage says."""
+        return np.asarray(self.improvement_pct * self.reference / 100.0, np.float64)
+
+    def summary(self) -> Row:
+        """Means over the days, and how sure the mean improvement is."""
+        low, high = bootstrap_interval(self.improvement_pct)
+        return {
+            "episodes": len(self.cost),
+            "mean": float(self.improvement_pct.mean()),
+            "ci_low": low,
+            "ci_high": high,
+            "cost": float(self.cost.mean()),
+            "reference": float(self.reference.mean()),
+            "offers_made": float(self.offers_made.mean()),
+            "offers_accepted": float(self.offers_accepted.mean()),
+            "shift_minutes": float(self.shift_minutes.mean()),
+            "vehicles": float(self.vehicles.mean()),
+            "failed": int(self.failed.sum()),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What a rule is told before the days are played."""
+
+    believer: Believer | None = None
+    """Who tells the rules in `BELIEVING` whom to ask."""
+    patience_per_minute: float | None = None
+    """What a rule takes a minute of shift to cost."""
+    scenario: ScenarioSettings | None = None
+    """How much the rule `scenario` thinks."""
+
+
+NO_ADVICE: Final = Advice()
+
+
+class ClosingPrices:
+    """The closing oracle; days as they were asked are priced once, for all policies."""
+
+    def __init__(self, oracle: Oracle | None = None) -> None:
+        self.oracle = oracle or InsertionOracle(InsertionSettings())
+        self.asked: dict[tuple[bytes, ...], RoutePlans] = {}
+
+    def scores(
+        self, played: PlayedDays, population: Population, settings: DvrpSettings
+    ) -> DayScores:
+        """How good these days are."""
+        plans = self._solve(played, played.booked_windows, population, settings)
+        arrays = (played.cells, played.asked_windows, played.max_ride_minutes)
+        day = tuple(array.tobytes() for array in arrays)
+        if day not in self.asked:
+            self.asked[day] = self._solve(played, played.asked_windows, population, settings)
+        cost, reference = finite_prices(plans), finite_prices(self.asked[day])
+        failed = played.failed | ~np.isfinite(plans.price)
+        return DayScores(
+            improvement_pct=np.where(failed, FAILED_DAY_PCT, improvement_pct(reference, cost)),
+            cost=cost,
+            reference=reference,
+            offers_made=played.made.sum(axis=1),
+            offers_accepted=(played.made & played.accepted).sum(axis=1),
+            shift_minutes=played.shift_minutes.sum(axis=1),
+            vehicles=plans.vehicles_used,
+            failed=failed,
+        )
+
+    def _solve(
+        self,
+        played: PlayedDays,
+        windows: FloatArray,
+        population: Population,
+        settings: DvrpSettings,
+    ) -> RoutePlans:
+        return self.oracle.solve(
+            day_problems(played.cells, windows, played.max_ride_minutes, population, settings)
+        )
+
+
+def evaluate_policy(
+    policy: str | OfferPolicy,
+    settings: DvrpSettings | None = None,
+    *,
+    days: int = 256,
+    seed: int = EVALUATION_SEED,
+    splits: Sequence[Split] = SPLITS,
+    name: str | None = None,
+    closing: Oracle | None = None,
+    num_envs: int = 256,
+    knowledge: Knowledge | None = None,
+    advice: Advice = NO_ADVICE,
+    tick: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """One row per split; `policy` is a rule's name or a function from a batch to offers.
+
+    `knowledge` is what a run's companion told its worlds, `advice` what a rule is told. `tick`
+    hears how many days have been played, over all splits.
+    """
+    settings = settings or DvrpSettings()
+    judge = ClosingPrices(closing)
+    label = name or (policy if isinstance(policy, str) else "policy")
+    rows: list[Row] = []
+    for number, split in enumerate(splits):
+
+        def tell(done: int, before: int = number * days) -> None:
+            tick(before + done)
+
+        played, population = play_days(
+            policy,
+            replace(settings, split=split),
+            days,
+            seed,
+            num_envs,
+            tell,
+            knowledge=knowledge,
+            advice=advice,
+        )
+        scores = judge.scores(played, population, settings)
+        rows.append({"policy": label, "split": split, **scores.summary()})
+    return rows
+
+
+def world_settings_for(
+    policy: str | OfferPolicy, settings: DvrpSettings, patience_per_minute: float | None = None
+) -> DvrpSettings:
+    """The world a rule needs: some look ahead, one supposes that everybody is flexible.
+
+    Rules have their own way to decide whom to ask; no mask of a run's companion decides for them.
+    """
+    if not isinstance(policy, str):
+        return settings
+    settings = replace(settings, mask_mode="none")
+    if policy in HINTED or (patience_per_minute and policy in HINTED_AT_A_PRICE):
+        return replace(settings, price_hint=True)
+    if policy == "fully_flexible":
+        return replace(settings, tolerances="unlimited", decisions=None)
+    return settings
+
+
+def days_seed(seed: int, branch: int = DAYS_BRANCH) -> int:
+    """The seed of the worlds in which the days of an evaluation's seed unfold."""
+    return int(rng.spawn(rng.seed_key(seed), branch))
+
+
+def play_days(
+    policy: str | OfferPolicy,
+    settings: DvrpSettings,
+    days: int,
+    seed: int,
+    num_envs: int = 256,
+    tick: Callable[[int], None] = lambda done: None,
+    *,
+    knowledge: Knowledge | None = None,
+    advice: Advice = NO_ADVICE,
+) -> tuple[PlayedDays, Population]:
+    """Play the first day of as many envs as days, in batches of at most `num_envs`."""
+    settings = world_settings_for(policy, settings, advice.patience_per_minute)
+    parts: list[PlayedDays] = []
+    population: Population | None = None
+    for first in range(0, days, num_envs):
+        world = Dvrp(np.arange(first, min(first + num_envs, days)), settings)
+        population = world.population
+        act = policy
+        if isinstance(act, str):
+            act = make_policy(
+                act,
+                population,
+                settings,
+                seed,
+                believer=advice.believer,
+                patience_per_minute=advice.patience_per_minute,
+                scenario=advice.scenario,
+            )
+        world.inform({**(knowledge or {}), **UNEXPLORING})
+        parts.append(_play_one_day(world, act, days_seed(seed)))
+        tick(min(first + num_envs, days))
+    assert population is not None, "days must be at least 1"
+
+    def joined(field: str) -> Array:
+        return np.concatenate([getattr(part, field) for part in parts])
+
+    return PlayedDays(**{field: joined(field) for field in PlayedDays.__slots__}), population
+
+
+def _play_one_day(world: Dvrp, act: OfferPolicy, seed: int) -> PlayedDays:
+    out = world.reset(seed)
+    shape = (world.num_envs, world.settings.num_customers)
+    played = PlayedDays(
+        customer_id=world.day["customer_id"].copy(),
+        trip_id=world.day["trip_id"].copy(),
+        cells=world.day["cells"].copy(),
+        asked_windows=world.day["asked_windows"].copy(),
+        max_ride_minutes=world.day["max_ride_minutes"].copy(),
+        offers=np.full(shape, NO_CHANGE),
+        accepted=np.zeros(shape, bool),
+        failed=np.zeros(len(out), bool),
+    )
+    for call in range(world.settings.num_customers):
+        going = ~played.failed
+        world.step(act(out))
+        played.offers[going, call] = out.info["offer"][going]
+        played.accepted[going, call] = out.info["accepted"][going]
+        # A day that failed is over; what its env does from here on is another day.
+        played.failed |= out.info["failed"]
+    return played
+
+
+def judged(
+    played: PlayedDays, population: Population, settings: DvrpSettings, closing: Oracle
+) -> Row:
+    """Mean improvement with its interval, prices, offers and vehicles of some days."""
+    return ClosingPrices(closing).scores(played, population, settings).summary()

@@ -1,0 +1,71 @@
+"""Books made ready for the policy: in ticks, with the scales of their city, and plans finished."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hundredfold.core.batch import IntArray
+from hundredfold.core.rng import Words
+from hundredfold.routing.instance_arrays import Books, Rules, books_of
+from hundredfold.routing.lns import BY_REGRET, Search, improve_rows
+from hundredfold.routing.neural.features import City, city_of
+from hundredfold.routing.neural.transitions import Pace, pace_of
+from hundredfold.routing.problem import FOREVER, RouteProblems, TravelTable
+
+
+class Prepared(NamedTuple):
+    """A batch of books with everything that decoding asks for."""
+
+    books: Books
+    rules: Rules
+    city: City
+    pace: Pace
+    drive: Tensor  # (cells, cells) in mean drives
+
+
+def prepared(problems: RouteProblems) -> Prepared:
+    """These books, ready to be encoded and decoded."""
+    books, rules = books_of(problems)
+    return prepared_books(problems.travel, books, rules)
+
+
+def prepared_books(travel: TravelTable, books: Books, rules: Rules) -> Prepared:
+    """The same for books that are in ticks already."""
+    early, late = int(books.early[0, 0]), int(books.late[0, 0])
+    city, drive = _city(travel, early, late)
+    pace = pace_of(city.mean_drive, city.day_start, city.day_length)
+    return Prepared(books, rules, city, pace, drive)
+
+
+@lru_cache(maxsize=16)
+def _city(travel: TravelTable, early: int, late: int) -> tuple[City, Tensor]:
+    city = city_of(travel, early, late)
+    return city, torch.from_numpy((travel.ticks / city.mean_drive).astype(np.float32))
+
+
+def rows_by_size(num_requests: IntArray) -> list[IntArray]:
+    """The rows of every size that occurs, empty books left out."""
+    return [np.flatnonzero(num_requests == size) for size in np.unique(num_requests) if size > 0]
+
+
+def finish_plans(
+    ready: Prepared,
+    keys: Words,
+    routes: IntArray,
+    lengths: IntArray,
+    improve_passes: int,
+    threads: int = 1,
+) -> IntArray:
+    """Insert whoever was left out and relocate, in place; returns (books,) objectives in ticks."""
+    ticks = np.full(len(keys), FOREVER)
+    search = Search(improve_passes=improve_passes, iterations=0, max_removed=10)
+    rows = np.arange(len(keys))
+    improve_rows(
+        ready.books, ready.rules, search, BY_REGRET, rows, keys, routes, lengths, ticks, threads
+    )
+    return ticks

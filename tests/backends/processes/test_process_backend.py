@@ -1,0 +1,283 @@
+"""Worker processes: how they start, what they cost, what they send home."""
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import third_party_envs as foreign
+from helpers.cases import WORLD_CASES
+from helpers.playing import assert_same_story, play
+from hundredfold.backends.processes.backend import ProcessBackend
+from hundredfold.backends.processes.channel import SPAN
+from hundredfold.backends.processes.env_shards import shard_edges
+from hundredfold.backends.processes.shared_memory import INFO_SLOT
+from hundredfold.backends.processes.worker_pool import spans_of
+from hundredfold.backends.serial import SerialBackend
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.core.errors import SettingsError, WorkerError
+from hundredfold.envs.corridor import Corridor
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+
+SEED = 7
+NUM_ENVS = 5
+TESTS = Path(__file__).parents[1]
+
+every_start = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+
+
+def made(make_world=Corridor, num_envs=NUM_ENVS, **settings):
+    return ProcessBackend(make_world, num_envs, WorkerSettings(**settings))
+
+
+def world_of(make_env):
+    return partial(GymnasiumWorld, make_env=make_env)
+
+
+# --- starting
+
+
+@every_start
+def test_every_start_method_tells_the_same_story(method):
+    make_world = WORLD_CASES["masked_foreign"]
+    with closing(SerialBackend(make_world, NUM_ENVS)) as backend:
+        expected = play(backend, SEED, 20)
+    with closing(made(make_world, workers=2, start_method=method)) as backend:
+        assert_same_story(play(backend, SEED, 20), expected)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_the_number_of_workers_does_not_change_the_story(workers):
+    with closing(SerialBackend(WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        expected = play(backend, SEED, 20)
+    with closing(made(WORLD_CASES["corridor"], workers=workers)) as backend:
+        assert backend.num_workers == workers
+        assert_same_story(play(backend, SEED, 20), expected)
+
+
+def test_there_are_no_more_workers_than_envs_and_by_default_no_more_than_cores():
+    with closing(made(num_envs=2, workers=8)) as backend:
+        assert backend.num_workers == 2
+    with closing(made(num_envs=64)) as backend:
+        assert backend.num_workers == min(64, len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_world_made_from_a_lambda_travels(method):
+    reach = 4
+    make_world = world_of(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.Dice(), reach))
+    with closing(made(make_world, workers=1, start_method=method)) as backend:
+        story = play(backend, SEED, 12)
+    assert story.ended.any()
+
+
+def test_a_world_that_cannot_travel_is_refused_with_advice():
+    lock = threading.Lock()
+
+    def make_env():
+        with lock:
+            return foreign.Dice()
+
+    with pytest.raises(WorkerError, match=r"cannot be sent.*spawn.*use the start method fork"):
+        made(world_of(make_env), start_method="spawn")
+    with closing(made(world_of(make_env), start_method="fork")) as backend:
+        play(backend, SEED, 2)
+
+
+def test_a_spawned_worker_never_imports_torch_nor_numba_for_foreign_envs():
+    with closing(
+        made(world_of(foreign.TellsModules), 2, workers=2, start_method="spawn")
+    ) as backend:
+        backend.reset(SEED)
+        infos = list(backend.recv().foreign_infos)
+    assert [info["modules"] for info in infos] == [[], []]
+    assert len({info["pid"] for info in infos} | {os.getpid()}) == 3
+
+
+GUARDLESS = """
+from functools import partial
+import foreign_envs
+from hundredfold.backends.processes.backend import ProcessBackend
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+
+make_world = partial(GymnasiumWorld, make_env=foreign_envs.Dice)
+backend = ProcessBackend(make_world, 4, WorkerSettings(workers=2, start_method={method!r}))
+backend.reset(1)
+print("envs:", len(backend.recv()))
+backend.close()
+"""
+
+
+def run_script(tmp_path, method):
+    script = tmp_path / "guardless.py"
+    script.write_text(GUARDLESS.format(method=method))
+    return subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )
+
+
+def test_a_script_without_a_main_guard_works_where_workers_fork(tmp_path):
+    done = run_script(tmp_path, "fork")
+    assert done.stdout == "envs: 4\n", done.stderr
+
+
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_elsewhere_it_is_told_what_to_do(tmp_path, method):
+    done = run_script(tmp_path, method)
+    assert done.returncode == 1
+    assert "WorkerError" in done.stderr
+    assert "if __name__ == '__main__':" in done.stderr
+
+
+def test_workers_can_be_started_from_any_thread():
+    """And go on when that thread has ended."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(made(workers=2)))
+    thread.start()
+    thread.join()
+    with closing(found[0]) as backend:
+        play(backend, SEED, 5)
+        assert backend.health()["worker_restarts"] == 0
+
+
+def test_two_backends_live_side_by_side():
+    with closing(made(workers=2)) as one, closing(made(workers=2)) as other:
+        stories = [play(one, SEED, 10), play(other, SEED, 10)]
+        one.close()
+        stories.append(play(other, SEED, 10))
+    for story in stories[1:]:
+        assert_same_story(story, stories[0])
+
+
+# --- infos
+
+
+def test_infos_are_pickled_once_somebody_reads_them():
+    def step():
+        backend.send(np.zeros(NUM_ENVS, np.int64))
+        return backend.recv().foreign_infos
+
+    with closing(made(world_of(foreign.CountsPickles), workers=1)) as backend:
+        backend.reset(SEED)
+        backend.recv()
+        for _ in range(3):
+            infos = step()
+        assert infos[2]["pickled"] == 1
+        assert infos[0]["pickled"] == 2
+        # From now on with every step, in order.
+        assert [info["pickled"] for info in step()] == [3 + row for row in range(NUM_ENVS)]
+
+
+def test_infos_that_nobody_has_read_are_gone_with_the_backend():
+    with closing(made(world_of(foreign.Dice), workers=2)) as backend:
+        backend.reset(SEED)
+        infos = backend.recv().foreign_infos
+    with pytest.raises(WorkerError, match="closed"):
+        infos[0]
+
+
+def test_infos_stay_bytes_until_they_are_read():
+    with closing(made(world_of(foreign.Dice), workers=2)) as backend:
+        backend.reset(SEED)
+        infos = backend.recv().foreign_infos
+        assert len(infos) == NUM_ENVS
+        totals = backend.batch.observation["observation"][:, 1].tolist()
+        assert [info["total"] for info in infos] == totals
+        assert [info["total"] for info in infos[1:3]] == totals[1:3]
+        assert infos[-1]["total"] == totals[-1]
+        backend.send(np.zeros(NUM_ENVS, np.int64))
+        infos = backend.recv().foreign_infos
+        totals = backend.batch.observation["observation"][:, 1].tolist()
+        start = 2 * INFO_SLOT
+        backend.arrays["info_bytes"][start : start + 10] = 255
+        assert infos[1]["total"] == totals[1]
+        with pytest.raises(Exception, match=r"pickle|load key"):
+            infos[2]
+
+
+def test_an_info_that_is_too_large_for_its_place_comes_anyway():
+    with closing(made(world_of(foreign.TalksMuch), workers=2)) as backend:
+        backend.reset(SEED)
+        backend.recv()
+        for turn in range(1, 5):
+            backend.send(np.zeros(NUM_ENVS, np.int64))
+            sizes = [len(info["words"]) for info in backend.recv().foreign_infos]
+            assert sizes == [turn * 150_000] * NUM_ENVS
+
+
+def test_what_cannot_travel_comes_as_the_text_it_prints():
+    with closing(made(world_of(foreign.TellsSecrets), workers=1)) as backend:
+        backend.reset(SEED)
+        info = backend.recv().foreign_infos[0]
+    assert info["total"] == backend.batch.observation["observation"][0, 1]
+    assert "lambda" in info["secret"]
+
+
+def test_a_world_of_ours_has_no_foreign_infos():
+    with closing(made()) as backend:
+        backend.reset(SEED)
+        assert backend.recv().foreign_infos is None
+        assert "info_bytes" not in backend.arrays
+
+
+# --- small parts
+
+
+@pytest.mark.parametrize(
+    ("env_ids", "spans"),
+    [
+        ([], []),
+        ([4], [(4, 5)]),
+        ([0, 1, 2], [(0, 3)]),
+        ([0, 2, 3, 7], [(0, 1), (2, 4), (7, 8)]),
+        ([1, 3, 5], [(1, 2), (3, 4), (5, 6)]),
+    ],
+)
+def test_env_ids_become_as_few_spans_as_there_are(env_ids, spans):
+    packed = spans_of(np.array(env_ids, np.int64))
+    assert list(SPAN.iter_unpack(packed)) == spans
+
+
+@pytest.mark.parametrize(
+    ("env_ids", "batch_envs", "edges"),
+    [
+        (range(0, 6), 12, [0, 6]),
+        (range(6, 12), 6, [6, 12]),
+        (range(6, 12), 2, [6, 8, 10, 12]),
+        (range(0, 7), 3, [0, 2, 4, 7]),
+        (range(0, 3), 1, [0, 1, 2, 3]),
+    ],
+)
+def test_shards_are_about_as_large_as_the_batches_asked_for(env_ids, batch_envs, edges):
+    assert shard_edges(env_ids, batch_envs, num_envs=12) == edges
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workers": -1},
+        {"batch_envs": -2},
+        {"env_threads": -1},
+        {"step_timeout": 0.0},
+        {"start_timeout": -1.0},
+        {"max_env_failures": 0},
+        {"on_env_error": "ignore"},
+        {"start_method": "teleport"},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(wrong):
+    (name,) = wrong
+    with pytest.raises(SettingsError, match=name if name != "start_method" else "teleport"):
+        WorkerSettings(**wrong)

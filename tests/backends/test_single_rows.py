@@ -1,0 +1,73 @@
+"""Foreign envs stepped one at a time, as threads do it, and all together: the same story."""
+
+from contextlib import closing
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from helpers import third_party_envs
+from hundredfold.core.batch import copies
+from hundredfold.core.errors import EnvError
+from hundredfold.envs.gymnasium_env import GymnasiumFactory
+from hundredfold.envs.registry import callable_factory
+
+FACTORIES = {
+    "cartpole": GymnasiumFactory("CartPole-v1", {}),
+    "dice": callable_factory(third_party_envs.Dice),
+    "dict": callable_factory(third_party_envs.SeesEverything),
+    "number": callable_factory(third_party_envs.SeesNumber),
+}
+
+
+def told(make_world, steps, step):
+    """Everything a world of six says while it is stepped like this."""
+    with closing(make_world(np.arange(6))) as world:
+        world.reset(5)
+        story = []
+        for turn in range(steps):
+            draw = np.random.default_rng(turn)
+            step(world, draw.integers(0, 2, 6))
+            story.append(copies(world.out.arrays()) | {"infos": repr(world.infos)})
+        return story
+
+
+def one_by_one(world, actions):
+    for row in (3, 0, 5, 1, 4, 2):
+        world.step_row(row, actions)
+
+
+def all_together(world, actions):
+    world.step_rows(0, 6, actions)
+
+
+@pytest.mark.parametrize("make_world", FACTORIES.values(), ids=FACTORIES)
+def test_rows_tell_the_same_alone_and_together(make_world):
+    alone, together = (told(make_world, 60, step) for step in (one_by_one, all_together))
+    assert any(told["terminated"].any() or told["truncated"].any() for told in together)
+    for one, other in zip(alone, together, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "make_env",
+    [third_party_envs.NanObservation, third_party_envs.InfReward, third_party_envs.WrongShape],
+)
+def test_nonsense_of_a_single_row_is_refused(make_env):
+    with closing(callable_factory(make_env)(np.arange(2))) as world:
+        world.reset(0)
+        for _ in range(make_env.trouble_turn - 1):
+            world.step_row(1, np.zeros(2, np.int64))
+        with pytest.raises(EnvError, match="env 1 of"):
+            world.step_row(1, np.zeros(2, np.int64))
+
+
+def test_an_env_made_by_its_id_keeps_its_limit_and_loses_the_check_of_order():
+    env = GymnasiumFactory("CartPole-v1", {}).make_env()
+    assert isinstance(env, TimeLimit)
+    assert not isinstance(env.env, OrderEnforcing)
+    assert isinstance(gymnasium.make("CartPole-v1", disable_env_checker=True).env, OrderEnforcing)
+    assert env.spec.id == "CartPole-v1"

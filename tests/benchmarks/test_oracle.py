@@ -1,0 +1,71 @@
+"""The oracle benchmark returns the rows that the command line prints."""
+
+import pytest
+
+from benchmarks.oracle import bench_oracle
+
+KEYS = {
+    "system",
+    "oracle",
+    "instance",
+    "cost",
+    "reference",
+    "gap_pct",
+    "seconds",
+    "low",
+    "high",
+    "repeats",
+    "threads",
+    "violations",
+}
+
+
+def test_random_days_and_kept_plans_have_their_rows():
+    rows = bench_oracle(num_books=3, num_requests=8, num_envs=4, repeats=2, with_peers=False)
+    assert all(set(row) == KEYS for row in rows)
+    assert {row["violations"] for row in rows} == {0}
+    assert {row["system"] for row in rows} == {"hundredfold"}
+    assert rows[-1]["instance"] == "kept plans 4 x 8"
+    assert all(row["low"] <= row["seconds"] <= row["high"] for row in rows)
+
+
+def test_peers_are_measured_beside_ours_and_or_tools_is_the_reference():
+    pytest.importorskip("ortools")
+    rows = bench_oracle(num_books=2, num_requests=6, num_envs=2, repeats=1, peer_seconds=0.1)
+    theirs = [row for row in rows if row["system"] == "ortools"]
+    assert [row["gap_pct"] for row in theirs] == [0.0, 0.0]
+    assert rows[0]["reference"] == theirs[0]["cost"]
+
+
+def test_a_folder_of_instances_gives_gaps_and_their_mean(tmp_path):
+    (tmp_path / "tiny.txt").write_text(
+        "2 4 480 3 30\n0 0 0 0 0 0 480\n1 3 4 0 1 0 400\n2 6 8 0 1 0 400\n"
+        "3 0 8 0 -1 0 400\n4 0 4 0 -1 0 400\n"
+    )
+    (tmp_path / "references.csv").write_text("instance,reference\ntiny,30\n")
+    tiny, mean = bench_oracle(instances_dir=tmp_path, instance_seconds=0.05, with_peers=False)
+    assert tiny["instance"] == "tiny"
+    assert mean["instance"] == "mean of 1"
+    assert mean["gap_pct"] == tiny["gap_pct"] == pytest.approx(100 * (tiny["cost"] / 30 - 1))
+
+
+def test_the_neural_oracle_has_rows_by_batch_and_by_book_size():
+    rows = bench_oracle(
+        num_books=2, num_requests=4, num_envs=2, repeats=1, with_peers=False, neural_books=3
+    )
+    rows = [row for row in rows if row["oracle"].startswith("neural")]
+    assert all(set(row) == KEYS | {"ms_per_batch", "ratio_to_ours"} for row in rows)
+    assert [row["instance"] for row in rows[:4]] == [
+        "batch of 1 x 4",
+        "batch of 64 x 4",
+        "batch of 256 x 4",
+        "64 single calls",
+    ]
+    assert rows[3]["ratio_to_ours"] > 0
+    assert {row["instance"] for row in rows[4:]} == {
+        "held-out days 3 x 1",
+        "held-out days 3 x 3",
+        "held-out days 3 x 4",
+    }
+    assert {row["violations"] for row in rows} == {0}
+    assert all(row["gap_pct"] is not None for row in rows[4:])

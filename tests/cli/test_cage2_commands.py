@@ -1,0 +1,114 @@
+"""cage2 on the command line: verify, evaluate, train and bench."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hundredfold.cli import main
+from hundredfold.envs.cage2.blue_agent import BlueAgent
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+
+DATA = Path(__file__).parents[2] / "data" / "cage2"
+
+
+def call(*words):
+    try:
+        return main.main([str(word) for word in words])
+    except SystemExit as left:
+        return left.code
+
+
+def test_verify_agrees_with_all_recordings(capsys):
+    traces = sorted(DATA.glob("*.npz"))
+    assert call("verify", "cage2", *traces, "--json") == 0
+    said = capsys.readouterr()
+    rows = json.loads(said.out)["rows"]
+    assert {row["file"] for row in rows} == {path.name for path in traces}
+    assert all(row["steps_compared"] == row["steps_equal"] for row in rows)
+    assert "44,700 of 44,700 steps are equal" in said.err
+
+
+def test_verify_shows_the_first_difference_and_fails(capsys, tmp_path):
+    with np.load(DATA / "traces_cardiff.npz") as file:
+        arrays = dict(file)
+    arrays["reward10"] = arrays["reward10"].copy()
+    arrays["reward10"][2, 40] -= 7
+    np.savez(tmp_path / "bent.npz", **arrays)
+    assert call("verify", "cage2", tmp_path / "bent.npz") == 1
+    said = capsys.readouterr()
+    assert "799 of 800 steps are equal" in said.err
+    assert "bent.npz: episode 2" in said.err
+    assert "step 40" in said.err
+
+
+def test_verify_checks_mean_returns(capsys):
+    assert call("verify", "cage2", "--returns", DATA / "returns.csv", "--episodes", "300") == 0
+    assert "27 of 27 mean returns" in capsys.readouterr().err
+
+
+def test_verify_without_recordings_says_what_it_needs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("verify", "cage2") == 2
+    assert "name some" in capsys.readouterr().err
+
+
+def test_evaluate_prints_the_official_table(capsys):
+    words = ["evaluate", "cage2", "--policy", "reactive", "--episodes", "50", "--json"]
+    assert call(*words) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    ours = [row for row in rows if row["policy"] == "reactive"]
+    assert len(ours) == 10
+    total = ours[-1]
+    assert total["red"] == "total"
+    assert total["mean"] == pytest.approx(sum(row["mean"] for row in ours[:-1]))
+    assert total["mean"] == pytest.approx(-170.2, abs=3)
+    published = [row for row in rows if row["policy"] == "CardiffUni"]
+    assert published[-1]["mean"] == -54.57
+
+
+def test_a_trained_run_is_scored_by_the_same_table(capsys, tmp_path):
+    words = ["train", "cage2", "--epochs", "2", "--num-envs", "8", "--eval-episodes", "8"]
+    assert call(*words, "--save-dir", tmp_path, "--name", "blue", "--quiet") == 0
+    assert call("evaluate", tmp_path / "blue", "--episodes", "5", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[9]["red"] == "total"
+    assert call("evaluate", "cage2", "--policy", tmp_path / "blue", "--episodes", "5") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["evaluate", "cage2"], "say which policy"),
+        (["evaluate", "cage2", "--policy", "reactve"], "not a run folder"),
+        (["train", "cage2", "--red", "bline"], "b_line"),
+        (["train", "cage2", "--horizons", "0"], "horizons"),
+    ],
+)
+def test_wrong_words_get_a_hint(capsys, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    assert call(*words) in (1, 2)
+    said = capsys.readouterr()
+    assert hint in said.err + said.out
+    assert "Traceback" not in said.err
+
+
+def test_the_shipped_policy_plays_the_official_table(capsys):
+    words = ["evaluate", "cage2", "--policy", "shipped", "--episodes", "100", "--json"]
+    assert call(*words) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[9]["red"] == "total"
+    assert rows[9]["mean"] > -56
+
+
+def test_the_shipped_agent_defends_with_52_bits_alone():
+    agent = BlueAgent.load()
+    world = Cage2(np.arange(1), Cage2Settings(red="b_line"))
+    batch = world.reset(3)
+    total = 0.0
+    for _ in range(100):
+        batch = world.step(np.array([agent.act(batch.observation["bits"][0])]))
+        total += float(batch.reward[0])
+    # A sleeping defender loses more than 1,000, the reactive rule about 50.
+    assert total > -30

@@ -1,0 +1,113 @@
+"""dvrp on the command line: train, evaluate, bench, and a user's own data."""
+
+import csv
+import json
+
+import pytest
+
+from hundredfold.cli import main
+
+QUICK = ["--num-envs", "4", "--episodes", "8", "--eval-episodes", "4", "--quiet"]
+
+
+def call(*words):
+    try:
+        return main.main([str(word) for word in words])
+    except SystemExit as left:
+        return left.code
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    save_dir = tmp_path_factory.mktemp("runs")
+    words = ["train", "dvrp", *QUICK, "--customers", "6", "--save-dir", save_dir]
+    assert call(*words, "--name", "day") == 0
+    return save_dir / "day"
+
+
+def test_an_epoch_is_one_day_of_every_env(run_folder):
+    rows = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["total_episodes"] for row in rows] == [4, 8]
+    assert rows[-1]["total_steps"] == 48
+    assert "avg_improvement_pct" in rows[-1]
+
+
+def test_a_run_is_judged_beside_the_rules(capsys, run_folder):
+    words = ["evaluate", run_folder, "--days", "6", "--splits", "known", "--beside", "none"]
+    assert call(*words, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["policy"] for row in rows] == [str(run_folder), "none"]
+    assert rows[1]["mean"] == 0.0
+    assert rows[0]["reference"] == rows[1]["reference"]
+
+
+def test_a_rule_is_judged_on_every_split(capsys):
+    assert call("evaluate", "dvrp", "--policy", "largest_known", "--days", "4", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["split"] for row in rows] == ["known", "unseen_trips", "unseen_customers"]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["evaluate", "dvrp"], "say which policy"),
+        (["evaluate", "dvrp", "--policy", "largest_knwn"], "not a run folder"),
+        (["evaluate", "dvrp", "--policy", "none", "--days", "0"], "days (0)"),
+        (["train", "dvrp", "--trips", "trips.csv"], "both files"),
+        (["train", "dvrp", "--customers", "0"], "num_customers must be at least 1"),
+    ],
+)
+def test_wrong_words_get_a_hint(capsys, tmp_path, monkeypatch, words, hint):
+    monkeypatch.chdir(tmp_path)
+    assert call(*words) in (1, 2)
+    said = capsys.readouterr()
+    assert hint in said.err + said.out
+    assert "Traceback" not in said.err
+
+
+LATE = "flexible for late dropoff, but inflexible for early pickup"
+BOTH = "flexible for both early pickup and late dropoff"
+CELLS = ("north", "east", "south", "west")
+
+
+def write_city(folder):
+    """Four cells ten minutes apart, and eight people with four trips each."""
+    with (folder / "times.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["", *CELLS])
+        for row in CELLS:
+            table.writerow([row, *(0 if row == column else 600 for column in CELLS)])
+    columns = ["traveler_id", "flexibility", "trip_purpose", "departure_location"]
+    columns += ["arrival_location", "departure_time_window", "arrival_time_window"]
+    columns += ["origin_h3", "destination_h3", "flexibility_pickup_earlier"]
+    columns += ["flexibility_dropoff_later"]
+    with (folder / "trips.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(columns)
+        for person in range(1, 9):
+            kind = LATE if person % 2 else BOTH
+            for trip in range(4):
+                hour = 7 + 2 * trip + person % 2
+                pickup, dropoff = f"{hour:02d}:00-{hour:02d}:30", f"{hour:02d}:10-{hour:02d}:40"
+                start, end = CELLS[(person + trip) % 4], CELLS[(person + trip + 1) % 4]
+                table.writerow(
+                    [person, kind, "work", "home", "office", pickup, dropoff, start, end, 10, 20]
+                )
+    return ["--trips", folder / "trips.csv", "--travel-times", folder / "times.csv"]
+
+
+def test_two_epochs_on_a_users_own_data_end_in_a_page(tmp_path):
+    words = ["train", "dvrp", *write_city(tmp_path), *QUICK, "--customers", "8"]
+    assert call(*words, "--save-dir", tmp_path / "runs", "--name", "own") == 0
+    assert (tmp_path / "runs" / "own" / "report.html").stat().st_size > 10_000
+
+
+def test_a_broken_file_of_a_user_is_named_with_row_and_column(capsys, tmp_path):
+    words = write_city(tmp_path)
+    text = (tmp_path / "trips.csv").read_text().replace("09:00-09:30", "09:30-09:00", 1)
+    (tmp_path / "trips.csv").write_text(text)
+    assert call("train", "dvrp", *words, *QUICK, "--save-dir", tmp_path / "runs") == 2
+    said = capsys.readouterr().err
+    assert "trips.csv" in said
+    assert "departure_time_window" in said
+    assert "Traceback" not in said

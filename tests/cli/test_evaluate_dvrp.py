@@ -1,0 +1,113 @@
+"""`hundredfold evaluate dvrp`: rules that learn first, prices, fairness and companions."""
+
+import json
+
+import pytest
+
+from hundredfold.cli import main
+
+QUICK = ["--num-envs", "4", "--episodes", "8", "--eval-episodes", "4", "--quiet"]
+FEW = ["--days", "4", "--splits", "known", "--learning-days", "10", "--samples", "1"]
+
+
+def call(*words):
+    try:
+        return main.main([str(word) for word in words])
+    except SystemExit as left:
+        return left.code
+
+
+def rows_of(capsys, *words):
+    assert call("evaluate", *words, *FEW, "--json") == 0
+    return json.loads(capsys.readouterr().out)["rows"]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    save_dir = tmp_path_factory.mktemp("runs")
+    words = ["train", "dvrp", *QUICK, "--customers", "6", "--save-dir", save_dir]
+    assert call(*words, "--name", "day") == 0
+    return save_dir / "day"
+
+
+def test_rules_that_believe_learn_and_are_judged(capsys):
+    names = ["largest_believed", "thompson", "greedy_believed", "scenario"]
+    rows = rows_of(capsys, "dvrp", "--policy", names[0], "--beside", *names[1:])
+    assert [row["policy"] for row in rows] == names
+    assert len({row["reference"] for row in rows}) == 1
+    assert all(row["offers_made"] > 0 and row["seconds"] > 0 for row in rows)
+    assert "table" not in rows[0]
+
+
+def test_a_tradeoff_has_curves_and_dots_and_compares_them(capsys, run_folder):
+    words = [run_folder, "--beside", "greedy_expected", "largest_believed", "random"]
+    rows = rows_of(capsys, *words, "--tradeoff", "--prices", "0", "1000")
+    points = [row for row in rows if "table" not in row]
+    assert [(row["policy"], row["patience_per_minute"]) for row in points] == [
+        ("greedy_expected", 0.0),
+        ("greedy_expected", 1000.0),
+        ("largest_believed", 0.0),
+        ("largest_believed", 1000.0),
+        (str(run_folder), pytest.approx(points[4]["patience_per_minute"])),
+        ("random", None),
+    ]
+    for point in (points[1], points[3]):
+        assert point["saved_minutes"] == point["shift_minutes"] == point["mean"] == 0.0
+    assert points[2]["shift_minutes"] > 0
+    compared = [row for row in rows if row.get("table") == "equal_minutes"]
+    pairs = {(row["policy"], row["against"]) for row in compared}
+    assert (str(run_folder), "largest_believed") in pairs
+    assert ("largest_believed", "greedy_expected") in pairs
+    assert all(row["ci_low"] <= row["mean"] <= row["ci_high"] for row in compared)
+
+
+def test_fairness_and_companion_of_a_run_and_of_a_rule(capsys, run_folder):
+    words = [run_folder, "--beside", "thompson", "none", "--fairness", "--companion"]
+    rows = rows_of(capsys, *words)
+    tables = {}
+    for row in rows:
+        tables.setdefault(row.get("table", "policies"), []).append(row)
+    assert {row["policy"] for row in tables["fairness"]} == {str(run_folder), "thompson", "none"}
+    assert {row["by"] for row in tables["fairness"]} >= {"all", "type", "purpose"}
+    known = {row["policy"]: row for row in tables["companion"]}
+    assert set(known) == {str(run_folder), "thompson"}
+    for row in known.values():
+        assert 0.0 <= row["type_accuracy"] <= 1.0
+        assert 0.0 <= row["bayes_optimal_accuracy"] <= 1.0
+        assert row["people"] <= row["answers"]
+    people = [
+        row["taken_for_late"]
+        + row["taken_for_early"]
+        + row["taken_for_none"]
+        + row["taken_for_both"]
+        for row in tables["confusion"]
+        if row["policy"] == "thompson"
+    ]
+    assert sum(people) == known["thompson"]["people"]
+    asked = sum(row["offers"] for row in tables["calibration"] if row["policy"] == "thompson")
+    made = next(row["offers_made"] for row in rows if row["policy"] == "thompson")
+    assert asked == 4 * made
+
+
+def test_people_see_tables(capsys):
+    words = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--companion", *FEW]
+    assert call(*words) == 0
+    shown = capsys.readouterr().out
+    for title in ("improvement in percent", "who is asked", "how well people are known"):
+        assert title in shown
+    assert shown.count("neighbourhood") < 20
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["dvrp", "--policy", "scenario", "--samples", "0"], "samples"),
+        (["dvrp", "--policy", "thompson", "--learning-days", "-1"], "learning_days"),
+        (["dvrp", "--tradeoff", "--prices", "-1"], "prices"),
+    ],
+)
+def test_wrong_words_get_a_hint(capsys, words, hint):
+    assert call("evaluate", *words) in (1, 2)
+    said = capsys.readouterr()
+    assert hint in said.err + said.out
+    assert "Traceback" not in said.err

@@ -1,0 +1,107 @@
+"""`hundredfold scale`, called as a user calls it."""
+
+import json
+
+import pytest
+
+from hundredfold.cli.main import main
+from hundredfold.cli.scale import table_rows
+
+QUICK = ["--num-envs", "1,3", "--seconds", "0.05"]
+IN_PROCESS = ["--backend", "in_process"]
+
+
+def answer_of(capsys, *words):
+    assert main(["scale", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def losses(row):
+    return {name: share for name, share in row.items() if name.startswith("lost_to_")}
+
+
+def test_every_size_and_backend_has_a_row_whose_shares_add_up(capsys):
+    answer = answer_of(capsys, "waiting", *QUICK)
+    assert answer["command"] == ["scale", "waiting", *QUICK, "--json"]
+    assert [(row["num_envs"], row["backend"]) for row in answer["rows"]] == [
+        (size, backend) for size in (1, 3) for backend in ("in_process", "processes", "first_ready")
+    ]
+    for row in answer["rows"]:
+        assert row["steps_per_second"] > 0
+        assert row["efficiency"] + sum(losses(row).values()) == pytest.approx(1.0)
+        assert min(losses(row).values()) >= -1e-9
+        assert row["num_envs"] > 1 or row["lost_to_one_by_one"] == 0.0
+    assert "N times one env" in answer["ideal"]
+    assert "3 envs" in answer["advice"]
+
+
+def test_envs_in_one_process_wait_one_by_one(capsys):
+    answer = answer_of(capsys, "waiting", "--num-envs", "4", "--seconds", "0.05", *IN_PROCESS)
+    (row,) = answer["rows"]
+    assert row["lost_to_one_by_one"] == pytest.approx(0.75)
+    assert row["lost_to_barrier"] == 0.0
+
+
+def test_a_slow_policy_is_seen_as_such(capsys):
+    words = ["CartPole-v1", "--num-envs", "2", "--seconds", "0.05", *IN_PROCESS]
+    (row,) = answer_of(capsys, *words, "--policy-ms", "20")["rows"]
+    assert max(losses(row), key=losses(row).get) in ("lost_to_policy", "lost_to_one_by_one")
+    assert row["lost_to_policy"] > 10 * row["efficiency"]
+
+
+def test_a_learner_is_seen_as_such(capsys):
+    words = ["CartPole-v1", "--num-envs", "4", "--seconds", "0.05", *IN_PROCESS]
+    (row,) = answer_of(capsys, *words, "--learn")["rows"]
+    assert row["lost_to_learner"] > 0
+    assert row["lost_to_policy"] > 0
+
+
+def test_a_world_of_ours_scales_too(capsys):
+    answer = answer_of(capsys, "corridor", *QUICK)
+    assert "batch of one" in answer["ideal"]
+    assert len(answer["rows"]) == 6
+
+
+def test_the_page_shows_every_backend_and_the_advice(capsys, tmp_path):
+    page = tmp_path / "scale.html"
+    assert main(["scale", "CartPole-v1", *QUICK, "--page", str(page)]) == 0
+    said = capsys.readouterr()
+    assert "the ideal is" in said.out
+    assert "Use --backend" in said.out
+    text = page.read_text()
+    assert "Where the time goes" in text
+    assert "Use --backend" in text
+    assert "src=" not in text.split("<script", 1)[0]
+
+
+def test_the_table_leaves_out_what_is_nothing_in_all_rows():
+    row = {
+        "num_envs": 3,
+        "backend": "processes",
+        "steps_per_second": 5.0,
+        "efficiency": 0.6,
+        "lost_to_barrier": 0.4,
+        "lost_to_learner": 0.0,
+        "step_seconds": 0.01,
+    }
+    (shown,) = table_rows([row])
+    assert shown["efficiency"] == "60.0 %"
+    assert shown["lost_to_barrier"] == "40.0 %"
+    assert "lost_to_learner" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["waiting", "--num-envs", "1;8"], "numbers with commas"),
+        (["waiting", "--num-envs", "0"], "at least 1"),
+        (["waiting", "--backend", "proceses"], "did you mean processes"),
+        (["waiting", "--seconds", "0"], "must be above 0"),
+        (["waiting", "--env-kwargs", "a=1"], "takes none"),
+        (["NoSuchEnv-v0"], "no world called"),
+        (["waitin"], "known cost are waiting, waiting-50ms"),
+    ],
+)
+def test_wrong_words_are_refused_with_what_to_try(capsys, words, told):
+    assert main(["scale", *words]) == 2
+    assert told in capsys.readouterr().err

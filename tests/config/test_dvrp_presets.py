@@ -1,0 +1,110 @@
+"""The presets of dvrp, number by number."""
+
+from __future__ import annotations
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from hundredfold.config.presets import PRESETS, starting_point
+from hundredfold.config.toml import to_toml, updated
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.registry import world_factory
+
+COMMON = {
+    "hidden": (256, 256, 128),
+    "activation": "tanh",
+    "shared": False,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "clip": 0.1,
+    "entropy_coefficient": 0.05,
+    "value_coefficient": 0.5,
+    "max_gradient_norm": 0.5,
+    "anneal_learning_rate": False,
+    "policy_update_interval": 1,
+    "save_interval": 10,
+    "log_interval": 1,
+    "eval_interval": 5,
+    "eval_seed": 9999,
+    "companion": "embedding",
+    "companion_buffer": 64_000,
+    "epsilon_start": 0.2,
+    "epsilon_end": 0.0,
+    "mask_mode": "sampled_type",
+    "view": "counts",
+    "reward": "marginal",
+    "num_customers": 30,
+}
+TABLE = {
+    "seeds-64": {
+        "num_envs": 64,
+        "learning_rate": 3e-4,
+        "num_value_epochs": 40,
+        "num_policy_epochs": 10,
+        "minibatch_size": 64,
+        "epochs": 16,
+        "samples_per_epoch": 1_920,
+    },
+    "seeds-256": {
+        "num_envs": 256,
+        "learning_rate": 5e-4,
+        "num_value_epochs": 30,
+        "num_policy_epochs": 8,
+        "minibatch_size": 128,
+        "epochs": 100,
+        "samples_per_epoch": 7_680,
+    },
+}
+
+
+def resolved(preset):
+    settings = starting_point("dvrp", preset)
+    world = world_factory("dvrp", settings.world_settings)(np.arange(1))
+    return settings.resolved(world.spec)
+
+
+@pytest.mark.parametrize("preset", TABLE)
+def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
+    settings = resolved(preset)
+    parts = (
+        settings.rollout,
+        settings.ppo,
+        settings.network,
+        settings.evaluation,
+        settings.saving,
+        settings.companion,
+        settings.world_settings,
+        settings.length,
+    )
+    for name, wanted in {**COMMON, **TABLE[preset]}.items():
+        (found,) = [getattr(part, name) for part in parts if hasattr(part, name)]
+        assert found == wanted, name
+
+
+def test_our_own_preset_sums_rewards_without_discount():
+    settings = resolved("ours")
+    assert settings == starting_point("dvrp").resolved(
+        world_factory("dvrp", settings.world_settings)(np.arange(1)).spec
+    )
+    assert settings.ppo.gamma == 1.0
+    assert settings.ppo.normalise_values
+    assert settings.companion.companion == "counting"
+    assert settings.world_settings.mask_mode == "threshold"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_survives_its_settings_file(preset):
+    settings = starting_point(PRESETS[preset].world, preset)
+    again = updated(
+        starting_point(PRESETS[preset].world), tomllib.loads(to_toml(settings)), "the file"
+    )
+    assert again == settings
+
+
+def test_an_unknown_preset_gets_a_hint():
+    with pytest.raises(SettingsError, match="did you mean seeds-64"):
+        starting_point("dvrp", "seeds-46")
+    with pytest.raises(SettingsError, match="no preset 'seeds-64' for corridor"):
+        starting_point("corridor", "seeds-64")

@@ -1,0 +1,543 @@
+"""What every backend promises (`core/contracts.Backend`), for each line of `BACKEND_CASES`."""
+
+import functools
+import pickle
+from contextlib import closing
+from functools import partial
+from time import monotonic
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from helpers.cases import BACKEND_CASES, WORLD_CASES
+from helpers.playing import assert_same_story, follow, play, steady_actions
+from helpers.third_party_envs import LeavesNote, RaisesInNextReset, RaisesInStep, SeveralParts
+from hundredfold.backends import BACKENDS
+from hundredfold.backends.serial import SerialBackend
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.core import rng
+from hundredfold.core.errors import (
+    ActionError,
+    CheckpointError,
+    EnvError,
+    SettingsError,
+    ShapeError,
+    TurnError,
+)
+from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+
+STOP = WorkerSettings(on_env_error="stop")
+SEED = 7
+NUM_ENVS = 6
+STEPS = 50
+HALF = 17
+
+every_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
+every_world = pytest.mark.parametrize("world", WORLD_CASES)
+ours = pytest.mark.parametrize("world", ["corridor", "cartpole"])
+foreign = pytest.mark.parametrize("world", ["FrozenLake-v1", "masked_foreign"])
+
+
+@functools.cache
+def serial_story(world):
+    with closing(SerialBackend(WORLD_CASES[world], NUM_ENVS)) as backend:
+        return play(backend, SEED, STEPS)
+
+
+def started(kind, make_world=Corridor, num_envs=NUM_ENVS):
+    """A backend whose envs wait for their first action, and their first batch."""
+    backend = BACKEND_CASES[kind](make_world, num_envs)
+    backend.reset(SEED)
+    return backend, backend.recv()
+
+
+def no_steps(batch):
+    return np.zeros(len(batch), np.int64)
+
+
+def test_every_backend_of_ours_is_in_the_suite():
+    missing = BACKENDS.keys() - BACKEND_CASES.keys()
+    assert not missing, f"add a line for {missing} to BACKEND_CASES in tests/cases.py"
+
+
+@every_backend
+def test_a_backend_can_be_named_to_a_worker(kind):
+    assert pickle.loads(pickle.dumps(BACKEND_CASES[kind])) is not None
+
+
+# --- the story
+
+
+@every_backend
+@every_world
+def test_every_backend_retells_the_serial_story(kind, world):
+    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+        assert_same_story(play(backend, SEED, STEPS), serial_story(world))
+
+
+@every_backend
+@pytest.mark.parametrize("num_envs", [1, 7, 64])
+def test_an_env_tells_the_same_story_among_any_number(kind, num_envs):
+    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], num_envs)) as backend:
+        told = play(backend, SEED, 30)
+    shared = range(min(num_envs, NUM_ENVS))
+    assert_same_story(told.of(shared), serial_story("corridor").of(shared).between(0, 30))
+
+
+@every_backend
+@every_world
+def test_a_second_reset_tells_the_story_from_its_beginning(kind, world):
+    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+        play(backend, SEED + 1, 13)
+        assert_same_story(play(backend, SEED, 20), serial_story(world).between(0, 20))
+
+
+@every_backend
+def test_a_backend_knows_its_size_and_the_spec_of_its_world(kind):
+    backend, batch = started(kind)
+    with closing(backend):
+        assert backend.num_envs == NUM_ENVS
+        assert backend.spec == Corridor(np.arange(1)).spec
+        assert len(batch) <= NUM_ENVS
+
+
+@every_backend
+def test_envs_are_numbered_from_zero_without_gaps(kind):
+    backend, batch = started(kind)
+    with closing(backend):
+        seen = set()
+        while len(seen) < NUM_ENVS:
+            seen |= set(batch.env_ids.tolist())
+            backend.send(steady_actions(batch, backend.spec, no_steps(batch)))
+            batch = backend.recv()
+    assert seen == set(range(NUM_ENVS))
+
+
+# --- turns
+
+
+def in_turn(kind, pending):
+    """A backend for which this call is pending."""
+    backend = BACKEND_CASES[kind](Corridor, NUM_ENVS)
+    if pending == "reset":
+        return backend
+    backend.reset(SEED)
+    if pending == "recv":
+        return backend
+    backend.recv()
+    if pending == "send":
+        return backend
+    backend.close()
+    return backend
+
+
+CALLS = {
+    "reset": lambda backend: backend.reset(SEED),
+    "recv": lambda backend: backend.recv(),
+    "send": lambda backend: backend.send(np.full(NUM_ENVS, RIGHT)),
+    "state": lambda backend: backend.state(),
+    "restore": lambda backend: backend.restore(corridor_snapshot()),
+}
+
+
+@functools.cache
+def corridor_snapshot():
+    with closing(SerialBackend(Corridor, NUM_ENVS)) as backend:
+        play(backend, SEED, 4)
+        return backend.state()
+
+
+OUT_OF_TURN = [
+    ("reset", "recv", r"reset\(seed\) or restore\(state\) must come first"),
+    ("reset", "send", r"reset\(seed\) or restore\(state\) must come first"),
+    ("reset", "state", r"reset\(seed\) or restore\(state\) must come first"),
+    ("recv", "send", r"recv\(\) is pending"),
+    ("recv", "state", r"recv\(\) is pending"),
+    ("send", "recv", r"send\(actions\) is pending"),
+    *(("closed", call, "closed: make a new one") for call in CALLS),
+]
+IN_TURN = [
+    *((pending, call) for pending in ("reset", "recv", "send") for call in ("reset", "restore")),
+    ("recv", "recv"),
+    ("send", "send"),
+    ("send", "state"),
+]
+
+
+@every_backend
+@pytest.mark.parametrize(("pending", "call", "advice"), OUT_OF_TURN)
+def test_a_call_out_of_turn_is_refused_and_the_pending_call_named(kind, pending, call, advice):
+    with closing(in_turn(kind, pending)) as backend:
+        with pytest.raises(TurnError, match=advice) as refusal:
+            CALLS[call](backend)
+        assert f"{call}()" in str(refusal.value)
+
+
+@every_backend
+@pytest.mark.parametrize(("pending", "call"), IN_TURN)
+def test_a_call_in_turn_is_taken(kind, pending, call):
+    with closing(in_turn(kind, pending)) as backend:
+        CALLS[call](backend)
+
+
+def test_each_call_is_either_in_turn_or_out_of_turn():
+    told = [(pending, call) for pending, call, _ in OUT_OF_TURN] + IN_TURN
+    assert sorted(told) == sorted(
+        (pending, call) for pending in ("reset", "recv", "send", "closed") for call in CALLS
+    )
+
+
+@every_backend
+def test_a_refused_call_changes_no_turn(kind):
+    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        with pytest.raises(TurnError):
+            backend.recv()
+        backend.reset(SEED)
+        with pytest.raises(TurnError):
+            backend.state()
+        first = follow(backend, HALF)
+        with pytest.raises(TurnError):
+            backend.recv()
+        backend.restore(backend.state())
+        second = follow(backend, 10, first_step=HALF)
+    assert_same_story(first, serial_story("corridor").between(0, HALF))
+    assert_same_story(second, serial_story("corridor").between(HALF, HALF + 10))
+
+
+@every_backend
+def test_a_second_send_is_out_of_turn_whatever_its_actions(kind):
+    with closing(in_turn(kind, "recv")) as backend, pytest.raises(TurnError, match="recv"):
+        backend.send(np.zeros(NUM_ENVS + 1))
+
+
+@every_backend
+def test_a_closed_backend_takes_no_broadcast(kind):
+    with pytest.raises(TurnError, match="closed"):
+        in_turn(kind, "closed").broadcast({})
+
+
+@every_backend
+@pytest.mark.parametrize("pending", ["reset", "recv", "send"])
+def test_closing_twice_is_fine_at_any_turn(kind, pending):
+    backend = in_turn(kind, pending)
+    backend.close()
+    backend.close()
+
+
+# --- actions that are refused
+
+
+@every_backend
+@pytest.mark.parametrize(
+    ("change", "error", "names"),
+    [
+        (
+            lambda good: good[:-1],
+            ShapeError,
+            [f"({NUM_ENVS - 1},)", f"({NUM_ENVS},)", "env_ids 0..5"],
+        ),
+        (lambda good: np.append(good, RIGHT), ShapeError, [f"({NUM_ENVS + 1},)", f"({NUM_ENVS},)"]),
+        (lambda good: good[:, None], ShapeError, [f"({NUM_ENVS}, 1)", f"({NUM_ENVS},)"]),
+        (lambda good: good[0], ShapeError, ["()", f"({NUM_ENVS},)"]),
+        (lambda good: [], ShapeError, ["(0,)", f"({NUM_ENVS},)"]),
+        (lambda good: good.astype(np.float32), ShapeError, ["float32", "whole numbers"]),
+        (lambda good: good.astype(bool), ShapeError, ["bool", "whole numbers"]),
+        (
+            lambda good: np.where(np.arange(NUM_ENVS) == 4, -1, good),
+            ActionError,
+            ["-1", "env 4", "0..2"],
+        ),
+        (
+            lambda good: np.where(np.arange(NUM_ENVS) == 3, 3, good),
+            ActionError,
+            ["3", "env 3", "0..2"],
+        ),
+        (
+            lambda good: np.where(np.arange(NUM_ENVS) == 2, 2**40, good),
+            ActionError,
+            [str(2**40), "env 2"],
+        ),
+    ],
+    ids=[
+        "few",
+        "many",
+        "two_axes",
+        "scalar",
+        "none",
+        "floats",
+        "bools",
+        "negative",
+        "large",
+        "huge",
+    ],
+)
+def test_wrong_actions_are_refused_and_the_story_goes_on(kind, change, error, names):
+    """The corridor with RIGHT for everybody is allowed; each change of it is not."""
+    backend, batch = started(kind, WORLD_CASES["corridor"])
+    with closing(backend):
+        with pytest.raises(error) as refusal:
+            backend.send(change(np.full(len(batch), RIGHT)))
+        for name in names:
+            assert name in str(refusal.value)
+        backend.send(steady_actions(batch, backend.spec, no_steps(batch)))
+        told = follow(backend, 20, first_step=1)
+    assert_same_story(told, serial_story("corridor").between(1, 21))
+
+
+@every_backend
+def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(kind):
+    backend, batch = started(kind, WORLD_CASES["corridor"], num_envs=24)
+    with closing(backend):
+        at_wall = int(np.flatnonzero(batch.observation["cell"][:, 0] == 0)[0])
+        actions = np.full(24, RIGHT)
+        actions[at_wall] = LEFT
+        with pytest.raises(ActionError) as refusal:
+            backend.send(actions)
+        assert f"env {batch.env_ids[at_wall]}" in str(refusal.value)
+        assert f"allowed: {[RIGHT, WAIT]}" in str(refusal.value)
+        backend.send(steady_actions(batch, backend.spec, no_steps(batch)))
+        told = follow(backend, 20, first_step=1)
+    few = range(NUM_ENVS)
+    assert_same_story(told.of(few), serial_story("corridor").between(1, 21))
+
+
+@every_backend
+def test_actions_of_several_parts_are_checked_part_by_part(kind):
+    backend, batch = started(kind, partial(GymnasiumWorld, make_env=SeveralParts))
+    with closing(backend):
+        good = steady_actions(batch, backend.spec, no_steps(batch))
+        with pytest.raises(ShapeError, match=r"\(6, 2\)"):
+            backend.send(good[:, 0])
+        wrong = good.copy()
+        wrong[3] = [1, 2]
+        with pytest.raises(ActionError, match=r"\[1 2\] for env 3.*0\.\.2 x 0\.\.1"):
+            backend.send(wrong)
+        row, logit = np.argwhere(~batch.mask)[0]
+        wrong = good.copy()
+        wrong[row] = [logit, wrong[row, 1]] if logit < 3 else [wrong[row, 0], logit - 3]
+        with pytest.raises(ActionError, match=f"env {row}, which its mask forbids"):
+            backend.send(wrong)
+        backend.send(good)
+        backend.recv()
+
+
+@every_backend
+@pytest.mark.parametrize("form", [list, np.int32, np.uint8], ids=["list", "int32", "uint8"])
+def test_any_form_of_whole_numbers_is_an_action(kind, form):
+    backend, batch = started(kind, WORLD_CASES["corridor"])
+    with closing(backend):
+        actions = steady_actions(batch, backend.spec, no_steps(batch))
+        backend.send(actions.tolist() if form is list else actions.astype(form))
+        told = follow(backend, 10, first_step=1)
+    assert_same_story(told, serial_story("corridor").between(1, 11))
+
+
+@every_backend
+@pytest.mark.parametrize("num_envs", [0, -3])
+def test_a_backend_without_envs_is_refused(kind, num_envs):
+    with pytest.raises(SettingsError, match=f"num_envs.*{num_envs}"):
+        BACKEND_CASES[kind](Corridor, num_envs)
+
+
+# --- broadcast
+
+
+@every_backend
+def test_a_broadcast_reaches_every_env(kind):
+    backend, batch = started(kind, partial(Corridor, settings=CorridorSettings(length=9)))
+    with closing(backend):
+        toll = np.arange(9) / 8
+        backend.broadcast({"toll": toll})
+        entered = batch.observation["cell"][:, 0] + 1
+        backend.send(np.full(len(batch), RIGHT))
+        heard = np.zeros(NUM_ENVS, bool)
+        while not heard.all():
+            batch = backend.recv()
+            paid = toll[entered[batch.env_ids]]
+            assert_array_equal(batch.info["toll_paid"], paid)
+            assert_array_equal(batch.reward, -0.1 - paid)
+            heard[batch.env_ids] = True
+            if not heard.all():
+                backend.send([], [])
+
+
+@every_backend
+def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
+    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        free = play(backend, SEED, 20)
+        backend.broadcast({"toll": np.full(6, 0.5)})
+        paid = play(backend, SEED, 20)
+        backend.broadcast({"toll": np.zeros(6)})
+        free_again = play(backend, SEED, 20)
+    assert not free["info/toll_paid"].any()
+    assert set(np.unique(paid["info/toll_paid"])) == {0.0, 0.5}
+    assert paid["info/toll_paid"].any(axis=0).all()
+    assert_same_story(free_again, free)
+
+
+@every_backend
+@every_world
+def test_a_broadcast_nobody_understands_is_ignored(kind, world):
+    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+        backend.broadcast({"gossip": np.ones(3)})
+        assert_same_story(play(backend, SEED, 10), serial_story(world).between(0, 10))
+
+
+# --- snapshots
+
+
+def snapshot(kind, world, num_envs=NUM_ENVS):
+    with closing(BACKEND_CASES[kind](WORLD_CASES[world], num_envs)) as backend:
+        play(backend, SEED, HALF)
+        return backend.state()
+
+
+every_pair = pytest.mark.parametrize(
+    ("taken_on", "restored_on"), [(one, other) for one in BACKEND_CASES for other in BACKEND_CASES]
+)
+
+
+@every_pair
+@ours
+def test_a_snapshot_continues_bit_for_bit_on_any_backend(taken_on, restored_on, world):
+    state = snapshot(taken_on, world)
+    with closing(BACKEND_CASES[restored_on](WORLD_CASES[world], NUM_ENVS)) as backend:
+        play(backend, SEED + 1, 5)
+        backend.restore(state)
+        told = follow(backend, 30, first_step=HALF)
+    assert_same_story(told, serial_story(world).between(HALF, HALF + 30))
+
+
+@every_backend
+@ours
+def test_a_snapshot_is_the_same_on_every_backend(kind, world):
+    state, expected = snapshot(kind, world), snapshot("serial", world)
+    assert state.keys() == expected.keys()
+    for name, array in expected.items():
+        assert_array_equal(state[name], array, err_msg=name, strict=True)
+
+
+@every_pair
+def test_what_was_broadcast_is_part_of_the_snapshot(taken_on, restored_on):
+    with closing(BACKEND_CASES[taken_on](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        backend.broadcast({"toll": np.full(6, 0.25)})
+        play(backend, SEED, HALF)
+        state = backend.state()
+        expected = follow_after_snapshot(backend)
+    with closing(BACKEND_CASES[restored_on](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        backend.restore(state)
+        assert_same_story(follow(backend, 20, first_step=HALF), expected)
+    assert expected["info/toll_paid"].any()
+
+
+def follow_after_snapshot(backend):
+    backend.restore(backend.state())
+    return follow(backend, 20, first_step=HALF)
+
+
+@every_pair
+@foreign
+@pytest.mark.filterwarnings("ignore:.*truncated")
+def test_foreign_episodes_are_cut_off_alike_on_any_backend(taken_on, restored_on, world):
+    state = snapshot(taken_on, world)
+    told = []
+    for kind in ("serial", restored_on):
+        with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+            backend.restore(state)
+            told.append(follow(backend, 20, first_step=HALF))
+    assert_same_story(told[1], told[0])
+    assert told[1]["truncated"][0].all()
+    assert not told[1]["terminated"][0].any()
+
+
+@every_backend
+@ours
+def test_a_snapshot_of_fewer_envs_is_refused(kind, world):
+    state = snapshot("serial", world, NUM_ENVS - 1)
+    with (
+        closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend,
+        pytest.raises(CheckpointError, match="snapshot"),
+    ):
+        backend.restore(state)
+
+
+@every_backend
+def test_a_snapshot_of_more_envs_is_refused(kind):
+    state = snapshot("serial", "corridor", NUM_ENVS + 1)
+    with (
+        closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend,
+        pytest.raises(CheckpointError, match="snapshot"),
+    ):
+        backend.restore(state)
+
+
+@every_backend
+def test_a_snapshot_of_another_world_is_refused(kind):
+    state = snapshot("serial", "cartpole")
+    with (
+        closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend,
+        pytest.raises(CheckpointError, match="another world"),
+    ):
+        backend.restore(state)
+
+
+@every_backend
+def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
+    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+        with pytest.raises(CheckpointError):
+            backend.restore(snapshot("serial", "cartpole"))
+        with pytest.raises(TurnError, match="reset"):
+            backend.recv()
+
+
+# --- envs that fail
+
+
+def failing(rude):
+    """A world of which env 2 fails at its third step."""
+    seed_of_env_2 = int(rng.stream_keys(SEED, 2, 0)) >> 33
+    return partial(GymnasiumWorld, make_env=partial(rude, only_seed=seed_of_env_2))
+
+
+def play_until_it_fails(backend):
+    """For up to half a minute: where others are ready, a failure may be heard of a little later."""
+    batch = backend.recv()
+    until = monotonic() + 30
+    while monotonic() < until:
+        backend.send(np.zeros(len(batch), np.int64))
+        batch = backend.recv()
+
+
+@every_backend
+@pytest.mark.parametrize("rude", [RaisesInStep, RaisesInNextReset])
+def test_an_env_that_fails_is_named_and_a_reset_starts_over(kind, rude):
+    backend = BACKEND_CASES[kind](failing(rude), NUM_ENVS, STOP)
+    with closing(backend):
+        backend.reset(SEED)
+        with pytest.raises(EnvError, match="env 2 of"):
+            play_until_it_fails(backend)
+        backend.reset(SEED)
+        batch = backend.recv()
+        assert_array_equal(batch.observation["observation"][:, 0], np.zeros(len(batch)))
+
+
+@every_backend
+def test_after_a_failed_step_there_is_no_batch_to_take(kind):
+    backend = BACKEND_CASES[kind](failing(RaisesInStep), NUM_ENVS, STOP)
+    with closing(backend):
+        backend.reset(SEED)
+        with pytest.raises(EnvError):
+            play_until_it_fails(backend)
+        with pytest.raises(TurnError, match="reset"):
+            backend.recv()
+
+
+@every_backend
+def test_closing_a_backend_closes_its_envs(kind, tmp_path):
+    make_world = partial(GymnasiumWorld, make_env=partial(LeavesNote, tmp_path))
+    with closing(BACKEND_CASES[kind](make_world, 3)) as backend:
+        backend.reset(SEED)
+        assert not list(tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 3

@@ -1,0 +1,469 @@
+"""What every world promises (`core/contracts.World`), checked for each line of `WORLD_CASES`."""
+
+import functools
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from helpers.cases import WORLD_CASES
+from helpers.playing import (
+    ACTION_BOOK,
+    Direct,
+    assert_same_story,
+    follow,
+    play,
+    play_world,
+    same_story,
+    steady_actions,
+    steps_to_see_ends,
+)
+from hundredfold.core.batch import copies
+from hundredfold.core.errors import CheckpointError
+from hundredfold.envs.registry import WORLDS
+
+SEED = 7
+EVERYBODY = tuple(range(64))
+
+SPECS = {name: make_world(np.arange(1)).spec for name, make_world in WORLD_CASES.items()}
+
+every_world = pytest.mark.parametrize("name", WORLD_CASES)
+every_world_with_snapshots = pytest.mark.parametrize(
+    "name", [name for name, spec in SPECS.items() if spec.has_snapshots]
+)
+every_world_without_snapshots = pytest.mark.parametrize(
+    "name", [name for name, spec in SPECS.items() if not spec.has_snapshots]
+)
+
+
+def make(name, env_ids=(0, 1, 2, 3, 4)):
+    return WORLD_CASES[name](np.array(env_ids, np.int64))
+
+
+@functools.cache
+def story_of(name, env_ids=EVERYBODY, seed=SEED):
+    """The undisturbed story, told once for all tests that lean on it."""
+    return play_world(make(name, env_ids), seed, steps_to_see_ends(SPECS[name]))
+
+
+def test_every_world_of_ours_is_in_the_suite():
+    missing = WORLDS.keys() - {spec.name for spec in SPECS.values()}
+    assert not missing, f"add a line for {missing} to WORLD_CASES in tests/cases.py"
+
+
+@every_world
+def test_a_world_can_travel_to_a_worker(name):
+    make_world = pickle.loads(pickle.dumps(WORLD_CASES[name]))
+    told = play_world(make_world(np.arange(2)), SEED, 10)
+    assert_same_story(told, story_of(name).of([0, 1]).between(0, 10))
+
+
+# --- shapes and ranges
+
+
+def assert_as_announced(batch, world, env_ids):
+    """Every array has the shape and type of the spec."""
+    fresh = world.spec.batch(np.array(env_ids))
+    announced = {key: (array.shape, array.dtype) for key, array in fresh.arrays().items()}
+    assert {key: (array.shape, array.dtype) for key, array in batch.arrays().items()} == announced
+    assert (batch.mask is not None) == world.spec.has_mask
+    assert batch.env_ids.tolist() == list(env_ids)
+
+
+@every_world
+def test_batches_have_the_shapes_and_types_the_spec_announces(name):
+    world = make(name, (4, 9, 2))
+    batch = world.reset(SEED)
+    assert_as_announced(batch, world, (4, 9, 2))
+    for step in range(20):
+        batch = world.step(steady_actions(batch, world.spec, np.full(3, step)))
+        assert_as_announced(batch, world, (4, 9, 2))
+
+
+@every_world
+def test_a_reset_starts_with_nothing_earned_and_nothing_ended(name):
+    story = story_of(name)
+    assert not story["reward"][0].any()
+    assert not story.ended[0].any()
+
+
+@every_world
+def test_observations_keep_the_bounds_of_the_spec(name):
+    story = story_of(name)
+    for key, spec in SPECS[name].observation.items():
+        low, high = (
+            np.reshape(bound, spec.shape if np.ndim(bound) else ())
+            for bound in (spec.low, spec.high)
+        )
+        for told in (story[f"observation/{key}"], story[f"final_observation/{key}"][story.ended]):
+            assert (told >= low).all(), key
+            assert (told <= high).all(), key
+        if spec.categories is not None:
+            assert (story[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)).all()
+
+
+@every_world
+def test_rewards_and_observations_are_finite(name):
+    story = story_of(name)
+    assert np.isfinite(story["reward"]).all()
+    for key in SPECS[name].observation:
+        assert np.isfinite(story[f"observation/{key}"]).all()
+
+
+@every_world
+def test_every_mask_leaves_an_action_of_every_part(name):
+    spec = SPECS[name]
+    if not spec.has_mask:
+        assert "mask" not in story_of(name).arrays
+        return
+    mask, first = story_of(name)["mask"], 0
+    for count in spec.choices:
+        assert mask[..., first : first + count].any(axis=-1).all()
+        first += count
+    assert first == mask.shape[-1]
+    assert not mask.all(), "a world that announces masks forbids something at some time"
+
+
+# --- the same story, whoever asks
+
+
+@every_world
+def test_the_same_seed_tells_the_same_story(name):
+    told = play_world(make(name, range(16)), SEED, 30)
+    assert_same_story(told, story_of(name).of(range(16)).between(0, 30))
+
+
+@every_world
+def test_a_world_that_has_played_before_tells_the_same_story(name):
+    world = make(name)
+    play_world(world, SEED + 1, 33)
+    assert_same_story(play_world(world, SEED, 30), story_of(name).of(range(5)).between(0, 30))
+
+
+@every_world
+@pytest.mark.parametrize("seed", [SEED + 1, -SEED, 2**70])
+def test_another_seed_tells_another_story(name, seed):
+    told = play_world(make(name), seed, 30)
+    assert not same_story(told, story_of(name).of(range(5)).between(0, 30))
+
+
+@every_world
+def test_every_env_has_a_story_of_its_own(name):
+    # These ids share a row of the action book, so only chance can tell the envs apart.
+    env_ids = np.arange(16) * len(ACTION_BOOK)
+    story = play_world(make(name, env_ids), SEED, 40)
+    keys = [key for key in story.arrays if key.startswith("observation/")]
+    told = [b"".join(story[key][:, env].tobytes() for key in keys) for env in range(16)]
+    assert len(set(told)) > 12
+
+
+@every_world
+@pytest.mark.parametrize(
+    "env_ids",
+    [range(1), range(7), range(5, 9), (63,), (40, 3, 11)],
+    ids=["one", "seven", "slice", "last", "scattered"],
+)
+def test_an_env_tells_the_same_story_in_any_company(name, env_ids):
+    told = play_world(make(name, env_ids), SEED, steps_to_see_ends(SPECS[name]))
+    assert_same_story(told, story_of(name).of(env_ids))
+
+
+@every_world
+def test_what_others_do_changes_nothing_for_an_env(name):
+    steps = steps_to_see_ends(SPECS[name])
+    odd = play_world(make(name, range(16)), SEED, steps, mood=lambda env_ids: env_ids % 2)
+    stayed, changed = range(0, 16, 2), range(1, 16, 2)
+    assert_same_story(odd.of(stayed), story_of(name).of(stayed))
+    assert not same_story(odd.of(changed), story_of(name).of(changed))
+
+
+# --- the step that ends an episode
+
+
+def first_ends(story):
+    """Env and moment of every env's first end."""
+    return {env: int(np.argmax(ended)) for env, ended in enumerate(story.ended.T) if ended.any()}
+
+
+@every_world
+def test_the_next_episode_begins_in_the_same_step_whatever_was_done_in_the_last_one(name):
+    """Chance is keyed by seed, env and episode, so episode 1 starts alike after any episode 0."""
+    steps = steps_to_see_ends(SPECS[name])
+    story = story_of(name).of(range(24))
+    other = play_world(make(name, range(24)), SEED, steps, mood=np.ones_like)
+    ends, other_ends = first_ends(story), first_ends(other)
+    both = ends.keys() & other_ends.keys()
+    assert len(both) > 5
+    starts = [f"observation/{key}" for key in SPECS[name].observation]
+    starts += ["mask"] if SPECS[name].has_mask else []
+    for env in both:
+        for key in starts:
+            assert_array_equal(story[key][ends[env], env], other[key][other_ends[env], env])
+    assert not same_story(story, other)
+
+
+@every_world
+def test_the_last_observation_of_an_episode_is_not_lost(name):
+    story = story_of(name)
+    for key in SPECS[name].observation:
+        last, first = story[f"final_observation/{key}"], story[f"observation/{key}"]
+        assert (last[story.ended] != first[story.ended]).any()
+
+
+@every_world
+def test_episodes_of_fixed_length_end_exactly_then(name):
+    fixed = SPECS[name].episode_steps
+    if fixed is None:
+        lengths = set(first_ends(story_of(name)).values())
+        assert len(lengths) > 1, "episodes of one length should be announced as episode_steps"
+        return
+    story = story_of(name)
+    assert story.ended[fixed::fixed].all()
+    assert story.ended.sum() == story.ended[fixed::fixed].size
+
+
+# --- buffers
+
+
+def scribble(batch):
+    """Fill every array with something that a careful world overwrites."""
+    rng = np.random.default_rng(5)
+    for array in batch.arrays().values():
+        array[...] = rng.integers(0, 2, array.shape)
+
+
+@every_world
+def test_a_bound_world_writes_into_its_rows_and_nowhere_else(name):
+    world = make(name, range(4, 9))
+    first_out = world.reset(SEED)
+    before = copies(first_out.arrays())
+    common = world.spec.batch(np.arange(2, 11))
+    scribble(common)
+    above, below = copies(common.rows(0, 2).arrays()), copies(common.rows(7, 9).arrays())
+    world.bind(common.rows(2, 7))
+
+    told = play_world(world, SEED, 30)
+
+    assert_same_story(told, story_of(name).of(range(4, 9)).between(0, 30))
+    last_rows = copies(common.rows(2, 7).arrays())
+    for key, array in told.arrays.items():
+        if not key.startswith(("final_observation", "episode_info", "foreign")):
+            assert_array_equal(last_rows[key], array[-1], err_msg=key)
+    for kept, now in ((above, common.rows(0, 2)), (below, common.rows(7, 9)), (before, first_out)):
+        for key, array in now.arrays().items():
+            assert_array_equal(array, kept[key], err_msg=key)
+
+
+@every_world
+def test_reset_step_and_restore_return_the_bound_buffers(name):
+    world = make(name)
+    buffers = world.spec.batch(np.arange(5))
+    world.bind(buffers)
+    batches = [world.reset(SEED)]
+    batches.append(world.step(steady_actions(batches[0], world.spec, np.zeros(5, np.int64))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batches.append(world.restore(world.state()))
+    for batch in batches:
+        assert np.shares_memory(batch.reward, buffers.reward)
+        for key, array in batch.observation.items():
+            assert np.shares_memory(array, buffers.observation[key])
+
+
+# --- knowledge
+
+
+@every_world
+def test_knowledge_a_world_has_no_use_for_is_ignored(name):
+    world = make(name)
+    world.inform({"gossip": np.ones((3, 3))})
+    world.inform({})
+    assert_same_story(play_world(world, SEED, 20), story_of(name).of(range(5)).between(0, 20))
+
+
+# --- snapshots
+
+HALF = 17
+
+
+def stopped(name, env_ids=(0, 1, 2, 3, 4)):
+    """A world in the middle of its story."""
+    player = Direct(make(name, env_ids))
+    play(player, SEED, HALF)
+    return player
+
+
+def rest_of(name, env_ids):
+    return story_of(name).of(env_ids).between(HALF, HALF + 30)
+
+
+def continued(name, env_ids, state, player=None):
+    player = player or Direct(make(name, env_ids))
+    player.restore(state)
+    return follow(player, 30, first_step=HALF)
+
+
+@every_world_with_snapshots
+def test_a_restored_world_continues_bit_for_bit(name):
+    state = stopped(name).world.state()
+    assert_same_story(continued(name, range(5), state), rest_of(name, range(5)))
+
+
+@every_world_with_snapshots
+def test_a_world_goes_back_to_its_own_snapshot(name):
+    player = stopped(name)
+    state = player.world.state()
+    follow(player, 25, first_step=HALF)
+    assert_same_story(continued(name, range(5), state, player), rest_of(name, range(5)))
+
+
+@every_world_with_snapshots
+def test_a_snapshot_replaces_all_that_another_seed_left_behind(name):
+    player = Direct(make(name))
+    play(player, SEED + 1, 8)
+    assert_same_story(
+        continued(name, range(5), stopped(name).world.state(), player), rest_of(name, range(5))
+    )
+
+
+@every_world_with_snapshots
+def test_taking_a_snapshot_disturbs_nothing(name):
+    player = stopped(name)
+    before = player.world.state()
+    player.world.state()
+    assert_same_story(follow(player, 30, first_step=HALF), rest_of(name, range(5)))
+    assert_same_story(continued(name, range(5), before), rest_of(name, range(5)))
+
+
+@every_world
+def test_every_array_of_a_snapshot_has_a_row_per_env(name):
+    for key, array in stopped(name).world.state().items():
+        assert len(array) == 5, key
+
+
+@every_world_with_snapshots
+def test_a_snapshot_can_be_cut_into_slices(name):
+    state = stopped(name, range(6)).world.state()
+    for env_ids in (range(2), range(2, 5), range(5, 6)):
+        part = {key: array[env_ids.start : env_ids.stop] for key, array in state.items()}
+        assert_same_story(continued(name, env_ids, part), rest_of(name, env_ids))
+
+
+@every_world_with_snapshots
+def test_snapshots_of_slices_can_be_joined(name):
+    parts = [stopped(name, env_ids).world.state() for env_ids in (range(2), range(2, 5))]
+    joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    assert_same_story(continued(name, range(5), joined), rest_of(name, range(5)))
+
+
+@every_world
+def test_a_snapshot_of_another_number_of_envs_is_refused(name):
+    for env_ids in (range(4), range(6)):
+        with pytest.raises(CheckpointError, match="snapshot"):
+            make(name).restore(stopped(name, env_ids).world.state())
+
+
+@every_world
+def test_a_snapshot_that_lacks_an_array_is_refused_and_the_array_is_named(name):
+    state = stopped(name).world.state()
+    for missing in state:
+        rest = {key: array for key, array in state.items() if key != missing}
+        with pytest.raises(CheckpointError, match=missing.removeprefix("out/")):
+            make(name).restore(rest)
+
+
+@every_world
+def test_a_snapshot_of_another_type_is_refused(name):
+    state = stopped(name).world.state()
+    state["episodes"] = state["episodes"].astype(np.float64)
+    with pytest.raises(CheckpointError, match=r"episodes.*float64"):
+        make(name).restore(state)
+
+
+@every_world
+def test_a_snapshot_of_another_world_is_refused(name):
+    others = [other for other in SPECS if SPECS[other].name != SPECS[name].name]
+    for other in others:
+        state = stopped(other).world.state()
+        if signature(make(name).state()) == signature(state):
+            continue  # arrays alone cannot tell these two apart
+        with pytest.raises(CheckpointError, match="snapshot"):
+            make(name).restore(state)
+
+
+def signature(state):
+    return {key: (array.shape, array.dtype) for key, array in state.items()}
+
+
+@every_world
+@pytest.mark.filterwarnings("ignore:.*truncated")
+def test_a_snapshot_with_arrays_the_world_does_not_keep_is_refused(name):
+    state = stopped(name).world.state()
+    with pytest.raises(CheckpointError, match="luggage"):
+        make(name).restore({**state, "luggage": np.zeros(5)})
+
+
+@every_world_with_snapshots
+def test_a_refused_snapshot_leaves_the_world_as_it_was(name):
+    player = stopped(name)
+    broken = stopped(name, range(20, 25)).world.state()
+    broken.popitem()
+    with pytest.raises(CheckpointError):
+        player.world.restore(broken)
+    assert_same_story(follow(player, 30, first_step=HALF), rest_of(name, range(5)))
+
+
+# --- snapshots of envs that cannot be frozen
+
+
+@every_world_without_snapshots
+def test_a_restored_foreign_world_cuts_its_episodes_off_and_begins_new_ones(name):
+    player = stopped(name)
+    state = player.world.state()
+    with pytest.warns(UserWarning, match="truncated") as warned:
+        batch = make(name).restore(state)
+    assert len(warned) == 1
+    assert batch.truncated.all()
+    assert not batch.terminated.any()
+    assert not batch.reward.any()
+    for key, array in batch.final_observation.items():
+        assert_array_equal(array, state[f"out/observation/{key}"])
+
+
+@every_world_without_snapshots
+@pytest.mark.filterwarnings("ignore:.*truncated")
+def test_the_episodes_of_a_restored_foreign_world_are_the_ones_whose_turn_it_was(name):
+    """Episode k was cut off, so episode k + 1 begins as it does in the undisturbed story."""
+    story = story_of(name)
+    state = stopped(name).world.state()
+    batch = make(name).restore(state)
+    begun = story.ended[: HALF + 1].sum(axis=0)[:5]
+    assert_array_equal(state["episodes"], begun)
+    found = 0
+    for env in range(5):
+        ends = np.flatnonzero(story.ended[:, env])
+        if len(ends) > begun[env]:
+            found += 1
+            for key, array in batch.observation.items():
+                assert_array_equal(array[env], story[f"observation/{key}"][ends[begun[env]], env])
+    assert found > 0
+
+
+@every_world_without_snapshots
+@pytest.mark.filterwarnings("ignore:.*truncated")
+def test_two_restores_of_one_foreign_snapshot_tell_one_story(name):
+    state = stopped(name).world.state()
+    told = continued(name, range(5), state)
+    assert_same_story(continued(name, range(5), state), told)
+    part = {key: array[3:5] for key, array in state.items()}
+    assert_same_story(continued(name, (3, 4), part), told.of([3, 4]))
+    assert not told["truncated"][1:].all()
+
+
+@every_world
+def test_a_world_can_be_closed(name):
+    world = make(name)
+    world.reset(SEED)
+    world.close()

@@ -1,0 +1,58 @@
+"""Continuous actions: every kind of bound has a scale, and nothing leaves its bounds."""
+
+import numpy as np
+from numpy.testing import assert_allclose, assert_array_equal
+
+from hundredfold.core.action_scaling import box_scale, spread_over
+from hundredfold.core.batch import ArraySpec, WorldSpec
+
+INF = float("inf")
+
+
+def box_of(*bounds):
+    low, high = zip(*bounds, strict=True)
+    return ArraySpec((len(bounds),), "float32", tuple(low), tuple(high))
+
+
+def test_bounds_become_minus_one_and_one():
+    place = box_scale(box_of((-2.0, 2.0), (10.0, 14.0), (5.0, 5.0)))
+    assert_allclose(place.centre, [0, 12, 5])
+    assert_allclose(place.scale, [2, 2, 0])
+
+
+def test_without_a_bound_a_step_is_a_step_and_one_bound_is_a_step_away():
+    place = box_scale(box_of((-INF, INF), (100.0, INF), (-INF, -7.0)))
+    assert_allclose(place.centre, [0, 101, -8])
+    assert_allclose(place.scale, [1, 1, 1])
+    assert_array_equal(place.low, [-INF, 100, -INF])
+    assert_array_equal(place.high, [INF, INF, -7])
+
+
+def test_the_largest_number_there_is_counts_as_no_bound():
+    largest = float(np.finfo(np.float32).max)
+    place = box_scale(box_of((-largest, largest), (0.0, largest)))
+    assert_allclose(place.centre, [0, 1])
+    assert_allclose(place.scale, [1, 1])
+
+
+def test_bounds_that_float32_cannot_say_are_rounded_inwards():
+    place = box_scale(box_of((-0.1, 0.1), (0.3, 0.7)))
+    assert (place.low.astype(np.float64) >= [-0.1, 0.3]).all()
+    assert (place.high.astype(np.float64) <= [0.1, 0.7]).all()
+    assert_allclose(place.high, [0.1, 0.7], rtol=1e-6)
+
+
+def test_random_actions_fill_a_box_and_stay_in_it():
+    box = ArraySpec((2, 2), "float32", -0.1, 0.1)
+    draw = np.random.default_rng(3)
+    actions = spread_over(box, np.concatenate([draw.random((500, 4)), [[0, 0, 1, 1]]]))
+    assert (actions.shape, actions.dtype) == ((501, 2, 2), np.float32)
+    assert np.abs(actions.astype(np.float64)).max() <= 0.1
+    assert actions[:500].min() < -0.099
+    assert actions[:500].max() > 0.099
+
+
+def test_a_world_of_continuous_actions_has_a_number_for_every_entry():
+    spec = WorldSpec(name="w", observation={}, action_box=ArraySpec((3, 2), "float32", -1, 1))
+    assert (spec.num_logits, spec.num_parts) == (6, 6)
+    assert (spec.action_shape, spec.action_dtype) == ((3, 2), "float32")

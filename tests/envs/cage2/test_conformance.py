@@ -1,0 +1,206 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from helpers.cage2_game import DATA, TRACES
+from hundredfold.core.errors import HundredfoldError, SettingsError
+from hundredfold.envs.cage2.baselines import make_policy, reactive
+from hundredfold.envs.cage2.conformance import COMPARED, TraceError, check_returns, verify
+from hundredfold.envs.cage2.env import Cage2Settings
+from hundredfold.envs.cage2.evaluation import evaluate_table, step_rewards
+
+RETURNS = DATA / "returns.csv"
+
+
+def test_every_recorded_step_is_equal_in_every_field():
+    result = verify(TRACES)
+    assert str(result.first_difference) == "None"
+    assert result.passed
+    assert result.steps_compared == result.steps_equal == 44_700
+    assert {row["red"] for row in result.rows} == {"b_line", "meander", "sleep"}
+    assert {row["field"] for row in result.rows} == {"all", *COMPARED}
+    assert all(row["steps_equal"] == row["steps_compared"] for row in result.rows)
+    assert len(COMPARED) == 16
+
+
+def altered(tmp_path, source=TRACES[2], **changes):
+    """A copy of a trace file with some fields replaced; None leaves a field out."""
+    with np.load(source) as file:
+        arrays = dict(file) | changes
+    path = tmp_path / "altered.npz"
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+def field_of(name, source=TRACES[2]):
+    with np.load(source) as file:
+        return file[name].copy()
+
+
+def test_a_changed_field_is_found_and_shown_in_full(tmp_path):
+    rewards = field_of("reward10")
+    rewards[3, 41] -= 10
+    result = verify([altered(tmp_path, reward10=rewards)])
+    assert not result.passed
+    assert result.steps_compared - result.steps_equal == 1
+    wrong = [row for row in result.rows if row["steps_equal"] < row["steps_compared"]]
+    assert {row["field"] for row in wrong} == {"all", "reward10"}
+    difference = result.first_difference
+    assert (difference.file, difference.episode, difference.step) == ("altered.npz", 3, 41)
+    assert difference.fields["reward10"] == (rewards[3, 41], rewards[3, 41] + 10)
+    assert "reward10: recorded" in str(difference)
+
+
+def test_a_changed_observation_after_reset_counts_with_the_first_step(tmp_path):
+    obs = field_of("obs")
+    obs[0, 0, 0] = 255
+    difference = verify([altered(tmp_path, obs=obs)]).first_difference
+    assert (difference.episode, difference.step) == (0, 0)
+    assert list(difference.fields) == ["obs after reset"]
+
+
+def test_a_contradicting_draw_counts_as_a_difference(tmp_path):
+    detected = field_of("exploit_detected")
+    episode, step = np.argwhere(detected == 1)[0]
+    detected[episode, step] = 255
+    difference = verify([altered(tmp_path, exploit_detected=detected)]).first_difference
+    assert (difference.episode, difference.step) == (episode, step)
+    assert "exploit_detected" in difference.trouble
+    assert "contradiction" in str(difference)
+
+
+def test_the_wrong_ruleset_or_wrapper_is_noticed():
+    assert not verify(TRACES[1:2], ruleset="current").passed
+    assert not verify(TRACES[:1], ruleset="leaderboard").passed
+    assert not verify(TRACES[:1], observation="cardiff").passed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"access": None}, "has no field access"),
+        ({"known": np.zeros((8, 100), np.uint8)}, r"known has shape \[8, 100\]"),
+        ({"blue_action": np.zeros(8, np.uint8)}, "blue_action must be"),
+        ({"blue_action": np.full((8, 100), 145, np.uint8)}, r"blue_action must be in 0\.\.144"),
+        ({"ep_green": np.full(8, 2, np.uint8)}, r"ep_green must be in 0\.\.1"),
+        ({"reward10": np.zeros((8, 100))}, "reward10 has type float64"),
+        ({"ruleset": np.array("2021")}, "ruleset must be one of current, leaderboard"),
+        ({"obs_variant": np.array(["table"])}, "obs_variant must be one of"),
+        ({"ep_red": np.array(["Sun_Tzu"] * 8)}, "ep_red names"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_damaged_trace_is_refused_by_name(tmp_path, changes, message):
+    with pytest.raises(TraceError, match=message):
+        verify([altered(tmp_path, **changes)])
+
+
+def test_files_that_are_no_traces_are_refused(tmp_path):
+    with pytest.raises(TraceError, match="there is no file"):
+        verify([tmp_path / "missing.npz"])
+    (tmp_path / "text.npz").write_text("not a zip file")
+    with pytest.raises(TraceError, match=r"cannot be read as an \.npz file"):
+        verify([tmp_path / "text.npz"])
+    (tmp_path / "half.npz").write_bytes(TRACES[2].read_bytes()[:5000])
+    with pytest.raises(TraceError, match=r"cannot be read as an \.npz file"):
+        verify([tmp_path / "half.npz"])
+    np.save(tmp_path / "single.npy", np.zeros(3))
+    with pytest.raises(TraceError, match="single array"):
+        verify([tmp_path / "single.npy"])
+    with pytest.raises(TraceError, match="cannot be read"):
+        verify([altered(tmp_path, access=np.array([{}], dtype=object))])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_mean_returns_agree_with_the_original(seed):
+    rows = check_returns(RETURNS, episodes=2000, seed=seed)
+    assert len(rows) == 27
+    assert [row for row in rows if not row["passed"]] == []
+
+
+def test_a_mean_return_that_is_off_fails_the_check(tmp_path):
+    text = RETURNS.read_text().replace("-1136.2008", "-1126.2008")
+    (tmp_path / "returns.csv").write_text(text)
+    failed = [row for row in check_returns(tmp_path / "returns.csv", 300) if not row["passed"]]
+    assert [(row["policy"], row["red"], row["horizon"]) for row in failed] == [
+        ("sleep", "b_line", 100)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no rows"),
+        ("blue,red\nsleep,B_line\n", "is no returns file"),
+        ("blue,red,length,episodes,mean,std\nsleep,Sun_Tzu,30,9,1,1\n", "is no returns file"),
+        ("blue,red,length,episodes,mean,std\nnobody,Sleep,30,9,1,1\n", "no blue policy 'nobody'"),
+    ],
+)
+def test_a_damaged_returns_file_is_refused(tmp_path, text, message):
+    path = tmp_path / "returns.csv"
+    path.write_text(text)
+    with pytest.raises(HundredfoldError, match=message):
+        check_returns(path, episodes=1)
+    with pytest.raises(TraceError, match="cannot be read"):
+        check_returns(tmp_path / "missing.csv")
+
+
+def test_the_official_table_has_nine_cells_a_total_and_the_published_row():
+    rows = evaluate_table(reactive, episodes=200, name="reactive")
+    ours = [row for row in rows if row["policy"] == "reactive"]
+    assert [(row["red"], row["horizon"]) for row in ours[:-1]] == [
+        (red, length) for length in (30, 50, 100) for red in ("b_line", "meander", "sleep")
+    ]
+    assert ours[-1]["red"] == "total"
+    assert ours[-1]["mean"] == pytest.approx(sum(row["mean"] for row in ours[:-1]))
+    assert ours[-1]["mean"] == pytest.approx(-170.3, abs=1.0)
+    published = [row for row in rows if row["policy"] == "CardiffUni"]
+    assert sum(row["mean"] for row in published[:-1]) == pytest.approx(published[-1]["mean"])
+
+
+def test_a_cell_of_the_table_agrees_with_the_recorded_mean():
+    (cell, *_) = evaluate_table(make_policy("sleep"), 500, reds=["meander"], lengths=[100])
+    recorded_stderr = 71.2820 / np.sqrt(250)
+    assert abs(cell["mean"] + 968.8140) < 4 * np.hypot(cell["stderr"], recorded_stderr)
+
+
+def test_batches_do_not_change_what_a_policy_scores():
+    played = Cage2Settings(red="meander", horizons=(40,))
+    whole = step_rewards(reactive, played, episodes=50, seed=3)
+    parts = step_rewards(reactive, played, episodes=50, seed=3, batch=7)
+    np.testing.assert_array_equal(whole, parts)
+
+
+def test_a_policy_with_a_memory_is_told_when_fresh_episodes_begin():
+    class Remembering:
+        begun = ()
+
+        def begin(self, num_envs):
+            self.begun += (num_envs,)
+
+        def __call__(self, observation):
+            return np.zeros(len(observation["bits"]), int)
+
+    policy = Remembering()
+    played = Cage2Settings(red="sleep", horizons=(2,))
+    step_rewards(policy, played, episodes=5, seed=0, batch=3)
+    assert policy.begun == (3, 2)
+
+
+def test_an_unknown_policy_is_refused_with_a_hint():
+    with pytest.raises(SettingsError, match="did you mean reactive"):
+        make_policy("reactiv")
+
+
+def test_random_blue_plays_all_actions_alike():
+    policy = make_policy("random", seed=3)
+    bits = {"bits": np.zeros((2000, 52), np.uint8)}
+    counts = sum(np.bincount(policy(bits), minlength=145) for _ in range(50))
+    assert len(counts) == 145
+    assert np.abs(counts / counts.sum() * 145 - 1).max() < 0.2
+
+
+def test_a_verification_without_files_has_not_passed():
+    assert not verify([]).passed
+    assert dataclasses.is_dataclass(verify([]))

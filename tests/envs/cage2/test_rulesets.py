@@ -1,0 +1,43 @@
+import pytest
+
+from helpers.cage2_game import Game, decoy, restore
+from hundredfold.envs.cage2.network import (
+    ENTERPRISE0,
+    HARAKA_RCE,
+    HTTP_RFI,
+    HTTPS_RFI,
+    TOMCAT,
+    USER3,
+    USER4,
+)
+from hundredfold.envs.cage2.random_draws import InjectionError
+from hundredfold.envs.cage2.state import FALSE, TRUE
+
+
+def test_on_the_leaderboard_a_scan_adds_to_what_red_saw():
+    game = Game(ruleset="leaderboard").step(decoy(TOMCAT, ENTERPRISE0)).scan(ENTERPRISE0)
+    game.step(restore(ENTERPRISE0)).scan(ENTERPRISE0).exploit(ENTERPRISE0, HTTPS_RFI)
+    assert game["red_success"] == FALSE
+    assert game.is_quiet
+    current = Game().step(decoy(TOMCAT, ENTERPRISE0)).scan(ENTERPRISE0)
+    current.step(restore(ENTERPRISE0)).scan(ENTERPRISE0)
+    with pytest.raises(InjectionError, match="recorded `exploit`"):
+        current.exploit(ENTERPRISE0, HTTPS_RFI)
+
+
+@pytest.mark.parametrize("host", [USER3, USER4])
+def test_on_the_leaderboard_haraka_never_works_again_after_a_restore(host):
+    game = Game(ruleset="leaderboard").break_in(host, HARAKA_RCE)
+    assert game["red_success"] == TRUE
+    game.step(restore(host)).exploit(host, HARAKA_RCE, detected=255)
+    assert game["red_success"] == FALSE
+    assert game["n_sessions"][host] == 0
+    # It finds its process, so there is one event to see.
+    assert (game.activity(host), game.belief(host)) == ("Scan", "No")
+    assert game.exploit(host, HTTP_RFI)["red_success"] == TRUE
+
+
+@pytest.mark.parametrize("host", [USER3, USER4])
+def test_on_the_current_ruleset_haraka_works_after_a_restore(host):
+    game = Game().break_in(host, HARAKA_RCE).step(restore(host)).exploit(host, HARAKA_RCE)
+    assert game["red_success"] == TRUE

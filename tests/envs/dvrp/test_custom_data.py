@@ -1,0 +1,360 @@
+"""A user's own files: what loads, and what each broken one is told."""
+
+import csv
+import itertools
+
+import numpy as np
+import pytest
+
+import hundredfold
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.csv_files import COLUMNS, TYPE_TEXTS
+from hundredfold.envs.dvrp.demand import population_for
+from hundredfold.envs.dvrp.offers import NO_CHANGE, OFFER_MINUTES, tolerated_offers
+from hundredfold.envs.dvrp.settings import DvrpSettings
+
+CELLS = ["87a", "87b", "87c", "87d"]
+SECONDS = [[0, 600, 900, 700], [620, 0, 500, 800], [880, 520, 0, 450], [710, 790, 460, 0]]
+TOLERANCES = ["flexibility_pickup_earlier", "flexibility_dropoff_later"]
+
+
+class Files:
+    """A small city in two CSV files, to be spoilt one cell at a time."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.header = [*COLUMNS, *TOLERANCES]
+        self.trips = [self.trip(person, number) for person in range(12) for number in range(5)]
+        self.matrix = [["", *CELLS]] + [
+            [label, *map(str, row)] for label, row in zip(CELLS, SECONDS, strict=True)
+        ]
+
+    def trip(self, person, number):
+        start = 8 + number
+        places = CELLS[person % 4], CELLS[(person + 1 + number % 3) % 4]
+        return [
+            str(person + 1),
+            TYPE_TEXTS[person % 4],
+            "work" if number else "visit_friends",
+            "home",
+            f"place {number}",
+            f"{start:02d}:00-{start:02d}:30",
+            f"{start:02d}:20-{start:02d}:50",
+            *places,
+            str(5 * (person % 7)),
+            str(5 * number),
+        ]
+
+    def settings(self, **options):
+        with (self.folder / "trips.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([self.header, *self.trips])
+        with (self.folder / "matrix.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(self.matrix)
+        return DvrpSettings(
+            num_customers=options.pop("num_customers", 5),
+            trips=str(self.folder / "trips.csv"),
+            travel_times=str(self.folder / "matrix.csv"),
+            **options,
+        )
+
+    def set(self, number, column, text):
+        self.trips[number][self.header.index(column)] = text
+
+    def drop(self, column):
+        place = self.header.index(column)
+        for row in [self.header, *self.trips]:
+            del row[place]
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+def test_a_users_trips_and_matrix_make_a_population(files):
+    population = population_for(files.settings())
+    assert population.city.names == tuple(CELLS)
+    assert population.city.travel_minutes[1, 0] == pytest.approx(620 / 60)
+    assert population.num_people == 12
+    assert population.people.num_trips.tolist() == [5] * 12
+    assert population.people.types.tolist() == [0, 1, 2, 3] * 3
+    trips = population.trips
+    first = population.first_trip[3]
+    assert sorted(trips.windows[first : first + 5, 0, 0]) == [480, 540, 600, 660, 720]
+    assert sorted(trips.tolerance[first : first + 5, 1]) == [0, 5, 10, 15, 20]
+    assert (population.accepts == tolerated_offers(trips.tolerance)).all()
+
+
+def test_people_are_held_back_where_enough_remain(files):
+    assert population_for(files.settings()).people.num_known == 7
+    all_known = population_for(files.settings(num_customers=8))
+    assert all_known.people.num_known == 12
+    with pytest.raises(SettingsError, match="unseen_customers has 0 people"):
+        population_for(files.settings(num_customers=8, split="unseen_customers"))
+
+
+def test_the_depot_is_where_the_user_says_or_in_the_middle(files):
+    assert population_for(files.settings()).city.depot_cell in range(4)
+    assert population_for(files.settings(depot="87d")).city.depot_cell == 3
+    with pytest.raises(SettingsError, match="depot '87x'"):
+        population_for(files.settings(depot="87x"))
+
+
+def test_coordinates_are_used_where_the_trips_have_them(files):
+    points = {cell: (37.7 + 0.01 * place, -122.4) for place, cell in enumerate(CELLS)}
+    for side in ("origin", "destination"):
+        place = files.header.index(f"{side}_h3")
+        for row in files.trips:
+            row.append("[{}, {}]".format(*points[row[place]]))
+        files.header.append(f"{side}_gps")
+    positions = population_for(files.settings()).city.positions
+    assert np.allclose(positions[:, 0], [0, 1 / 3, 2 / 3, 1])
+
+
+def test_without_tolerance_columns_personalities_decide(files):
+    for name in TOLERANCES:
+        files.drop(name)
+    population = population_for(files.settings(tolerances="types"))
+    assert set(population.trips.tolerance.ravel()) == {0.0, 30.0}
+    soft = population_for(files.settings())
+    assert len(set(soft.trips.tolerance.ravel())) > 3
+
+
+def test_profiles_and_unnamed_columns_are_welcome(files):
+    files.header += ["age", "occupation", ""]
+    for row in files.trips:
+        row += [str(20 + int(row[0])), "nurse", "7"]
+    people = population_for(files.settings()).people
+    assert people.ages.tolist() == list(range(21, 33))
+    assert set(people.occupations) == {"nurse"}
+
+
+def test_a_file_that_was_edited_is_read_again(files):
+    before = population_for(files.settings())
+    files.matrix[1][2] = "660"
+    after = population_for(files.settings())
+    assert (before.city.travel_minutes[0, 1], after.city.travel_minutes[0, 1]) == (10.0, 11.0)
+
+
+def test_trips_outside_the_hours_asked_for_are_left_out(files):
+    files.set(1, "arrival_time_window", "09:01-09:03")  # cannot be served, and is not asked for
+    population = population_for(files.settings(earliest_pickup=600, latest_dropoff=12 * 60 + 30))
+    assert population.people.num_trips.tolist() == [2] * 12
+    assert set(population.trips.windows[:, 0, 0]) == {600, 660}
+    with pytest.raises(SettingsError, match="traveller 1 has no trip between minutes 900 and"):
+        population_for(files.settings(earliest_pickup=900))
+
+
+BROKEN_TRIPS = {
+    "unknown cell": (3, "origin_h3", "zzz", "row 5, column origin_h3: the cell 'zzz' is not in"),
+    "end before start": (
+        7,
+        "departure_time_window",
+        "09:30-09:00",
+        "row 9, column departure_time_window: the window 09:30-09:00 ends before",
+    ),
+    "midnight": (
+        0,
+        "arrival_time_window",
+        "23:50-00:20",
+        "row 2, column arrival_time_window: the window 23:50-00:20 .*midnight",
+    ),
+    "not a window": (1, "arrival_time_window", "noon", "row 3, column arrival_time_window: 'noon'"),
+    "dropoff first": (
+        1,
+        "arrival_time_window",
+        "07:00-07:30",
+        "row 3, column arrival_time_window: the dropoff window begins before",
+    ),
+    "unservable": (
+        1,
+        "arrival_time_window",
+        "09:01-09:03",
+        "row 3, column arrival_time_window: no vehicle can serve this trip",
+    ),
+    "no number": (2, "traveler_id", "Bob", "row 4, column traveler_id: 'Bob'"),
+    "zero": (2, "traveler_id", "0", "row 4, column traveler_id: '0'"),
+    "moody": (2, "flexibility", TYPE_TEXTS[3], "row 4, column flexibility: traveller 1 had"),
+    "unknown type": (2, "flexibility", "grumpy", "row 4, column flexibility: 'grumpy' is none"),
+    "tolerance": (4, TOLERANCES[0], "nan", f"row 6, column {TOLERANCES[0]}: 'nan'"),
+}
+
+
+@pytest.mark.parametrize(
+    ("number", "column", "text", "message"), BROKEN_TRIPS.values(), ids=BROKEN_TRIPS
+)
+def test_a_broken_trip_is_told_by_row_and_column(files, number, column, text, message):
+    files.set(number, column, text)
+    with pytest.raises(SettingsError, match=rf"trips\.csv, {message}"):
+        population_for(files.settings())
+
+
+def test_a_gap_in_the_numbers_of_travellers_is_named(files):
+    for row in files.trips:
+        if row[0] == "4":
+            row[0] = "13"
+    with pytest.raises(SettingsError, match="traveller 4 has no trip"):
+        population_for(files.settings())
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_missing_column_is_named(files, column):
+    files.drop(column)
+    with pytest.raises(SettingsError, match=rf"trips\.csv has no column {column}"):
+        population_for(files.settings())
+
+
+BROKEN_MATRIX = {
+    "negative": ((2, 3), "-5", "row 3, column 87c: '-5' is not a travel time"),
+    "NaN": ((1, 2), "nan", "row 2, column 87b: 'nan' is not a travel time"),
+    "text": ((1, 2), "far", "row 2, column 87b: 'far' is not a travel time"),
+    "empty cell": ((4, 1), "", "row 5, column 87a: '' is not a travel time"),
+    "diagonal": ((2, 2), "60", "row 3, column 87b: driving from a cell to itself"),
+    "label": ((3, 0), "87x", "row 4, column 1: the row is called '87x'"),
+}
+
+
+@pytest.mark.parametrize(("place", "text", "message"), BROKEN_MATRIX.values(), ids=BROKEN_MATRIX)
+def test_a_broken_travel_time_is_told_by_row_and_column(files, place, text, message):
+    files.matrix[place[0]][place[1]] = text
+    with pytest.raises(SettingsError, match=rf"matrix\.csv, {message}"):
+        population_for(files.settings())
+
+
+def test_a_matrix_that_is_not_square_is_refused(files):
+    files.matrix.pop()
+    with pytest.raises(SettingsError, match="not square: 3 rows and 4 columns"):
+        population_for(files.settings())
+
+
+def test_a_row_of_another_width_is_refused(files):
+    files.matrix[2].append("9")
+    with pytest.raises(SettingsError, match="row 3 has 6 columns"):
+        population_for(files.settings())
+
+
+NOISE = np.random.default_rng(0).integers(0, 256, 10_000_000, np.uint8).tobytes()
+PRINTABLE = bytes(32 + byte % 95 for byte in NOISE[:2_000_000])
+
+
+@pytest.mark.parametrize("name", ["trips.csv", "matrix.csv"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", NOISE, PRINTABLE], ids=["empty", "blank", "noise", "printable noise"]
+)
+def test_files_without_any_sense_give_one_short_sentence(files, name, content):
+    settings = files.settings()
+    (files.folder / name).write_bytes(content)
+    with pytest.raises(SettingsError, match=name.replace(".", r"\.")) as caught:
+        population_for(settings)
+    assert len(str(caught.value)) < 1200
+    assert str(caught.value).isprintable()
+    assert caught.value.__cause__ is None
+
+
+def test_a_table_of_headings_alone_is_refused(files):
+    files.trips.clear()
+    with pytest.raises(SettingsError, match="has headings and no trips"):
+        population_for(files.settings())
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    settings = DvrpSettings(trips=str(tmp_path / "no.csv"), travel_times=str(tmp_path / "no.csv"))
+    with pytest.raises(SettingsError, match=r"cannot read trips from .*no\.csv"):
+        population_for(settings)
+
+
+# --- recorded answers
+
+CONTEXT = [
+    "traveler_id",
+    "trip_purpose",
+    "departure_location",
+    "arrival_location",
+    "departure_time_window",
+    "arrival_time_window",
+]
+
+
+def decision_rows(files):
+    header = [*CONTEXT, "pickup_shift_min", "dropoff_shift_min", "flexibility", *TYPE_TEXTS]
+    rows = [header]
+    places = [files.header.index(name) for name in CONTEXT]
+    kind = files.header.index("flexibility")
+    for trip, (offer, (earlier, later)) in itertools.product(
+        files.trips, enumerate(OFFER_MINUTES.astype(int))
+    ):
+        answers = ["accept" if (offer + number) % 3 else "reject" for number in range(4)]
+        context = [trip[place] for place in places]
+        rows.append([*context, str(earlier), str(later), trip[kind], *answers])
+    return rows
+
+
+def with_decisions(files, rows):
+    path = files.folder / "answers.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return files.settings(decisions=str(path))
+
+
+def test_recorded_answers_replace_tolerances(files):
+    population = population_for(with_decisions(files, decision_rows(files)))
+    types = np.repeat(population.people.types, 5)
+    expected = (np.arange(16) + types[:, None]) % 3 != 0
+    expected[:, NO_CHANGE] = True
+    assert (population.accepts == expected).all()
+
+
+def test_windows_are_part_of_the_question(files):
+    """Two trips that differ in nothing but their windows have answers of their own."""
+    rows = decision_rows(files)
+    first, second = rows[1:17], rows[17:33]
+    for row in second:
+        row[1:4] = first[0][1:4]
+        row[-4:] = ["accept"] * 4
+    for column, text in zip(CONTEXT[1:4], first[0][1:4], strict=True):
+        files.set(1, column, text)
+    population = population_for(with_decisions(files, rows))
+    answers = population.accepts[population.first_trip[0] : population.first_trip[1]]
+    assert sum(row.all() for row in answers) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda rows: rows.pop(20), "has no answer for row 3 of .*trips.csv"),
+        (lambda rows: rows[4].__setitem__(9, "maybe"), "row 5, column .*'maybe' is neither"),
+        (lambda rows: rows[4].__setitem__(6, "x"), "row 5, column pickup_shift_min: 'x'"),
+        (lambda rows: rows[4].__setitem__(6, "15"), "row 5, .*no offer shifts by 15 and"),
+        (lambda rows: rows[0].__setitem__(9, "y"), "has no column flexible for late dropoff"),
+        (
+            lambda rows: rows.append([*rows[3][:9], *["accept"] * 3, "reject"]),
+            "row 962, .*answered otherwise",
+        ),
+    ],
+    ids=["missing", "answer", "shift", "no offer", "column", "contradiction"],
+)
+def test_broken_answers_are_told_by_row_and_column(files, spoil, message):
+    rows = decision_rows(files)
+    spoil(rows)
+    with pytest.raises(SettingsError, match=message):
+        population_for(with_decisions(files, rows))
+
+
+def test_two_epochs_on_ones_own_files_end_in_a_page(files):
+    own = files.settings(num_customers=5)
+    run = hundredfold.train(
+        "dvrp",
+        trips=own.trips,
+        travel_times=own.travel_times,
+        num_customers=5,
+        num_envs=4,
+        epochs=2,
+        eval_episodes=4,
+        hidden=(8,),
+        save_dir=files.folder,
+        name="run",
+    )
+    assert run.finished
+    page = (run.path / "report.html").read_text("utf-8")
+    for heading in ("One ordinary day", "Who is asked for what", "Who is flexible"):
+        assert heading in page

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from helpers.believers import prior_believer
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.env import Dvrp
+from hundredfold.envs.dvrp.heuristics import cheapest, largest
+from hundredfold.envs.dvrp.hindsight import Hindsight
+from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
+from hundredfold.envs.dvrp.policies import (
+    BELIEVING,
+    POLICIES,
+    GreedyExpected,
+    RandomOffers,
+    make_policy,
+)
+from hundredfold.envs.dvrp.settings import DvrpSettings
+
+SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=0, price_hint=True)
+
+
+@pytest.fixture
+def world():
+    world = Dvrp(np.arange(20), SETTINGS)
+    world.reset(5)
+    for _ in range(3):
+        world.step(np.full(20, NO_CHANGE))
+    return world
+
+
+def rule(name, world):
+    believer = prior_believer(world.settings) if name in BELIEVING else None
+    return make_policy(name, world.population, world.settings, seed=1, believer=believer)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_rule_makes_allowed_offers_only(name, world):
+    policy = rule(name, world)
+    for _ in range(7):
+        offers = policy(world.out)
+        assert offers.shape == (20,)
+        assert world.out.mask[np.arange(20), offers].all()
+        world.step(offers)
+
+
+@pytest.mark.parametrize("name", ["greedy_known", "largest_known", "hindsight"])
+def test_rules_that_know_are_never_refused(name, world):
+    policy = rule(name, world)
+    for _ in range(9):
+        world.step(policy(world.out))
+        assert world.out.info["accepted"].all()
+
+
+def test_the_largest_known_offer_is_the_largest_accepted_one(world):
+    offers = rule("largest_known", world)(world.out)
+    accepts = world.day["accepts"][np.arange(20), world.day["num_booked"]]
+    assert_array_equal(TOTAL_MINUTES[offers], np.where(accepts, TOTAL_MINUTES, 0).max(axis=1))
+
+
+def test_none_offers_nothing_and_always_max_the_most(world):
+    assert_array_equal(rule("none", world)(world.out), NO_CHANGE)
+    assert_array_equal(rule("always_max", world)(world.out), 3)
+
+
+def test_random_offers_are_uniform_over_what_is_allowed_and_repeat():
+    world = Dvrp(np.arange(4000), DvrpSettings(num_customers=2, lns_iterations=0))
+    out = world.reset(0)
+    out.mask[:, 5:] = False
+    offers = RandomOffers(3)(out)
+    assert_array_equal(offers, RandomOffers(3)(out))
+    counts = np.bincount(offers, minlength=16)
+    assert not counts[5:].any()
+    assert np.abs(counts[:5] - 800).max() < 120
+
+
+def test_ties_go_to_the_offer_that_asks_least():
+    everything = np.ones((1, 16), bool)
+    assert cheapest(np.zeros((1, 16)), everything) == NO_CHANGE
+    price = np.zeros((1, 16))
+    price[0, [3, 8, 7]] = -2.0
+    assert cheapest(price, everything) == 8
+    everything[0, 8] = False
+    assert cheapest(price, everything) == 7
+    assert largest(everything) == 3
+
+
+def test_greedy_looks_ahead_by_the_hint_and_weighs_it_by_acceptance(world):
+    hint = world.out.observation["price_hint"]
+    hint[:] = 0.0
+    hint[:, 3], hint[:, 8] = -10.0, -6.0
+    assert_array_equal(rule("greedy_blind", world)(world.out), 3)
+    rate = np.full(16, 0.5)
+    rate[3] = 0.1
+    assert_array_equal(GreedyExpected(rate)(world.out), 8)
+    assert_array_equal(GreedyExpected(rate, price=0.7)(world.out), NO_CHANGE)
+    accepts = world.day["accepts"][np.arange(20), world.day["num_booked"]]
+    accepts_3, accepts_8 = accepts[:, 3], accepts[:, 8]
+    expected = np.where(accepts_3, 3, np.where(accepts_8, 8, NO_CHANGE))
+    assert_array_equal(rule("greedy_known", world)(world.out), expected)
+
+
+def test_greedy_without_a_hint_is_told_what_is_missing():
+    world = Dvrp(np.arange(2), DvrpSettings(num_customers=2))
+    with pytest.raises(SettingsError, match="price_hint"):
+        rule("greedy_blind", world)(world.reset(0))
+
+
+def test_an_unknown_rule_gets_a_hint(world):
+    with pytest.raises(SettingsError, match="did you mean greedy_blind"):
+        rule("greedy_blnd", world)
+
+
+def test_hindsight_finds_days_at_least_as_cheap_as_its_start(world):
+    world.reset(5)
+    hindsight = Hindsight(world.population, world.settings)
+    offers = hindsight.best_offers(world.day)
+    acceptable = world.day["accepts"] & world.day["allowed"]
+    assert np.take_along_axis(acceptable, offers[:, :, None], axis=2).all()
+    start = np.where(acceptable, TOTAL_MINUTES, -1.0).argmax(axis=2)
+    found = hindsight._prices(world.day, offers)
+    assert (found <= hindsight._prices(world.day, start)).all()
+    assert (found < hindsight._prices(world.day, start)).any()

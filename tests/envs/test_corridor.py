@@ -1,0 +1,204 @@
+"""The corridor: every number can be worked out by hand, and is."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from helpers.playing import play_world
+from hundredfold.core import rng
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
+
+
+def corridor(num_envs=32, **settings):
+    world = Corridor(np.arange(num_envs), CorridorSettings(**settings))
+    world.reset(3)
+    return world
+
+
+def everybody(world, action):
+    return world.step(np.full(world.num_envs, action))
+
+
+def put(world, cell):
+    """Everybody stands in this cell."""
+    state = world.state()
+    state["out/true_state/cell"][:] = cell
+    state["out/observation/cell"][:] = cell
+    return world.restore(state)
+
+
+def episode_returns(world, act):
+    """Start cell, return and length of everybody's first episode under `act(cells)`."""
+    starts = world.out.observation["cell"][:, 0].copy()
+    totals, lengths = np.zeros(world.num_envs), np.zeros(world.num_envs, np.int64)
+    running = np.ones(world.num_envs, bool)
+    while running.any():
+        out = world.step(act(world.out.observation["cell"][:, 0]))
+        totals[running] += out.reward[running]
+        lengths[running] += 1
+        running &= ~out.ended
+    return starts, totals, lengths
+
+
+def best_returns(length, max_steps):
+    """The best return from every cell, by looking back from the end of time."""
+    value = np.zeros(length + 1)
+    for _ in range(max_steps):
+        right = -0.1 + np.where(np.arange(length) + 1 == length, 1.0, value[1:])
+        left = np.where(np.arange(length) > 0, -0.1 + np.roll(value[:-1], 1), -np.inf)
+        value[:-1] = np.max([right, left, -0.1 + value[:-1]], axis=0)
+    return value[:-1]
+
+
+@pytest.mark.parametrize("length", [2, 3, 6, 11])
+def test_walking_right_earns_the_best_return_there_is(length):
+    starts, returns, lengths = episode_returns(
+        corridor(64, length=length), lambda cells: np.full(len(cells), RIGHT)
+    )
+    assert_allclose(returns, 1 - 0.1 * (length - starts), atol=1e-12)
+    assert_allclose(returns, best_returns(length, 30)[starts], atol=1e-12)
+    assert_array_equal(lengths, length - starts)
+
+
+def test_wandering_about_earns_less():
+    rng = np.random.default_rng(0)
+
+    def wander(cells):
+        return np.where(cells > 0, rng.integers(0, 3, len(cells)), RIGHT)
+
+    starts, returns, _ = episode_returns(corridor(64), wander)
+    assert (returns <= best_returns(6, 30)[starts] + 1e-12).all()
+    assert returns.mean() < best_returns(6, 30)[starts].mean() - 0.3
+
+
+def test_waiting_is_allowed_and_useless():
+    _, returns, lengths = episode_returns(corridor(), lambda cells: np.full(len(cells), WAIT))
+    assert_allclose(returns, -3.0)
+    assert set(lengths) == {30}
+
+
+def test_moves_go_where_they_say():
+    world = corridor()
+    for action, cell in ((LEFT, 2), (RIGHT, 4), (WAIT, 3)):
+        put(world, 3)
+        out = everybody(world, action)
+        assert set(out.observation["cell"][:, 0]) == {cell}
+        assert set(out.true_state["cell"]) == {cell}
+        assert set(out.reward) == {-0.1}
+
+
+def test_only_left_at_the_wall_is_forbidden():
+    world = corridor()
+    for cell in range(6):
+        out = put_by_walking(world, cell)
+        assert_array_equal(out.mask, np.tile([cell > 0, True, True], (world.num_envs, 1)))
+
+
+def put_by_walking(world, cell):
+    """Stand in `cell` after a step, so that the world itself wrote the mask."""
+    put(world, max(cell - 1, 0))
+    return everybody(world, RIGHT if cell else WAIT)
+
+
+def test_the_exit_terminates_and_the_next_episode_begins_at_once():
+    world = corridor(64)
+    put(world, 5)
+    out = everybody(world, RIGHT)
+    assert out.terminated.all()
+    assert not out.truncated.any()
+    assert out.episode_info["reached_exit"].all()
+    assert_allclose(out.reward, 0.9)
+    assert set(out.final_observation["cell"][:, 0]) == {5}
+    expected = rng.integers(rng.stream_keys(3, np.arange(64), 1), 0, 3)
+    assert_array_equal(out.observation["cell"][:, 0], expected)
+
+
+def test_patience_truncates_and_keeps_the_last_cell():
+    world = corridor(max_episode_steps=4)
+    starts = world.out.observation["cell"][:, 0].copy()
+    for _ in range(3):
+        assert not everybody(world, WAIT).ended.any()
+    out = everybody(world, WAIT)
+    assert out.truncated.all()
+    assert not out.terminated.any()
+    assert not out.episode_info["reached_exit"].any()
+    assert_array_equal(out.final_observation["cell"][:, 0], starts)
+
+
+def test_an_exit_at_the_last_moment_terminates_and_does_not_truncate():
+    world = corridor(max_episode_steps=1)
+    put(world, 5)
+    out = everybody(world, RIGHT)
+    assert out.terminated.all()
+    assert not out.truncated.any()
+
+
+def test_patience_starts_anew_with_every_episode():
+    world = corridor(max_episode_steps=7)
+    for _ in range(3):
+        ends = [bool(everybody(world, WAIT).truncated.all()) for _ in range(7)]
+        assert ends == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize(("length", "cells"), [(2, {0}), (6, {0, 1, 2}), (9, {0, 1, 2, 3})])
+def test_episodes_start_all_over_the_left_half(length, cells):
+    world = corridor(6000, length=length)
+    counts = np.bincount(world.out.observation["cell"][:, 0])
+    assert set(np.flatnonzero(counts)) == cells
+    assert np.abs(counts - 6000 / len(cells)).max() < 5 * np.sqrt(6000 / len(cells))
+
+
+def test_start_cells_come_from_the_stream_of_env_and_episode():
+    world = Corridor(np.array([4, 1]))
+    out = world.reset(9)
+    keys = rng.stream_keys(9, [4, 1], 0)
+    assert_array_equal(out.observation["cell"][:, 0], rng.integers(keys, 0, 3))
+
+
+# --- tolls
+
+
+def test_a_toll_is_paid_on_entering_a_cell():
+    world = corridor()
+    world.inform({"toll": np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])})
+    for action, paid in ((LEFT, 0.2), (RIGHT, 0.4), (WAIT, 0.0)):
+        put(world, 3)
+        out = everybody(world, action)
+        assert_allclose(out.info["toll_paid"], paid)
+        assert_allclose(out.reward, -0.1 - paid)
+
+
+def test_leaving_through_the_exit_is_free():
+    world = corridor()
+    world.inform({"toll": np.full(6, 0.5)})
+    put(world, 5)
+    out = everybody(world, RIGHT)
+    assert not out.info["toll_paid"].any()
+    assert_allclose(out.reward, 0.9)
+
+
+def test_a_reset_shows_no_toll_of_the_story_before():
+    world = corridor()
+    world.inform({"toll": np.full(6, 0.5)})
+    assert everybody(world, RIGHT).info["toll_paid"].any()
+    assert not world.reset(3).info["toll_paid"].any()
+
+
+def test_tolls_are_part_of_a_snapshot():
+    world = corridor(4)
+    world.inform({"toll": np.arange(6.0)})
+    other = corridor(4)
+    other.restore(world.state())
+    assert_array_equal(everybody(other, RIGHT).reward, everybody(world, RIGHT).reward)
+
+
+def test_a_story_without_tolls_pays_none():
+    assert not play_world(corridor(), 3, 40)["info/toll_paid"].any()
+
+
+@pytest.mark.parametrize("settings", [{"length": 1}, {"length": 0}, {"max_episode_steps": 0}])
+def test_impossible_corridors_are_refused(settings):
+    name, value = next(iter(settings.items()))
+    with pytest.raises(SettingsError, match=f"got .*{name} {value}"):
+        CorridorSettings(**settings)

@@ -1,0 +1,260 @@
+"""The adapter: other people's envs as a world, with their mistakes caught at the door."""
+
+import warnings
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from helpers import third_party_envs as foreign
+from helpers.gymnasium_batches import world_of
+from helpers.playing import assert_same_story, play_world, steady_actions
+from hundredfold.core import rng
+from hundredfold.core.batch import copies
+from hundredfold.core.errors import CheckpointError, EnvError
+from hundredfold.envs.cartpole import CartPole
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+
+SEED = 5
+
+
+# --- what the envs say is what the world says
+
+
+def plain_tale(env, env_id, actions):
+    """What one env says, played the way Gymnasium's own examples do it."""
+
+    def begin(episode):
+        seed = int(rng.stream_keys(SEED, env_id, episode)) >> 33
+        return env.reset(seed=seed)[0]
+
+    episode, told = 0, [(begin(0), 0.0, False, False, None)]
+    for action in actions:
+        seen, reward, over, cut, _ = env.step(action)
+        last = seen if over or cut else None
+        if over or cut:
+            episode += 1
+            seen = begin(episode)
+        told.append((seen, reward, over, cut, last))
+    return told
+
+
+PLAYED = {
+    "CartPole-v1": partial(gymnasium.make, "CartPole-v1"),
+    "FrozenLake-v1": partial(gymnasium.make, "FrozenLake-v1"),
+    "Taxi-v3": partial(gymnasium.make, "Taxi-v3", max_episode_steps=20),
+    "Dice": foreign.Dice,
+    "SeesNumber": foreign.SeesNumber,
+    "SeesParts": foreign.SeesParts,
+    "SeesBits": foreign.SeesBits,
+    "SeesPicture": foreign.SeesPicture,
+    "SeesEverything": foreign.SeesEverything,
+    "SeesItsReward": foreign.SeesItsReward,
+    "MaskInObservation": foreign.MaskInObservation,
+    "MaskInInfo": foreign.MaskInInfo,
+    "MaskFromMethod": foreign.MaskFromMethod,
+    "SeveralParts": foreign.SeveralParts,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", PLAYED)
+def test_the_world_says_what_the_envs_say(name):
+    world, steps = world_of(PLAYED[name], 3), 45
+    batch = world.reset(SEED)
+    story, played = [copies(batch.arrays())], []
+    for step in range(steps):
+        actions = steady_actions(batch, world.spec, np.full(3, step))
+        batch = world.step(actions)
+        story.append(copies(batch.arrays()))
+        played.append(actions.tolist())
+    assert any(said["terminated"].any() or said["truncated"].any() for said in story)
+    for env_id in range(3):
+        actions = [np.array(row[env_id]) for row in played]
+        actions = [int(action) if action.ndim == 0 else action for action in actions]
+        tale = plain_tale(PLAYED[name](), env_id, actions)
+        for said, expected in zip(story, tale, strict=True):
+            assert_says(said, env_id, expected)
+
+
+def assert_says(said, row, expected):
+    seen, reward, over, cut, last = expected
+    assert (said["reward"][row], said["terminated"][row], said["truncated"][row]) == (
+        reward,
+        over,
+        cut,
+    )
+    for group, wanted in (("observation", seen), ("final_observation", last)):
+        if wanted is None:
+            continue
+        parts = wanted if isinstance(wanted, dict) else {"observation": wanted}
+        for key in parts.keys() - {"action_mask"}:
+            assert_array_equal(said[f"{group}/{key}"][row], parts[key])
+
+
+def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
+    world = world_of(foreign.Dice, 2)
+    batch = world.reset(SEED)
+    assert [info.keys() for info in batch.foreign_infos] == [{"total"}, {"total"}]
+    for _ in range(20):
+        batch = world.step(np.zeros(2, np.int64))
+        for row, info in enumerate(batch.foreign_infos):
+            assert info["total"] == batch.observation["observation"][row, 1]
+            assert ("final_info" in info) == batch.ended[row]
+            if batch.ended[row]:
+                last = batch.final_observation["observation"][row, 1]
+                assert info["final_info"]["total"] == last
+
+
+# --- rude envs
+
+
+def play_beside(rude, good=foreign.Rude, number=2, num_envs=4):
+    """Play envs of which one is rude, until something happens."""
+    play_on(world_of(foreign.OneRude(rude, number, good), num_envs))
+
+
+def play_on(world):
+    batch = world.reset(SEED)
+    for step in range(6):
+        batch = world.step(steady_actions(batch, world.spec, np.full(len(batch), step)))
+
+
+RUDE = {
+    "nan": (foreign.NanObservation, foreign.Rude, ["nan", "'observation'[1]", "finite"]),
+    "inf": (foreign.InfReward, foreign.Rude, ["inf", "'reward'", "finite"]),
+    "shape": (foreign.WrongShape, foreign.Rude, ["(3,)", "(2,)", "observation_space"]),
+    "raises": (
+        foreign.RaisesInStep,
+        foreign.Rude,
+        ["step()", "ZeroDivisionError", "the die fell off the table"],
+    ),
+    "old": (foreign.OldStep, foreign.Rude, ["step()", "ValueError"]),
+    "forbids": (
+        foreign.ForbidsEverything,
+        foreign.PoliteWithMask,
+        ["forbids all 3 actions", "at least one"],
+    ),
+    "forgets": (foreign.ForgetsMask, foreign.PoliteWithMask, ["mask None", "3 bools"]),
+    "omits": (
+        foreign.ForgetsSeenMask,
+        foreign.PoliteWithSeenMask,
+        ["gave the action mask None", "3 bools"],
+    ),
+    "short": (foreign.ShortMask, foreign.PoliteWithMask, ["action mask", "3 bools"]),
+}
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+@pytest.mark.parametrize("case", RUDE)
+def test_a_rude_env_is_named_with_its_step(case, number):
+    rude, good, words = RUDE[case]
+    with pytest.raises(EnvError) as refusal:
+        play_beside(rude, good, number)
+    assert f"env {number} of " in str(refusal.value)
+    assert "(step 3 of its episode 0)" in str(refusal.value)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_the_envs_own_number_is_named_not_its_row():
+    world = GymnasiumWorld(np.arange(8, 12), foreign.OneRude(foreign.NanObservation, 2))
+    with pytest.raises(EnvError, match=r"env 10 of .*step 3"):
+        play_on(world)
+
+
+def test_a_part_whose_actions_are_all_forbidden_is_refused():
+    world = world_of(partial(foreign.ForbidsWholePart, only_seed=seed_of(1)), 2)
+    with pytest.raises(EnvError, match=r"env 1 of .*step 3.*forbids all 2 actions"):
+        play_on(world)
+
+
+def seed_of(env_id, episode=0):
+    return int(rng.stream_keys(SEED, env_id, episode)) >> 33
+
+
+def test_an_env_that_raises_between_episodes_is_named_with_the_episode():
+    with pytest.raises(
+        EnvError, match=r"env 2 of .*\(step 0 of its episode 1\) raised in reset\(\): OSError"
+    ):
+        play_beside(foreign.RaisesInNextReset)
+
+
+def test_the_envs_own_error_is_the_cause():
+    with pytest.raises(EnvError) as refusal:
+        play_beside(foreign.RaisesInStep)
+    assert isinstance(refusal.value.__cause__, ZeroDivisionError)
+
+
+def test_polite_envs_are_left_alone():
+    for good in (foreign.Rude, foreign.PoliteWithMask, foreign.PoliteDict, foreign.PoliteNumber):
+        play_beside(good, good)
+
+
+def test_a_wrong_shape_in_the_last_observation_is_refused():
+    with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*\(3,\)"):
+        play_beside(foreign.WrongLastShape)
+
+
+def test_a_nan_in_the_last_observation_is_refused():
+    with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*nan"):
+        play_beside(foreign.NanInLastObservation)
+
+
+def test_a_bad_last_reward_is_named_with_the_step_that_gave_it():
+    with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*inf"):
+        play_beside(foreign.InfLastReward)
+
+
+def test_an_env_that_never_starts_is_named():
+    with pytest.raises(EnvError, match=r"env 0 of RaisesInFirstReset .*reset\(\): OSError"):
+        world_of(foreign.RaisesInFirstReset).reset(SEED)
+
+
+@pytest.mark.parametrize(
+    ("rude", "good", "words"),
+    [
+        (foreign.MaskRaises, foreign.PoliteWithMaskMethod, "nobody knows what is allowed"),
+        (foreign.ForgetsPart, foreign.PoliteDict, "total"),
+        (foreign.ForgetsDict, foreign.PoliteDict, "turn"),
+        (foreign.NumberOutside, foreign.PoliteNumber, "9"),
+    ],
+)
+def test_other_rudeness_is_named_too(rude, good, words):
+    with pytest.raises(EnvError, match=rf"env 2 of .*step 3.*{words}"):
+        play_beside(rude, good)
+
+
+def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
+    both = play_world(world_of(foreign.RemembersResets, 2), SEED, 20)
+    alone = play_world(GymnasiumWorld(np.array([1]), foreign.RemembersResets), SEED, 20)
+    assert_same_story(alone, both.of([1]))
+
+
+# --- snapshots
+
+
+@pytest.mark.filterwarnings("ignore:.*truncated")
+def test_a_snapshot_of_our_cartpole_is_none_of_gymnasiums():
+    ours = CartPole(np.arange(3))
+    ours.reset(SEED)
+    with pytest.raises(CheckpointError):
+        world_of(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
+
+
+def test_a_restore_warns_once_and_names_the_env():
+    world = world_of(partial(gymnasium.make, "CartPole-v1"), 5)
+    world.reset(SEED)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        world.restore(world.state())
+    assert [str(one.message).split()[0] for one in caught] == ["CartPole-v1"]
+
+
+def test_closing_the_world_closes_every_env(tmp_path):
+    world = world_of(partial(foreign.LeavesNote, tmp_path), 3)
+    assert not list(tmp_path.iterdir())
+    world.close()
+    assert len(list(tmp_path.iterdir())) == 3

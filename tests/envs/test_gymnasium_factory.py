@@ -1,0 +1,74 @@
+"""Making Gymnasium envs by their id: arguments, errors, names."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+
+from helpers import third_party_envs as foreign
+from helpers.gymnasium_batches import world_of
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumSettings
+
+SEED = 5
+
+
+def by_id(env_id, num_envs=1, **kwargs):
+    pairs = tuple(f"{key}={value}" for key, value in kwargs.items())
+    return GymnasiumFactory(env_id, GymnasiumSettings(env_kwargs=pairs).keywords)(
+        np.arange(num_envs)
+    )
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("is_slippery=false", {"is_slippery": False}),
+        ("size=8", {"size": 8}),
+        ("rate=0.5", {"rate": 0.5}),
+        ("map_name=8x8", {"map_name": "8x8"}),
+        ('map_name="8x8"', {"map_name": "8x8"}),
+        ("desc=[1, 2]", {"desc": [1, 2]}),
+        ("nothing=null", {"nothing": None}),
+        ("text=", {"text": ""}),
+        ("formula=a=b", {"formula": "a=b"}),
+    ],
+)
+def test_arguments_are_json_where_they_parse_and_text_otherwise(pair, expected):
+    assert GymnasiumSettings(env_kwargs=(pair,)).keywords == expected
+
+
+@pytest.mark.parametrize("pair", ["is_slippery", "=3", "two words=3", "8x8=true", ""])
+def test_an_argument_without_name_or_value_is_refused(pair):
+    with pytest.raises(SettingsError, match="key=value"):
+        GymnasiumSettings(env_kwargs=(pair,))
+
+
+def test_arguments_reach_the_env():
+    assert by_id("FrozenLake-v1").spec.observation["observation"].categories == (16,)
+    large = by_id("FrozenLake-v1", map_name="8x8", is_slippery="false")
+    assert large.spec.observation["observation"].categories == (64,)
+    large.reset(SEED)
+    assert large.step(np.array([2])).observation["observation"].tolist() == [1]
+
+
+def test_an_argument_the_env_does_not_know_is_refused():
+    with pytest.raises(SettingsError, match=r"FrozenLake-v1.*'slippery'"):
+        by_id("FrozenLake-v1", slippery="false")
+
+
+def test_a_value_the_env_does_not_know_is_refused():
+    with pytest.raises(SettingsError, match=r"FrozenLake-v1.*9x9"):
+        by_id("FrozenLake-v1", map_name="9x9")
+
+
+def test_a_module_that_cannot_be_imported_is_refused():
+    with pytest.raises(SettingsError, match="no_such_module"):
+        by_id("no_such_module:Env-v0")
+
+
+def test_a_world_is_named_after_its_id_or_its_class():
+    assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
+    assert world_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
+    assert world_of(lambda: gymnasium.wrappers.TimeLimit(foreign.Dice(), 3), 1).spec.name == "Dice"

@@ -1,0 +1,91 @@
+"""Seeds of other people's envs: in every episode, or once."""
+
+import numpy as np
+
+from helpers import third_party_envs as foreign
+from helpers.playing import assert_same_story, play_world
+from hundredfold.core.failures import Guard
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+
+SEED = 5
+
+
+class TellsSeed(foreign.Dice):
+    """Tells the seed of its last reset."""
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return super().reset(seed=seed, options=options)
+
+    def tell(self):
+        return {"seed": self.seed}
+
+
+def seeded_once(env_ids, make_env):
+    return GymnasiumWorld(np.asarray(env_ids), make_env, seed_episodes=False)
+
+
+def seeds_of(world, steps):
+    """Seeds of all episodes that row 0 plays in so many steps."""
+    actions = np.zeros(world.num_envs, np.int64)
+    ended = (world.step(actions).ended[0] for _ in range(steps))
+    return [world.infos[0]["seed"], *(world.infos[0]["seed"] for over in ended if over)]
+
+
+def test_every_episode_has_a_seed_of_its_own():
+    world = GymnasiumWorld(np.arange(2), TellsSeed)
+    world.reset(SEED)
+    found = seeds_of(world, 40)
+    assert len(found) > 4
+    assert len(set(found)) == len(found)
+
+
+def test_on_request_only_the_first_episode_is_seeded():
+    often, once = GymnasiumWorld(np.arange(2), TellsSeed), seeded_once([0, 1], TellsSeed)
+    often.reset(SEED)
+    once.reset(SEED)
+    first, *later = seeds_of(once, 40)
+    assert first == seeds_of(often, 0)[0]
+    assert later
+    assert set(later) == {None}
+
+
+def test_seeded_once_an_env_tells_the_same_story_in_any_company():
+    both = play_world(seeded_once([0, 1], foreign.Dice), SEED, 60)
+    assert_same_story(play_world(seeded_once([1], foreign.Dice), SEED, 60), both.of([1]))
+
+
+def test_seeded_once_a_new_start_is_seeded_again():
+    world = seeded_once([0, 1], TellsSeed)
+    world.reset(SEED)
+    (first,) = seeds_of(world, 0)
+    world.cut_off(np.ones(2, np.int64))
+    (second,) = seeds_of(world, 0)
+    assert second not in (first, None)
+    world.reset(SEED)
+    assert seeds_of(world, 0) == [first]
+
+
+class RaisesOnceAndTellsSeed(TellsSeed):
+    """The first of these to be made raises in its second step."""
+
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+        self.rude = self.made == 1
+
+    def step(self, action):
+        if self.rude and self.turn == 1:
+            raise OSError("the table is gone")
+        return super().step(action)
+
+
+def test_seeded_once_an_env_that_is_made_anew_is_seeded_again():
+    world = seeded_once([0], RaisesOnceAndTellsSeed)
+    world.guard = Guard("restart")
+    world.reset(SEED)
+    (first,) = seeds_of(world, 0)
+    for _ in range(2):
+        world.step(np.zeros(1, np.int64))
+    assert seeds_of(world, 0)[0] not in (first, None)

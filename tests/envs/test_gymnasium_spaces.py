@@ -1,0 +1,133 @@
+"""Gymnasium's spaces, read: arrays for observations, choices or a box for actions."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from helpers import third_party_envs as foreign
+from helpers.gymnasium_batches import world_of
+from hundredfold.core.action_scaling import spread_over
+from hundredfold.core.errors import SettingsError
+
+SEED = 5
+
+
+@pytest.mark.parametrize(
+    ("make_env", "shape", "dtype", "categories"),
+    [
+        (foreign.Dice, (2,), "float32", None),
+        (foreign.SeesNumber, (), "int64", (7,)),
+        (foreign.SeesParts, (2, 2), "int64", (4, 2, 9, 3)),
+        (foreign.SeesBits, (2, 3), "int8", None),
+        (foreign.SeesPicture, (3, 2, 1), "uint8", None),
+    ],
+)
+def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categories):
+    spec = world_of(make_env, 1).spec
+    (array,) = spec.observation.values()
+    assert list(spec.observation) == ["observation"]
+    assert (array.shape, array.dtype, array.categories) == (shape, dtype, categories)
+
+
+def test_a_dict_observation_becomes_an_array_per_part():
+    arrays = world_of(foreign.SeesEverything, 1).spec.observation
+    assert {name: (array.shape, array.dtype) for name, array in arrays.items()} == {
+        "bits": ((3,), "int8"),
+        "height": ((), "float64"),
+        "number": ((), "int64"),
+        "parts": ((2,), "int64"),
+    }
+    assert arrays["parts"].categories == (4, 9)
+    assert (arrays["height"].low, arrays["height"].high) == (-1.0, 1.0)
+
+
+def test_bounds_are_one_number_where_all_entries_share_it():
+    picture = world_of(foreign.SeesPicture, 1).spec.observation["observation"]
+    assert (picture.low, picture.high) == (0.0, 255.0)
+    cart = world_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
+    assert len(cart.high) == 4
+    assert cart.high[1] == np.inf
+    assert cart.low[0] == pytest.approx(-4.8)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "choices", "action_shape"),
+    [
+        (foreign.Dice, (3,), ()),
+        (foreign.ShiftedActions, (3,), ()),
+        (foreign.SeveralParts, (3, 2), (2,)),
+        (foreign.ShiftedParts, (2, 3), (2,)),
+    ],
+)
+def test_an_action_space_becomes_choices(make_env, choices, action_shape):
+    spec = world_of(make_env, 1).spec
+    assert (spec.choices, spec.action_shape) == (choices, action_shape)
+
+
+def test_actions_are_counted_from_zero_here_and_from_its_start_in_the_env():
+    world = world_of(foreign.ShiftedActions, 3)
+    world.reset(SEED)
+    assert world.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
+
+
+def test_so_are_the_parts_of_an_action():
+    world = world_of(foreign.ShiftedParts, 2)
+    world.reset(SEED)
+    assert world.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
+
+
+@pytest.mark.parametrize(
+    ("make_env", "shape", "low", "high"),
+    [
+        (foreign.Pushes, (2,), -1.0, 1.0),
+        (foreign.PushesOnce, (), 0.0, 10.0),
+        (foreign.PushesUnevenly, (2, 2), (-0.1, 2.0, -np.inf, -np.inf), (0.1, np.inf, -3, np.inf)),
+    ],
+)
+def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high):
+    spec = world_of(make_env, 1).spec
+    assert (spec.choices, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
+    assert (spec.action_box.low, spec.action_box.high) == (low, high)
+
+
+@pytest.mark.parametrize("make_env", [foreign.Pushes, foreign.PushesOnce, foreign.PushesUnevenly])
+def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
+    world = world_of(make_env, 3)
+    box = world.spec.action_box
+    actions = spread_over(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
+    world.reset(SEED)
+    # The envs refuse what their own space does not contain, doubles rounded to floats included.
+    batch = world.step(actions)
+    assert_array_equal(batch.reward, actions.reshape(3, -1).astype(np.float64).sum(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("make_env", "named"),
+    [
+        (foreign.PushesWholeNumbers, ["action space Box", "of floats", "Wrap the env"]),
+        (foreign.PushesUnderMask, ["PushesUnderMask", "only choices can be masked"]),
+        (foreign.ActsOnDict, ["ActsOnDict", "action space Dict", "Discrete", "Wrap the env"]),
+        (foreign.ActsOnTuple, ["action space Tuple", "Wrap the env"]),
+        (foreign.ActsOnGrid, ["ActsOnGrid", "action space MultiDiscrete", "flat"]),
+        (foreign.ActsOnBits, ["action space MultiBinary", "Wrap the env"]),
+        (foreign.SeesNestedDict, ["'inner'", "Dict('deep'", "FlattenObservation"]),
+        (foreign.SeesTuple, ["Tuple", "FlattenObservation"]),
+        (foreign.SeesText, ["Text", "wrapper"]),
+        (foreign.SeesShiftedNumber, ["Discrete(3, start=1)", "from 0"]),
+        (foreign.SeesShiftedParts, ["MultiDiscrete", "from 0"]),
+        (foreign.SeesOnlyMask, ["SeesOnlyMask", "nothing but its action_mask"]),
+    ],
+)
+def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
+    with pytest.raises(SettingsError) as refusal:
+        world_of(make_env)
+    for word in named:
+        assert word in str(refusal.value)
+
+
+def test_the_advice_works():
+    flat = partial(gymnasium.wrappers.FlattenObservation, foreign.SeesNestedDict())
+    assert world_of(flat, 1).spec.observation["observation"].shape == (3,)

@@ -1,0 +1,40 @@
+"""Somebody to believe, for rules that need one."""
+
+import numpy as np
+
+from hundredfold.envs.dvrp.acceptance.bayes import Counting
+from hundredfold.envs.dvrp.acceptance.prior import prior_for
+from hundredfold.envs.dvrp.acceptance.responses import Answers
+from hundredfold.envs.dvrp.belief_warmup import LearningSettings, learn_by_asking
+from hundredfold.envs.dvrp.demand import population_for
+
+
+class Sure:
+    """Knows everybody's type, and supposes the same chances for every purpose."""
+
+    def __init__(self, population, rates):
+        self.types = population.people.types
+        self.rates = np.asarray(rates, float)  # (types, offers)
+
+    @property
+    def accept_given_type(self):
+        return np.repeat(self.rates[:, None, :], 20, axis=1)
+
+    def type_probabilities(self, people):
+        return np.eye(4)[self.types[people]]
+
+    def accept_probabilities(self, people, purposes):
+        return self.rates[self.types[people]]
+
+
+def prior_believer(settings):
+    """Who has heard nothing yet."""
+    return Counting(population_for(settings).num_people, prior_for(settings))
+
+
+def taught_believer(rule, settings, days=20, seed=1):
+    """A counting companion after some days of asking, and its answers."""
+    companion, answers = prior_believer(settings), Answers()
+    learning = LearningSettings(learning_days=days, refit_days=5)
+    learn_by_asking(rule, settings, companion, answers, learning, seed=seed)
+    return companion, answers

@@ -1,0 +1,93 @@
+"""A single game, played move by move, for tests that name the rule they check."""
+
+from pathlib import Path
+
+import numpy as np
+
+from hundredfold.envs.cage2 import red_actions
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.network import NOBODY, NUM_HOSTS, OP_SERVER0
+
+DATA = Path(__file__).parents[2] / "data" / "cage2"
+TRACES = [DATA / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz")]
+
+SLEEP, MONITOR = 0, 1
+ACTIVITIES = {(0, 0): "None", (1, 0): "Scan", (1, 1): "Exploit"}
+BELIEFS = {(0, 0): "No", (1, 0): "Unknown", (0, 1): "User", (1, 1): "Privileged"}
+
+
+def analyse(host):
+    return 2 + host
+
+
+def remove(host):
+    return 15 + host
+
+
+def decoy(kind, host):
+    return 28 + 13 * kind + host
+
+
+def restore(host):
+    return 132 + host
+
+
+class Game:
+    """One env; red sleeps unless a test moves it, blue sleeps unless a test tells it otherwise.
+
+    Every move returns the game, so that moves can be told in a row.
+    """
+
+    def __init__(self, **settings):
+        settings = {"red": "sleep", "horizons": (1000,)} | settings
+        self.world = Cage2(np.arange(1), Cage2Settings(**settings))
+        self.world.reset(seed=0)
+
+    def step(self, blue=SLEEP, red=(red_actions.SLEEP, NOBODY), **draws):
+        """Play a step with red forced; without named draws the stream decides."""
+        recorded = {name: np.array([value]) for name, value in draws.items()} or None
+        self.world.step_injected(np.array([blue]), recorded, force_red=red)
+        return self
+
+    def discover(self, subnet, blue=SLEEP):
+        return self.step(blue, (red_actions.DISCOVER, subnet))
+
+    def scan(self, host, blue=SLEEP, **draws):
+        return self.step(blue, (red_actions.SCAN, host), **draws)
+
+    def exploit(self, host, exploit=255, detected=1, blue=SLEEP, **draws):
+        red = (red_actions.EXPLOIT, host)
+        return self.step(blue, red, exploit=exploit, exploit_detected=detected, **draws)
+
+    def break_in(self, host, exploit=255, detected=1):
+        """Scan, then exploit."""
+        return self.scan(host).exploit(host, exploit, detected)
+
+    def escalate(self, host, blue=SLEEP, choice=0):
+        return self.step(blue, (red_actions.ESCALATE, host), escalate_choice=choice)
+
+    def impact(self, blue=SLEEP):
+        return self.step(blue, (red_actions.IMPACT, OP_SERVER0))
+
+    def __getitem__(self, name):
+        """An array of the true state, or an info, of the env."""
+        out = self.world.out
+        return (out.true_state | out.info)[name][0]
+
+    @property
+    def reward(self):
+        return float(self.world.out.reward[0])
+
+    @property
+    def bits(self):
+        return self.world.out.observation["bits"][0].reshape(NUM_HOSTS, 4)
+
+    def activity(self, host):
+        return ACTIVITIES[tuple(self.bits[host, :2].tolist())]
+
+    def belief(self, host):
+        return BELIEFS[tuple(self.bits[host, 2:].tolist())]
+
+    @property
+    def is_quiet(self):
+        return not self.bits[:, :2].any()

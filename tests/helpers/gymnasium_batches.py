@@ -1,0 +1,9 @@
+"""Worlds of other people's envs, for tests of the adapter."""
+
+import numpy as np
+
+from hundredfold.envs.gymnasium_env import GymnasiumWorld
+
+
+def world_of(make_env, num_envs=4):
+    return GymnasiumWorld(np.arange(num_envs), make_env)

@@ -1,0 +1,27 @@
+"""A PPO learner on a small world, for tests of how it learns."""
+
+import torch
+
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.ppo import PPO
+from hundredfold.backends import make_backend
+from hundredfold.rollout.collector import Collector
+from hundredfold.rollout.rollout_buffer import RolloutSettings
+
+CPU = torch.device("cpu")
+
+
+def learner_on(world, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
+    backend = make_backend("in_process", world, num_envs)
+    learner = PPO(
+        backend.spec,
+        settings=settings,
+        network=network or NetworkSettings(hidden=(32, 32)),
+        rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
+        num_updates=updates,
+        seed=seed,
+        device=CPU,
+    )
+    collector = Collector(backend, seed)
+    collector.start(seed)
+    return learner, collector

@@ -1,0 +1,25 @@
+"""A small learner for tests that collect through actors."""
+
+import torch
+
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.ppo import PPO, PPOSettings
+from hundredfold.rollout.rollout_buffer import RolloutSettings
+
+NUM_STEPS = 12
+
+
+def learner_for(spec, interval=1, num_envs=7):
+    torch.set_num_threads(1)
+    rollout = RolloutSettings(
+        num_envs=num_envs, num_steps=NUM_STEPS, policy_update_interval=interval
+    )
+    return PPO(
+        spec,
+        settings=PPOSettings(),
+        network=NetworkSettings(hidden=(16,)),
+        rollout=rollout,
+        num_updates=20,
+        seed=3,
+        device=torch.device("cpu"),
+    )

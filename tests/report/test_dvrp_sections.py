@@ -1,0 +1,232 @@
+"""The page of a dvrp run: drawn from a file alone, whatever is missing, on any screen."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from helpers.browser import look_at, needs_browser
+from helpers.run_folders import make_run, metrics
+from hundredfold.core.errors import CheckpointError
+from hundredfold.envs.dvrp.demand import population_for
+from hundredfold.envs.dvrp.evaluation import SPLITS
+from hundredfold.envs.dvrp.policies import make_policy
+from hundredfold.envs.dvrp.population import NUM_TYPES
+from hundredfold.envs.dvrp.report_beliefs import true_rates
+from hundredfold.envs.dvrp.report_data import record_showcase
+from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.report.dvrp_day import clock, route_map, window_chart
+from hundredfold.report.dvrp_figures import acceptance_maps, policy_bars, trade_off
+from hundredfold.report.dvrp_sections import dvrp_sections, read_showcase, write_showcase
+from hundredfold.report.page import write_report
+from hundredfold.report.run_sections import Table
+
+SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=2)
+SECTIONS = [
+    "Improvement",
+    "Beside rules that need no learning",
+    "On trips and people it never met",
+    "One ordinary day",
+    "Who is asked for what",
+    "Who is flexible",
+]
+NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 3
+
+
+@pytest.fixture(scope="module")
+def showcase():
+    """Eight real days under random offers, with a companion that knows everybody."""
+    population = population_for(SETTINGS)
+    knowledge = {
+        "type_probabilities": np.eye(NUM_TYPES)[population.people.types],
+        "times_seen": np.full(population.num_people, 40),
+        "accept_given_type": true_rates(population),
+    }
+    act = make_policy("random", population, SETTINGS, seed=3)
+    rules = ("none", "random", "largest_known", "hindsight")
+    return record_showcase(act, SETTINGS, knowledge=knowledge, days=8, rules=rules)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return dvrp_run(tmp_path / "run")
+
+
+def dvrp_run(path):
+    rows = metrics(20)
+    for row in rows:
+        row["avg_improvement_pct"] = row["epoch"] / 10
+        if "eval/avg_reward" in row:
+            row["eval/avg_improvement_pct"] = row["epoch"] / 8
+    return make_run(path, rows, world="dvrp", best=20)
+
+
+def test_a_showcase_comes_back_as_it_was_written(folder, showcase):
+    assert read_showcase(folder) is None
+    write_showcase(folder, showcase)
+    assert read_showcase(folder) == showcase
+
+
+def test_a_file_that_is_no_showcase_is_refused_by_name(folder):
+    for text, said in (("{", "cannot be read as JSON"), ('{"format": 99}', "has format 99")):
+        (folder.path / "showcase.json").write_text(text)
+        with pytest.raises(CheckpointError, match=said):
+            read_showcase(folder)
+
+
+def test_all_sections_are_made_from_the_files_alone(folder, showcase):
+    write_showcase(folder, json.loads(json.dumps(showcase)))
+    sections = dvrp_sections(folder)
+    assert [section.title for section in sections] == SECTIONS
+    figures = [part for one in sections for part in one.contents if not isinstance(part, Table)]
+    assert len(figures) == NUM_FIGURES
+    assert all(len(figure.data) for figure in figures)
+
+
+def test_without_a_showcase_one_line_names_the_command(folder):
+    improvement, missing = dvrp_sections(folder)
+    assert improvement.title == "Improvement"
+    assert missing.contents == ()
+    assert f"hundredfold report {folder.path}" in missing.explanation
+
+
+def test_without_days_or_companion_the_page_has_fewer_sections(folder, showcase):
+    known = [row for row in showcase["policies"] if row["split"] == "known"]
+    less = {**showcase, "companion": None, "day": None, "policies": known}
+    write_showcase(folder, less)
+    titles = [section.title for section in dvrp_sections(folder)]
+    assert titles == [*SECTIONS[:2], "One day", SECTIONS[4]]
+
+
+def test_a_broken_showcase_does_not_cost_the_page(folder):
+    (folder.path / "showcase.json").write_text("[]")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        page = write_report(folder).read_text("utf-8")
+    assert any("could not be drawn" in str(one.message) for one in heard)
+    assert "Learning health" in page
+    assert "has format None" in page
+
+
+def test_the_improvement_curve_has_both_axes_and_the_evaluations(folder):
+    (figure,) = dvrp_sections(folder)[0].contents
+    training, evaluated = figure.data
+    assert training.meta["clock"][-1] == 1.0
+    assert list(evaluated.y) == [5 / 8, 10 / 8, 15 / 8, 20 / 8]
+    assert figure.layout.yaxis.title.text == "% of driving minutes saved"
+
+
+def test_routes_start_and_end_at_the_depot_and_pass_every_stop(showcase):
+    day = showcase["day"]
+    depot = day["city"]["points"][day["city"]["depot"]]
+    figure = route_map(day, day["after"], "After", compare=day["before"])
+    vehicles = [trace for trace in figure.data if trace.name.startswith("vehicle")]
+    assert len(vehicles) == len(day["after"]["routes"])
+    for trace in vehicles:
+        assert [trace.y[0], trace.x[0]] == [trace.y[-1], trace.x[-1]] == depot
+    assert sum(len(trace.x) - 2 for trace in vehicles) == 2 * SETTINGS.num_customers
+    # A degree to the east is shorter than one to the north.
+    assert figure.layout.yaxis.scaleratio == pytest.approx(1.265, abs=0.01)
+
+
+def test_places_nobody_can_locate_leave_a_gap(showcase):
+    day = json.loads(json.dumps(showcase["day"]))
+    lost = day["calls"][0]["cells"][0]
+    day["city"]["points"][lost] = None
+    gaps = [
+        point
+        for trace in route_map(day, day["before"], "Before").data
+        if trace.name.startswith("vehicle")
+        for point in trace.x
+        if point is None
+    ]
+    assert gaps
+
+
+def test_a_city_without_coordinates_is_drawn_on_a_square(showcase):
+    day = json.loads(json.dumps(showcase["day"]))
+    day["city"]["unit"] = "square"
+    figure = route_map(day, day["before"], "Before")
+    assert figure.layout.yaxis.scaleratio == 1.0
+    assert not any("km" in str(trace.text) for trace in figure.data)
+
+
+def test_every_caller_has_a_row_and_refusals_are_crossed(showcase):
+    day = showcase["day"]
+    figure = window_chart(day)
+    assert len(figure.layout.yaxis.ticktext) == SETTINGS.num_customers
+    traces = {trace.name: trace for trace in figure.data}
+    refused = [call for call in day["calls"] if call["answer"] == "refused"]
+    assert refused
+    assert len(traces["refused"].x) == len(refused)
+    assert len(traces["ride"].x) == 3 * SETTINGS.num_customers
+    # Rides lie inside the windows that were booked.
+    begins = list(traces["ride"].x[::3])
+    for begin, base, width in zip(begins, traces["pickup"].base, traces["pickup"].x, strict=True):
+        assert base - 0.01 <= begin <= base + width + 0.01
+
+
+def test_hindsight_is_a_line_and_this_run_stands_out(showcase):
+    rows = [row for row in showcase["policies"] if row["split"] == SPLITS[0]]
+    figure = policy_bars(rows)
+    (bars,) = figure.data
+    assert sorted(bars.y) == ["largest_known", "none", "random", "this run"]
+    assert list(bars.x) == sorted(bars.x)
+    assert len(set(bars.marker.color)) == 2
+    (line,) = figure.layout.shapes
+    assert line.x0 == next(row["mean"] for row in rows if row["policy"] == "hindsight")
+
+
+def test_names_in_the_trade_off_stand_apart(showcase):
+    row = showcase["policies"][0]
+    together = [{**row, "policy": f"policy {number}"} for number in range(4)]
+    (dots,) = trade_off(together).data
+    assert len(set(dots.textposition)) == 4
+
+
+def test_a_policy_at_several_prices_is_a_curve_from_cheap_to_dear(showcase):
+    prices = [
+        {
+            "policy": "scenario",
+            "patience_per_minute": price,
+            "saved_minutes": 20.0,
+            "shift_minutes": moved,
+        }
+        for price, moved in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0), (None, 50.0))
+    ]
+    curve, dots = trade_off(showcase["policies"], prices).data
+    assert list(curve.x) == [300.0, 120.0, 30.0]
+    assert list(curve.customdata) == [0.0, 0.1, 0.5]
+    assert len(dots.x) == len(showcase["policies"])
+
+
+def test_offers_nobody_heard_are_blank():
+    offers = [(earlier, later) for earlier in (30, 20, 10, 0) for later in (0, 10, 20, 30)]
+    made, accepted = [0] * 16, [0] * 16
+    made[3], accepted[3] = 8, 2  # half an hour both ways
+    counts = {"made": [made, [0] * 16], "accepted": [accepted, [0] * 16]}
+    figure = acceptance_maps("Acceptance", ["some", "nobody"], counts, offers, columns=2)
+    (square,) = figure.data
+    assert square.z[3][3] == 25.0
+    assert sum(value is not None for row in square.z for value in row) == 1
+
+
+def test_minutes_become_times_of_day():
+    assert [clock(minutes) for minutes in (0.0, 489.6, 1439.0)] == ["00:00", "08:10", "23:59"]
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [390, 1200], ids=["phone", "desk"])
+def test_a_browser_draws_every_figure_and_scrolls_in_one_direction(tmp_path, showcase, width):
+    folder = dvrp_run(tmp_path / "run")
+    write_showcase(folder, showcase)
+    seen = look_at(write_report(folder), width, tmp_path / "profile")
+    assert [title for title in seen["sections"] if title in SECTIONS] == SECTIONS
+    # Beside dvrp's own: learning, two averages, six of the learner, shares and throughput.
+    assert seen["charts"] == seen["drawn"] == NUM_FIGURES + 1 + 2 + 6 + 2
+    assert seen["failed"] == []
+    assert seen["wanted_width"] <= seen["given_width"] <= width
+    assert seen["by_time"] == "wall-clock time (s)"

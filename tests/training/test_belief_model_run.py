@@ -1,0 +1,129 @@
+"""Training with a companion: what it learns reaches the worlds, and a resumed run is the same."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import hundredfold
+from helpers.running import metrics_of, run_python, state_of
+from hundredfold.api import knowledge_of
+
+SMALL = {
+    "epochs": 6,
+    "num_envs": 6,
+    "num_customers": 5,
+    "lns_iterations": 0,
+    "oracle_threads": 1,
+    "hidden": (16,),
+    "eval_interval": 2,
+    "eval_episodes": 4,
+    "save_interval": 3,
+    "companion_refit_interval": 30,
+    "embedding_epochs": 2,
+}
+
+KILLED_RUN = """
+import os, signal, hundredfold
+from hundredfold.training import run as books
+
+save = books.save_checkpoint
+def save_then_die(folder, checkpoint):
+    path = save(folder, checkpoint)
+    if checkpoint.epoch == 3: os.kill(os.getpid(), signal.SIGKILL)
+    return path
+books.save_checkpoint = save_then_die
+hundredfold.train("dvrp", save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
+"""
+
+
+def train(tmp_path, name="run", **settings):
+    return hundredfold.train(
+        "dvrp", save_dir=tmp_path, name=name, report=False, **{**SMALL, **settings}
+    )
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"companion": "counting", "companion_refit": "inline", "mask_mode": "threshold"},
+        {"companion": "counting", "companion_refit": "background", "mask_mode": "soft"},
+        {"companion": "embedding", "companion_refit": "background", "mask_mode": "sampled_type"},
+    ],
+    ids=lambda choices: "-".join(choices.values()),
+)
+def test_a_killed_run_with_companion_masks_and_epsilon_resumes_bit_for_bit(tmp_path, choices):
+    whole = train(tmp_path, "whole", **choices)
+    settings = {**SMALL, **choices}
+    run_python(KILLED_RUN.format(save_dir=str(tmp_path), settings=settings), expect=-signal.SIGKILL)
+    resumed = hundredfold.train(resume=tmp_path / "killed", report=False)
+    assert resumed.finished
+    assert metrics_of(whole.path) == metrics_of(resumed.path)
+    left, right = state_of(whole.path), state_of(resumed.path)
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        assert_array_equal(array, right[name], err_msg=name)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_companion_speaks_to_envs_wherever_they_run(tmp_path, backend):
+    here = train(tmp_path, "here", epochs=3, backend="in_process")
+    there = train(tmp_path, "there", epochs=3, backend=backend)
+    assert metrics_of(here.path) == metrics_of(there.path)
+    left, right = state_of(here.path), state_of(there.path)
+    for name, array in left.items():
+        assert_array_equal(array, right[name], err_msg=name)
+
+
+def test_epsilon_falls_and_refits_come_at_their_cadence(tmp_path):
+    metrics = train(tmp_path, companion_refit_interval=60).metrics
+    assert [row["epsilon"] for row in metrics] == pytest.approx([0.2, 0.16, 0.12, 0.08, 0.04, 0.0])
+    # 30 steps an epoch and a refit every 60: after the second, fourth and sixth epoch.
+    assert [row["companion/refits"] for row in metrics] == [0, 1, 1, 2, 2, 3]
+    assert all("companion/loss" in row for row in metrics[1::2])
+    assert all(0 <= row["type_accuracy"] <= 1 for row in metrics[1::2])
+
+
+@pytest.mark.parametrize("mode", ["threshold", "sampled_type", "soft", "known"])
+def test_the_probability_ratio_starts_at_one_under_masks_and_epsilon(tmp_path, mode):
+    metrics = train(tmp_path, mask_mode=mode, epsilon_start=0.5, epsilon_end=0.5).metrics
+    assert max(row["first_ratio_error"] for row in metrics) < 1e-5
+
+
+def test_what_the_companion_learned_reaches_the_worlds(tmp_path):
+    run = train(tmp_path)
+    told = knowledge_of(run.path, "last")
+    world = {
+        name.removeprefix("world/beliefs/"): array
+        for name, array in state_of(run.path).items()
+        if name.startswith("world/beliefs/")
+    }
+    assert_array_equal(world["people"][0, :, :4], told["type_probabilities"])
+    assert_array_equal(world["people"][-1, :, 4], told["times_seen"])
+    assert_array_equal(world["accept_given_type"][3], told["accept_given_type"])
+    assert told["times_seen"].sum() > 0
+    assert np.abs(told["type_probabilities"] - told["type_probabilities"][0]).max() > 0.01
+    assert told["epsilon"] == 0.0
+    assert not told["sample_types"]
+
+
+def test_a_run_without_a_companion_has_none(tmp_path):
+    run = train(tmp_path, companion="none", mask_mode="none")
+    assert knowledge_of(run.path) is None
+    assert "epsilon" not in run.metrics[-1]
+
+
+@pytest.mark.parametrize("preset", ["seeds-64", "seeds-256"])
+def test_the_presets_of_the_seeds_train(tmp_path, preset):
+    quick = {"num_value_epochs": 2, "num_policy_epochs": 1, "epochs": 2, "eval_interval": 1}
+    run = hundredfold.train(
+        "dvrp",
+        preset=preset,
+        save_dir=tmp_path,
+        **{**SMALL, **quick, "companion_refit_interval": 60},
+    )
+    assert run.finished
+    assert (run.path / "report.html").exists()

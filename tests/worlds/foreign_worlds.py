@@ -1,9 +1,0 @@
-"""Worlds of other people's envs, for tests of the adapter."""
-
-import numpy as np
-
-from hundredfold.worlds.gymnasium_world import GymnasiumWorld
-
-
-def world_of(make_env, num_envs=4):
-    return GymnasiumWorld(np.arange(num_envs), make_env)
