@@ -12,7 +12,7 @@ import tyro
 
 from hundredfold.cli.main import exit_code
 from hundredfold.cli.output import note, print_rows
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.errors import SettingsError, suggest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class BenchTrain:
     epochs with the split of their time, and updates beside a bare torch loop.
     """
 
-    world: Annotated[
+    env: Annotated[
         Literal["cartpole", "acrobot", "lunarlander", "cage2", "dvrp"], tyro.conf.Positional
     ] = "cartpole"
     """What to train on; acrobot, lunarlander (needs Box2D) and cage2 go with --seeds."""
@@ -42,11 +42,11 @@ class BenchTrain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchWorld:
-    """Steps per second of a world against the number of envs; no network involved."""
+class BenchStepping:
+    """Steps per second of an env against the number of envs; no network involved."""
 
-    world: Annotated[str, tyro.conf.Positional] = "cartpole"
-    """A world's name or a Gymnasium id."""
+    env: Annotated[str, tyro.conf.Positional] = "cartpole"
+    """An env's name or a Gymnasium id."""
     num_envs: tuple[int, ...] = ()
     """Sizes of the batch; by default 1 to 1024 (cage2 1 to 10000, dvrp 1 to 256)."""
     threads: tuple[int, ...] = (1, 2)
@@ -105,8 +105,8 @@ class BenchVector:
 class BenchRay:
     """What collecting through Ray actors costs, and what that predicts for many more envs."""
 
-    world: Annotated[Literal["cage2", "dvrp", "cartpole"], tyro.conf.Positional] = "cage2"
-    """One of our worlds."""
+    env: Annotated[Literal["cage2", "dvrp", "cartpole"], tyro.conf.Positional] = "cage2"
+    """One of built-in envs."""
     num_envs: int = 512
     """Envs of the actor that is measured."""
     predict: bool = False
@@ -126,149 +126,149 @@ def run(arguments: Sequence[str]) -> int:
             print(f"  {name:10}{summary}")
         return 0 if words else 2
     if words[0] not in BENCHES:
-        raise SettingsError(f"there is no benchmark {words[0]!r}; {near_names(words[0], BENCHES)}")
+        raise SettingsError(f"there is no benchmark {words[0]!r}; {suggest(words[0], BENCHES)}")
     return BENCHES[words[0]][0](words[1:])
 
 
 def _train(arguments: Sequence[str]) -> int:
-    asked = tyro.cli(BenchTrain, args=list(arguments), prog="python -m benchmarks train")
-    if asked.repeats < 1 or asked.seeds < 0:
+    args = tyro.cli(BenchTrain, args=list(arguments), prog="python -m benchmarks train")
+    if args.repeats < 1 or args.seeds < 0:
         raise SettingsError(
-            f"repeats ({asked.repeats}) must be at least 1, and seeds ({asked.seeds}) not negative."
+            f"repeats ({args.repeats}) must be at least 1, and seeds ({args.seeds}) not negative."
         )
-    if asked.world == "dvrp" and (asked.algo != "ppo" or asked.seeds):
+    if args.env == "dvrp" and (args.algo != "ppo" or args.seeds):
         raise SettingsError(
             "benchmarks train dvrp measures epochs of PPO; leave --algo and --seeds away."
         )
-    if asked.engine == "rllib" and (asked.world != "cage2" or asked.algo != "ppo" or asked.seeds):
+    if args.engine == "rllib" and (args.env != "cage2" or args.algo != "ppo" or args.seeds):
         raise SettingsError(
             "RLlib is measured on cage2 with PPO: python -m benchmarks train cage2 --engine rllib."
         )
     command = ["benchmarks", "train", *arguments]
-    if asked.engine == "rllib":
+    if args.engine == "rllib":
         from benchmarks.rllib_train import bench_rllib
 
-        rows = bench_rllib(asked.repeats, tick=note)
+        rows = bench_rllib(args.repeats, on_progress=note)
         title = "cage2 through Ray, 2 processes each, same network and minibatches"
-    elif asked.seeds > 0:
+    elif args.seeds > 0:
         from benchmarks.learning import bench_learning
 
-        rows = bench_learning(asked.world, asked.algo, asked.seeds, tick=note)
-        title = f"samples to solve {asked.world}: same settings, best actions judged alike"
-    elif asked.world == "dvrp":
+        rows = bench_learning(args.env, args.algo, args.seeds, on_progress=note)
+        title = f"samples to solve {args.env}: same settings, best actions judged alike"
+    elif args.env == "dvrp":
         from benchmarks.dvrp_train import bench_dvrp_train
 
-        rows = bench_dvrp_train(asked.repeats, tick=note)
+        rows = bench_dvrp_train(args.repeats, on_progress=note)
         title = "PPO on dvrp: whole epochs, seconds by phase; one torch thread"
-    elif asked.world == "cartpole":
+    elif args.env == "cartpole":
         from benchmarks.train import bench_train
 
-        rows = bench_train(asked.repeats, asked.activation, asked.algo, tick=note)
+        rows = bench_train(args.repeats, args.activation, args.algo, on_progress=note)
         title = "whole training, same hyperparameters, one torch thread; peers run CartPole-v1"
     else:
-        raise SettingsError(f"benchmarks train {asked.world} counts samples: say --seeds 5.")
-    print_rows(rows, command=command, as_json=asked.json, title=title)
+        raise SettingsError(f"benchmarks train {args.env} counts samples: say --seeds 5.")
+    print_rows(rows, command=command, as_json=args.json, title=title)
     return 0
 
 
 def _stepping(arguments: Sequence[str]) -> int:
-    asked = tyro.cli(BenchWorld, args=list(arguments), prog="python -m benchmarks stepping")
-    if asked.repeats < 1 or min((*asked.num_envs, *asked.threads)) < 1:
+    args = tyro.cli(BenchStepping, args=list(arguments), prog="python -m benchmarks stepping")
+    if args.repeats < 1 or min((*args.num_envs, *args.threads)) < 1:
         raise SettingsError(
-            f"repeats ({asked.repeats}), num_envs {asked.num_envs} and threads {asked.threads} "
+            f"repeats ({args.repeats}), num_envs {args.num_envs} and threads {args.threads} "
             "must be at least 1."
         )
     command = ["benchmarks", "stepping", *arguments]
-    if asked.world == "cage2":
+    if args.env == "cage2":
         from benchmarks import cage2_stepping
 
-        sizes = asked.num_envs or cage2_stepping.SIZES
-        rows = cage2_stepping.bench_world(sizes, asked.threads, asked.repeats)
+        sizes = args.num_envs or cage2_stepping.SIZES
+        rows = cage2_stepping.bench_stepping(sizes, args.threads, args.repeats)
         title = "cage2: true state read before and after every step; peers as recorded elsewhere"
-    elif asked.world == "dvrp":
+    elif args.env == "dvrp":
         from benchmarks import dvrp_stepping
         from hundredfold.envs.dvrp.settings import DvrpSettings
 
-        sizes = asked.num_envs or dvrp_stepping.SIZES
-        settings = DvrpSettings(num_customers=asked.customers)
-        rows = dvrp_stepping.bench_world(sizes, asked.repeats, settings, tick=note)
+        sizes = args.num_envs or dvrp_stepping.SIZES
+        settings = DvrpSettings(num_customers=args.customers)
+        rows = dvrp_stepping.bench_stepping(sizes, args.repeats, settings, on_progress=note)
         title = "dvrp: random offers, paired baseline prices included, one thread"
     else:
         from benchmarks import stepping
 
-        sizes = asked.num_envs or stepping.SIZES
-        rows = stepping.bench_world(asked.world, sizes, asked.repeats, tick=note)
-        title = f"{asked.world}: efficiency is against num_envs times one env of ours"
-    print_rows(rows, command=command, as_json=asked.json, title=title)
+        sizes = args.num_envs or stepping.SIZES
+        rows = stepping.bench_stepping(args.env, sizes, args.repeats, on_progress=note)
+        title = f"{args.env}: efficiency is against num_envs times one env of ours"
+    print_rows(rows, command=command, as_json=args.json, title=title)
     return 0
 
 
 def _oracle(arguments: Sequence[str]) -> int:
-    asked = tyro.cli(BenchOracle, args=list(arguments), prog="python -m benchmarks oracle")
-    if min(asked.books, asked.requests, asked.repeats) < 1:
+    args = tyro.cli(BenchOracle, args=list(arguments), prog="python -m benchmarks oracle")
+    if min(args.books, args.requests, args.repeats) < 1:
         raise SettingsError(
-            f"books ({asked.books}), requests ({asked.requests}) and repeats ({asked.repeats}) "
+            f"books ({args.books}), requests ({args.requests}) and repeats ({args.repeats}) "
             "must be at least 1."
         )
-    if asked.neural_books < 0:
-        raise SettingsError(f"neural_books must be at least 0, got {asked.neural_books}.")
+    if args.neural_books < 0:
+        raise SettingsError(f"neural_books must be at least 0, got {args.neural_books}.")
     from benchmarks.oracle import bench_oracle
 
     rows = bench_oracle(
-        num_books=asked.books,
-        num_requests=asked.requests,
-        repeats=asked.repeats,
-        peer_seconds=asked.peer_seconds,
-        instances_dir=asked.instances,
-        instance_seconds=asked.instance_seconds,
-        with_peers=asked.peers,
-        neural_books=asked.neural_books,
-        tick=note,
+        num_books=args.books,
+        num_requests=args.requests,
+        repeats=args.repeats,
+        peer_seconds=args.peer_seconds,
+        instances_dir=args.instances,
+        instance_seconds=args.instance_seconds,
+        with_peers=args.peers,
+        neural_books=args.neural_books,
+        on_progress=note,
     )
     command = ["benchmarks", "oracle", *arguments]
     title = "routing: driving minutes (mean cost), gap to the reference, seconds per book"
-    print_rows(rows, command=command, as_json=asked.json, title=title)
+    print_rows(rows, command=command, as_json=args.json, title=title)
     return 0
 
 
 def _vector(arguments: Sequence[str]) -> int:
-    asked = tyro.cli(BenchVector, args=list(arguments), prog="python -m benchmarks vector")
-    if asked.repeats < 1 or asked.seconds <= 0:
+    args = tyro.cli(BenchVector, args=list(arguments), prog="python -m benchmarks vector")
+    if args.repeats < 1 or args.seconds <= 0:
         raise SettingsError(
-            f"repeats ({asked.repeats}) must be at least 1 and seconds ({asked.seconds}) above 0."
+            f"repeats ({args.repeats}) must be at least 1 and seconds ({args.seconds}) above 0."
         )
     from benchmarks.vector import WORKLOADS, bench_vector
 
-    chosen = [work for work in WORKLOADS if asked.only.lower() in work.name.lower()]
+    chosen = [work for work in WORKLOADS if args.only.lower() in work.name.lower()]
     if not chosen:
         names = ", ".join(dict.fromkeys(work.name for work in WORKLOADS))
-        raise SettingsError(f"no workload has {asked.only!r} in its name; there are {names}.")
-    rows = bench_vector(chosen, asked.repeats, asked.seconds, tick=note)
+        raise SettingsError(f"no workload has {args.only!r} in its name; there are {names}.")
+    rows = bench_vector(chosen, args.repeats, args.seconds, on_progress=note)
     title = "stepping without a policy; ratios are to our row with ratio 1 on the same work"
-    print_rows(rows, command=["benchmarks", "vector", *arguments], as_json=asked.json, title=title)
+    print_rows(rows, command=["benchmarks", "vector", *arguments], as_json=args.json, title=title)
     return 0
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    asked = tyro.cli(BenchRay, args=list(arguments), prog="python -m benchmarks ray")
-    if min(asked.num_envs, asked.repeats) < 1:
+    args = tyro.cli(BenchRay, args=list(arguments), prog="python -m benchmarks ray")
+    if min(args.num_envs, args.repeats) < 1:
         raise SettingsError(
-            f"num_envs ({asked.num_envs}) and repeats ({asked.repeats}) must be at least 1."
+            f"num_envs ({args.num_envs}) and repeats ({args.repeats}) must be at least 1."
         )
     from benchmarks.ray_costs import bench_ray
 
-    measured, predicted = bench_ray(asked.world, asked.num_envs, asked.repeats, tick=note)
-    rows = predicted if asked.predict else measured
-    if asked.json:
+    measured, predicted = bench_ray(args.env, args.num_envs, args.repeats, on_progress=note)
+    rows = predicted if args.predict else measured
+    if args.json:
         rows = [*measured, *predicted]
     title = "one Ray actor, its policy and the learner; prediction: with a lag of 1"
-    print_rows(rows, command=["benchmarks", "ray", *arguments], as_json=asked.json, title=title)
+    print_rows(rows, command=["benchmarks", "ray", *arguments], as_json=args.json, title=title)
     return 0
 
 
 BENCHES: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (_train, "training speed, and samples to solve an env, beside Stable-Baselines3"),
-    "stepping": (_stepping, "stepping speed of a world against the number of envs"),
+    "stepping": (_stepping, "stepping speed of an env against the number of envs"),
     "vector": (_vector, "stepping many envs, beside Gymnasium, Stable-Baselines3 and EnvPool"),
     "ray": (_ray, "what collecting through Ray costs, and where the learner saturates"),
     "oracle": (_oracle, "routing oracles beside OR-Tools, PyVRP and RL4CO"),

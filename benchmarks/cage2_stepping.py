@@ -1,7 +1,7 @@
-"""How fast the cage2 world steps, with its true state read before and after every step.
+"""How fast the cage2 env steps, with its true state read before and after every step.
 
 Four ways to look at the same number. A batch is held against as many envs as it has, each as fast
-as a batch of one; against a plain Python loop over worlds of one env; and against a compiled loop
+as a batch of one; against a plain Python loop over envs of one env; and against a compiled loop
 over a single env, which pays neither Python nor memory traffic and is the hardest yardstick. Last,
 what other systems reach, as recorded elsewhere.
 """
@@ -30,7 +30,7 @@ NUM_ACTION_ROWS: Final = 128
 TABLE: Final = ("known", "scanned", "access")
 LOOP_ENVS: Final = 100
 
-PYTHON_LOOP: Final = "loop of one-env worlds"
+PYTHON_LOOP: Final = "loop of one-env envs"
 COMPILED_LOOP: Final = "compiled loop of one env"
 
 # Measured on another occasion on the same kind of machine (2 cores); neither is in a package
@@ -75,7 +75,7 @@ class Contender:
         return float(np.median(self.rates))
 
 
-def bench_world(
+def bench_stepping(
     num_envs: Sequence[int] = SIZES,
     threads: Sequence[int] = (1, 2),
     repeats: int = 5,
@@ -114,62 +114,62 @@ def bench_world(
 
 
 def batch_contender(num_envs: int, threads: int, reads: bool) -> Contender:
-    """One world of many envs, random blue actions, all red agents."""
-    world = _world(num_envs, threads)
+    """One env of many envs, random blue actions, all red agents."""
+    env = _env(num_envs, threads)
     actions = _random_actions(num_envs)
-    table = [world.out.true_state[name] for name in TABLE]
+    table = [env.out.true_state[name] for name in TABLE]
 
     def play(steps: int) -> None:
         for step in range(steps):
             for array in table:
                 array.copy()
-            world.step(actions[step % NUM_ACTION_ROWS])
+            env.step(actions[step % NUM_ACTION_ROWS])
             for array in table:
                 array.copy()
 
     def play_unread(steps: int) -> None:
         for step in range(steps):
-            world.step(actions[step % NUM_ACTION_ROWS])
+            env.step(actions[step % NUM_ACTION_ROWS])
 
     return Contender(num_envs, threads, play if reads else play_unread, reads=reads)
 
 
 def python_loop(num_envs: int) -> Contender:
-    """As many worlds as envs, stepped one after another by a plain loop."""
-    worlds = [_world(1, threads=1) for _ in range(num_envs)]
+    """As many envs as envs, stepped one after another by a plain loop."""
+    envs = [_env(1, threads=1) for _ in range(num_envs)]
     actions = _random_actions(num_envs)[:, :, None]
 
     def play(steps: int) -> None:
         for step in range(steps):
-            for world, action in zip(worlds, actions[step % NUM_ACTION_ROWS], strict=True):
-                world.step(action)
+            for env, action in zip(envs, actions[step % NUM_ACTION_ROWS], strict=True):
+                env.step(action)
 
     return Contender(num_envs, 1, play, PYTHON_LOOP, reads=False)
 
 
 def compiled_loop() -> Contender:
     """A single env stepped inside compiled code: no Python between two steps."""
-    world = _world(1, threads=1)
+    env = _env(1, threads=1)
     actions = _random_actions(10_000).ravel()
 
     def play(steps: int) -> None:
         for first in range(0, steps, len(actions)):
-            play_alone(world.board, actions[: min(len(actions), steps - first)])
+            play_alone(env.board, actions[: min(len(actions), steps - first)])
 
     return Contender(1, 1, play, COMPILED_LOOP, reads=False)
 
 
 @entry
 def play_alone(boards: Any, actions: Any) -> None:
-    """Step a world of one env once per action."""
+    """Step an env of one env once per action."""
     for step in range(len(actions)):
         step_rows(boards, actions[step : step + 1], 0, 1)
 
 
-def _world(num_envs: int, threads: int) -> Cage2:
-    world = Cage2(np.arange(num_envs), Cage2Settings(horizons=(HORIZON,), world_threads=threads))
-    world.reset(seed=0)
-    return world
+def _env(num_envs: int, threads: int) -> Cage2:
+    env = Cage2(np.arange(num_envs), Cage2Settings(horizons=(HORIZON,), batch_threads=threads))
+    env.reset(seed=0)
+    return env
 
 
 def _random_actions(num_envs: int) -> IntArray:

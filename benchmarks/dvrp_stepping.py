@@ -1,7 +1,7 @@
 """How fast dial-a-ride days are collected with random offers, and where the time goes.
 
 Whole days are played, so each sample pays its share of drawing the day and pricing its baseline.
-The split: `oracle` keeps and prices plans (agent and baseline), `policy` chooses offers, `world` is
+The split: `oracle` keeps and prices plans (agent and baseline), `policy` chooses offers, `env` is
 everything else, observations included. One thread.
 """
 
@@ -30,70 +30,70 @@ DAYS_PER_REPEAT: Final = 64
 class Contender:
     """A batch of days, and how fast it was played, repeat by repeat."""
 
-    world: Dvrp
+    env: Dvrp
     policy: RandomOffers
     rates: list[float] = field(default_factory=list)  # samples per second
     seconds: dict[str, float] = field(
-        default_factory=lambda: {"oracle": 0.0, "world": 0.0, "policy": 0.0}
+        default_factory=lambda: {"oracle": 0.0, "env": 0.0, "policy": 0.0}
     )
 
     @property
     def steps_per_repeat(self) -> int:
         """Steps of every env: whole days, so that baselines are paid for."""
-        rounds = -(-DAYS_PER_REPEAT // self.world.num_envs)
-        return rounds * self.world.settings.num_customers
+        rounds = -(-DAYS_PER_REPEAT // self.env.num_envs)
+        return rounds * self.env.settings.num_customers
 
     def measure(self) -> None:
         """Play some whole days and note the rate and where the time went."""
-        world, policy_seconds = self.world, 0.0
-        priced_before = world.oracle_seconds
+        env, policy_seconds = self.env, 0.0
+        priced_before = env.oracle_seconds
         began = time.perf_counter()
         for _ in range(self.steps_per_repeat):
             chosen_at = time.perf_counter()
-            offers = self.policy(world.out)
+            offers = self.policy(env.out)
             policy_seconds += time.perf_counter() - chosen_at
-            world.step(offers)
+            env.step(offers)
         spent = time.perf_counter() - began
-        priced = world.oracle_seconds - priced_before
-        self.rates.append(self.steps_per_repeat * world.num_envs / spent)
+        priced = env.oracle_seconds - priced_before
+        self.rates.append(self.steps_per_repeat * env.num_envs / spent)
         self.seconds["oracle"] += priced
         self.seconds["policy"] += policy_seconds
-        self.seconds["world"] += spent - priced - policy_seconds
+        self.seconds["env"] += spent - priced - policy_seconds
 
 
-def bench_world(
+def bench_stepping(
     num_envs: Sequence[int] = SIZES,
     repeats: int = 5,
     settings: DvrpSettings | None = None,
-    tick: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[str], None] = lambda name: None,
 ) -> list[Row]:
     """Samples per second and their split at each number of envs; repeats go round all sizes."""
     contenders = [_contender(size, settings or DvrpSettings()) for size in num_envs]
     for contender in contenders:
-        tick(f"{OURS} {contender.world.num_envs}")
-        contender.world.step(contender.policy(contender.world.out))  # compiles
-        contender.world.reset(0)
+        on_progress(f"{OURS} {contender.env.num_envs}")
+        contender.env.step(contender.policy(contender.env.out))  # compiles
+        contender.env.reset(0)
     for _ in range(repeats):
         for contender in contenders:
-            tick(f"{OURS} {contender.world.num_envs}")
+            on_progress(f"{OURS} {contender.env.num_envs}")
             contender.measure()
     return [_row(contender) for contender in contenders]
 
 
 def _contender(num_envs: int, settings: DvrpSettings) -> Contender:
-    world = Dvrp(np.arange(num_envs), settings)
-    world.reset(0)
-    return Contender(world, RandomOffers(0))
+    env = Dvrp(np.arange(num_envs), settings)
+    env.reset(0)
+    return Contender(env, RandomOffers(0))
 
 
 def _row(contender: Contender) -> Row:
     found = spread_of(contender.rates)
-    settings = contender.world.settings
+    settings = contender.env.settings
     whole = sum(contender.seconds.values())
-    samples = contender.steps_per_repeat * contender.world.num_envs * found.repeats
+    samples = contender.steps_per_repeat * contender.env.num_envs * found.repeats
     return {
         "system": OURS,
-        "num_envs": contender.world.num_envs,
+        "num_envs": contender.env.num_envs,
         "threads": 1,
         "num_customers": settings.num_customers,
         "view": settings.view,

@@ -22,7 +22,7 @@ from hundredfold.algorithms.ppo import PPO
 from hundredfold.config.presets import starting_point
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
 from hundredfold.profiling.measure import OURS, spread_of
-from hundredfold.training.build import Parts, build
+from hundredfold.training.build import Components, build
 from hundredfold.training.estimate import gradient_steps
 
 PRESETS: Final = ("ours", "seeds-64")
@@ -30,16 +30,20 @@ BARE: Final = "bare torch loop"
 MANY_EPOCHS: Final = 10_000
 
 
-def bench_dvrp_train(repeats: int = 5, tick: Callable[[str], None] = print) -> list[dict[str, Any]]:
+def bench_dvrp_train(
+    repeats: int = 5, on_progress: Callable[[str], None] = print
+) -> list[dict[str, Any]]:
     """A row per preset for whole epochs, and one for the bare loop beside each."""
     rows: list[dict[str, Any]] = []
     for preset in PRESETS:
-        tick(f"preset {preset}")
-        rows += _preset_rows(preset, repeats, tick)
+        on_progress(f"preset {preset}")
+        rows += _preset_rows(preset, repeats, on_progress)
     return rows
 
 
-def _preset_rows(preset: str, repeats: int, tick: Callable[[str], None]) -> list[dict[str, Any]]:
+def _preset_rows(
+    preset: str, repeats: int, on_progress: Callable[[str], None]
+) -> list[dict[str, Any]]:
     settings = replace(
         starting_point("dvrp", preset),
         length=LengthSettings(epochs=MANY_EPOCHS),
@@ -49,14 +53,14 @@ def _preset_rows(preset: str, repeats: int, tick: Callable[[str], None]) -> list
     try:
         assert parts.companion is not None, "presets of dvrp have a companion"
         assert isinstance(parts.learner, PPO), "presets of dvrp learn with PPO"
-        parts.backend.broadcast(parts.companion.knowledge(exploring=True))
+        parts.backend.broadcast(parts.companion.shared_params(exploring=True))
         parts.collector.start(settings.seed)
         _epoch(parts)  # compiles and allocates
         bare = BareLoop(parts.learner, parts.settings)
         bare.run()
         epochs, bares = [], []
         for number in range(repeats):
-            tick(f"preset {preset}: {number + 1} of {repeats}")
+            on_progress(f"preset {preset}: {number + 1} of {repeats}")
             epochs.append(_epoch(parts))
             bares.append(bare.run())
     finally:
@@ -90,7 +94,7 @@ def _preset_rows(preset: str, repeats: int, tick: Callable[[str], None]) -> list
     ]
 
 
-def _epoch(parts: Parts) -> dict[str, float]:
+def _epoch(parts: Components) -> dict[str, float]:
     """Seconds of one whole epoch by phase; they add up to all of it."""
     collector, learner, companion = parts.collector, parts.learner, parts.companion
     assert companion is not None
@@ -106,19 +110,19 @@ def _epoch(parts: Parts) -> dict[str, float]:
     learner.update()
     updated = time.perf_counter()
     companion.after_update()
-    parts.backend.broadcast(companion.knowledge(exploring=True))
+    parts.backend.broadcast(companion.shared_params(exploring=True))
     done = time.perf_counter()
     phases = {name: seconds - before[name] for name, seconds in _counted(parts).items()}
-    phases["world"] -= phases["oracle"]
+    phases["env"] -= phases["oracle"]
     phases["bookkeeping"] = collected - begin - sum(phases.values())
     return {**phases, "update": updated - collected, "companion": done - updated}
 
 
-def _counted(parts: Parts) -> dict[str, float]:
+def _counted(parts: Components) -> dict[str, float]:
     collector = parts.collector
     return {
         "policy": collector.policy_seconds,
-        "world": collector.world_seconds,
+        "env": collector.env_seconds,
         "oracle": parts.backend.timings()["oracle"],
     }
 

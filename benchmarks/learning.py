@@ -33,11 +33,11 @@ class Learned:
 
 
 def bench_learning(
-    name: str, algo: Algorithm, seeds: int, tick: Callable[[str], None] = print
+    name: str, algo: Algorithm, seeds: int, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """A row per system: the median of samples to the target over seeds, and their spread."""
     if (name, algo) not in TASKS:
-        known = ", ".join(f"{world} ({kind})" for world, kind in TASKS)
+        known = ", ".join(f"{env} ({kind})" for env, kind in TASKS)
         raise SettingsError(f"{name} is not among the tasks for {algo}; there are {known}.")
     task = TASKS[name, algo]
     systems = [OURS]
@@ -49,7 +49,9 @@ def bench_learning(
             learned = train_once(task, ENGINES[system], seed)
             found[system].append(learned)
             outcome = "solved" if learned.solved else "not solved"
-            tick(f"{name}, {algo}, seed {seed}: {system} {outcome}, {learned.samples:,} samples")
+            on_progress(
+                f"{name}, {algo}, seed {seed}: {system} {outcome}, {learned.samples:,} samples"
+            )
     ours = spread_of([float(learned.samples) for learned in found[OURS]]).median
     return [_row(name, algo, task, system, runs, ours) for system, runs in found.items()]
 

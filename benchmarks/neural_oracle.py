@@ -19,13 +19,13 @@ import torch
 from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.envs.dvrp.training_instances import world_books
+from hundredfold.envs.dvrp.training_instances import env_instances
 from hundredfold.profiling.measure import OURS, Spread, spread_of
 from hundredfold.routing.lns_oracle import InsertionOracle
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.training import HELD_OUT_BRANCH, REFERENCE
 from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
-from hundredfold.routing.problem import Oracle, RoutePlans, RouteProblems
+from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 from hundredfold.routing.verifier import violations
 
 Row = dict[str, Any]
@@ -50,15 +50,15 @@ def bench_neural(
     peer_books: int = 20,
     peer_seconds: float = SECONDS_PER_OR_TOOLS_BOOK,
     with_peers: bool = True,
-    tick: Tick = lambda name: None,
+    on_progress: Tick = lambda name: None,
 ) -> list[Row]:
     """Rows of speed by batch size, then of quality by book size."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = _speed_rows(num_requests, repeats, with_peers, tick)
+        rows = _speed_rows(num_requests, repeats, with_peers, on_progress)
         for size in book_sizes(num_requests):
-            rows += _gap_rows(size, num_books, peer_books, peer_seconds, with_peers, tick)
+            rows += _gap_rows(size, num_books, peer_books, peer_seconds, with_peers, on_progress)
     finally:
         torch.set_num_threads(threads)
     return rows
@@ -73,10 +73,10 @@ def book_sizes(num_requests: int) -> list[int]:
 def held_out_days(num_days: int, num_requests: int) -> RouteProblems:
     """Days of the built-in city as they were asked, on a stream of their own."""
     key = rng.spawn(rng.seed_key(BENCH_SEED), HELD_OUT_BRANCH)
-    return world_books(DvrpSettings(), key, num_days, num_requests, offered=False)
+    return env_instances(DvrpSettings(), key, num_days, num_requests, offered=False)
 
 
-def _speed_rows(num_requests: int, repeats: int, with_peers: bool, tick: Tick) -> list[Row]:
+def _speed_rows(num_requests: int, repeats: int, with_peers: bool, on_progress: Tick) -> list[Row]:
     oracle = NeuralOracle(EFFORTS["neural, greedy"])
     days = held_out_days(max(BATCHES), num_requests)
     oracle.solve(days.rows(slice(0, 1)))  # compile before the clock starts
@@ -84,7 +84,7 @@ def _speed_rows(num_requests: int, repeats: int, with_peers: bool, tick: Tick) -
     rows: list[Row] = []
     for batch in BATCHES:
         instance = f"batch of {batch} x {num_requests}"
-        tick(instance)
+        on_progress(instance)
         books = days.rows(slice(0, batch))
         spent: dict[str, list[float]] = {OURS: [], "rl4co": []}
         for _ in range(repeats):
@@ -98,13 +98,13 @@ def _speed_rows(num_requests: int, repeats: int, with_peers: bool, tick: Tick) -
             their_spread = spread_of(spent["rl4co"])
             row = _timing_row("rl4co", "PDP policy, greedy", instance, their_spread, batch)
             rows.append(row | {"ratio_to_ours": their_spread.median / each.median})
-    rows.append(_singles_row(oracle, days, repeats, tick))
+    rows.append(_singles_row(oracle, days, repeats, on_progress))
     return rows
 
 
-def _singles_row(oracle: NeuralOracle, days: RouteProblems, repeats: int, tick: Tick) -> Row:
+def _singles_row(oracle: NeuralOracle, days: RouteProblems, repeats: int, on_progress: Tick) -> Row:
     """64 calls with one book each, beside one call with all of them."""
-    tick(f"{SINGLES} single calls")
+    on_progress(f"{SINGLES} single calls")
     books = days.rows(slice(0, SINGLES))
     alone = [books.rows(slice(book, book + 1)) for book in range(SINGLES)]
     together, apart = [], []
@@ -117,11 +117,16 @@ def _singles_row(oracle: NeuralOracle, days: RouteProblems, repeats: int, tick: 
 
 
 def _gap_rows(
-    size: int, num_books: int, peer_books: int, peer_seconds: float, with_peers: bool, tick: Tick
+    size: int,
+    num_books: int,
+    peer_books: int,
+    peer_seconds: float,
+    with_peers: bool,
+    on_progress: Tick,
 ) -> list[Row]:
     """Gaps on days of one size: of the mean price, to 100 rounds of search."""
     instance = f"held-out days {num_books} x {size}"
-    tick(instance)
+    on_progress(instance)
     books = held_out_days(num_books, size)
     reference = InsertionOracle(REFERENCE).solve(books).price
     rows = []
@@ -136,7 +141,7 @@ def _gap_rows(
     or_tools = _or_tools(peer_seconds) if with_peers and peer_books else None
     if or_tools is not None:
         few = books.rows(slice(0, peer_books))
-        tick(f"{instance}: ortools on {peer_books}")
+        on_progress(f"{instance}: ortools on {peer_books}")
         begin = time.perf_counter()
         plans = or_tools.solve(few)
         seconds = time.perf_counter() - begin
@@ -198,7 +203,7 @@ def _row(
     name: str,
     instance: str,
     problems: RouteProblems,
-    plans: RoutePlans,
+    plans: Solutions,
     seconds: Spread,
     num_books: int,
 ) -> Row:

@@ -17,11 +17,11 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
 from hundredfold.profiling.measure import OURS, Spread, spread_of
-from hundredfold.routing.incremental import KeptPlans, KeptPlanSettings
+from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import loose_days, random_days, read_instances
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
-from hundredfold.routing.problem import Oracle, RoutePlans, RouteProblems
+from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 from hundredfold.routing.pyvrp_oracle import PyVRPOracle, PyVRPSettings
 from hundredfold.routing.verifier import violations
 
@@ -45,7 +45,7 @@ def bench_oracle(
     instance_seconds: float = 2.0,
     with_peers: bool = True,
     neural_books: int = 0,
-    tick: Tick = lambda name: None,
+    on_progress: Tick = lambda name: None,
 ) -> list[Row]:
     """Rows of cost, gap and seconds per book.
 
@@ -56,16 +56,18 @@ def bench_oracle(
     are routed by the neural oracle; 0 leaves it out.
     """
     if instances_dir is not None:
-        return _instance_rows(instances_dir, instance_seconds, with_peers, tick)
+        return _instance_rows(instances_dir, instance_seconds, with_peers, on_progress)
     rows = []
     for name, problems in (
         ("city days", random_days(num_books, num_requests, seed)),
         ("loose days", loose_days(num_books, num_requests, seed)),
     ):
         instance = f"{name} {num_books} x {num_requests}"
-        rows += _scratch_rows(instance, problems, repeats, threads, peer_seconds, with_peers, tick)
+        rows += _scratch_rows(
+            instance, problems, repeats, threads, peer_seconds, with_peers, on_progress
+        )
     days = random_days(num_envs, num_requests, seed)
-    rows.append(_kept_row(days, repeats, threads, tick))
+    rows.append(_kept_row(days, repeats, threads, on_progress))
     if neural_books:
         from benchmarks.neural_oracle import bench_neural
 
@@ -76,7 +78,7 @@ def bench_oracle(
             peer_books=min(num_books, neural_books),
             peer_seconds=peer_seconds,
             with_peers=with_peers,
-            tick=tick,
+            on_progress=on_progress,
         )
     return rows
 
@@ -88,7 +90,7 @@ def _scratch_rows(
     threads: int,
     peer_seconds: float,
     with_peers: bool,
-    tick: Tick,
+    on_progress: Tick,
 ) -> list[Row]:
     oracles = {
         f"insertion, {rounds} rounds x {restarts}": InsertionOracle(
@@ -96,13 +98,13 @@ def _scratch_rows(
         )
         for rounds, restarts in EFFORTS
     }
-    plans: dict[str, RoutePlans] = {}
+    plans: dict[str, Solutions] = {}
     seconds: dict[str, list[float]] = {name: [] for name in oracles}
     for oracle in oracles.values():
         oracle.solve(problems.rows(slice(0, 2)))  # compile before the clock starts
     for _ in range(repeats):
         for name, oracle in oracles.items():
-            tick(f"{instance}: {name}")
+            on_progress(f"{instance}: {name}")
             begin = _now(threads)
             plans[name] = oracle.solve(problems)
             seconds[name].append((_now(threads) - begin) / len(problems))
@@ -111,7 +113,7 @@ def _scratch_rows(
         for name in oracles
     ]
     for package, peer in _peers(peer_seconds) if with_peers else ():
-        tick(f"{instance}: {package}")
+        on_progress(f"{instance}: {package}")
         begin = time.perf_counter()
         found = peer.solve(problems)
         each = spread_of([(time.perf_counter() - begin) / len(problems)])
@@ -123,34 +125,34 @@ def _scratch_rows(
     return [_against(row, reference) for row in rows]
 
 
-def _kept_row(days: RouteProblems, repeats: int, threads: int, tick: Tick) -> Row:
+def _kept_row(days: RouteProblems, repeats: int, threads: int, on_progress: Tick) -> Row:
     """A day booked request by request, against large neighbourhood search from nothing."""
-    settings = KeptPlanSettings(threads=threads)
+    settings = IncrementalSettings(threads=threads)
     steps = len(days) * days.max_requests
     instance = f"kept plans {len(days)} x {days.max_requests}"
-    tick(instance)
+    on_progress(instance)
     _booked(days.rows(slice(0, 2)), settings)
     seconds = []
     for _ in range(repeats):
         begin = _now(threads)
         kept = _booked(days, settings)
         seconds.append((_now(threads) - begin) / steps)
-    tick(f"{instance}: reference")
+    on_progress(f"{instance}: reference")
     reference = InsertionOracle(FROM_SCRATCH).solve(days)
     name = f"kept plan, {settings.lns_iterations} rounds per step"
     row = _row(OURS, name, instance, days, kept.plans(), spread_of(seconds), threads)
     return _against(row, float(reference.price.mean()))
 
 
-def _booked(days: RouteProblems, settings: KeptPlanSettings) -> KeptPlans:
-    kept = KeptPlans(days.travel, days.fleet, len(days), days.max_requests, settings)
+def _booked(days: RouteProblems, settings: IncrementalSettings) -> IncrementalRoutes:
+    kept = IncrementalRoutes(days.travel, days.fleet, len(days), days.max_requests, settings)
     keys = rng.stream_keys(0, np.arange(len(days)), 0)
     for step in range(days.max_requests):
         kept.add(days.cells[:, step], days.windows[:, step], keys)
     return kept
 
 
-def _instance_rows(folder: Path, seconds: float, with_peers: bool, tick: Tick) -> list[Row]:
+def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: Tick) -> list[Row]:
     """One row per system and instance, and one with the mean gap of each system."""
     systems: list[tuple[str, str, Oracle]] = [
         (OURS, "insertion", InsertionOracle(InsertionSettings(seconds=seconds)))
@@ -163,7 +165,7 @@ def _instance_rows(folder: Path, seconds: float, with_peers: bool, tick: Tick) -
         for system, name, oracle in systems:
             if system == "pyvrp" and np.isfinite(found.problem.max_ride_minutes).any():
                 continue  # it knows no limit on ride time
-            tick(f"{found.name}: {system}")
+            on_progress(f"{found.name}: {system}")
             begin = time.perf_counter()
             plans = oracle.solve(found.problem)
             spent = spread_of([time.perf_counter() - begin])
@@ -197,7 +199,7 @@ def _row(
     name: str,
     instance: str,
     problems: RouteProblems,
-    plans: RoutePlans,
+    plans: Solutions,
     seconds: Spread,
     threads: int,
 ) -> Row:

@@ -19,8 +19,8 @@ from hundredfold.config.presets import starting_point
 from hundredfold.config.run import LengthSettings, MachineSettings
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.distributed.settings import RaySettings
-from hundredfold.rollout.rollout_buffer import Rollout
-from hundredfold.training.build import Parts, build
+from hundredfold.rollout.rollout_buffer import RolloutBuffer
+from hundredfold.training.build import Components, build
 
 PREDICTED: Final = (1_000, 10_000, 100_000)
 # A 10 Gbit network, less what protocols take.
@@ -62,13 +62,13 @@ class Costs:
 
 
 def bench_ray(
-    world: str = "cage2",
+    env: str = "cage2",
     num_envs: int = 512,
     repeats: int = 5,
-    tick: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What was measured, and what it predicts."""
-    start = starting_point(world)
+    start = starting_point(env)
     settings = replace(
         start,
         length=LengthSettings(epochs=1_000_000),
@@ -78,11 +78,11 @@ def bench_ray(
         ray=RaySettings(object_store_mb=1_000),
         companion=None,
     )
-    tick(f"{world}: {num_envs} envs in one actor")
+    on_progress(f"{env}: {num_envs} envs in one actor")
     with closing(build(settings)) as parts:
         costs = _measured(parts, repeats)
     row = {
-        "env": world,
+        "env": env,
         "num_envs": num_envs,
         "num_steps": costs.num_steps,
         "actor_samples_per_second": costs.actor_rate,
@@ -94,24 +94,24 @@ def bench_ray(
         "broadcast_seconds": costs.broadcast_seconds,
         "repeats": repeats,
     }
-    return [row], [{"env": world, **costs.predicted(count)} for count in PREDICTED]
+    return [row], [{"env": env, **costs.predicted(count)} for count in PREDICTED]
 
 
-def _measured(parts: Parts, repeats: int) -> Costs:
+def _measured(parts: Components, repeats: int) -> Costs:
     """Medians over some epochs; one comes before the clock."""
     collector, learner = parts.collector, parts.learner
     assert isinstance(collector, RayCollector)
     rollout = learner.experience
-    assert isinstance(rollout, Rollout)
+    assert isinstance(rollout, RolloutBuffer)
     num_steps, samples = parts.settings.rollout.num_steps, rollout.num_envs * rollout.num_steps
     collector.start(0)
     collecting, learning, adding, sending = [], [], [], []
     for epoch in range(repeats + 1):
-        before = collector.policy_seconds + collector.world_seconds
+        before = collector.policy_seconds + collector.env_seconds
         collector.collect(learner.policy, rollout, num_steps)
-        spent = collector.policy_seconds + collector.world_seconds - before
+        spent = collector.policy_seconds + collector.env_seconds - before
         begun = perf_counter()
-        other = Rollout(parts.backend.spec, rollout.num_envs, num_steps)
+        other = RolloutBuffer(parts.backend.spec, rollout.num_envs, num_steps)
         other.add_steps(slice(0, rollout.num_envs), rollout.stored, rollout.observation, None)
         added = perf_counter()
         learner.update()

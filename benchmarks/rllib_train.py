@@ -1,7 +1,7 @@
 """Collecting and training through Ray: our actors beside RLlib's env runners, on cage2.
 
-Both run our world in as many Ray processes with the same network, batch, minibatches and passes;
-RLlib gets the world through its vector entry point, a batch per runner. Our own in-process
+Both run our env in as many Ray processes with the same network, batch, minibatches and passes;
+RLlib gets the env through its vector entry point, a batch per runner. Our own in-process
 collecting stands beside them, with as many threads as there are actors.
 """
 
@@ -23,7 +23,7 @@ from hundredfold.distributed import placement
 from hundredfold.distributed.settings import RaySettings
 from hundredfold.profiling.measure import OURS, rate_rows, rates_in_turns
 from hundredfold.rollout.rollout_buffer import RolloutSettings
-from hundredfold.training.build import Parts, build
+from hundredfold.training.build import Components, build
 
 NUM_ENVS = 512
 NUM_STEPS = 50
@@ -33,7 +33,7 @@ PPO_SETTINGS = PPOSettings(
 
 
 def bench_rllib(
-    repeats: int = 5, workers: int = 2, tick: Callable[[str], None] = print
+    repeats: int = 5, workers: int = 2, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """Samples per second; a row per system, for collecting alone and for whole updates."""
     placement.load_ray()
@@ -60,15 +60,15 @@ def bench_rllib(
             {"env": "cage2", "work": work, **row}
             for work, contestants in (("collecting", collecting), ("training", training))
             for row in rate_rows(
-                rates_in_turns(contestants, repeats, partial(_tell, tick, work)),
+                rates_in_turns(contestants, repeats, partial(_tell, on_progress, work)),
                 num_envs=NUM_ENVS,
                 workers=workers,
             )
         ]
 
 
-def _tell(tick: Callable[[str], None], work: str, name: str) -> None:
-    tick(f"{work}: {name}")
+def _tell(on_progress: Callable[[str], None], work: str, name: str) -> None:
+    on_progress(f"{work}: {name}")
 
 
 def _settings(workers: int) -> RunSettings:
@@ -88,18 +88,18 @@ def _in_process(settings: RunSettings, threads: int) -> RunSettings:
     return replace(
         settings,
         machine=MachineSettings(backend="in_process", device="cpu", threads=threads),
-        world_settings=replace(settings.world_settings, world_threads=threads),
+        env_settings=replace(settings.env_settings, batch_threads=threads),
     )
 
 
-def _started(stack: ExitStack, settings: RunSettings) -> Parts:
+def _started(stack: ExitStack, settings: RunSettings) -> Components:
     parts = build(settings)
     stack.callback(parts.close)
     parts.collector.start(settings.seed)
     return parts
 
 
-def _collect(parts: Parts, threads: int = 1) -> int:
+def _collect(parts: Components, threads: int = 1) -> int:
     torch.set_num_threads(threads)
     experience: Any = parts.learner.experience
     parts.collector.collect(parts.learner.policy, experience, NUM_STEPS)
@@ -107,7 +107,7 @@ def _collect(parts: Parts, threads: int = 1) -> int:
     return NUM_ENVS * NUM_STEPS
 
 
-def _train(parts: Parts) -> int:
+def _train(parts: Components) -> int:
     torch.set_num_threads(1)
     parts.collector.collect(parts.learner.policy, parts.learner.experience, NUM_STEPS)
     parts.learner.update()

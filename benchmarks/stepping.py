@@ -1,7 +1,7 @@
-"""How fast a world steps against the number of envs, beside plain loops.
+"""How fast an env steps against the number of envs, beside plain loops.
 
 Actions are drawn beforehand and no network is involved. Two yardsticks, because a batch of one
-flatters: a batch against a batch of one, and, where the world has a twin in Gymnasium, against a
+flatters: a batch against a batch of one, and, where the env has a twin in Gymnasium, against a
 plain Python loop over that one env.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.subjects import drawn_actions
 from hundredfold.backends import make_backend
 from hundredfold.core.protocols import Backend
-from hundredfold.envs.registry import settings_class, world_factory
+from hundredfold.envs.registry import env_factory, settings_class
 from hundredfold.profiling.measure import OURS, rates_in_turns, rates_row
 from hundredfold.training.evaluate import random_actor
 
@@ -28,36 +28,36 @@ STEPS_PER_REPEAT: Final = 100_000
 MAX_CALLS: Final = 4_000
 
 
-def bench_world(
-    world: str,
+def bench_stepping(
+    env: str,
     num_envs: Sequence[int] = SIZES,
     repeats: int = 5,
-    tick: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Steps per second at each number of envs; `efficiency` is against that many times one env."""
     sizes = dict.fromkeys((1, *num_envs))
-    contestants = {f"{OURS} {size}": _batch(world, size) for size in sizes}
-    if world in TWINS:
-        contestants["gymnasium"] = _plain_loop(TWINS[world])
-    rates = rates_in_turns(contestants, repeats, tick)
+    contestants = {f"{OURS} {size}": _batch(env, size) for size in sizes}
+    if env in TWINS:
+        contestants["gymnasium"] = _plain_loop(TWINS[env])
+    rates = rates_in_turns(contestants, repeats, on_progress)
     one = rates[f"{OURS} 1"].median
-    plain = rates["gymnasium"].median if world in TWINS else None
+    plain = rates["gymnasium"].median if env in TWINS else None
     rows = []
     for size in sizes:
         found = rates[f"{OURS} {size}"]
-        row = rates_row(OURS, found, env=world, num_envs=size)
+        row = rates_row(OURS, found, env=env, num_envs=size)
         row["efficiency"] = found.median / (size * one)
         if plain:
             row["times_one_gymnasium_env"] = found.median / plain
         rows.append(row)
     if plain:
-        rows.append(rates_row("gymnasium", rates["gymnasium"], env=TWINS[world], num_envs=1))
+        rows.append(rates_row("gymnasium", rates["gymnasium"], env=TWINS[env], num_envs=1))
     return rows
 
 
-def _batch(world: str, num_envs: int) -> Callable[[], int]:
+def _batch(env: str, num_envs: int) -> Callable[[], int]:
     """Step one batch of envs; returns the number of env steps."""
-    backend = make_backend("in_process", world_factory(world, settings_class(world)()), num_envs)
+    backend = make_backend("in_process", env_factory(env, settings_class(env)()), num_envs)
     backend.reset(0)
     if backend.spec.has_mask:
         return _masked(backend)

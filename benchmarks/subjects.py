@@ -14,9 +14,9 @@ import numpy as np
 from hundredfold.backends import make_backend
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.action_scaling import spread_over
-from hundredfold.core.batch import Array, WorldSpec
+from hundredfold.core.batch import Array, EnvSpec
 from hundredfold.core.errors import is_installed
-from hundredfold.core.protocols import WorldFactory
+from hundredfold.core.protocols import EnvFactory
 
 EnvMaker = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -24,13 +24,15 @@ EnvMaker = Callable[[], gymnasium.Env[Any, Any]]
 DRAWN: Final = 64
 
 
-def drawn_actions(spec: WorldSpec, num_envs: int) -> Array:
+def drawn_actions(spec: EnvSpec, num_envs: int) -> Array:
     """(turns, envs, ...) any actions, drawn beforehand."""
     draw = np.random.default_rng(0)
-    if spec.action_box is not None:
-        luck = draw.random((DRAWN * num_envs, spec.num_parts))
-        return spread_over(spec.action_box, luck).reshape(DRAWN, num_envs, *spec.action_shape)
-    choices = spec.choices if spec.action_shape else spec.choices[0]
+    if spec.continuous_action is not None:
+        luck = draw.random((DRAWN * num_envs, spec.num_action_dims))
+        return spread_over(spec.continuous_action, luck).reshape(
+            DRAWN, num_envs, *spec.action_shape
+        )
+    choices = spec.action_nvec if spec.action_shape else spec.action_nvec[0]
     return draw.integers(0, choices, (DRAWN, num_envs, *spec.action_shape))
 
 
@@ -54,13 +56,13 @@ class OurPlayer:
     def __init__(
         self,
         backend: str,
-        make_world: WorldFactory,
+        make_envs: EnvFactory,
         num_envs: int,
         settings: WorkerSettings | None = None,
         *,
         read_infos: bool = False,
     ) -> None:
-        self.backend = make_backend(backend, make_world, num_envs, settings)
+        self.backend = make_backend(backend, make_envs, num_envs, settings)
         self.read_infos = read_infos
         spec = self.backend.spec
         self.actions = cycle(drawn_actions(spec, num_envs))
@@ -74,8 +76,8 @@ class OurPlayer:
         self.backend.send(actions, self.waiting if self.rested else None)
         batch = self.backend.recv()
         self.waiting, self.rested = batch.env_ids, False
-        if self.read_infos and batch.foreign_infos is not None:
-            for info in batch.foreign_infos:
+        if self.read_infos and batch.infos is not None:
+            for info in batch.infos:
                 len(info)
         return len(batch), float(batch.reward.sum())
 

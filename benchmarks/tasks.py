@@ -32,7 +32,7 @@ class Task:
 
 
 def classic(
-    world: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int
+    env: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int
 ) -> RunSettings:
     """Small networks on a CPU, in this process, for envs that cost next to nothing.
 
@@ -41,7 +41,7 @@ def classic(
     targets, DQN is double.
     """
     return RunSettings(
-        world=world,
+        env=env,
         algo=algo,
         length=LengthSettings(steps=samples),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
@@ -60,7 +60,7 @@ def classic(
         ),
         evaluation=EvaluationSettings(eval_interval=epochs, eval_episodes=EPISODES),
         machine=MachineSettings(backend="in_process", device="cpu", threads=1),
-        world_settings=settings_class(world)(),
+        env_settings=settings_class(env)(),
     )
 
 

@@ -2,7 +2,7 @@
 
 Both do the same number of steps and of gradient steps, on batches of the same size, with networks
 of the same size on one torch thread. Stable-Baselines3 always runs Gymnasium's CartPole-v1, one env
-after another in this process (its fastest way for so small an env); ours runs the batch world, or
+after another in this process (its fastest way for so small an env); ours runs the batch env, or
 the same Gymnasium env through the adapter. What is measured is whole training: collecting and
 learning.
 """
@@ -24,7 +24,7 @@ from hundredfold.profiling.measure import OURS, rate_rows, rates_in_turns
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import build
 
-# (our world, number of envs): the batch world at full width, the adapter at a usual size.
+# (our env, number of envs): the batch env at full width, the adapter at a usual size.
 CASES: Final[dict[Algorithm, tuple[tuple[str, int], ...]]] = {
     "ppo": (("cartpole", 256), ("CartPole-v1", 64)),
     "dqn": (("cartpole", 64), ("CartPole-v1", 8)),
@@ -50,44 +50,42 @@ def bench_train(
     repeats: int = 5,
     activation: Activation = "relu",
     algo: Algorithm = "ppo",
-    tick: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Steps per second of whole training; a row per system and case."""
     network = NetworkSettings(hidden=HIDDEN[algo], activation=activation)
     return [
         row
-        for world, num_envs in CASES[algo]
-        for row in _case_rows(world, num_envs, algo, network, repeats, tick)
+        for env, num_envs in CASES[algo]
+        for row in _case_rows(env, num_envs, algo, network, repeats, on_progress)
     ]
 
 
 def _case_rows(
-    world: str,
+    env: str,
     num_envs: int,
     algo: Algorithm,
     network: NetworkSettings,
     repeats: int,
-    tick: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    contestants = {OURS: _ours(world, num_envs, algo, network)}
+    contestants = {OURS: _ours(env, num_envs, algo, network)}
     if is_installed("stable_baselines3"):
         peer = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
         contestants["stable-baselines3"] = peer(num_envs, network)
     rates = rates_in_turns(
-        contestants, repeats, lambda name: tick(f"{algo}, {world}, {num_envs} envs: {name}")
+        contestants, repeats, lambda name: on_progress(f"{algo}, {env}, {num_envs} envs: {name}")
     )
     rows = rate_rows(rates, algo=algo, num_envs=num_envs, threads=1, activation=network.activation)
-    return [{"env": world if row["system"] == OURS else "CartPole-v1", **row} for row in rows]
+    return [{"env": env if row["system"] == OURS else "CartPole-v1", **row} for row in rows]
 
 
-def _ours(
-    world: str, num_envs: int, algo: Algorithm, network: NetworkSettings
-) -> Callable[[], int]:
+def _ours(env: str, num_envs: int, algo: Algorithm, network: NetworkSettings) -> Callable[[], int]:
     """Train for a turn; returns the number of steps."""
     num_steps = NUM_STEPS if algo == "ppo" else DQN_SAMPLES // num_envs
     updates = UPDATES_PER_TURN if algo == "ppo" else 1
     settings = RunSettings(
-        world=world,
+        env=env,
         algo=algo,
         length=LengthSettings(epochs=1_000_000),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
@@ -95,7 +93,7 @@ def _ours(
         dqn=DQN_SETTINGS,
         network=network,
         machine=MachineSettings(device="cpu", threads=1),
-        world_settings=settings_class(world)(),
+        env_settings=settings_class(env)(),
     )
     parts = build(settings)
     parts.collector.start(settings.seed)

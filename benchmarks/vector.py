@@ -18,8 +18,8 @@ import gymnasium
 from benchmarks.subjects import EnvMaker, OurPlayer, PeerPlayer, Player, envpool_envs, peers
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.errors import is_installed
-from hundredfold.core.protocols import WorldFactory
-from hundredfold.envs.registry import callable_factory, settings_class, world_factory
+from hundredfold.core.protocols import EnvFactory
+from hundredfold.envs.registry import callable_factory, env_factory, settings_class
 from hundredfold.profiling.measure import CALM, OURS, HostWatch, rates_row, spread_of
 from hundredfold.profiling.workloads import Computing, Talkative, Waiting, WaitingLonger
 
@@ -73,7 +73,7 @@ GOALS: Final[Mapping[tuple[str, str], tuple[str, float]]] = {
     (CARTPOLE, "processes"): ("gymnasium async", 15.0),
     # Like for like: Gymnasium's own vector envs seed the first episode and no other.
     (CARTPOLE, "processes, seeded once"): ("gymnasium async", 15.0),
-    (CARTPOLE, "batch world"): ("envpool", 1.0),
+    (CARTPOLE, "batch env"): ("envpool", 1.0),
     (TALKATIVE, "processes"): ("stable-baselines3 subproc", 9.0),
 }
 
@@ -92,14 +92,16 @@ def bench_vector(
     workloads: Sequence[Workload] = WORKLOADS,
     repeats: int = 5,
     seconds: float = 0.8,
-    tick: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """A row per workload and system, with its ratio to our row of that workload."""
-    return [row for work in workloads for row in bench_workload(work, repeats, seconds, tick)]
+    return [
+        row for work in workloads for row in bench_workload(work, repeats, seconds, on_progress)
+    ]
 
 
 def bench_workload(
-    work: Workload, repeats: int, seconds: float, tick: Callable[[str], None]
+    work: Workload, repeats: int, seconds: float, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Everybody on the same work, in turns."""
     players: dict[tuple[str, str], Player] = {}
@@ -107,16 +109,16 @@ def bench_workload(
     where = f"{work.name}, {work.num_envs} envs"
     try:
         for who, make in contestants(work).items():
-            tick(f"{where}: starting {' '.join(who)}")
+            on_progress(f"{where}: starting {' '.join(who)}")
             try:
                 players[who] = make()
             except OSError as error:  # 256 processes are more than some machines allow
-                tick(f"{where}: {' '.join(who)} could not start: {error}")
+                on_progress(f"{where}: {' '.join(who)} could not start: {error}")
                 continue
             turns[who] = []
             take_turn(players[who], seconds / 4)
         for number in range(repeats):
-            tick(f"{where}: round {number + 1} of {repeats}")
+            on_progress(f"{where}: round {number + 1} of {repeats}")
             for who, player in players.items():
                 turns[who].append(calm_turn(player, seconds))
     finally:
@@ -178,10 +180,10 @@ def contestants(work: Workload) -> dict[tuple[str, str], Callable[[], Player]]:
         )
     if work.name == CARTPOLE:
         # As the peers do it. Seeding an episode of CartPole takes as long as three of its steps.
-        once = world_factory(CARTPOLE, settings_class(CARTPOLE)(seed_episodes=False))
+        once = env_factory(CARTPOLE, settings_class(CARTPOLE)(seed_episodes=False))
         found[OURS, "processes, seeded once"] = partial(OurPlayer, "processes", once, num_envs)
-        batch_world = world_factory("cartpole", settings_class("cartpole")())
-        found[OURS, "batch world"] = partial(OurPlayer, "in_process", batch_world, num_envs)
+        batch_env = env_factory("cartpole", settings_class("cartpole")())
+        found[OURS, "batch env"] = partial(OurPlayer, "in_process", batch_env, num_envs)
         if is_installed("envpool"):
             found["envpool", ""] = lambda: PeerPlayer(envpool_envs(CARTPOLE, num_envs), num_envs, 2)
     choices = 2 if work.name == CARTPOLE else 4
@@ -192,10 +194,10 @@ def contestants(work: Workload) -> dict[tuple[str, str], Callable[[], Player]]:
     return found
 
 
-def our_factory(work: Workload) -> WorldFactory:
+def our_factory(work: Workload) -> EnvFactory:
     """The envs as our backends make them: those that have an id by their id."""
     if work.name == CARTPOLE:
-        return world_factory(CARTPOLE, settings_class(CARTPOLE)())
+        return env_factory(CARTPOLE, settings_class(CARTPOLE)())
     return callable_factory(work.make_env)
 
 

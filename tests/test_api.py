@@ -32,7 +32,7 @@ def test_a_forbidden_action_is_never_the_answer(corridor_run):
             assert policy.act([3], [True, False, False], deterministic=deterministic) == 0
 
 
-def test_act_without_a_mask_on_a_masked_world_warns(corridor_run):
+def test_act_without_a_mask_on_a_masked_env_warns(corridor_run):
     policy = hundredfold.load(corridor_run.path)
     with pytest.warns(UserWarning, match="has masks, but act"):
         policy.act([3])
@@ -88,7 +88,7 @@ def test_evaluating_leaves_training_untouched(tmp_path):
         assert one["total_episodes"] == other["total_episodes"]
 
 
-def test_a_function_that_makes_an_env_is_a_world(tmp_path):
+def test_a_function_that_makes_an_env_is_an_env(tmp_path):
     def make_env():
         return gymnasium.make("CartPole-v1")
 
@@ -119,8 +119,8 @@ def test_the_envs_of_a_function_are_seeded_as_often_as_asked_for(tmp_path, seed_
     assert any(seeds)
 
 
-def test_train_without_a_world_or_run_says_what_it_needs():
-    with pytest.raises(SettingsError, match="needs a world, or resume"):
+def test_train_without_an_env_or_run_says_what_it_needs():
+    with pytest.raises(SettingsError, match="needs an env, or resume"):
         hundredfold.train()
 
 

@@ -20,15 +20,15 @@ from hundredfold.config.devices import pick_device
 from hundredfold.config.presets import AUTO, starting_point
 from hundredfold.config.run import CHANGEABLE, Algorithm, EngineName, RunSettings
 from hundredfold.config.toml import differences, to_toml, with_overrides
-from hundredfold.core.batch import WorldSpec, with_prefix, without_prefix
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.core.protocols import Knowledge, WorldFactory
+from hundredfold.core.batch import EnvSpec, with_prefix, without_prefix
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.envs.registry import (
+    ENVS,
     FROM_CALLABLE,
-    WORLDS,
     callable_factory,
-    own_name,
-    world_factory,
+    canonical_name,
+    env_factory,
 )
 from hundredfold.training.auto_config import fit_run
 from hundredfold.training.build import build, saved_companion
@@ -66,7 +66,7 @@ class TrainedRun:
 
 
 def train(
-    world: str | Callable[[], Any] | None = None,
+    env: str | Callable[[], Any] | None = None,
     *,
     algo: Algorithm | None = None,
     preset: str | None = None,
@@ -79,7 +79,7 @@ def train(
     report: bool = True,
     **settings: Any,
 ) -> TrainedRun:
-    """Train on a world, a Gymnasium id or a function that makes a Gymnasium env.
+    """Train on an env, a Gymnasium id or a function that makes a Gymnasium env.
 
     Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
     `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from, and `engine`
@@ -89,8 +89,8 @@ def train(
         settings["engine"] = engine
     if resume is not None:
         kept = RunFolder.open(Path(resume)).settings()
-        if isinstance(world, str) and own_name(world) != kept.world:
-            raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
+        if isinstance(env, str) and canonical_name(env) != kept.env:
+            raise SettingsError(f"{resume} is a run on {kept.env}, not on {env}.")
         if name is not None or preset is not None or algo is not None:
             raise SettingsError(
                 "a resumed run keeps its folder and settings; leave name, preset and algo away."
@@ -99,22 +99,22 @@ def train(
         return resume_run(
             Path(resume),
             wanted,
-            _factory_of(world, wanted),
+            _factory_of(env, wanted),
             wandb=wandb,
             quiet=quiet,
             report=report,
         )
-    if world is None:
-        raise SettingsError("train() needs a world, or resume=RUN to continue one.")
-    if callable(world) and "env_kwargs" in settings:
+    if env is None:
+        raise SettingsError("train() needs an env, or resume=RUN to continue one.")
+    if callable(env) and "env_kwargs" in settings:
         raise SettingsError("env_kwargs go with a Gymnasium id; a function makes its own env.")
-    named = world if isinstance(world, str) else f"{FROM_CALLABLE}{_name_of(world)}"
+    named = env if isinstance(env, str) else f"{FROM_CALLABLE}{_name_of(env)}"
     device = str(settings.get("device", "auto"))
     start = with_length(starting_point(named, preset, algo or "ppo", device), settings)
     chosen = with_overrides(start, settings)
     return start_run(
         chosen,
-        _factory_of(world, chosen),
+        _factory_of(env, chosen),
         given=settings.keys() if preset in (None, AUTO) else None,
         save_dir=Path(save_dir),
         name=name,
@@ -124,19 +124,17 @@ def train(
     )
 
 
-def _factory_of(
-    world: str | Callable[[], Any] | None, settings: RunSettings
-) -> WorldFactory | None:
-    """How to make the envs of somebody's function; None for worlds that have a name."""
-    if not callable(world):
+def _factory_of(env: str | Callable[[], Any] | None, settings: RunSettings) -> EnvFactory | None:
+    """How to make the envs of somebody's function; None for envs that have a name."""
+    if not callable(env):
         return None
-    seed_episodes = getattr(settings.world_settings, "seed_episodes", True)
-    return callable_factory(world, seed_episodes=seed_episodes)
+    seed_episodes = getattr(settings.env_settings, "seed_episodes", True)
+    return callable_factory(env, seed_episodes=seed_episodes)
 
 
 def start_run(
     settings: RunSettings,
-    make_world: WorldFactory | None = None,
+    make_envs: EnvFactory | None = None,
     *,
     given: Container[str] | None = None,
     save_dir: Path,
@@ -148,17 +146,17 @@ def start_run(
     """Make a run folder and train in it.
 
     With `given`, the names of settings that the user has chosen, all others are fitted to the env
-    and the machine where the world is somebody else's.
+    and the machine where the env is somebody else's.
     """
     if wandb:
         require_wandb()
     engine = engine_of(settings)
     announce(settings, quiet)
-    if given is not None and settings.world not in WORLDS:
-        settings, lines = fit_run(settings, given, make_world)
+    if given is not None and settings.env not in ENVS:
+        settings, lines = fit_run(settings, given, make_envs)
         if not quiet:
             print("\n".join(lines), file=sys.stderr)
-    parts = engine.build(settings, make_world)
+    parts = engine.build(settings, make_envs)
     if not quiet:
         if settings.machine.backend == "auto" and settings.engine == OWN:
             print(parts.choice.told, file=sys.stderr)
@@ -174,7 +172,7 @@ def start_run(
 def resume_run(
     path: Path,
     settings: RunSettings | None = None,
-    make_world: WorldFactory | None = None,
+    make_envs: EnvFactory | None = None,
     *,
     wandb: bool = False,
     quiet: bool = False,
@@ -196,7 +194,7 @@ def resume_run(
     folder.claim()
     try:
         announce(settings, quiet)
-        parts = build(settings, make_world)
+        parts = build(settings, make_envs)
         try:
             run = Run.resume(folder, parts, wandb=wandb, quiet=quiet)
             write_atomically(folder.settings_file, to_toml(parts.settings))
@@ -217,10 +215,10 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 
-def knowledge_of(run: str | Path, checkpoint: str | int = "best") -> Knowledge | None:
+def knowledge_of(run: str | Path, checkpoint: str | int = "best") -> SharedParams | None:
     """What the companion of a run believed at a checkpoint; None where there was no companion."""
     companion = saved_companion(RunFolder.open(Path(run)), str(checkpoint))
-    return None if companion is None else companion.knowledge(exploring=False)
+    return None if companion is None else companion.shared_params(exploring=False)
 
 
 def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
@@ -261,18 +259,18 @@ def export(
 def draw_page(folder: RunFolder, days: int = 0) -> Path:
     """Draw the page of a run.
 
-    With `days`, its policy plays that many first on worlds that have something to show of them.
+    With `days`, its policy plays that many first on envs that have something to show of them.
     """
     from hundredfold.report.page import write_report
 
-    entry = WORLDS.get(folder.settings().world)
+    entry = ENVS.get(folder.settings().env)
     if days and entry is not None and entry.showcase is not None and saved_epochs(folder):
         from hundredfold.report.dvrp_sections import write_showcase
 
         recorded = import_module(entry.showcase).record_showcase(
             load(folder.path).actor,
-            folder.settings().world_settings,
-            knowledge=knowledge_of(folder.path),
+            folder.settings().env_settings,
+            shared_params=knowledge_of(folder.path),
             days=days,
         )
         write_showcase(folder, recorded)
@@ -289,9 +287,9 @@ def evaluate(
     checkpoint: str = "best",
     backend: str | None = None,
     make_env: Callable[[], Any] | None = None,
-    tick: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
-    """Play whole episodes with a run's policy, or with a named rule on a world."""
+    """Play whole episodes with a run's policy, or with a named rule on an env."""
     if min(episodes, max_steps) < 1:
         raise SettingsError(
             f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}."
@@ -299,38 +297,36 @@ def evaluate(
     is_run = (Path(target) / "settings.toml").exists()
     if policy is None and not Path(target).exists():
         raise SettingsError(
-            f"{target} is not a run folder; to play a rule on a world, name it: --policy random."
+            f"{target} is not a run folder; to play a rule on an env, name it: --policy random."
         )
     learned = load(target, checkpoint) if policy is None else None
     settings = RunFolder.open(Path(target)).settings() if is_run else starting_point(str(target))
     factory = (
-        callable_factory(make_env)
-        if make_env
-        else world_factory(settings.world, settings.world_settings)
+        callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
     )
     # Somebody else's envs may be costly: no more of them than training would open.
-    most = MAX_PARALLEL_EPISODES if settings.world in WORLDS else settings.rollout.num_envs
+    most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs
     if backend is not None:
         settings = replace(settings, machine=replace(settings.machine, backend=backend))
     envs = make_backend(*judging_backend(settings, factory, min(episodes, most)))
     try:
-        knowledge = knowledge_of(target, checkpoint) if learned else None
-        if knowledge is not None:
-            envs.broadcast(knowledge)
+        shared_params = knowledge_of(target, checkpoint) if learned else None
+        if shared_params is not None:
+            envs.broadcast(shared_params)
         act = learned.actor if learned else rule_actor(policy or "", envs.spec, seed)
-        return play(envs, act, episodes, seed, max_steps, tick)
+        return play(envs, act, episodes, seed, max_steps, on_progress)
     finally:
         envs.close()
 
 
-def rule_actor(name: str, spec: WorldSpec, seed: int) -> Actor:
+def rule_actor(name: str, spec: EnvSpec, seed: int) -> Actor:
     """A policy that needs no learning, by name."""
     if name not in RULES:
-        raise SettingsError(f"there is no policy called {name!r}; {near_names(name, RULES)}")
+        raise SettingsError(f"there is no policy called {name!r}; {suggest(name, RULES)}")
     return RULES[name](spec, seed)
 
 
-RULES: dict[str, Callable[[WorldSpec, int], Actor]] = {"random": random_actor}
+RULES: dict[str, Callable[[EnvSpec, int], Actor]] = {"random": random_actor}
 
 
 def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:

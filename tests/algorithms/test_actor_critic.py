@@ -6,10 +6,10 @@ import torch
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
 from hundredfold.algorithms.weights import load_network, network_arrays
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import CheckpointError, SettingsError
 
-SPEC = WorldSpec(
+SPEC = EnvSpec(
     name="mixed",
     observation={
         "place": ArraySpec((2, 2)),
@@ -17,7 +17,7 @@ SPEC = WorldSpec(
         "flags": ArraySpec((2,), "int8", 0, 1),
         "dice": ArraySpec((2,), "int64", categories=(6, 4)),
     },
-    choices=(3, 2),
+    action_nvec=(3, 2),
 )
 
 

@@ -17,7 +17,7 @@ from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import ArraySpec
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
@@ -48,7 +48,7 @@ class Aims(gymnasium.Env):
 
 
 def learner_on(make_env, settings=STYLES["joint"], num_envs=8, num_steps=16, updates=30, seed=5):
-    backend = make_backend("in_process", partial(GymnasiumWorld, make_env=make_env), num_envs)
+    backend = make_backend("in_process", partial(GymnasiumBatchEnv, make_env=make_env), num_envs)
     learner = PPO(
         backend.spec,
         settings=settings,
@@ -128,19 +128,19 @@ def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
     assert learner.experience.actions.shape == (16, 8, *make_env.action_space.shape)
     assert learner.experience.actions.dtype == np.float32
     assert learner.update()["first_ratio_error"] < 1e-5
-    best = learner.policy.best(collector.waiting.observation, None)
+    best = learner.policy.act_deterministic(collector.waiting.observation, None)
     assert best.shape == (8, *make_env.action_space.shape)
 
 
-def test_what_was_drawn_is_kept_and_the_world_gets_it_cut_off():
+def test_what_was_drawn_is_kept_and_the_env_gets_it_cut_off():
     learner, collector = learner_on(foreign.Pushes)
     with torch.no_grad():
         learner.network.log_spreads.fill_(1.0)
     uniforms = np.random.default_rng(4).random((8, 2))
-    choice = learner.policy.choose(collector.waiting.observation, None, uniforms)
+    choice = learner.policy.sample(collector.waiting.observation, None, uniforms)
     assert np.abs(choice.drawn).max() > 1
     assert_array_equal(choice.actions, choice.drawn.clip(-1, 1))
-    learner.experience.add_choice(collector.waiting, choice)
+    learner.experience.add_actions(collector.waiting, choice)
     assert_array_equal(learner.experience.actions[0], choice.drawn)
 
 
@@ -179,7 +179,7 @@ def test_it_learns_to_aim():
     # Always the middle of the box costs 0.43 on average, any action at all 1.1.
     assert np.mean(episodes.returns) > -0.15
     seen = np.array([[-0.5, 0.5], [0.5, -0.5]], np.float32)
-    best = learner.policy.best({"observation": seen}, None)
+    best = learner.policy.act_deterministic({"observation": seen}, None)
     assert_allclose(best, [[-1.6, 17.0], [1.6, 13.0]], atol=0.8)
 
 

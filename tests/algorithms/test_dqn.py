@@ -11,7 +11,7 @@ from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQN, DQNSettings, drawn_from, refuse_what_dqn_cannot
 from hundredfold.algorithms.ppo import MAX_BAD_GRADIENTS
 from hundredfold.backends import make_backend
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.corridor import LEFT, RIGHT, Corridor
@@ -43,8 +43,8 @@ def settings_of(**changes):
     return DQNSettings(**{**base, **changes})
 
 
-def learner_on(world, settings=QUICK, num_envs=8, num_steps=64, epochs=12, seed=5, network=None):
-    backend = make_backend("in_process", world, num_envs)
+def learner_on(env, settings=QUICK, num_envs=8, num_steps=64, epochs=12, seed=5, network=None):
+    backend = make_backend("in_process", env, num_envs)
     learner = DQN(
         backend.spec,
         settings=settings,
@@ -87,7 +87,7 @@ def test_it_solves_the_corridor(style):
     report = play(learner, collector, epochs=6)
     assert report["skipped_gradients"] == 0
     cells = {"cell": np.arange(6)[:, None]}
-    assert (learner.policy.best(cells, np.ones((6, 3), bool)) == RIGHT).all()
+    assert (learner.policy.act_deterministic(cells, np.ones((6, 3), bool)) == RIGHT).all()
     # The way from cell c takes 6 - c steps of -0.1, and the last one pays 1.
     steps = 6 - np.arange(6)
     worth = [np.sum(0.99 ** np.arange(n) * -0.1) + 0.99 ** (n - 1) for n in steps]
@@ -139,7 +139,7 @@ def descend(learner, drawn):
 def test_targets_look_at_allowed_actions_alone(double_q):
     learner, collector = learner_on(Corridor, settings_of(double_q=double_q, learning_starts=300))
     play(learner, collector)
-    # Whoever believed in going left at the wall would expect the world of it.
+    # Whoever believed in going left at the wall would expect the env of it.
     beliefs = torch.tensor([1e4, 1.0, 2.0])
     for weights, network in (
         (learner.target_weights, learner.target),
@@ -327,16 +327,16 @@ def test_inputs_are_scaled_by_what_is_replayed():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"choices": (3, 2)}, r"pairs has 2 parts.*use PPO"),
-        ({"action_box": ArraySpec((2,), "float32")}, r"pairs is made of numbers.*use PPO"),
+        ({"action_nvec": (3, 2)}, r"pairs has 2 parts.*use PPO"),
+        ({"continuous_action": ArraySpec((2,), "float32")}, r"pairs is made of numbers.*use PPO"),
         (
-            {"choices": (2,), "observation": {"x": ArraySpec((16, 16), "uint8", 0.0, 255.0)}},
+            {"action_nvec": (2,), "observation": {"x": ArraySpec((16, 16), "uint8", 0.0, 255.0)}},
             r"pairs shows pictures.*use PPO",
         ),
     ],
 )
 def test_what_dqn_cannot_value_or_see_is_for_ppo(changes, words):
-    spec = WorldSpec(**{"name": "pairs", "observation": {"x": ArraySpec((1,))}, **changes})
+    spec = EnvSpec(**{"name": "pairs", "observation": {"x": ArraySpec((1,))}, **changes})
     with pytest.raises(SettingsError, match=words):
         refuse_what_dqn_cannot(spec)
 

@@ -19,9 +19,9 @@ SAMPLES = 35_000
 
 def samples_to_solve(seed):
     """Samples until the best actions balance 475 of 500 steps, over 100 episodes; None if never."""
-    make_world = GymnasiumFactory("CartPole-v1", {})
-    backend = make_backend("in_process", make_world, NUM_ENVS)
-    judges = make_backend("in_process", make_world, 25)
+    make_envs = GymnasiumFactory("CartPole-v1", {})
+    backend = make_backend("in_process", make_envs, NUM_ENVS)
+    judges = make_backend("in_process", make_envs, 25)
     learner = DQN(
         backend.spec,
         settings=DQNSettings(),
@@ -35,7 +35,7 @@ def samples_to_solve(seed):
     collector.start(seed)
 
     def act(batch):
-        return learner.policy.best(batch.observation, batch.mask)
+        return learner.policy.act_deterministic(batch.observation, batch.mask)
 
     while learner.samples < SAMPLES:
         collector.collect(learner.policy, learner.experience, NUM_STEPS)

@@ -13,8 +13,8 @@ from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, te
 from hundredfold.algorithms.image_encoder import FEATURES, Eye, brightness, layout_of
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
-from hundredfold.core.batch import ArraySpec, WorldSpec
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.core.batch import ArraySpec, EnvSpec
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
@@ -37,7 +37,7 @@ def eye_of(spec, seed=1):
 
 
 def learner_on(make_env, settings=SEEK, updates=40, seed=5, **network):
-    backend = make_backend("in_process", partial(GymnasiumWorld, make_env=make_env), 16)
+    backend = make_backend("in_process", partial(GymnasiumBatchEnv, make_env=make_env), 16)
     learner = PPO(
         backend.spec,
         settings=settings,
@@ -115,7 +115,7 @@ def test_bytes_are_scaled_by_their_bounds():
 
 # --- in a network
 
-MIXED = WorldSpec(
+MIXED = EnvSpec(
     name="mixed",
     observation={
         "front": picture_of((12, 12, 3)),
@@ -123,7 +123,7 @@ MIXED = WorldSpec(
         "back": picture_of((17, 17)),
         "hint": ArraySpec((4,)),
     },
-    choices=(4,),
+    action_nvec=(4,),
     logit_bias="hint",
 )
 

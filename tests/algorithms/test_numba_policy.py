@@ -12,12 +12,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings
 from hundredfold.algorithms.numba_policy import QuickPolicy
 from hundredfold.algorithms.policies import FEW_ROWS, NetworkPolicy
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 
-PLAIN = WorldSpec(
+PLAIN = EnvSpec(
     name="plain",
     observation={"near": ArraySpec((2, 3), "float32"), "far": ArraySpec((), "int64")},
-    choices=(5,),
+    action_nvec=(5,),
     has_mask=True,
 )
 
@@ -56,7 +56,7 @@ def test_few_rows_are_drawn_as_torch_draws_them(activation, rows, masked):
     for seed in range(20):
         observation, mask, luck = some_rows(rows, seed)
         mask = mask if masked else None
-        quick = policy.choose(observation, mask, luck)
+        quick = policy.sample(observation, mask, luck)
         assert_same_choice(quick, policy._choose(observation, mask, luck))
     assert policy.quick is not None
 
@@ -64,11 +64,11 @@ def test_few_rows_are_drawn_as_torch_draws_them(activation, rows, masked):
 def test_a_row_is_drawn_alone_as_in_any_company():
     policy = policy_of(activation="tanh")
     observation, mask, luck = some_rows(FEW_ROWS)
-    together = policy.choose(observation, mask, luck)
+    together = policy.sample(observation, mask, luck)
     for row in range(FEW_ROWS):
         only = slice(row, row + 1)
         seen = {name: array[only] for name, array in observation.items()}
-        alone = policy.choose(seen, mask[only], luck[only])
+        alone = policy.sample(seen, mask[only], luck[only])
         assert_array_equal(alone.actions, together.actions[only])
         assert_array_equal(alone.log_probs, together.log_probs[only])
 
@@ -76,11 +76,11 @@ def test_a_row_is_drawn_alone_as_in_any_company():
 def test_rows_that_may_not_be_written_to_are_read():
     policy = policy_of()
     observation, mask, luck = some_rows(4)
-    expected = policy.choose(observation, mask, luck)
+    expected = policy.sample(observation, mask, luck)
     spread_out = {name: np.asfortranarray(array) for name, array in observation.items()}
     for array in (*spread_out.values(), mask, luck):
         array.flags.writeable = False
-    assert_same_choice(policy.choose(spread_out, mask, luck), expected)
+    assert_same_choice(policy.sample(spread_out, mask, luck), expected)
 
 
 @pytest.mark.parametrize("lowered", [0.0, 3e9])
@@ -90,7 +90,7 @@ def test_a_forbidden_action_is_never_drawn_however_large_the_draw(lowered):
         policy.network.policy_head.bias -= lowered
     observation, mask, _ = some_rows(FEW_ROWS)
     for luck in (0.0, 1 - 1e-9, np.nextafter(1.0, 0.0)):
-        drawn = policy.choose(observation, mask, np.full((FEW_ROWS, 1), luck))
+        drawn = policy.sample(observation, mask, np.full((FEW_ROWS, 1), luck))
         assert mask[np.arange(FEW_ROWS), drawn.actions].all()
         assert np.isfinite(drawn.log_probs).all()
 
@@ -98,12 +98,12 @@ def test_a_forbidden_action_is_never_drawn_however_large_the_draw(lowered):
 def test_what_an_optimiser_writes_is_seen():
     policy = policy_of()
     observation, mask, luck = some_rows(8)
-    before = policy.choose(observation, mask, luck)
+    before = policy.sample(observation, mask, luck)
     optimiser = torch.optim.Adam(policy.network.parameters(), lr=0.1, fused=True)
     tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
     policy.network.logits(tensors)[:, 0].sum().backward()
     optimiser.step()
-    after = policy.choose(observation, mask, luck)
+    after = policy.sample(observation, mask, luck)
     assert np.abs(after.log_probs - before.log_probs).max() > 0.01
     assert_same_choice(after, policy._choose(observation, mask, luck))
 
@@ -112,10 +112,10 @@ def test_what_an_optimiser_writes_is_seen():
 def test_a_copy_draws_from_its_own_weights(copied):
     policy, other = policy_of(seed=0), policy_of(seed=1)
     observation, mask, luck = some_rows(8)
-    policy.choose(observation, mask, luck)
+    policy.sample(observation, mask, luck)
     twin = copied(policy)
     twin.network = other.network
-    assert_same_choice(twin.choose(observation, mask, luck), other._choose(observation, mask, luck))
+    assert_same_choice(twin.sample(observation, mask, luck), other._choose(observation, mask, luck))
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,11 @@ def test_a_copy_draws_from_its_own_weights(copied):
     [
         (PLAIN, {"activation": "silu"}),
         (PLAIN, {"normalise_observations": True}),
-        (replace(PLAIN, choices=(2, 3)), {}),
-        (replace(PLAIN, choices=(), action_box=ArraySpec((2,), "float32", -1.0, 1.0)), {}),
+        (replace(PLAIN, action_nvec=(2, 3)), {}),
+        (
+            replace(PLAIN, action_nvec=(), continuous_action=ArraySpec((2,), "float32", -1.0, 1.0)),
+            {},
+        ),
         (replace(PLAIN, observation={"kind": ArraySpec((), "int64", 0, 3, categories=(4,))}), {}),
         (replace(PLAIN, observation={"eye": ArraySpec((32, 32, 3), "uint8", 0, 255)}), {}),
     ],

@@ -11,7 +11,7 @@ from hundredfold.algorithms.ppo import MAX_BAD_GRADIENTS, PPOSettings
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.corridor import RIGHT, Corridor
-from hundredfold.rollout.rollout_buffer import CutOff
+from hundredfold.rollout.rollout_buffer import Truncations
 
 STYLES = {
     "joint": PPOSettings(learning_rate=3e-3),
@@ -40,7 +40,7 @@ def test_it_solves_the_corridor(style):
     # From cells 0, 1 and 2 the best returns are 0.4, 0.5 and 0.6.
     assert np.mean(episodes.returns) > 0.47
     cells = {"cell": np.arange(6)[:, None]}
-    assert (learner.policy.best(cells, np.ones((6, 3), bool)) == RIGHT).all()
+    assert (learner.policy.act_deterministic(cells, np.ones((6, 3), bool)) == RIGHT).all()
 
 
 def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing():
@@ -50,7 +50,7 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
     rollout.terminated[5, 0] = rollout.ended[5, 0] = True
     rollout.ended[7, 1] = True
     final = {"observation": np.full((1, 4), 0.3, np.float32)}
-    rollout.cut_off = [CutOff(np.array([7]), np.array([1]), final)]
+    rollout.cut_off = [Truncations(np.array([7]), np.array([1]), final)]
     values = learner._values(rollout.observation).reshape(33, 16)
     beyond = learner._values({"observation": final["observation"][None]})[0]
     samples, _ = learner._look_back()

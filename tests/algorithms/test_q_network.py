@@ -95,9 +95,9 @@ def test_exploring_is_even_over_allowed_actions_and_as_frequent_as_epsilon_says(
     cells = {"cell": np.full((rows, 1), 2)}
     mask = np.zeros((rows, 3), bool)
     mask[:, [0, 2]] = True
-    best = policy.best(cells, mask)[0]
+    best = policy.act_deterministic(cells, mask)[0]
     other = 2 - best
-    choice = policy.choose(cells, mask, luck)
+    choice = policy.sample(cells, mask, luck)
     for env, epsilon in enumerate(policy.epsilons):
         chosen = choice.actions[env::4]
         assert set(chosen.tolist()) <= {best, other}
@@ -113,7 +113,7 @@ def test_without_a_mask_every_action_is_tried():
     policy = QPolicy(network_of(), CPU)
     policy.epsilons[:] = 1.0
     seen = {"observation": np.zeros((500, 4), np.float32)}
-    actions = policy.choose(seen, None, np.random.default_rng(0).random((500, 1))).actions
+    actions = policy.sample(seen, None, np.random.default_rng(0).random((500, 1))).actions
     assert 200 < actions.sum() < 300
 
 
@@ -130,7 +130,7 @@ def test_the_last_draw_below_epsilon_still_is_an_action():
     policy = QPolicy(network_of(CORRIDOR), CPU)
     policy.epsilons[:] = 0.3
     cells, mask = {"cell": np.zeros((1, 1), np.int64)}, np.array([[False, True, True]])
-    action = policy.choose(cells, mask, np.array([[np.nextafter(0.3, 0)]])).actions
+    action = policy.sample(cells, mask, np.array([[np.nextafter(0.3, 0)]])).actions
     assert action == 2
 
 
@@ -140,7 +140,7 @@ def test_a_broken_network_takes_no_forbidden_action_either():
         network.stack[-1].bias.fill_(torch.nan)
     policy = QPolicy(network, CPU)
     mask = np.array([[False, True, False], [False, False, True]])
-    assert_array_equal(policy.best({"cell": np.zeros((2, 1), np.int64)}, mask), [1, 2])
+    assert_array_equal(policy.act_deterministic({"cell": np.zeros((2, 1), np.int64)}, mask), [1, 2])
 
 
 def test_nth_allowed_counts_allowed_actions_only():

@@ -23,7 +23,7 @@ from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBac
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.corridor import Corridor
-from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
 from hundredfold.profiling.workloads import Computing, Talkative, Waiting
 
@@ -129,13 +129,13 @@ def test_even_steps_and_a_single_lane_lose_nothing():
 
 
 def test_an_env_that_sleeps_is_seen_to_wait():
-    with closing(GymnasiumWorld(np.arange(1), Waiting)) as world:
-        assert probe(world, steps=4).waits
+    with closing(GymnasiumBatchEnv(np.arange(1), Waiting)) as env:
+        assert probe(env, steps=4).waits
 
 
 def test_an_env_that_computes_is_not_taken_for_one_that_waits():
-    with closing(GymnasiumWorld(np.arange(1), Computing)) as world:
-        found = probe(world, steps=20, seconds=60)
+    with closing(GymnasiumBatchEnv(np.arange(1), Computing)) as env:
+        found = probe(env, steps=20, seconds=60)
     assert not found.waits
     assert len(found.seconds) == 20
     # It counts seconds on a core, so this holds on a busy machine, too.
@@ -143,18 +143,18 @@ def test_an_env_that_computes_is_not_taken_for_one_that_waits():
 
 
 def test_what_a_step_says_is_counted_without_infos_that_nobody_may_ever_read():
-    with closing(GymnasiumWorld(np.arange(1), Talkative)) as world:
-        shown = sum(array.nbytes for array in world.out.arrays().values())
-        assert probe(world, steps=2).step_bytes == shown < 5_000
+    with closing(GymnasiumBatchEnv(np.arange(1), Talkative)) as env:
+        shown = sum(array.nbytes for array in env.out.arrays().values())
+        assert probe(env, steps=2).step_bytes == shown < 5_000
 
 
 @pytest.mark.parametrize("make_env", [third_party_envs.MaskInInfo, third_party_envs.SeveralParts])
 def test_only_allowed_actions_are_tried(make_env):
-    with closing(GymnasiumWorld(np.arange(1), make_env)) as world:
-        assert len(probe(world, steps=50, seconds=60).seconds) == 50
+    with closing(GymnasiumBatchEnv(np.arange(1), make_env)) as env:
+        assert len(probe(env, steps=50, seconds=60).seconds) == 50
 
 
-def test_a_world_of_ours_is_not_played_at_all():
+def test_an_env_of_ours_is_not_played_at_all():
     class Untouchable(Corridor):
         def reset(self, seed):
             raise AssertionError("it was reset")
@@ -187,11 +187,11 @@ def test_an_explicit_backend_is_not_second_guessed():
 # --- where it cannot start
 
 
-def plays_in_process_instead(name, make_world, settings=None, because=""):
+def plays_in_process_instead(name, make_envs, settings=None, because=""):
     """Make the backend, play a little, and return what the one warning said."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        backend, found = start_backend(name, make_world, 4, settings)
+        backend, found = start_backend(name, make_envs, 4, settings)
     with closing(backend):
         assert isinstance(backend, InProcessBackend)
         assert found.backend == "in_process"
@@ -300,7 +300,7 @@ def test_a_script_without_a_main_guard_plays_once(tmp_path, backend):
 
 def test_settings_of_failing_envs_reach_the_backend_that_runs():
     settings = WorkerSettings(on_env_error="restart")
-    factory = partial(GymnasiumWorld, make_env=third_party_envs.RaisesInStep)
+    factory = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
     with closing(start_backend("auto", factory, 1, settings)[0]) as backend:
         backend.reset(0)
         for _ in range(5):

@@ -7,16 +7,16 @@ from hundredfold.backends import make_backend
 from hundredfold.backends.call_checks import Turns, check_num_envs, checked_actions
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.serial import SerialBackend
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError, TurnError
 from hundredfold.envs.corridor import Corridor
 
-ONE = WorldSpec(name="gate", observation={"x": ArraySpec((1,))}, choices=(4,))
-PARTS = WorldSpec(name="locks", observation={"x": ArraySpec((1,))}, choices=(3, 2), has_mask=True)
-BOX = WorldSpec(
+ONE = EnvSpec(name="gate", observation={"x": ArraySpec((1,))}, action_nvec=(4,))
+PARTS = EnvSpec(name="locks", observation={"x": ArraySpec((1,))}, action_nvec=(3, 2), has_mask=True)
+BOX = EnvSpec(
     name="crane",
     observation={"x": ArraySpec((1,))},
-    action_box=ArraySpec((2,), "float32", (-0.1, -np.inf), (0.1, 5.0)),
+    continuous_action=ArraySpec((2,), "float32", (-0.1, -np.inf), (0.1, 5.0)),
 )
 
 
@@ -172,7 +172,7 @@ def test_no_envs_are_refused_with_the_number_that_came(num_envs):
         check_num_envs(num_envs)
 
 
-def test_auto_takes_the_backend_that_suits_every_world():
+def test_auto_takes_the_backend_that_suits_every_env():
     assert isinstance(make_backend("auto", Corridor, 2), InProcessBackend)
 
 

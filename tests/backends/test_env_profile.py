@@ -71,7 +71,7 @@ def test_an_env_is_measured_in_another_process():
         return Waiting()
 
     found = probe_apart(callable_factory(make_env), WorkerSettings())
-    assert found.is_foreign
+    assert found.is_per_env
     assert found.probe is not None
     assert found.probe.waits
     assert places == []
@@ -120,19 +120,19 @@ def test_where_no_worker_can_start_the_env_is_measured_here(monkeypatch):
     assert "computes for" in found.told
 
 
-def test_a_world_of_ours_starts_no_worker(monkeypatch):
+def test_an_env_of_ours_starts_no_worker(monkeypatch):
     monkeypatch.setattr(auto_select, "probe_apart", None)
-    make_world = partial(Corridor, settings=CorridorSettings())
-    assert is_ours(make_world)
-    assert choose_backend(make_world, 8).backend == "in_process"
+    make_envs = partial(Corridor, settings=CorridorSettings())
+    assert is_ours(make_envs)
+    assert choose_backend(make_envs, 8).backend == "in_process"
 
 
-def test_a_function_may_turn_out_to_make_a_world_of_ours():
-    def make_world(env_ids):
+def test_a_function_may_turn_out_to_make_an_env_of_ours():
+    def make_envs(env_ids):
         return Corridor(env_ids)
 
-    assert not is_ours(make_world)
-    assert "one batch" in choose_backend(make_world, 8).told
+    assert not is_ours(make_envs)
+    assert "one batch" in choose_backend(make_envs, 8).told
 
 
 def test_other_peoples_envs_are_never_taken_for_ours():

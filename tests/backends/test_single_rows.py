@@ -21,30 +21,30 @@ FACTORIES = {
 }
 
 
-def told(make_world, steps, step):
-    """Everything a world of six says while it is stepped like this."""
-    with closing(make_world(np.arange(6))) as world:
-        world.reset(5)
+def told(make_envs, steps, step):
+    """Everything an env of six says while it is stepped like this."""
+    with closing(make_envs(np.arange(6))) as env:
+        env.reset(5)
         story = []
         for turn in range(steps):
             draw = np.random.default_rng(turn)
-            step(world, draw.integers(0, 2, 6))
-            story.append(copies(world.out.arrays()) | {"infos": repr(world.infos)})
+            step(env, draw.integers(0, 2, 6))
+            story.append(copies(env.out.arrays()) | {"infos": repr(env.infos)})
         return story
 
 
-def one_by_one(world, actions):
+def one_by_one(env, actions):
     for row in (3, 0, 5, 1, 4, 2):
-        world.step_row(row, actions)
+        env.step_row(row, actions)
 
 
-def all_together(world, actions):
-    world.step_rows(0, 6, actions)
+def all_together(env, actions):
+    env.step_rows(0, 6, actions)
 
 
-@pytest.mark.parametrize("make_world", FACTORIES.values(), ids=FACTORIES)
-def test_rows_tell_the_same_alone_and_together(make_world):
-    alone, together = (told(make_world, 60, step) for step in (one_by_one, all_together))
+@pytest.mark.parametrize("make_envs", FACTORIES.values(), ids=FACTORIES)
+def test_rows_tell_the_same_alone_and_together(make_envs):
+    alone, together = (told(make_envs, 60, step) for step in (one_by_one, all_together))
     assert any(told["terminated"].any() or told["truncated"].any() for told in together)
     for one, other in zip(alone, together, strict=True):
         assert one.keys() == other.keys()
@@ -57,12 +57,12 @@ def test_rows_tell_the_same_alone_and_together(make_world):
     [third_party_envs.NanObservation, third_party_envs.InfReward, third_party_envs.WrongShape],
 )
 def test_nonsense_of_a_single_row_is_refused(make_env):
-    with closing(callable_factory(make_env)(np.arange(2))) as world:
-        world.reset(0)
+    with closing(callable_factory(make_env)(np.arange(2))) as env:
+        env.reset(0)
         for _ in range(make_env.trouble_turn - 1):
-            world.step_row(1, np.zeros(2, np.int64))
+            env.step_row(1, np.zeros(2, np.int64))
         with pytest.raises(EnvError, match="env 1 of"):
-            world.step_row(1, np.zeros(2, np.int64))
+            env.step_row(1, np.zeros(2, np.int64))
 
 
 def test_an_env_made_by_its_id_keeps_its_limit_and_loses_the_check_of_order():

@@ -10,12 +10,12 @@ from hundredfold.envs.dvrp.settings import DvrpSettings
 def test_the_bench_tells_rates_and_where_the_time_goes(monkeypatch):
     monkeypatch.setattr(dvrp_stepping, "DAYS_PER_REPEAT", 2)
     settings = DvrpSettings(num_customers=4, lns_iterations=0)
-    rows = dvrp_stepping.bench_world((1, 3), repeats=2, settings=settings)
+    rows = dvrp_stepping.bench_stepping((1, 3), repeats=2, settings=settings)
     assert [row["num_envs"] for row in rows] == [1, 3]
     for row in rows:
         assert 0 < row["low"] <= row["samples_per_second"] <= row["high"]
         assert row["episodes_per_second"] == row["samples_per_second"] / 4
-        shares = [row[f"{part}_share"] for part in ("oracle", "world", "policy")]
+        shares = [row[f"{part}_share"] for part in ("oracle", "env", "policy")]
         assert min(shares) > 0
         assert sum(shares) == pytest.approx(1)
 
@@ -23,7 +23,7 @@ def test_the_bench_tells_rates_and_where_the_time_goes(monkeypatch):
 def test_the_command_shows_where_the_time_goes(capsys):
     assert main(["stepping", "dvrp", "--num-envs", "4", "--repeats", "1", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    shares = row["oracle_share"] + row["world_share"] + row["policy_share"]
+    shares = row["oracle_share"] + row["env_share"] + row["policy_share"]
     assert shares == pytest.approx(1.0)
 
 

@@ -41,7 +41,7 @@ def test_both_systems_train_the_same_task(monkeypatch):
         lambda: classic("CartPole-v1", "ppo", num_envs=2, num_steps=32, samples=256, epochs=2),
     )
     monkeypatch.setitem(learning.TASKS, ("cartpole", "ppo"), easy)
-    rows = bench_learning("cartpole", "ppo", 1, tick=lambda text: None)
+    rows = bench_learning("cartpole", "ppo", 1, on_progress=lambda text: None)
     assert [row["system"] for row in rows] == ["hundredfold", "stable-baselines3"]
     for row in rows:
         assert row["solved"] == 1
@@ -58,7 +58,7 @@ def test_who_stops_a_training_stops_all_of_them(monkeypatch):
 
     monkeypatch.setattr(learning, "start_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bench_learning("cartpole", "ppo", 5, tick=lambda text: None)
+        bench_learning("cartpole", "ppo", 5, on_progress=lambda text: None)
     assert started == [0]
 
 

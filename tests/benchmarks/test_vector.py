@@ -79,7 +79,7 @@ def test_a_goal_may_be_a_multiple_of_a_peer():
 
 
 def test_nothing_is_claimed_against_a_peer_that_is_not_there():
-    assert goal_of("CartPole-v1", "batch world", {"steps_per_second": 1.0}, {}) == {}
+    assert goal_of("CartPole-v1", "batch env", {"steps_per_second": 1.0}, {}) == {}
 
 
 def test_computing_envs_are_held_against_the_cores(monkeypatch):
@@ -113,7 +113,7 @@ def test_all_systems_step_the_same_few_envs(capsys, monkeypatch):
     assert answer["command"] == ["benchmarks", *words]
     found = {(row["env"], row["system"], row["backend"]) for row in answer["rows"]}
     assert {
-        ("CartPole-v1", OURS, "batch world"),
+        ("CartPole-v1", OURS, "batch env"),
         ("CartPole-v1", "gymnasium", "async"),
         ("waiting 10 ms", OURS, "first_ready, quarters"),
         ("dict + 5 kB info", OURS, "processes, infos read"),
@@ -125,10 +125,10 @@ def test_all_systems_step_the_same_few_envs(capsys, monkeypatch):
         assert one["low"] <= one["steps_per_second"] <= one["high"]
 
 
-def test_envpool_stands_beside_the_batch_world_where_it_is_installed():
+def test_envpool_stands_beside_the_batch_env_where_it_is_installed():
     pytest.importorskip("envpool")
     found = contestants(Workload(vector.CARTPOLE, vector.WORKLOADS[0].make_env, 3))
-    assert (OURS, "batch world") in found
+    assert (OURS, "batch env") in found
     player = found["envpool", ""]()
     try:
         assert take_turn(player, 0.01).worked > 0

@@ -1,16 +1,16 @@
 """cage2 on the command line: verify, evaluate, train and bench."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hundredfold.cli import main
 from hundredfold.envs.cage2.blue_agent import BlueAgent
+from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 
-DATA = Path(__file__).parents[2] / "data" / "cage2"
+DATA = RECORDINGS
 
 
 def call(*words):
@@ -44,7 +44,7 @@ def test_verify_shows_the_first_difference_and_fails(capsys, tmp_path):
 
 
 def test_verify_checks_mean_returns(capsys):
-    assert call("verify", "cage2", "--returns", DATA / "returns.csv", "--episodes", "300") == 0
+    assert call("verify", "cage2", "--returns", "recorded", "--episodes", "300") == 0
     assert "27 of 27 mean returns" in capsys.readouterr().err
 
 
@@ -104,11 +104,11 @@ def test_the_shipped_policy_plays_the_official_table(capsys):
 
 def test_the_shipped_agent_defends_with_52_bits_alone():
     agent = BlueAgent.load()
-    world = Cage2(np.arange(1), Cage2Settings(red="b_line"))
-    batch = world.reset(3)
+    env = Cage2(np.arange(1), Cage2Settings(red="b_line"))
+    batch = env.reset(3)
     total = 0.0
     for _ in range(100):
-        batch = world.step(np.array([agent.act(batch.observation["bits"][0])]))
+        batch = env.step(np.array([agent.act(batch.observation["bits"][0])]))
         total += float(batch.reward[0])
     # A sleeping defender loses more than 1,000, the reactive rule about 50.
     assert total > -30

@@ -78,7 +78,7 @@ def test_a_settings_file_and_flags_over_it(capsys, tmp_path, run_folder):
     assert "epochs = 2" in text
 
 
-def test_resume_needs_no_world(capsys, run_folder):
+def test_resume_needs_no_env(capsys, run_folder):
     assert call("train", "--resume", run_folder) == 0
 
 
@@ -88,10 +88,10 @@ def test_report_draws_the_page_again(capsys, run_folder):
     assert (run_folder / "report.html").stat().st_size > 10_000
 
 
-def test_worlds_and_doctor_tell_what_is_there(capsys):
-    assert call("worlds", "--json") == 0
+def test_envs_and_doctor_tell_what_is_there(capsys):
+    assert call("envs", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {"corridor", "cartpole"} <= {row["world"] for row in rows}
+    assert {"corridor", "cartpole"} <= {row["env"] for row in rows}
     assert call("doctor") == 0
     said = capsys.readouterr().out
     for word in ("processor", "memory", "device", "torch", "[sb3] stable_baselines3", "[ray] ray"):
@@ -113,19 +113,19 @@ def test_train_help_teaches_every_flag(capsys):
 
 
 WRONG = {
-    "an unknown world": (["train", "cartpol"], 2, "did you mean cartpole"),
+    "an unknown env": (["train", "cartpol"], 2, "did you mean cartpole"),
     "an unknown Gymnasium id": (["train", "CartPole-v11"], 2, "did you mean CartPole-v1"),
     "an unknown command": (["trian"], 2, "did you mean train"),
     "an unknown flag": (["train", "corridor", "--num-env", "3"], 2, "num-envs"),
     "no envs": (["train", "corridor", "--num-envs", "0"], 2, "num_envs must be at least 1, got 0"),
     "words for numbers": (["train", "corridor", "--num-envs", "many"], 2, "many"),
     "two lengths": (["train", "corridor", "--steps", "9", "--epochs", "1"], 2, "one of --epochs"),
-    "no world": (["train"], 2, "usage"),
+    "no env": (["train"], 2, "usage"),
     "a missing run": (["train", "--resume", "no/such/run"], 1, "no/such/run is not a run folder"),
     "a dangling flag": (["train", "--resume"], 2, "--resume needs a word"),
     "a missing settings file": (["train", "corridor", "--config", "no.toml"], 2, "no.toml"),
     "an unknown policy": (["evaluate", "corridor", "--policy", "randm"], 2, "did you mean random"),
-    "a world without policy": (["evaluate", "corridor"], 2, "--policy random"),
+    "an env without policy": (["evaluate", "corridor"], 2, "--policy random"),
     "no episodes": (
         ["evaluate", "corridor", "--policy", "random", "--episodes", "0"],
         2,

@@ -65,11 +65,11 @@ def test_every_arm_is_trained_judged_and_drawn_and_what_is_done_is_not_done_agai
 def test_arms_are_evaluated_after_the_same_numbers_of_days():
     start = starting_point("dvrp")
     start = start.__class__(
-        world="dvrp",
+        env="dvrp",
         length=start.length.__class__(episodes=12_800),
         rollout=start.rollout.__class__(num_envs=64, num_steps=0),
         evaluation=start.evaluation.__class__(eval_interval=20),
-        world_settings=start.world_settings,
+        env_settings=start.env_settings,
     )
     arms = make_arms(start, [64, 256], 30)
     found = {

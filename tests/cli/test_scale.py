@@ -56,7 +56,7 @@ def test_a_learner_is_seen_as_such(capsys):
     assert row["lost_to_policy"] > 0
 
 
-def test_a_world_of_ours_scales_too(capsys):
+def test_an_env_of_ours_scales_too(capsys):
     answer = answer_of(capsys, "corridor", *QUICK)
     assert "batch of one" in answer["ideal"]
     assert len(answer["rows"]) == 6
@@ -98,7 +98,7 @@ def test_the_table_leaves_out_what_is_nothing_in_all_rows():
         (["waiting", "--backend", "proceses"], "did you mean processes"),
         (["waiting", "--seconds", "0"], "must be above 0"),
         (["waiting", "--env-kwargs", "a=1"], "takes none"),
-        (["NoSuchEnv-v0"], "no world called"),
+        (["NoSuchEnv-v0"], "no env called"),
         (["waitin"], "known cost are waiting, waiting-50ms"),
     ],
 )

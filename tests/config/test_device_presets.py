@@ -37,9 +37,9 @@ CELLS = [(algo, device, name) for (algo, device), row in TABLE.items() for name 
 @pytest.mark.parametrize(
     ("algo", "device", "name"), CELLS, ids=[f"{a}-{d.kind}-{n}" for a, d, n in CELLS]
 )
-@pytest.mark.parametrize("world", ["CartPole-v1", "cage2"])
-def test_every_cell_of_the_table_is_as_it_says(world, algo, device, name):
-    settings = seed_004(starting_point(world), algo, device)
+@pytest.mark.parametrize("env", ["CartPole-v1", "cage2"])
+def test_every_cell_of_the_table_is_as_it_says(env, algo, device, name):
+    settings = seed_004(starting_point(env), algo, device)
     parts = (settings.rollout, settings.learner, settings.network, settings.machine)
     (found,) = [getattr(part, name) for part in parts if hasattr(part, name)]
     assert found == TABLE[algo, device][name]

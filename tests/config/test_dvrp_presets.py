@@ -10,7 +10,7 @@ import pytest
 from hundredfold.config.presets import PRESETS, starting_point
 from hundredfold.config.toml import to_toml, updated
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.registry import world_factory
+from hundredfold.envs.registry import env_factory
 
 COMMON = {
     "hidden": (256, 256, 128),
@@ -61,8 +61,8 @@ TABLE = {
 
 def resolved(preset):
     settings = starting_point("dvrp", preset)
-    world = world_factory("dvrp", settings.world_settings)(np.arange(1))
-    return settings.resolved(world.spec)
+    env = env_factory("dvrp", settings.env_settings)(np.arange(1))
+    return settings.resolved(env.spec)
 
 
 @pytest.mark.parametrize("preset", TABLE)
@@ -75,7 +75,7 @@ def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
         settings.evaluation,
         settings.saving,
         settings.companion,
-        settings.world_settings,
+        settings.env_settings,
         settings.length,
     )
     for name, wanted in {**COMMON, **TABLE[preset]}.items():
@@ -86,19 +86,19 @@ def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
 def test_our_own_preset_sums_rewards_without_discount():
     settings = resolved("ours")
     assert settings == starting_point("dvrp").resolved(
-        world_factory("dvrp", settings.world_settings)(np.arange(1)).spec
+        env_factory("dvrp", settings.env_settings)(np.arange(1)).spec
     )
     assert settings.ppo.gamma == 1.0
     assert settings.ppo.normalise_values
     assert settings.companion.companion == "counting"
-    assert settings.world_settings.mask_mode == "threshold"
+    assert settings.env_settings.mask_mode == "threshold"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_survives_its_settings_file(preset):
-    settings = starting_point(PRESETS[preset].world, preset)
+    settings = starting_point(PRESETS[preset].env, preset)
     again = updated(
-        starting_point(PRESETS[preset].world), tomllib.loads(to_toml(settings)), "the file"
+        starting_point(PRESETS[preset].env), tomllib.loads(to_toml(settings)), "the file"
     )
     assert again == settings
 

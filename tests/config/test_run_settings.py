@@ -18,17 +18,17 @@ from hundredfold.config.toml import (
 )
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.corridor import Corridor
-from hundredfold.envs.registry import WORLDS
+from hundredfold.envs.registry import ENVS
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 
-@pytest.mark.parametrize("world", [*WORLDS, "FrozenLake-v1"])
-def test_every_world_has_a_starting_point_that_survives_a_file(tmp_path, world):
-    settings = starting_point(world)
+@pytest.mark.parametrize("env", [*ENVS, "FrozenLake-v1"])
+def test_every_env_has_a_starting_point_that_survives_a_file(tmp_path, env):
+    settings = starting_point(env)
     changed = replace(settings, seed=7, ppo=replace(settings.ppo, gamma=0.5))
     path = tmp_path / "settings.toml"
     path.write_text(to_toml(changed))
-    assert updated(starting_point(world), read_toml(path), str(path)) == changed
+    assert updated(starting_point(env), read_toml(path), str(path)) == changed
 
 
 def test_lists_and_choices_survive_a_file(tmp_path):
@@ -40,7 +40,7 @@ def test_lists_and_choices_survive_a_file(tmp_path):
     path.write_text(to_toml(settings))
     again = updated(starting_point("FrozenLake-v1"), read_toml(path), str(path))
     assert again.network.hidden == (8, 9, 10)
-    assert again.world_settings.keywords == {"map_name": "8x8"}
+    assert again.env_settings.keywords == {"map_name": "8x8"}
     assert again == settings
 
 
@@ -56,7 +56,7 @@ WRONG_FILES = {
     "[network]\nhidden = 64": r"network.hidden must be a list, got 64",
     "ppo = 3": r"ppo must be a table, got 3",
     "[rollout]\nnum_envs = 0": r"num_envs must be at least 1, got 0",
-    "world = ": r"not valid TOML",
+    "env = ": r"not valid TOML",
 }
 
 
@@ -147,8 +147,8 @@ def test_settings_names_are_unique_over_all_tables():
     """Flags and overrides go by bare names, so no two tables of a run may share one."""
     from dataclasses import fields, is_dataclass
 
-    for world, algo in product([*WORLDS, "CartPole-v1"], ALGORITHMS):
-        settings = starting_point(world, algo=algo)
+    for env, algo in product([*ENVS, "CartPole-v1"], ALGORITHMS):
+        settings = starting_point(env, algo=algo)
         tables = used_fields(settings)
         names = [
             item.name

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers.cases import BACKEND_CASES, WORLD_CASES
+from helpers.cases import BACKEND_CASES, ENV_CASES
 from helpers.playing import assert_same_story, follow, play, steady_actions
 from helpers.third_party_envs import LeavesNote, RaisesInNextReset, RaisesInStep, SeveralParts
 from hundredfold.backends import BACKENDS
@@ -26,7 +26,7 @@ from hundredfold.core.errors import (
     TurnError,
 )
 from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 STOP = WorkerSettings(on_env_error="stop")
 SEED = 7
@@ -35,20 +35,20 @@ STEPS = 50
 HALF = 17
 
 every_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
-every_world = pytest.mark.parametrize("world", WORLD_CASES)
-ours = pytest.mark.parametrize("world", ["corridor", "cartpole"])
-foreign = pytest.mark.parametrize("world", ["FrozenLake-v1", "masked_foreign"])
+every_env = pytest.mark.parametrize("env", ENV_CASES)
+ours = pytest.mark.parametrize("env", ["corridor", "cartpole"])
+foreign = pytest.mark.parametrize("env", ["FrozenLake-v1", "masked_foreign"])
 
 
 @functools.cache
-def serial_story(world):
-    with closing(SerialBackend(WORLD_CASES[world], NUM_ENVS)) as backend:
+def serial_story(env):
+    with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         return play(backend, SEED, STEPS)
 
 
-def started(kind, make_world=Corridor, num_envs=NUM_ENVS):
+def started(kind, make_envs=Corridor, num_envs=NUM_ENVS):
     """A backend whose envs wait for their first action, and their first batch."""
-    backend = BACKEND_CASES[kind](make_world, num_envs)
+    backend = BACKEND_CASES[kind](make_envs, num_envs)
     backend.reset(SEED)
     return backend, backend.recv()
 
@@ -71,31 +71,31 @@ def test_a_backend_can_be_named_to_a_worker(kind):
 
 
 @every_backend
-@every_world
-def test_every_backend_retells_the_serial_story(kind, world):
-    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
-        assert_same_story(play(backend, SEED, STEPS), serial_story(world))
+@every_env
+def test_every_backend_retells_the_serial_story(kind, env):
+    with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
+        assert_same_story(play(backend, SEED, STEPS), serial_story(env))
 
 
 @every_backend
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_an_env_tells_the_same_story_among_any_number(kind, num_envs):
-    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], num_envs)) as backend:
+    with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], num_envs)) as backend:
         told = play(backend, SEED, 30)
     shared = range(min(num_envs, NUM_ENVS))
     assert_same_story(told.of(shared), serial_story("corridor").of(shared).between(0, 30))
 
 
 @every_backend
-@every_world
-def test_a_second_reset_tells_the_story_from_its_beginning(kind, world):
-    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+@every_env
+def test_a_second_reset_tells_the_story_from_its_beginning(kind, env):
+    with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         play(backend, SEED + 1, 13)
-        assert_same_story(play(backend, SEED, 20), serial_story(world).between(0, 20))
+        assert_same_story(play(backend, SEED, 20), serial_story(env).between(0, 20))
 
 
 @every_backend
-def test_a_backend_knows_its_size_and_the_spec_of_its_world(kind):
+def test_a_backend_knows_its_size_and_the_spec_of_its_env(kind):
     backend, batch = started(kind)
     with closing(backend):
         assert backend.num_envs == NUM_ENVS
@@ -191,7 +191,7 @@ def test_each_call_is_either_in_turn_or_out_of_turn():
 
 @every_backend
 def test_a_refused_call_changes_no_turn(kind):
-    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         with pytest.raises(TurnError):
             backend.recv()
         backend.reset(SEED)
@@ -275,7 +275,7 @@ def test_closing_twice_is_fine_at_any_turn(kind, pending):
 )
 def test_wrong_actions_are_refused_and_the_story_goes_on(kind, change, error, names):
     """The corridor with RIGHT for everybody is allowed; each change of it is not."""
-    backend, batch = started(kind, WORLD_CASES["corridor"])
+    backend, batch = started(kind, ENV_CASES["corridor"])
     with closing(backend):
         with pytest.raises(error) as refusal:
             backend.send(change(np.full(len(batch), RIGHT)))
@@ -288,7 +288,7 @@ def test_wrong_actions_are_refused_and_the_story_goes_on(kind, change, error, na
 
 @every_backend
 def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(kind):
-    backend, batch = started(kind, WORLD_CASES["corridor"], num_envs=24)
+    backend, batch = started(kind, ENV_CASES["corridor"], num_envs=24)
     with closing(backend):
         at_wall = int(np.flatnonzero(batch.observation["cell"][:, 0] == 0)[0])
         actions = np.full(24, RIGHT)
@@ -305,7 +305,7 @@ def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(
 
 @every_backend
 def test_actions_of_several_parts_are_checked_part_by_part(kind):
-    backend, batch = started(kind, partial(GymnasiumWorld, make_env=SeveralParts))
+    backend, batch = started(kind, partial(GymnasiumBatchEnv, make_env=SeveralParts))
     with closing(backend):
         good = steady_actions(batch, backend.spec, no_steps(batch))
         with pytest.raises(ShapeError, match=r"\(6, 2\)"):
@@ -326,7 +326,7 @@ def test_actions_of_several_parts_are_checked_part_by_part(kind):
 @every_backend
 @pytest.mark.parametrize("form", [list, np.int32, np.uint8], ids=["list", "int32", "uint8"])
 def test_any_form_of_whole_numbers_is_an_action(kind, form):
-    backend, batch = started(kind, WORLD_CASES["corridor"])
+    backend, batch = started(kind, ENV_CASES["corridor"])
     with closing(backend):
         actions = steady_actions(batch, backend.spec, no_steps(batch))
         backend.send(actions.tolist() if form is list else actions.astype(form))
@@ -365,7 +365,7 @@ def test_a_broadcast_reaches_every_env(kind):
 
 @every_backend
 def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
-    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         free = play(backend, SEED, 20)
         backend.broadcast({"toll": np.full(6, 0.5)})
         paid = play(backend, SEED, 20)
@@ -378,18 +378,18 @@ def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
 
 
 @every_backend
-@every_world
-def test_a_broadcast_nobody_understands_is_ignored(kind, world):
-    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+@every_env
+def test_a_broadcast_nobody_understands_is_ignored(kind, env):
+    with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         backend.broadcast({"gossip": np.ones(3)})
-        assert_same_story(play(backend, SEED, 10), serial_story(world).between(0, 10))
+        assert_same_story(play(backend, SEED, 10), serial_story(env).between(0, 10))
 
 
 # --- snapshots
 
 
-def snapshot(kind, world, num_envs=NUM_ENVS):
-    with closing(BACKEND_CASES[kind](WORLD_CASES[world], num_envs)) as backend:
+def snapshot(kind, env, num_envs=NUM_ENVS):
+    with closing(BACKEND_CASES[kind](ENV_CASES[env], num_envs)) as backend:
         play(backend, SEED, HALF)
         return backend.state()
 
@@ -401,19 +401,19 @@ every_pair = pytest.mark.parametrize(
 
 @every_pair
 @ours
-def test_a_snapshot_continues_bit_for_bit_on_any_backend(taken_on, restored_on, world):
-    state = snapshot(taken_on, world)
-    with closing(BACKEND_CASES[restored_on](WORLD_CASES[world], NUM_ENVS)) as backend:
+def test_a_snapshot_continues_bit_for_bit_on_any_backend(taken_on, restored_on, env):
+    state = snapshot(taken_on, env)
+    with closing(BACKEND_CASES[restored_on](ENV_CASES[env], NUM_ENVS)) as backend:
         play(backend, SEED + 1, 5)
         backend.restore(state)
         told = follow(backend, 30, first_step=HALF)
-    assert_same_story(told, serial_story(world).between(HALF, HALF + 30))
+    assert_same_story(told, serial_story(env).between(HALF, HALF + 30))
 
 
 @every_backend
 @ours
-def test_a_snapshot_is_the_same_on_every_backend(kind, world):
-    state, expected = snapshot(kind, world), snapshot("serial", world)
+def test_a_snapshot_is_the_same_on_every_backend(kind, env):
+    state, expected = snapshot(kind, env), snapshot("serial", env)
     assert state.keys() == expected.keys()
     for name, array in expected.items():
         assert_array_equal(state[name], array, err_msg=name, strict=True)
@@ -421,12 +421,12 @@ def test_a_snapshot_is_the_same_on_every_backend(kind, world):
 
 @every_pair
 def test_what_was_broadcast_is_part_of_the_snapshot(taken_on, restored_on):
-    with closing(BACKEND_CASES[taken_on](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES[taken_on](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.broadcast({"toll": np.full(6, 0.25)})
         play(backend, SEED, HALF)
         state = backend.state()
         expected = follow_after_snapshot(backend)
-    with closing(BACKEND_CASES[restored_on](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES[restored_on](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.restore(state)
         assert_same_story(follow(backend, 20, first_step=HALF), expected)
     assert expected["info/toll_paid"].any()
@@ -440,11 +440,11 @@ def follow_after_snapshot(backend):
 @every_pair
 @foreign
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_foreign_episodes_are_cut_off_alike_on_any_backend(taken_on, restored_on, world):
-    state = snapshot(taken_on, world)
+def test_foreign_episodes_are_cut_off_alike_on_any_backend(taken_on, restored_on, env):
+    state = snapshot(taken_on, env)
     told = []
     for kind in ("serial", restored_on):
-        with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+        with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
             backend.restore(state)
             told.append(follow(backend, 20, first_step=HALF))
     assert_same_story(told[1], told[0])
@@ -454,10 +454,10 @@ def test_foreign_episodes_are_cut_off_alike_on_any_backend(taken_on, restored_on
 
 @every_backend
 @ours
-def test_a_snapshot_of_fewer_envs_is_refused(kind, world):
-    state = snapshot("serial", world, NUM_ENVS - 1)
+def test_a_snapshot_of_fewer_envs_is_refused(kind, env):
+    state = snapshot("serial", env, NUM_ENVS - 1)
     with (
-        closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend,
+        closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend,
         pytest.raises(CheckpointError, match="snapshot"),
     ):
         backend.restore(state)
@@ -467,25 +467,25 @@ def test_a_snapshot_of_fewer_envs_is_refused(kind, world):
 def test_a_snapshot_of_more_envs_is_refused(kind):
     state = snapshot("serial", "corridor", NUM_ENVS + 1)
     with (
-        closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend,
+        closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend,
         pytest.raises(CheckpointError, match="snapshot"),
     ):
         backend.restore(state)
 
 
 @every_backend
-def test_a_snapshot_of_another_world_is_refused(kind):
+def test_a_snapshot_of_another_env_is_refused(kind):
     state = snapshot("serial", "cartpole")
     with (
-        closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend,
-        pytest.raises(CheckpointError, match="another world"),
+        closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend,
+        pytest.raises(CheckpointError, match="another env"),
     ):
         backend.restore(state)
 
 
 @every_backend
 def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
-    with closing(BACKEND_CASES[kind](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         with pytest.raises(CheckpointError):
             backend.restore(snapshot("serial", "cartpole"))
         with pytest.raises(TurnError, match="reset"):
@@ -496,9 +496,9 @@ def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
 
 
 def failing(rude):
-    """A world of which env 2 fails at its third step."""
+    """An env of which env 2 fails at its third step."""
     seed_of_env_2 = int(rng.stream_keys(SEED, 2, 0)) >> 33
-    return partial(GymnasiumWorld, make_env=partial(rude, only_seed=seed_of_env_2))
+    return partial(GymnasiumBatchEnv, make_env=partial(rude, only_seed=seed_of_env_2))
 
 
 def play_until_it_fails(backend):
@@ -536,8 +536,8 @@ def test_after_a_failed_step_there_is_no_batch_to_take(kind):
 
 @every_backend
 def test_closing_a_backend_closes_its_envs(kind, tmp_path):
-    make_world = partial(GymnasiumWorld, make_env=partial(LeavesNote, tmp_path))
-    with closing(BACKEND_CASES[kind](make_world, 3)) as backend:
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(LeavesNote, tmp_path))
+    with closing(BACKEND_CASES[kind](make_envs, 3)) as backend:
         backend.reset(SEED)
         assert not list(tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == 3

@@ -1,4 +1,4 @@
-"""What every world promises (`core/contracts.World`), checked for each line of `WORLD_CASES`."""
+"""What every env promises (`core/contracts.Env`), checked for each line of `ENV_CASES`."""
 
 import functools
 import pickle
@@ -8,88 +8,88 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.playing import (
     ACTION_BOOK,
     Direct,
     assert_same_story,
     follow,
     play,
-    play_world,
+    play_env,
     same_story,
     steady_actions,
     steps_to_see_ends,
 )
 from hundredfold.core.batch import copies
 from hundredfold.core.errors import CheckpointError
-from hundredfold.envs.registry import WORLDS
+from hundredfold.envs.registry import ENVS
 
 SEED = 7
 EVERYBODY = tuple(range(64))
 
-SPECS = {name: make_world(np.arange(1)).spec for name, make_world in WORLD_CASES.items()}
+SPECS = {name: make_envs(np.arange(1)).spec for name, make_envs in ENV_CASES.items()}
 
-every_world = pytest.mark.parametrize("name", WORLD_CASES)
-every_world_with_snapshots = pytest.mark.parametrize(
+every_env = pytest.mark.parametrize("name", ENV_CASES)
+every_env_with_snapshots = pytest.mark.parametrize(
     "name", [name for name, spec in SPECS.items() if spec.has_snapshots]
 )
-every_world_without_snapshots = pytest.mark.parametrize(
+every_env_without_snapshots = pytest.mark.parametrize(
     "name", [name for name, spec in SPECS.items() if not spec.has_snapshots]
 )
 
 
 def make(name, env_ids=(0, 1, 2, 3, 4)):
-    return WORLD_CASES[name](np.array(env_ids, np.int64))
+    return ENV_CASES[name](np.array(env_ids, np.int64))
 
 
 @functools.cache
 def story_of(name, env_ids=EVERYBODY, seed=SEED):
     """The undisturbed story, told once for all tests that lean on it."""
-    return play_world(make(name, env_ids), seed, steps_to_see_ends(SPECS[name]))
+    return play_env(make(name, env_ids), seed, steps_to_see_ends(SPECS[name]))
 
 
-def test_every_world_of_ours_is_in_the_suite():
-    missing = WORLDS.keys() - {spec.name for spec in SPECS.values()}
-    assert not missing, f"add a line for {missing} to WORLD_CASES in tests/cases.py"
+def test_every_env_of_ours_is_in_the_suite():
+    missing = ENVS.keys() - {spec.name for spec in SPECS.values()}
+    assert not missing, f"add a line for {missing} to ENV_CASES in tests/cases.py"
 
 
-@every_world
-def test_a_world_can_travel_to_a_worker(name):
-    make_world = pickle.loads(pickle.dumps(WORLD_CASES[name]))
-    told = play_world(make_world(np.arange(2)), SEED, 10)
+@every_env
+def test_an_env_can_travel_to_a_worker(name):
+    make_envs = pickle.loads(pickle.dumps(ENV_CASES[name]))
+    told = play_env(make_envs(np.arange(2)), SEED, 10)
     assert_same_story(told, story_of(name).of([0, 1]).between(0, 10))
 
 
 # --- shapes and ranges
 
 
-def assert_as_announced(batch, world, env_ids):
+def assert_as_announced(batch, env, env_ids):
     """Every array has the shape and type of the spec."""
-    fresh = world.spec.batch(np.array(env_ids))
+    fresh = env.spec.batch(np.array(env_ids))
     announced = {key: (array.shape, array.dtype) for key, array in fresh.arrays().items()}
     assert {key: (array.shape, array.dtype) for key, array in batch.arrays().items()} == announced
-    assert (batch.mask is not None) == world.spec.has_mask
+    assert (batch.mask is not None) == env.spec.has_mask
     assert batch.env_ids.tolist() == list(env_ids)
 
 
-@every_world
+@every_env
 def test_batches_have_the_shapes_and_types_the_spec_announces(name):
-    world = make(name, (4, 9, 2))
-    batch = world.reset(SEED)
-    assert_as_announced(batch, world, (4, 9, 2))
+    env = make(name, (4, 9, 2))
+    batch = env.reset(SEED)
+    assert_as_announced(batch, env, (4, 9, 2))
     for step in range(20):
-        batch = world.step(steady_actions(batch, world.spec, np.full(3, step)))
-        assert_as_announced(batch, world, (4, 9, 2))
+        batch = env.step(steady_actions(batch, env.spec, np.full(3, step)))
+        assert_as_announced(batch, env, (4, 9, 2))
 
 
-@every_world
+@every_env
 def test_a_reset_starts_with_nothing_earned_and_nothing_ended(name):
     story = story_of(name)
     assert not story["reward"][0].any()
     assert not story.ended[0].any()
 
 
-@every_world
+@every_env
 def test_observations_keep_the_bounds_of_the_spec(name):
     story = story_of(name)
     for key, spec in SPECS[name].observation.items():
@@ -104,7 +104,7 @@ def test_observations_keep_the_bounds_of_the_spec(name):
             assert (story[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)).all()
 
 
-@every_world
+@every_env
 def test_rewards_and_observations_are_finite(name):
     story = story_of(name)
     assert np.isfinite(story["reward"]).all()
@@ -112,68 +112,68 @@ def test_rewards_and_observations_are_finite(name):
         assert np.isfinite(story[f"observation/{key}"]).all()
 
 
-@every_world
+@every_env
 def test_every_mask_leaves_an_action_of_every_part(name):
     spec = SPECS[name]
     if not spec.has_mask:
         assert "mask" not in story_of(name).arrays
         return
     mask, first = story_of(name)["mask"], 0
-    for count in spec.choices:
+    for count in spec.action_nvec:
         assert mask[..., first : first + count].any(axis=-1).all()
         first += count
     assert first == mask.shape[-1]
-    assert not mask.all(), "a world that announces masks forbids something at some time"
+    assert not mask.all(), "an env that announces masks forbids something at some time"
 
 
 # --- the same story, whoever asks
 
 
-@every_world
+@every_env
 def test_the_same_seed_tells_the_same_story(name):
-    told = play_world(make(name, range(16)), SEED, 30)
+    told = play_env(make(name, range(16)), SEED, 30)
     assert_same_story(told, story_of(name).of(range(16)).between(0, 30))
 
 
-@every_world
-def test_a_world_that_has_played_before_tells_the_same_story(name):
-    world = make(name)
-    play_world(world, SEED + 1, 33)
-    assert_same_story(play_world(world, SEED, 30), story_of(name).of(range(5)).between(0, 30))
+@every_env
+def test_an_env_that_has_played_before_tells_the_same_story(name):
+    env = make(name)
+    play_env(env, SEED + 1, 33)
+    assert_same_story(play_env(env, SEED, 30), story_of(name).of(range(5)).between(0, 30))
 
 
-@every_world
+@every_env
 @pytest.mark.parametrize("seed", [SEED + 1, -SEED, 2**70])
 def test_another_seed_tells_another_story(name, seed):
-    told = play_world(make(name), seed, 30)
+    told = play_env(make(name), seed, 30)
     assert not same_story(told, story_of(name).of(range(5)).between(0, 30))
 
 
-@every_world
+@every_env
 def test_every_env_has_a_story_of_its_own(name):
     # These ids share a row of the action book, so only chance can tell the envs apart.
     env_ids = np.arange(16) * len(ACTION_BOOK)
-    story = play_world(make(name, env_ids), SEED, 40)
+    story = play_env(make(name, env_ids), SEED, 40)
     keys = [key for key in story.arrays if key.startswith("observation/")]
     told = [b"".join(story[key][:, env].tobytes() for key in keys) for env in range(16)]
     assert len(set(told)) > 12
 
 
-@every_world
+@every_env
 @pytest.mark.parametrize(
     "env_ids",
     [range(1), range(7), range(5, 9), (63,), (40, 3, 11)],
     ids=["one", "seven", "slice", "last", "scattered"],
 )
 def test_an_env_tells_the_same_story_in_any_company(name, env_ids):
-    told = play_world(make(name, env_ids), SEED, steps_to_see_ends(SPECS[name]))
+    told = play_env(make(name, env_ids), SEED, steps_to_see_ends(SPECS[name]))
     assert_same_story(told, story_of(name).of(env_ids))
 
 
-@every_world
+@every_env
 def test_what_others_do_changes_nothing_for_an_env(name):
     steps = steps_to_see_ends(SPECS[name])
-    odd = play_world(make(name, range(16)), SEED, steps, mood=lambda env_ids: env_ids % 2)
+    odd = play_env(make(name, range(16)), SEED, steps, mood=lambda env_ids: env_ids % 2)
     stayed, changed = range(0, 16, 2), range(1, 16, 2)
     assert_same_story(odd.of(stayed), story_of(name).of(stayed))
     assert not same_story(odd.of(changed), story_of(name).of(changed))
@@ -187,12 +187,12 @@ def first_ends(story):
     return {env: int(np.argmax(ended)) for env, ended in enumerate(story.ended.T) if ended.any()}
 
 
-@every_world
+@every_env
 def test_the_next_episode_begins_in_the_same_step_whatever_was_done_in_the_last_one(name):
     """Chance is keyed by seed, env and episode, so episode 1 starts alike after any episode 0."""
     steps = steps_to_see_ends(SPECS[name])
     story = story_of(name).of(range(24))
-    other = play_world(make(name, range(24)), SEED, steps, mood=np.ones_like)
+    other = play_env(make(name, range(24)), SEED, steps, mood=np.ones_like)
     ends, other_ends = first_ends(story), first_ends(other)
     both = ends.keys() & other_ends.keys()
     assert len(both) > 5
@@ -204,7 +204,7 @@ def test_the_next_episode_begins_in_the_same_step_whatever_was_done_in_the_last_
     assert not same_story(story, other)
 
 
-@every_world
+@every_env
 def test_the_last_observation_of_an_episode_is_not_lost(name):
     story = story_of(name)
     for key in SPECS[name].observation:
@@ -212,7 +212,7 @@ def test_the_last_observation_of_an_episode_is_not_lost(name):
         assert (last[story.ended] != first[story.ended]).any()
 
 
-@every_world
+@every_env
 def test_episodes_of_fixed_length_end_exactly_then(name):
     fixed = SPECS[name].episode_steps
     if fixed is None:
@@ -228,23 +228,23 @@ def test_episodes_of_fixed_length_end_exactly_then(name):
 
 
 def scribble(batch):
-    """Fill every array with something that a careful world overwrites."""
+    """Fill every array with something that a careful env overwrites."""
     rng = np.random.default_rng(5)
     for array in batch.arrays().values():
         array[...] = rng.integers(0, 2, array.shape)
 
 
-@every_world
-def test_a_bound_world_writes_into_its_rows_and_nowhere_else(name):
-    world = make(name, range(4, 9))
-    first_out = world.reset(SEED)
+@every_env
+def test_a_bound_env_writes_into_its_rows_and_nowhere_else(name):
+    env = make(name, range(4, 9))
+    first_out = env.reset(SEED)
     before = copies(first_out.arrays())
-    common = world.spec.batch(np.arange(2, 11))
+    common = env.spec.batch(np.arange(2, 11))
     scribble(common)
     above, below = copies(common.rows(0, 2).arrays()), copies(common.rows(7, 9).arrays())
-    world.bind(common.rows(2, 7))
+    env.set_output_buffers(common.rows(2, 7))
 
-    told = play_world(world, SEED, 30)
+    told = play_env(env, SEED, 30)
 
     assert_same_story(told, story_of(name).of(range(4, 9)).between(0, 30))
     last_rows = copies(common.rows(2, 7).arrays())
@@ -256,16 +256,16 @@ def test_a_bound_world_writes_into_its_rows_and_nowhere_else(name):
             assert_array_equal(array, kept[key], err_msg=key)
 
 
-@every_world
+@every_env
 def test_reset_step_and_restore_return_the_bound_buffers(name):
-    world = make(name)
-    buffers = world.spec.batch(np.arange(5))
-    world.bind(buffers)
-    batches = [world.reset(SEED)]
-    batches.append(world.step(steady_actions(batches[0], world.spec, np.zeros(5, np.int64))))
+    env = make(name)
+    buffers = env.spec.batch(np.arange(5))
+    env.set_output_buffers(buffers)
+    batches = [env.reset(SEED)]
+    batches.append(env.step(steady_actions(batches[0], env.spec, np.zeros(5, np.int64))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        batches.append(world.restore(world.state()))
+        batches.append(env.restore(env.state()))
     for batch in batches:
         assert np.shares_memory(batch.reward, buffers.reward)
         for key, array in batch.observation.items():
@@ -275,12 +275,12 @@ def test_reset_step_and_restore_return_the_bound_buffers(name):
 # --- knowledge
 
 
-@every_world
-def test_knowledge_a_world_has_no_use_for_is_ignored(name):
-    world = make(name)
-    world.inform({"gossip": np.ones((3, 3))})
-    world.inform({})
-    assert_same_story(play_world(world, SEED, 20), story_of(name).of(range(5)).between(0, 20))
+@every_env
+def test_knowledge_an_env_has_no_use_for_is_ignored(name):
+    env = make(name)
+    env.set_shared_params({"gossip": np.ones((3, 3))})
+    env.set_shared_params({})
+    assert_same_story(play_env(env, SEED, 20), story_of(name).of(range(5)).between(0, 20))
 
 
 # --- snapshots
@@ -289,7 +289,7 @@ HALF = 17
 
 
 def stopped(name, env_ids=(0, 1, 2, 3, 4)):
-    """A world in the middle of its story."""
+    """An env in the middle of its story."""
     player = Direct(make(name, env_ids))
     play(player, SEED, HALF)
     return player
@@ -305,88 +305,88 @@ def continued(name, env_ids, state, player=None):
     return follow(player, 30, first_step=HALF)
 
 
-@every_world_with_snapshots
-def test_a_restored_world_continues_bit_for_bit(name):
-    state = stopped(name).world.state()
+@every_env_with_snapshots
+def test_a_restored_env_continues_bit_for_bit(name):
+    state = stopped(name).env.state()
     assert_same_story(continued(name, range(5), state), rest_of(name, range(5)))
 
 
-@every_world_with_snapshots
-def test_a_world_goes_back_to_its_own_snapshot(name):
+@every_env_with_snapshots
+def test_an_env_goes_back_to_its_own_snapshot(name):
     player = stopped(name)
-    state = player.world.state()
+    state = player.env.state()
     follow(player, 25, first_step=HALF)
     assert_same_story(continued(name, range(5), state, player), rest_of(name, range(5)))
 
 
-@every_world_with_snapshots
+@every_env_with_snapshots
 def test_a_snapshot_replaces_all_that_another_seed_left_behind(name):
     player = Direct(make(name))
     play(player, SEED + 1, 8)
     assert_same_story(
-        continued(name, range(5), stopped(name).world.state(), player), rest_of(name, range(5))
+        continued(name, range(5), stopped(name).env.state(), player), rest_of(name, range(5))
     )
 
 
-@every_world_with_snapshots
+@every_env_with_snapshots
 def test_taking_a_snapshot_disturbs_nothing(name):
     player = stopped(name)
-    before = player.world.state()
-    player.world.state()
+    before = player.env.state()
+    player.env.state()
     assert_same_story(follow(player, 30, first_step=HALF), rest_of(name, range(5)))
     assert_same_story(continued(name, range(5), before), rest_of(name, range(5)))
 
 
-@every_world
+@every_env
 def test_every_array_of_a_snapshot_has_a_row_per_env(name):
-    for key, array in stopped(name).world.state().items():
+    for key, array in stopped(name).env.state().items():
         assert len(array) == 5, key
 
 
-@every_world_with_snapshots
+@every_env_with_snapshots
 def test_a_snapshot_can_be_cut_into_slices(name):
-    state = stopped(name, range(6)).world.state()
+    state = stopped(name, range(6)).env.state()
     for env_ids in (range(2), range(2, 5), range(5, 6)):
         part = {key: array[env_ids.start : env_ids.stop] for key, array in state.items()}
         assert_same_story(continued(name, env_ids, part), rest_of(name, env_ids))
 
 
-@every_world_with_snapshots
+@every_env_with_snapshots
 def test_snapshots_of_slices_can_be_joined(name):
-    parts = [stopped(name, env_ids).world.state() for env_ids in (range(2), range(2, 5))]
+    parts = [stopped(name, env_ids).env.state() for env_ids in (range(2), range(2, 5))]
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
     assert_same_story(continued(name, range(5), joined), rest_of(name, range(5)))
 
 
-@every_world
+@every_env
 def test_a_snapshot_of_another_number_of_envs_is_refused(name):
     for env_ids in (range(4), range(6)):
         with pytest.raises(CheckpointError, match="snapshot"):
-            make(name).restore(stopped(name, env_ids).world.state())
+            make(name).restore(stopped(name, env_ids).env.state())
 
 
-@every_world
+@every_env
 def test_a_snapshot_that_lacks_an_array_is_refused_and_the_array_is_named(name):
-    state = stopped(name).world.state()
+    state = stopped(name).env.state()
     for missing in state:
         rest = {key: array for key, array in state.items() if key != missing}
         with pytest.raises(CheckpointError, match=missing.removeprefix("out/")):
             make(name).restore(rest)
 
 
-@every_world
+@every_env
 def test_a_snapshot_of_another_type_is_refused(name):
-    state = stopped(name).world.state()
+    state = stopped(name).env.state()
     state["episodes"] = state["episodes"].astype(np.float64)
     with pytest.raises(CheckpointError, match=r"episodes.*float64"):
         make(name).restore(state)
 
 
-@every_world
-def test_a_snapshot_of_another_world_is_refused(name):
+@every_env
+def test_a_snapshot_of_another_env_is_refused(name):
     others = [other for other in SPECS if SPECS[other].name != SPECS[name].name]
     for other in others:
-        state = stopped(other).world.state()
+        state = stopped(other).env.state()
         if signature(make(name).state()) == signature(state):
             continue  # arrays alone cannot tell these two apart
         with pytest.raises(CheckpointError, match="snapshot"):
@@ -397,31 +397,31 @@ def signature(state):
     return {key: (array.shape, array.dtype) for key, array in state.items()}
 
 
-@every_world
+@every_env
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_a_snapshot_with_arrays_the_world_does_not_keep_is_refused(name):
-    state = stopped(name).world.state()
+def test_a_snapshot_with_arrays_the_env_does_not_keep_is_refused(name):
+    state = stopped(name).env.state()
     with pytest.raises(CheckpointError, match="luggage"):
         make(name).restore({**state, "luggage": np.zeros(5)})
 
 
-@every_world_with_snapshots
-def test_a_refused_snapshot_leaves_the_world_as_it_was(name):
+@every_env_with_snapshots
+def test_a_refused_snapshot_leaves_the_env_as_it_was(name):
     player = stopped(name)
-    broken = stopped(name, range(20, 25)).world.state()
+    broken = stopped(name, range(20, 25)).env.state()
     broken.popitem()
     with pytest.raises(CheckpointError):
-        player.world.restore(broken)
+        player.env.restore(broken)
     assert_same_story(follow(player, 30, first_step=HALF), rest_of(name, range(5)))
 
 
 # --- snapshots of envs that cannot be frozen
 
 
-@every_world_without_snapshots
-def test_a_restored_foreign_world_cuts_its_episodes_off_and_begins_new_ones(name):
+@every_env_without_snapshots
+def test_a_restored_foreign_env_cuts_its_episodes_off_and_begins_new_ones(name):
     player = stopped(name)
-    state = player.world.state()
+    state = player.env.state()
     with pytest.warns(UserWarning, match="truncated") as warned:
         batch = make(name).restore(state)
     assert len(warned) == 1
@@ -432,12 +432,12 @@ def test_a_restored_foreign_world_cuts_its_episodes_off_and_begins_new_ones(name
         assert_array_equal(array, state[f"out/observation/{key}"])
 
 
-@every_world_without_snapshots
+@every_env_without_snapshots
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_the_episodes_of_a_restored_foreign_world_are_the_ones_whose_turn_it_was(name):
+def test_the_episodes_of_a_restored_foreign_env_are_the_ones_whose_turn_it_was(name):
     """Episode k was cut off, so episode k + 1 begins as it does in the undisturbed story."""
     story = story_of(name)
-    state = stopped(name).world.state()
+    state = stopped(name).env.state()
     batch = make(name).restore(state)
     begun = story.ended[: HALF + 1].sum(axis=0)[:5]
     assert_array_equal(state["episodes"], begun)
@@ -451,10 +451,10 @@ def test_the_episodes_of_a_restored_foreign_world_are_the_ones_whose_turn_it_was
     assert found > 0
 
 
-@every_world_without_snapshots
+@every_env_without_snapshots
 @pytest.mark.filterwarnings("ignore:.*truncated")
 def test_two_restores_of_one_foreign_snapshot_tell_one_story(name):
-    state = stopped(name).world.state()
+    state = stopped(name).env.state()
     told = continued(name, range(5), state)
     assert_same_story(continued(name, range(5), state), told)
     part = {key: array[3:5] for key, array in state.items()}
@@ -462,8 +462,8 @@ def test_two_restores_of_one_foreign_snapshot_tell_one_story(name):
     assert not told["truncated"][1:].all()
 
 
-@every_world
-def test_a_world_can_be_closed(name):
-    world = make(name)
-    world.reset(SEED)
-    world.close()
+@every_env
+def test_an_env_can_be_closed(name):
+    env = make(name)
+    env.reset(SEED)
+    env.close()

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.core.action_scaling import box_scale, spread_over
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 
 INF = float("inf")
 
@@ -52,7 +52,7 @@ def test_random_actions_fill_a_box_and_stay_in_it():
     assert actions[:500].max() > 0.099
 
 
-def test_a_world_of_continuous_actions_has_a_number_for_every_entry():
-    spec = WorldSpec(name="w", observation={}, action_box=ArraySpec((3, 2), "float32", -1, 1))
-    assert (spec.num_logits, spec.num_parts) == (6, 6)
+def test_an_env_of_continuous_actions_has_a_number_for_every_entry():
+    spec = EnvSpec(name="w", observation={}, continuous_action=ArraySpec((3, 2), "float32", -1, 1))
+    assert (spec.num_logits, spec.num_action_dims) == (6, 6)
     assert (spec.action_shape, spec.action_dtype) == ((3, 2), "float32")

@@ -6,7 +6,7 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core.batch import (
     ArraySpec,
-    WorldSpec,
+    EnvSpec,
     copies,
     fill,
     joined,
@@ -15,10 +15,10 @@ from hundredfold.core.batch import (
 )
 from hundredfold.core.errors import CheckpointError
 
-SPEC = WorldSpec(
+SPEC = EnvSpec(
     name="meadow",
     observation={"grass": ArraySpec((2, 3)), "sheep": ArraySpec((), "int64", 0, 8)},
-    choices=(3, 2),
+    action_nvec=(3, 2),
     has_mask=True,
     info={"wind": ArraySpec((), "float64")},
     episode_info={"wool": ArraySpec((4,), "int32")},
@@ -68,8 +68,8 @@ def test_a_fresh_batch_allows_every_action_and_says_nothing_else():
     assert not any(array.any() for name, array in copies(batch.arrays()).items() if name != "mask")
 
 
-def test_a_world_without_masks_has_none():
-    spec = WorldSpec(name="plain", observation={"x": ArraySpec((1,))}, choices=(2,))
+def test_an_env_without_masks_has_none():
+    spec = EnvSpec(name="plain", observation={"x": ArraySpec((1,))}, action_nvec=(2,))
     batch = spec.batch(np.arange(3))
     assert batch.mask is None
     assert batch.rows(0, 1).mask is None
@@ -80,7 +80,7 @@ def test_a_world_without_masks_has_none():
     ("choices", "logits", "action_shape"), [((16,), 16, ()), ((3, 2), 5, (2,)), ((1,), 1, ())]
 )
 def test_choices_decide_logits_and_action_shape(choices, logits, action_shape):
-    spec = WorldSpec(name="w", observation={"x": ArraySpec((1,))}, choices=choices)
+    spec = EnvSpec(name="w", observation={"x": ArraySpec((1,))}, action_nvec=choices)
     assert (spec.num_logits, spec.action_shape) == (logits, action_shape)
 
 
@@ -98,10 +98,10 @@ def test_an_episode_has_ended_when_it_terminated_or_was_truncated():
 
 def test_rows_are_the_same_buffers():
     batch = filled(range(6))
-    batch.foreign_infos = [{"env": env} for env in range(6)]
+    batch.infos = [{"env": env} for env in range(6)]
     part = batch.rows(2, 4)
     assert part.env_ids.tolist() == [2, 3]
-    assert part.foreign_infos == [{"env": 2}, {"env": 3}]
+    assert part.infos == [{"env": 2}, {"env": 3}]
     for piece, whole in zip(arrays_of(part), arrays_of(batch), strict=True):
         assert np.shares_memory(piece, whole)
         assert_array_equal(piece, whole[2:4], strict=True)
@@ -184,8 +184,8 @@ def test_infos_of_taken_rows_are_looked_up_when_they_are_read():
             read.append(row)
             return super().__getitem__(row)
 
-    batch.foreign_infos = Noted([{"a": 0}, {"a": 1}, {"a": 2}])
-    infos = batch.take(np.array([2, 0])).foreign_infos
+    batch.infos = Noted([{"a": 0}, {"a": 1}, {"a": 2}])
+    infos = batch.take(np.array([2, 0])).infos
     assert len(infos) == 2
     assert read == []
     assert infos[0] == {"a": 2}

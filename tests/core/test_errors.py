@@ -3,7 +3,7 @@
 import pytest
 
 from hundredfold.core import errors
-from hundredfold.core.errors import HundredfoldError, MissingExtraError, near_names
+from hundredfold.core.errors import HundredfoldError, MissingExtraError, suggest
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_a_missing_extra_says_how_to_get_it():
 
 
 def test_a_near_name_is_suggested():
-    assert near_names("cartpol", ["cartpole", "corridor"]) == "did you mean cartpole?"
+    assert suggest("cartpol", ["cartpole", "corridor"]) == "did you mean cartpole?"
 
 
 def test_several_near_names_are_suggested_closest_first():
-    hint = near_names("CartPole-v2", ["CartPole-v0", "CartPole-v1", "Acrobot-v1"])
+    hint = suggest("CartPole-v2", ["CartPole-v0", "CartPole-v1", "Acrobot-v1"])
     assert hint.startswith("did you mean CartPole-v")
     assert "CartPole-v0" in hint
     assert "CartPole-v1" in hint
@@ -44,8 +44,8 @@ def test_several_near_names_are_suggested_closest_first():
 
 
 def test_far_from_every_name_all_are_listed_in_order():
-    assert near_names("zzz", ["corridor", "cartpole"]) == "known names: cartpole, corridor."
+    assert suggest("zzz", ["corridor", "cartpole"]) == "known names: cartpole, corridor."
 
 
 def test_far_from_every_name_the_callers_own_advice_wins():
-    assert near_names("zzz", ["corridor"], otherwise="ask a friend.") == "ask a friend."
+    assert suggest("zzz", ["corridor"], otherwise="ask a friend.") == "ask a friend."

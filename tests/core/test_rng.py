@@ -48,14 +48,14 @@ def plain_word(key, count):
 @steady
 @given(key=WORD, count=WORD)
 def test_numpy_follows_the_definition(key, count):
-    assert int(rng.words(np.uint64(key), np.uint64(count))) == plain_word(key, count)
+    assert int(rng.random_bits_array(np.uint64(key), np.uint64(count))) == plain_word(key, count)
 
 
 @steady
 @given(key=WORD, count=WORD)
 def test_numba_draws_the_same_words_and_uniforms_to_the_last_bit(key, count):
     key, count = np.uint64(key), np.uint64(count)
-    assert numba_kernels.word(key, count) == rng.words(key, count)
+    assert numba_kernels.random_bits(key, count) == rng.random_bits_array(key, count)
     assert numba_kernels.uniform(key, count) == rng.uniforms(key, count)
 
 
@@ -77,14 +77,14 @@ def test_numba_spawns_the_same_children_also_of_negative_index(key, index):
 @steady
 @given(keys=st.lists(WORD, min_size=1, max_size=9), counts=st.lists(WORD, min_size=1, max_size=5))
 def test_a_table_of_draws_holds_the_single_draws(keys, counts):
-    table = rng.words(np.array(keys, np.uint64)[:, None], np.array(counts, np.uint64))
+    table = rng.random_bits_array(np.array(keys, np.uint64)[:, None], np.array(counts, np.uint64))
     assert table.shape == (len(keys), len(counts))
     assert table.tolist() == [[plain_word(key, count) for count in counts] for key in keys]
 
 
 def test_draws_of_these_keys_are_what_they_have_always_been():
     # Runs that were saved rely on these numbers: change them and old runs cannot be continued.
-    assert rng.words(np.uint64(1), [0, 1, 2]).tolist() == [
+    assert rng.random_bits_array(np.uint64(1), [0, 1, 2]).tolist() == [
         11385487063155714807,
         658006869215568080,
         12570163593899035840,
@@ -116,7 +116,7 @@ def test_shapes_follow_broadcasting_and_scalars_stay_scalar():
 
 def test_wrapping_around_warns_nobody():
     with np.errstate(all="raise"):
-        rng.words(np.uint64(FULL - 1), np.uint64(FULL - 1))
+        rng.random_bits_array(np.uint64(FULL - 1), np.uint64(FULL - 1))
         rng.stream_keys(-1, np.array([-1]), 2**63 - 1)
 
 
@@ -159,7 +159,7 @@ def test_the_key_of_an_episode_is_spawned_from_the_key_of_its_env():
 def test_children_are_none_of_their_parents_draws():
     parent = rng.seed_key(8)
     children = rng.spawn(parent, np.arange(100_000))
-    draws = rng.words(parent, np.arange(100_000))
+    draws = rng.random_bits_array(parent, np.arange(100_000))
     assert not np.intersect1d(children, draws).size
     same_bits = np.bitwise_count(~(children ^ draws))
     assert abs(same_bits.mean() - 32) < SIGMAS * 4 / np.sqrt(len(draws))
@@ -222,7 +222,7 @@ def test_successive_draws_have_nothing_in_common():
 
 
 def test_every_bit_is_one_half_of_the_time():
-    drawn = rng.words(rng.stream_keys(6, 0, 0), np.arange(100_000))
+    drawn = rng.random_bits_array(rng.stream_keys(6, 0, 0), np.arange(100_000))
     ones = [int((drawn >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
     assert np.abs(np.array(ones) - 50_000).max() < SIGMAS * np.sqrt(100_000) / 2
 
@@ -230,10 +230,14 @@ def test_every_bit_is_one_half_of_the_time():
 @pytest.mark.parametrize("flipped", ["key", "count"])
 def test_one_flipped_bit_changes_half_of_the_word(flipped):
     key, counts = rng.seed_key(3), np.arange(2000, dtype=np.uint64)
-    straight = rng.words(key, counts)
+    straight = rng.random_bits_array(key, counts)
     for bit in range(64):
         flip = np.uint64(1) << np.uint64(bit)
-        other = rng.words(key ^ flip, counts) if flipped == "key" else rng.words(key, counts ^ flip)
+        other = (
+            rng.random_bits_array(key ^ flip, counts)
+            if flipped == "key"
+            else rng.random_bits_array(key, counts ^ flip)
+        )
         changed = np.bitwise_count(straight ^ other)
         assert abs(changed.mean() - 32) < 0.9, bit
 
@@ -281,6 +285,6 @@ def test_neighbouring_normals_share_no_uniforms():
 
 
 def test_one_child_key_is_the_same_without_numpy():
-    keys = rng.words(np.arange(50), np.arange(50)).tolist()
+    keys = rng.random_bits_array(np.arange(50), np.arange(50)).tolist()
     for index, key in enumerate(keys):
         assert rng.spawn_one(key, index * 7) == int(rng.spawn(np.uint64(key), index * 7))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.ray_learning import NUM_STEPS, learner_for
 from helpers.ray_pool import ray_backend
 from hundredfold.algorithms.weights import network_arrays
@@ -24,13 +24,13 @@ SEED = 5
 NUM_ENVS = 7
 
 
-def in_process(world):
-    backend = InProcessBackend(WORLD_CASES[world], NUM_ENVS)
+def in_process(env):
+    backend = InProcessBackend(ENV_CASES[env], NUM_ENVS)
     return backend, Collector(backend, SEED)
 
 
-def in_actors(world, workers=2, **ray):
-    backend = ray_backend(WORLD_CASES[world], NUM_ENVS, workers=workers, collecting=True, **ray)
+def in_actors(env, workers=2, **ray):
+    backend = ray_backend(ENV_CASES[env], NUM_ENVS, workers=workers, collecting=True, **ray)
     return backend, RayCollector(backend, SEED)
 
 
@@ -59,7 +59,7 @@ def go_on(backend, collector, learner, epochs, listeners=()):
         learner.update()
     told |= {f"weights/{name}": array for name, array in network_arrays(learner.network).items()}
     told |= {f"collector/{name}": array for name, array in collector.state().items()}
-    return told | {f"world/{name}": array for name, array in backend.state().items()}
+    return told | {f"env/{name}": array for name, array in backend.state().items()}
 
 
 def cut_offs(rollout, epoch):
@@ -78,15 +78,15 @@ def assert_same(told, expected):
         assert_array_equal(told[name], array, err_msg=name, strict=True)
 
 
-@pytest.mark.parametrize("world", ["dvrp", "cage2", "cartpole", "CartPole-v1", "foreign_parts"])
-def test_an_actor_collects_what_one_process_collects(world):
-    assert_same(trained(*in_actors(world, workers=1)), trained(*in_process(world)))
+@pytest.mark.parametrize("env", ["dvrp", "cage2", "cartpole", "CartPole-v1", "foreign_parts"])
+def test_an_actor_collects_what_one_process_collects(env):
+    assert_same(trained(*in_actors(env, workers=1)), trained(*in_process(env)))
 
 
-@pytest.mark.parametrize("world", ["dvrp", "cage2", "cartpole", "CartPole-v1"])
-def test_the_same_actions_give_the_same_steps_whatever_the_number_of_actors(world):
-    expected = trained(*in_process(world), epochs=1)
-    told = trained(*in_actors(world, workers=3), epochs=1)
+@pytest.mark.parametrize("env", ["dvrp", "cage2", "cartpole", "CartPole-v1"])
+def test_the_same_actions_give_the_same_steps_whatever_the_number_of_actors(env):
+    expected = trained(*in_process(env), epochs=1)
+    told = trained(*in_actors(env, workers=3), epochs=1)
     assert told.keys() == expected.keys()
     for name, array in expected.items():
         # Small products of matrices are added up in another order than large ones.
@@ -129,7 +129,7 @@ def test_a_bar_moves_once_for_every_step_of_all_envs():
         learner = learner_for(backend.spec)
         collector.start(SEED)
         collector.collect(
-            learner.policy, learner.experience, NUM_STEPS, tick=lambda: ticks.append(1)
+            learner.policy, learner.experience, NUM_STEPS, on_progress=lambda: ticks.append(1)
         )
     assert len(ticks) == NUM_STEPS
 
@@ -234,7 +234,7 @@ def test_other_learners_are_sent_to_other_backends():
 
 
 def test_a_step_backend_is_not_collected_from():
-    backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS)
+    backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS)
     with closing(backend), pytest.raises(SettingsError, match="collecting=True"):
         RayCollector(backend, SEED)
 
@@ -266,8 +266,8 @@ def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():
 
 def test_a_fragment_says_how_many_steps_have_run_ahead_of_it():
     settings = WorkerSettings(workers=1, batch_envs=1)
-    world = WORLD_CASES["CartPole-v1"]
-    plan = SlicePlan(0, 0, NUM_ENVS, world, "first_ready", settings, collecting=True)
+    env = ENV_CASES["CartPole-v1"]
+    plan = SlicePlan(0, 0, NUM_ENVS, env, "first_ready", settings, collecting=True)
     actor = SliceActor()
     actor.do_open(pickle.dumps(plan))
     with closing(actor.backend):

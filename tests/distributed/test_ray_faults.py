@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.playing import assert_same_story, follow, play
 from helpers.ray_learning import NUM_STEPS, learner_for
 from helpers.ray_pool import ray_backend
@@ -24,7 +24,7 @@ from hundredfold.distributed.ray_backend import SNAPSHOT_STEPS
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 NUM_ENVS = 6
 SEED = 5
 
@@ -58,9 +58,9 @@ def kill(backend, number):
     os.kill(backend.fleet.slices[number].identity.pid, signal.SIGKILL)
 
 
-def trained(world, disturb=lambda epoch, backend: None, epochs=4, workers=2, **ray):
-    """Weights, worlds and books after a few epochs, and what went wrong on the way."""
-    backend = ray_backend(world, NUM_ENVS, workers=workers, collecting=True, **ray)
+def trained(env, disturb=lambda epoch, backend: None, epochs=4, workers=2, **ray):
+    """Weights, envs and books after a few epochs, and what went wrong on the way."""
+    backend = ray_backend(env, NUM_ENVS, workers=workers, collecting=True, **ray)
     with closing(backend):
         learner = learner_for(backend.spec, num_envs=NUM_ENVS)
         collector = RayCollector(backend, SEED)
@@ -73,7 +73,7 @@ def trained(world, disturb=lambda epoch, backend: None, epochs=4, workers=2, **r
             learner.update()
         told = {f"weights/{k}": v for k, v in network_arrays(learner.network).items()}
         told |= {f"collector/{k}": v for k, v in collector.state().items()}
-        told |= {f"world/{k}": v for k, v in backend.state().items()}
+        told |= {f"env/{k}": v for k, v in backend.state().items()}
         return told | {"returns": np.array(returns)}, backend.health()
 
 
@@ -84,17 +84,17 @@ def assert_same(told, expected):
 
 
 @pytest.mark.parametrize(
-    ("world", "lag"), [("cage2", 1), pytest.param("dvrp", 0, marks=pytest.mark.slow)]
+    ("env", "lag"), [("cage2", 1), pytest.param("dvrp", 0, marks=pytest.mark.slow)]
 )
-def test_actors_killed_between_fragments_change_nothing(world, lag):
+def test_actors_killed_between_fragments_change_nothing(env, lag):
     def disturb(epoch, backend):
         if epoch == 1:
             kill(backend, 0)
             kill(backend, 1)
 
-    expected, health = trained(WORLD_CASES[world], collect_lag=lag, epochs=3)
+    expected, health = trained(ENV_CASES[env], collect_lag=lag, epochs=3)
     assert not any(health.values())
-    told, health = trained(WORLD_CASES[world], disturb, collect_lag=lag, epochs=3)
+    told, health = trained(ENV_CASES[env], disturb, collect_lag=lag, epochs=3)
     assert_same(told, expected)
     assert health["worker_restarts"] == 2
     assert health["env_restarts"] == 3 + 3
@@ -102,20 +102,20 @@ def test_actors_killed_between_fragments_change_nothing(world, lag):
 
 @pytest.mark.parametrize("happens", [die, hang])
 def test_an_actor_lost_in_the_middle_of_a_fragment_changes_nothing(happens, tmp_path):
-    def world(name):
+    def env(name):
         return partial(Unlucky, note=tmp_path / name, happens=happens)
 
     (tmp_path / "lucky").touch()
-    expected, _ = trained(world("lucky"))
-    told, health = trained(world("unlucky"), fragment_timeout=6)
+    expected, _ = trained(env("lucky"))
+    told, health = trained(env("unlucky"), fragment_timeout=6)
     assert (tmp_path / "unlucky").exists()
     assert_same(told, expected)
     assert health["worker_restarts"] >= 1
 
 
-def test_a_killed_actor_is_replaced_while_companions_teach_and_worlds_are_reset():
+def test_a_killed_actor_is_replaced_while_companions_teach_and_envs_are_reset():
     def told(disturbed):
-        backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS)
+        backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS)
         with closing(backend):
             backend.broadcast({"toll": np.full(6, 0.5)})
             if disturbed:
@@ -135,7 +135,7 @@ def test_the_step_backend_plays_on_where_its_actor_was_killed():
     steps = SNAPSHOT_STEPS + 7
 
     def told(disturbed):
-        backend = ray_backend(WORLD_CASES["cage2"], NUM_ENVS)
+        backend = ray_backend(ENV_CASES["cage2"], NUM_ENVS)
         with closing(backend):
             play(backend, SEED, steps)
             if disturbed:
@@ -147,7 +147,7 @@ def test_the_step_backend_plays_on_where_its_actor_was_killed():
 
 
 def test_episodes_of_foreign_envs_are_cut_off_when_their_actor_is_killed():
-    backend = ray_backend(WORLD_CASES["CartPole-v1"], NUM_ENVS)
+    backend = ray_backend(ENV_CASES["CartPole-v1"], NUM_ENVS)
     with closing(backend):
         backend.reset(SEED)
         before = backend.recv().observation["observation"].copy()
@@ -164,7 +164,7 @@ def test_episodes_of_foreign_envs_are_cut_off_when_their_actor_is_killed():
 
 
 def test_foreign_envs_go_on_training_and_earlier_steps_learn_of_the_end():
-    backend = ray_backend(WORLD_CASES["CartPole-v1"], NUM_ENVS, collecting=True)
+    backend = ray_backend(ENV_CASES["CartPole-v1"], NUM_ENVS, collecting=True)
     with closing(backend):
         learner = learner_for(backend.spec, interval=2, num_envs=NUM_ENVS)
         collector = RayCollector(backend, SEED)
@@ -179,7 +179,7 @@ def test_foreign_envs_go_on_training_and_earlier_steps_learn_of_the_end():
 
 def test_an_actor_that_is_lost_again_and_again_ends_the_run_with_its_story():
     limited = WorkerSettings(max_env_failures=2)
-    backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS, limited)
+    backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS, limited)
     with closing(backend):
         backend.reset(SEED)
         backend.fleet.places.hire = lambda cpus: stillborn(backend.fleet)
@@ -204,7 +204,7 @@ def stillborn(fleet):
 
 
 def test_with_stop_the_first_lost_actor_ends_the_run():
-    backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS, WorkerSettings(on_env_error="stop"))
+    backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS, WorkerSettings(on_env_error="stop"))
     with closing(backend):
         backend.reset(SEED)
         backend.recv()
@@ -217,11 +217,11 @@ def test_with_stop_the_first_lost_actor_ends_the_run():
 def test_a_node_that_is_lost_changes_nothing():
     pytest.importorskip("ray")
     found = run_python(
-        "import lost_node; lost_node.main()",
+        "from helpers import lost_node; lost_node.main()",
         expect=0,
         timeout=280,
         env={
-            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+            "PYTHONPATH": str(TESTS),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0",
         },
@@ -233,7 +233,7 @@ def test_a_node_that_is_lost_changes_nothing():
 
 
 def test_it_is_known_on_which_node_an_actor_is():
-    backend = ray_backend(WORLD_CASES["corridor"], NUM_ENVS)
+    backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS)
     with closing(backend):
         backend.reset(SEED)
         here = backend.fleet.ray.get_runtime_context().get_node_id()

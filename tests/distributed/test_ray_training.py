@@ -104,7 +104,7 @@ def test_a_driver_that_is_killed_leaves_no_actors_and_a_run_that_goes_on(actors,
     settings = {**settings, "address": address}
     del settings["report"]
     code = KILLED_RUN.format(
-        moment="after saving", world="cartpole", save_dir=str(tmp_path), settings=settings
+        moment="after saving", env="cartpole", save_dir=str(tmp_path), settings=settings
     )
     run_python(code, expect=-signal.SIGKILL)
     killed = tmp_path / "killed"

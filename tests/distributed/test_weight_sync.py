@@ -5,13 +5,13 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.distributed.weight_sync import SMALL_BYTES, Pupil, Teacher
 
-SPEC = WORLD_CASES["corridor"](np.arange(1)).spec
+SPEC = ENV_CASES["corridor"](np.arange(1)).spec
 
 
 def policy_of(seed, hidden=(8,)):

@@ -25,25 +25,25 @@ def balance(physics):
     return (0.05 * position + 0.15 * speed + angle + 0.5 * turning > 0).astype(np.int64)
 
 
-def compare(world, act, num_steps, max_steps=500, meet_every=None):
-    """Step the world beside one Gymnasium env per row; returns the lengths of ended episodes.
+def compare(env, act, num_steps, max_steps=500, meet_every=None):
+    """Step the env beside one Gymnasium env per row; returns the lengths of ended episodes.
 
     Whenever an episode begins, Gymnasium's env is put into our start state; from there on nothing
     passes between the two but actions, unless they are to meet again every so many steps.
     """
-    peers = [TimeLimit(CartPoleEnv(), max_steps) for _ in range(world.num_envs)]
-    lengths, running = [], np.zeros(world.num_envs, np.int64)
+    peers = [TimeLimit(CartPoleEnv(), max_steps) for _ in range(env.num_envs)]
+    lengths, running = [], np.zeros(env.num_envs, np.int64)
 
     def begin(row):
         peers[row].reset(seed=0)
-        peers[row].unwrapped.state = world.out.true_state["physics"][row].copy()
+        peers[row].unwrapped.state = env.out.true_state["physics"][row].copy()
         running[row] = 0
 
-    for row in range(world.num_envs):
+    for row in range(env.num_envs):
         begin(row)
     for _ in range(num_steps):
-        actions = act(world.out.true_state["physics"])
-        out = world.step(actions)
+        actions = act(env.out.true_state["physics"])
+        out = env.step(actions)
         running += 1
         said = [peer.step(int(action)) for peer, action in zip(peers, actions, strict=True)]
         seen, reward, terminated, truncated, _ = (
@@ -68,9 +68,9 @@ def compare(world, act, num_steps, max_steps=500, meet_every=None):
 
 
 def cartpole(num_envs, seed=0, **settings):
-    world = CartPole(np.arange(num_envs), CartPoleSettings(**settings))
-    world.reset(seed)
-    return world
+    env = CartPole(np.arange(num_envs), CartPoleSettings(**settings))
+    env.reset(seed)
+    return env
 
 
 def test_hundreds_of_random_episodes_agree_with_gymnasium():
@@ -110,9 +110,9 @@ def test_leaving_the_track_terminates_as_in_gymnasium():
     assert positions_at_the_end(cartpole(4), drift).max() > 2.4
 
 
-def positions_at_the_end(world, act):
+def positions_at_the_end(env, act):
     for _ in range(300):
-        out = world.step(act(world.out.true_state["physics"]))
+        out = env.step(act(env.out.true_state["physics"]))
         if out.terminated.any():
             return np.abs(out.final_observation["observation"][out.terminated, 0])
     raise AssertionError("no cart left the track")
@@ -126,18 +126,18 @@ def test_falling_at_the_very_last_step_is_both_ends_as_in_gymnasium():
 
 
 def test_the_double_precision_state_is_the_true_state():
-    world = cartpole(5)
+    env = cartpole(5)
     for _ in range(10):
-        out = world.step(balance(world.out.true_state["physics"]))
+        out = env.step(balance(env.out.true_state["physics"]))
         assert_array_equal(
             out.observation["observation"], out.true_state["physics"].astype(np.float32)
         )
 
 
 def test_a_pole_that_falls_ends_and_starts_its_next_episode_at_once():
-    world = cartpole(8)
+    env = cartpole(8)
     for _ in range(30):
-        out = world.step(np.zeros(8, np.int64))
+        out = env.step(np.zeros(8, np.int64))
         if out.terminated.any():
             break
     row = int(np.flatnonzero(out.terminated)[0])
@@ -171,7 +171,7 @@ def test_the_spec_is_gymnasiums():
     env = gymnasium.make("CartPole-v1")
     spec = CartPole(np.arange(1)).spec
     announced = spec.observation["observation"]
-    assert spec.choices == (env.action_space.n,)
+    assert spec.action_nvec == (env.action_space.n,)
     assert announced.shape == env.observation_space.shape
     assert announced.dtype == env.observation_space.dtype
     assert_allclose(np.float32(announced.high), env.observation_space.high)

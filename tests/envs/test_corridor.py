@@ -4,37 +4,37 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.playing import play_world
+from helpers.playing import play_env
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
 
 
 def corridor(num_envs=32, **settings):
-    world = Corridor(np.arange(num_envs), CorridorSettings(**settings))
-    world.reset(3)
-    return world
+    env = Corridor(np.arange(num_envs), CorridorSettings(**settings))
+    env.reset(3)
+    return env
 
 
-def everybody(world, action):
-    return world.step(np.full(world.num_envs, action))
+def everybody(env, action):
+    return env.step(np.full(env.num_envs, action))
 
 
-def put(world, cell):
+def put(env, cell):
     """Everybody stands in this cell."""
-    state = world.state()
+    state = env.state()
     state["out/true_state/cell"][:] = cell
     state["out/observation/cell"][:] = cell
-    return world.restore(state)
+    return env.restore(state)
 
 
-def episode_returns(world, act):
+def episode_returns(env, act):
     """Start cell, return and length of everybody's first episode under `act(cells)`."""
-    starts = world.out.observation["cell"][:, 0].copy()
-    totals, lengths = np.zeros(world.num_envs), np.zeros(world.num_envs, np.int64)
-    running = np.ones(world.num_envs, bool)
+    starts = env.out.observation["cell"][:, 0].copy()
+    totals, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+    running = np.ones(env.num_envs, bool)
     while running.any():
-        out = world.step(act(world.out.observation["cell"][:, 0]))
+        out = env.step(act(env.out.observation["cell"][:, 0]))
         totals[running] += out.reward[running]
         lengths[running] += 1
         running &= ~out.ended
@@ -79,32 +79,32 @@ def test_waiting_is_allowed_and_useless():
 
 
 def test_moves_go_where_they_say():
-    world = corridor()
+    env = corridor()
     for action, cell in ((LEFT, 2), (RIGHT, 4), (WAIT, 3)):
-        put(world, 3)
-        out = everybody(world, action)
+        put(env, 3)
+        out = everybody(env, action)
         assert set(out.observation["cell"][:, 0]) == {cell}
         assert set(out.true_state["cell"]) == {cell}
         assert set(out.reward) == {-0.1}
 
 
 def test_only_left_at_the_wall_is_forbidden():
-    world = corridor()
+    env = corridor()
     for cell in range(6):
-        out = put_by_walking(world, cell)
-        assert_array_equal(out.mask, np.tile([cell > 0, True, True], (world.num_envs, 1)))
+        out = put_by_walking(env, cell)
+        assert_array_equal(out.mask, np.tile([cell > 0, True, True], (env.num_envs, 1)))
 
 
-def put_by_walking(world, cell):
-    """Stand in `cell` after a step, so that the world itself wrote the mask."""
-    put(world, max(cell - 1, 0))
-    return everybody(world, RIGHT if cell else WAIT)
+def put_by_walking(env, cell):
+    """Stand in `cell` after a step, so that the env itself wrote the mask."""
+    put(env, max(cell - 1, 0))
+    return everybody(env, RIGHT if cell else WAIT)
 
 
 def test_the_exit_terminates_and_the_next_episode_begins_at_once():
-    world = corridor(64)
-    put(world, 5)
-    out = everybody(world, RIGHT)
+    env = corridor(64)
+    put(env, 5)
+    out = everybody(env, RIGHT)
     assert out.terminated.all()
     assert not out.truncated.any()
     assert out.episode_info["reached_exit"].all()
@@ -115,11 +115,11 @@ def test_the_exit_terminates_and_the_next_episode_begins_at_once():
 
 
 def test_patience_truncates_and_keeps_the_last_cell():
-    world = corridor(max_episode_steps=4)
-    starts = world.out.observation["cell"][:, 0].copy()
+    env = corridor(max_episode_steps=4)
+    starts = env.out.observation["cell"][:, 0].copy()
     for _ in range(3):
-        assert not everybody(world, WAIT).ended.any()
-    out = everybody(world, WAIT)
+        assert not everybody(env, WAIT).ended.any()
+    out = everybody(env, WAIT)
     assert out.truncated.all()
     assert not out.terminated.any()
     assert not out.episode_info["reached_exit"].any()
@@ -127,31 +127,31 @@ def test_patience_truncates_and_keeps_the_last_cell():
 
 
 def test_an_exit_at_the_last_moment_terminates_and_does_not_truncate():
-    world = corridor(max_episode_steps=1)
-    put(world, 5)
-    out = everybody(world, RIGHT)
+    env = corridor(max_episode_steps=1)
+    put(env, 5)
+    out = everybody(env, RIGHT)
     assert out.terminated.all()
     assert not out.truncated.any()
 
 
 def test_patience_starts_anew_with_every_episode():
-    world = corridor(max_episode_steps=7)
+    env = corridor(max_episode_steps=7)
     for _ in range(3):
-        ends = [bool(everybody(world, WAIT).truncated.all()) for _ in range(7)]
+        ends = [bool(everybody(env, WAIT).truncated.all()) for _ in range(7)]
         assert ends == [False] * 6 + [True]
 
 
 @pytest.mark.parametrize(("length", "cells"), [(2, {0}), (6, {0, 1, 2}), (9, {0, 1, 2, 3})])
 def test_episodes_start_all_over_the_left_half(length, cells):
-    world = corridor(6000, length=length)
-    counts = np.bincount(world.out.observation["cell"][:, 0])
+    env = corridor(6000, length=length)
+    counts = np.bincount(env.out.observation["cell"][:, 0])
     assert set(np.flatnonzero(counts)) == cells
     assert np.abs(counts - 6000 / len(cells)).max() < 5 * np.sqrt(6000 / len(cells))
 
 
 def test_start_cells_come_from_the_stream_of_env_and_episode():
-    world = Corridor(np.array([4, 1]))
-    out = world.reset(9)
+    env = Corridor(np.array([4, 1]))
+    out = env.reset(9)
     keys = rng.stream_keys(9, [4, 1], 0)
     assert_array_equal(out.observation["cell"][:, 0], rng.integers(keys, 0, 3))
 
@@ -160,41 +160,41 @@ def test_start_cells_come_from_the_stream_of_env_and_episode():
 
 
 def test_a_toll_is_paid_on_entering_a_cell():
-    world = corridor()
-    world.inform({"toll": np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])})
+    env = corridor()
+    env.set_shared_params({"toll": np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])})
     for action, paid in ((LEFT, 0.2), (RIGHT, 0.4), (WAIT, 0.0)):
-        put(world, 3)
-        out = everybody(world, action)
+        put(env, 3)
+        out = everybody(env, action)
         assert_allclose(out.info["toll_paid"], paid)
         assert_allclose(out.reward, -0.1 - paid)
 
 
 def test_leaving_through_the_exit_is_free():
-    world = corridor()
-    world.inform({"toll": np.full(6, 0.5)})
-    put(world, 5)
-    out = everybody(world, RIGHT)
+    env = corridor()
+    env.set_shared_params({"toll": np.full(6, 0.5)})
+    put(env, 5)
+    out = everybody(env, RIGHT)
     assert not out.info["toll_paid"].any()
     assert_allclose(out.reward, 0.9)
 
 
 def test_a_reset_shows_no_toll_of_the_story_before():
-    world = corridor()
-    world.inform({"toll": np.full(6, 0.5)})
-    assert everybody(world, RIGHT).info["toll_paid"].any()
-    assert not world.reset(3).info["toll_paid"].any()
+    env = corridor()
+    env.set_shared_params({"toll": np.full(6, 0.5)})
+    assert everybody(env, RIGHT).info["toll_paid"].any()
+    assert not env.reset(3).info["toll_paid"].any()
 
 
 def test_tolls_are_part_of_a_snapshot():
-    world = corridor(4)
-    world.inform({"toll": np.arange(6.0)})
+    env = corridor(4)
+    env.set_shared_params({"toll": np.arange(6.0)})
     other = corridor(4)
-    other.restore(world.state())
-    assert_array_equal(everybody(other, RIGHT).reward, everybody(world, RIGHT).reward)
+    other.restore(env.state())
+    assert_array_equal(everybody(other, RIGHT).reward, everybody(env, RIGHT).reward)
 
 
 def test_a_story_without_tolls_pays_none():
-    assert not play_world(corridor(), 3, 40)["info/toll_paid"].any()
+    assert not play_env(corridor(), 3, 40)["info/toll_paid"].any()
 
 
 @pytest.mark.parametrize("settings", [{"length": 1}, {"length": 0}, {"max_episode_steps": 0}])

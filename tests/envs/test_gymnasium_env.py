@@ -1,4 +1,4 @@
-"""The adapter: other people's envs as a world, with their mistakes caught at the door."""
+"""The adapter: other people's envs as an env, with their mistakes caught at the door."""
 
 import warnings
 from functools import partial
@@ -9,18 +9,18 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.gymnasium_batches import world_of
-from helpers.playing import assert_same_story, play_world, steady_actions
+from helpers.gymnasium_batches import batch_of
+from helpers.playing import assert_same_story, play_env, steady_actions
 from hundredfold.core import rng
 from hundredfold.core.batch import copies
 from hundredfold.core.errors import CheckpointError, EnvError
 from hundredfold.envs.cartpole import CartPole
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 SEED = 5
 
 
-# --- what the envs say is what the world says
+# --- what the envs say is what the env says
 
 
 def plain_tale(env, env_id, actions):
@@ -61,13 +61,13 @@ PLAYED = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", PLAYED)
-def test_the_world_says_what_the_envs_say(name):
-    world, steps = world_of(PLAYED[name], 3), 45
-    batch = world.reset(SEED)
+def test_the_env_says_what_the_envs_say(name):
+    env, steps = batch_of(PLAYED[name], 3), 45
+    batch = env.reset(SEED)
     story, played = [copies(batch.arrays())], []
     for step in range(steps):
-        actions = steady_actions(batch, world.spec, np.full(3, step))
-        batch = world.step(actions)
+        actions = steady_actions(batch, env.spec, np.full(3, step))
+        batch = env.step(actions)
         story.append(copies(batch.arrays()))
         played.append(actions.tolist())
     assert any(said["terminated"].any() or said["truncated"].any() for said in story)
@@ -95,12 +95,12 @@ def assert_says(said, row, expected):
 
 
 def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
-    world = world_of(foreign.Dice, 2)
-    batch = world.reset(SEED)
-    assert [info.keys() for info in batch.foreign_infos] == [{"total"}, {"total"}]
+    env = batch_of(foreign.Dice, 2)
+    batch = env.reset(SEED)
+    assert [info.keys() for info in batch.infos] == [{"total"}, {"total"}]
     for _ in range(20):
-        batch = world.step(np.zeros(2, np.int64))
-        for row, info in enumerate(batch.foreign_infos):
+        batch = env.step(np.zeros(2, np.int64))
+        for row, info in enumerate(batch.infos):
             assert info["total"] == batch.observation["observation"][row, 1]
             assert ("final_info" in info) == batch.ended[row]
             if batch.ended[row]:
@@ -113,13 +113,13 @@ def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
 
 def play_beside(rude, good=foreign.Rude, number=2, num_envs=4):
     """Play envs of which one is rude, until something happens."""
-    play_on(world_of(foreign.OneRude(rude, number, good), num_envs))
+    play_on(batch_of(foreign.OneRude(rude, number, good), num_envs))
 
 
-def play_on(world):
-    batch = world.reset(SEED)
+def play_on(env):
+    batch = env.reset(SEED)
     for step in range(6):
-        batch = world.step(steady_actions(batch, world.spec, np.full(len(batch), step)))
+        batch = env.step(steady_actions(batch, env.spec, np.full(len(batch), step)))
 
 
 RUDE = {
@@ -160,15 +160,15 @@ def test_a_rude_env_is_named_with_its_step(case, number):
 
 
 def test_the_envs_own_number_is_named_not_its_row():
-    world = GymnasiumWorld(np.arange(8, 12), foreign.OneRude(foreign.NanObservation, 2))
+    env = GymnasiumBatchEnv(np.arange(8, 12), foreign.OneRude(foreign.NanObservation, 2))
     with pytest.raises(EnvError, match=r"env 10 of .*step 3"):
-        play_on(world)
+        play_on(env)
 
 
 def test_a_part_whose_actions_are_all_forbidden_is_refused():
-    world = world_of(partial(foreign.ForbidsWholePart, only_seed=seed_of(1)), 2)
+    env = batch_of(partial(foreign.ForbidsWholePart, only_seed=seed_of(1)), 2)
     with pytest.raises(EnvError, match=r"env 1 of .*step 3.*forbids all 2 actions"):
-        play_on(world)
+        play_on(env)
 
 
 def seed_of(env_id, episode=0):
@@ -210,7 +210,7 @@ def test_a_bad_last_reward_is_named_with_the_step_that_gave_it():
 
 def test_an_env_that_never_starts_is_named():
     with pytest.raises(EnvError, match=r"env 0 of RaisesInFirstReset .*reset\(\): OSError"):
-        world_of(foreign.RaisesInFirstReset).reset(SEED)
+        batch_of(foreign.RaisesInFirstReset).reset(SEED)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_other_rudeness_is_named_too(rude, good, words):
 
 
 def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
-    both = play_world(world_of(foreign.RemembersResets, 2), SEED, 20)
-    alone = play_world(GymnasiumWorld(np.array([1]), foreign.RemembersResets), SEED, 20)
+    both = play_env(batch_of(foreign.RemembersResets, 2), SEED, 20)
+    alone = play_env(GymnasiumBatchEnv(np.array([1]), foreign.RemembersResets), SEED, 20)
     assert_same_story(alone, both.of([1]))
 
 
@@ -241,20 +241,20 @@ def test_a_snapshot_of_our_cartpole_is_none_of_gymnasiums():
     ours = CartPole(np.arange(3))
     ours.reset(SEED)
     with pytest.raises(CheckpointError):
-        world_of(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
+        batch_of(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
 
 
 def test_a_restore_warns_once_and_names_the_env():
-    world = world_of(partial(gymnasium.make, "CartPole-v1"), 5)
-    world.reset(SEED)
+    env = batch_of(partial(gymnasium.make, "CartPole-v1"), 5)
+    env.reset(SEED)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        world.restore(world.state())
+        env.restore(env.state())
     assert [str(one.message).split()[0] for one in caught] == ["CartPole-v1"]
 
 
-def test_closing_the_world_closes_every_env(tmp_path):
-    world = world_of(partial(foreign.LeavesNote, tmp_path), 3)
+def test_closing_the_env_closes_every_env(tmp_path):
+    env = batch_of(partial(foreign.LeavesNote, tmp_path), 3)
     assert not list(tmp_path.iterdir())
-    world.close()
+    env.close()
     assert len(list(tmp_path.iterdir())) == 3

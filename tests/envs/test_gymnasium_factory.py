@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers import third_party_envs as foreign
-from helpers.gymnasium_batches import world_of
+from helpers.gymnasium_batches import batch_of
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumSettings
 
@@ -68,7 +68,7 @@ def test_a_module_that_cannot_be_imported_is_refused():
         by_id("no_such_module:Env-v0")
 
 
-def test_a_world_is_named_after_its_id_or_its_class():
+def test_an_env_is_named_after_its_id_or_its_class():
     assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
-    assert world_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
-    assert world_of(lambda: gymnasium.wrappers.TimeLimit(foreign.Dice(), 3), 1).spec.name == "Dice"
+    assert batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
+    assert batch_of(lambda: gymnasium.wrappers.TimeLimit(foreign.Dice(), 3), 1).spec.name == "Dice"

@@ -6,8 +6,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.gymnasium_batches import world_of
-from helpers.playing import play_world, steady_actions
+from helpers.gymnasium_batches import batch_of
+from helpers.playing import play_env, steady_actions
 
 SEED = 5
 
@@ -17,36 +17,36 @@ MASKED = [foreign.MaskInObservation, foreign.MaskInInfo, foreign.MaskFromMethod]
 
 @pytest.mark.parametrize("make_env", MASKED)
 def test_masks_are_found_wherever_they_are(make_env):
-    world = world_of(make_env)
-    assert world.spec.has_mask
-    assert "action_mask" not in world.spec.observation
-    batch = world.reset(SEED)
+    env = batch_of(make_env)
+    assert env.spec.has_mask
+    assert "action_mask" not in env.spec.observation
+    batch = env.reset(SEED)
     for step in range(30):
         (total,) = (array[:, 1] for array in batch.observation.values())
         allowed = (np.arange(3) + total[:, None]) % 3 != 0
         assert_array_equal(batch.mask, allowed)
-        batch = world.step(steady_actions(batch, world.spec, np.full(4, step)))
+        batch = env.step(steady_actions(batch, env.spec, np.full(4, step)))
 
 
 def test_all_three_sources_tell_one_story():
-    stories = [play_world(world_of(make_env), SEED, 40) for make_env in MASKED]
+    stories = [play_env(batch_of(make_env), SEED, 40) for make_env in MASKED]
     for story in stories[1:]:
         assert_array_equal(story["mask"], stories[0]["mask"])
         assert_array_equal(story["reward"], stories[0]["reward"])
 
 
 def test_a_method_behind_a_wrapper_is_found():
-    world = world_of(lambda: gymnasium.wrappers.TimeLimit(foreign.MaskFromMethod(), 4))
-    assert world.spec.has_mask
-    assert not world.reset(SEED).mask.all()
+    env = batch_of(lambda: gymnasium.wrappers.TimeLimit(foreign.MaskFromMethod(), 4))
+    assert env.spec.has_mask
+    assert not env.reset(SEED).mask.all()
 
 
 def test_an_env_without_masks_has_none():
-    assert world_of(foreign.Dice).reset(SEED).mask is None
+    assert batch_of(foreign.Dice).reset(SEED).mask is None
 
 
 def test_a_mask_of_several_parts_lies_side_by_side():
-    world = world_of(foreign.SeveralParts)
-    total = world.reset(SEED).observation["observation"][:, 1]
-    assert_array_equal(world.out.mask[:, 1], total % 2 == 0)
-    assert_array_equal(world.out.mask[:, 3], total % 3 != 0)
+    env = batch_of(foreign.SeveralParts)
+    total = env.reset(SEED).observation["observation"][:, 1]
+    assert_array_equal(env.out.mask[:, 1], total % 2 == 0)
+    assert_array_equal(env.out.mask[:, 3], total % 3 != 0)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from helpers import third_party_envs as foreign
-from helpers.playing import assert_same_story, play_world
-from hundredfold.core.failures import Guard
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from helpers.playing import assert_same_story, play_env
+from hundredfold.core.failures import RestartPolicy
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 SEED = 5
 
@@ -22,26 +22,26 @@ class TellsSeed(foreign.Dice):
 
 
 def seeded_once(env_ids, make_env):
-    return GymnasiumWorld(np.asarray(env_ids), make_env, seed_episodes=False)
+    return GymnasiumBatchEnv(np.asarray(env_ids), make_env, seed_episodes=False)
 
 
-def seeds_of(world, steps):
+def seeds_of(env, steps):
     """Seeds of all episodes that row 0 plays in so many steps."""
-    actions = np.zeros(world.num_envs, np.int64)
-    ended = (world.step(actions).ended[0] for _ in range(steps))
-    return [world.infos[0]["seed"], *(world.infos[0]["seed"] for over in ended if over)]
+    actions = np.zeros(env.num_envs, np.int64)
+    ended = (env.step(actions).ended[0] for _ in range(steps))
+    return [env.infos[0]["seed"], *(env.infos[0]["seed"] for over in ended if over)]
 
 
 def test_every_episode_has_a_seed_of_its_own():
-    world = GymnasiumWorld(np.arange(2), TellsSeed)
-    world.reset(SEED)
-    found = seeds_of(world, 40)
+    env = GymnasiumBatchEnv(np.arange(2), TellsSeed)
+    env.reset(SEED)
+    found = seeds_of(env, 40)
     assert len(found) > 4
     assert len(set(found)) == len(found)
 
 
 def test_on_request_only_the_first_episode_is_seeded():
-    often, once = GymnasiumWorld(np.arange(2), TellsSeed), seeded_once([0, 1], TellsSeed)
+    often, once = GymnasiumBatchEnv(np.arange(2), TellsSeed), seeded_once([0, 1], TellsSeed)
     often.reset(SEED)
     once.reset(SEED)
     first, *later = seeds_of(once, 40)
@@ -51,19 +51,19 @@ def test_on_request_only_the_first_episode_is_seeded():
 
 
 def test_seeded_once_an_env_tells_the_same_story_in_any_company():
-    both = play_world(seeded_once([0, 1], foreign.Dice), SEED, 60)
-    assert_same_story(play_world(seeded_once([1], foreign.Dice), SEED, 60), both.of([1]))
+    both = play_env(seeded_once([0, 1], foreign.Dice), SEED, 60)
+    assert_same_story(play_env(seeded_once([1], foreign.Dice), SEED, 60), both.of([1]))
 
 
 def test_seeded_once_a_new_start_is_seeded_again():
-    world = seeded_once([0, 1], TellsSeed)
-    world.reset(SEED)
-    (first,) = seeds_of(world, 0)
-    world.cut_off(np.ones(2, np.int64))
-    (second,) = seeds_of(world, 0)
+    env = seeded_once([0, 1], TellsSeed)
+    env.reset(SEED)
+    (first,) = seeds_of(env, 0)
+    env.truncate_all(np.ones(2, np.int64))
+    (second,) = seeds_of(env, 0)
     assert second not in (first, None)
-    world.reset(SEED)
-    assert seeds_of(world, 0) == [first]
+    env.reset(SEED)
+    assert seeds_of(env, 0) == [first]
 
 
 class RaisesOnceAndTellsSeed(TellsSeed):
@@ -82,10 +82,10 @@ class RaisesOnceAndTellsSeed(TellsSeed):
 
 
 def test_seeded_once_an_env_that_is_made_anew_is_seeded_again():
-    world = seeded_once([0], RaisesOnceAndTellsSeed)
-    world.guard = Guard("restart")
-    world.reset(SEED)
-    (first,) = seeds_of(world, 0)
+    env = seeded_once([0], RaisesOnceAndTellsSeed)
+    env.restart_policy = RestartPolicy("restart")
+    env.reset(SEED)
+    (first,) = seeds_of(env, 0)
     for _ in range(2):
-        world.step(np.zeros(1, np.int64))
-    assert seeds_of(world, 0)[0] not in (first, None)
+        env.step(np.zeros(1, np.int64))
+    assert seeds_of(env, 0)[0] not in (first, None)

@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.gymnasium_batches import world_of
+from helpers.gymnasium_batches import batch_of
 from hundredfold.core.action_scaling import spread_over
 from hundredfold.core.errors import SettingsError
 
@@ -26,14 +26,14 @@ SEED = 5
     ],
 )
 def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categories):
-    spec = world_of(make_env, 1).spec
+    spec = batch_of(make_env, 1).spec
     (array,) = spec.observation.values()
     assert list(spec.observation) == ["observation"]
     assert (array.shape, array.dtype, array.categories) == (shape, dtype, categories)
 
 
 def test_a_dict_observation_becomes_an_array_per_part():
-    arrays = world_of(foreign.SeesEverything, 1).spec.observation
+    arrays = batch_of(foreign.SeesEverything, 1).spec.observation
     assert {name: (array.shape, array.dtype) for name, array in arrays.items()} == {
         "bits": ((3,), "int8"),
         "height": ((), "float64"),
@@ -45,9 +45,9 @@ def test_a_dict_observation_becomes_an_array_per_part():
 
 
 def test_bounds_are_one_number_where_all_entries_share_it():
-    picture = world_of(foreign.SeesPicture, 1).spec.observation["observation"]
+    picture = batch_of(foreign.SeesPicture, 1).spec.observation["observation"]
     assert (picture.low, picture.high) == (0.0, 255.0)
-    cart = world_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
+    cart = batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
     assert len(cart.high) == 4
     assert cart.high[1] == np.inf
     assert cart.low[0] == pytest.approx(-4.8)
@@ -63,20 +63,20 @@ def test_bounds_are_one_number_where_all_entries_share_it():
     ],
 )
 def test_an_action_space_becomes_choices(make_env, choices, action_shape):
-    spec = world_of(make_env, 1).spec
-    assert (spec.choices, spec.action_shape) == (choices, action_shape)
+    spec = batch_of(make_env, 1).spec
+    assert (spec.action_nvec, spec.action_shape) == (choices, action_shape)
 
 
 def test_actions_are_counted_from_zero_here_and_from_its_start_in_the_env():
-    world = world_of(foreign.ShiftedActions, 3)
-    world.reset(SEED)
-    assert world.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
+    env = batch_of(foreign.ShiftedActions, 3)
+    env.reset(SEED)
+    assert env.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
 
 
 def test_so_are_the_parts_of_an_action():
-    world = world_of(foreign.ShiftedParts, 2)
-    world.reset(SEED)
-    assert world.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
+    env = batch_of(foreign.ShiftedParts, 2)
+    env.reset(SEED)
+    assert env.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
 
 
 @pytest.mark.parametrize(
@@ -88,19 +88,19 @@ def test_so_are_the_parts_of_an_action():
     ],
 )
 def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high):
-    spec = world_of(make_env, 1).spec
-    assert (spec.choices, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
-    assert (spec.action_box.low, spec.action_box.high) == (low, high)
+    spec = batch_of(make_env, 1).spec
+    assert (spec.action_nvec, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
+    assert (spec.continuous_action.low, spec.continuous_action.high) == (low, high)
 
 
 @pytest.mark.parametrize("make_env", [foreign.Pushes, foreign.PushesOnce, foreign.PushesUnevenly])
 def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
-    world = world_of(make_env, 3)
-    box = world.spec.action_box
+    env = batch_of(make_env, 3)
+    box = env.spec.continuous_action
     actions = spread_over(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
-    world.reset(SEED)
+    env.reset(SEED)
     # The envs refuse what their own space does not contain, doubles rounded to floats included.
-    batch = world.step(actions)
+    batch = env.step(actions)
     assert_array_equal(batch.reward, actions.reshape(3, -1).astype(np.float64).sum(axis=1))
 
 
@@ -123,11 +123,11 @@ def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
 )
 def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
     with pytest.raises(SettingsError) as refusal:
-        world_of(make_env)
+        batch_of(make_env)
     for word in named:
         assert word in str(refusal.value)
 
 
 def test_the_advice_works():
     flat = partial(gymnasium.wrappers.FlattenObservation, foreign.SeesNestedDict())
-    assert world_of(flat, 1).spec.observation["observation"].shape == (3,)
+    assert batch_of(flat, 1).spec.observation["observation"].shape == (3,)

@@ -1,4 +1,4 @@
-"""Worlds by name: ours, Gymnasium's, somebody's function, and words that are none of these."""
+"""Envs by name: ours, Gymnasium's, somebody's function, and words that are none of these."""
 
 import pickle
 from importlib import import_module
@@ -7,61 +7,61 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers.playing import assert_same_story, play_world
+from helpers.playing import assert_same_story, play_env
 from helpers.third_party_envs import Dice
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
-from hundredfold.envs.gymnasium_env import GymnasiumSettings, GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumSettings
 from hundredfold.envs.registry import (
+    ENVS,
     FROM_CALLABLE,
-    WORLDS,
     callable_factory,
+    env_factory,
     settings_class,
-    world_factory,
 )
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_every_world_is_where_its_entry_says(name):
-    entry = WORLDS[name]
+@pytest.mark.parametrize("name", ENVS)
+def test_every_env_is_where_its_entry_says(name):
+    entry = ENVS[name]
     module = import_module(entry.module)
-    world = getattr(module, entry.world)(np.arange(2), getattr(module, entry.settings)())
-    assert world.spec.name == name
+    env = getattr(module, entry.env)(np.arange(2), getattr(module, entry.settings)())
+    assert env.spec.name == name
     assert entry.summary
     assert entry.gymnasium_id in gymnasium.registry
-    world.reset(0)
+    env.reset(0)
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "world"),
+    ("name", "settings", "env"),
     [
         ("corridor", CorridorSettings, Corridor),
         ("cartpole", CartPoleSettings, CartPole),
-        ("CartPole-v1", GymnasiumSettings, GymnasiumWorld),
-        ("FrozenLake-v1", GymnasiumSettings, GymnasiumWorld),
+        ("CartPole-v1", GymnasiumSettings, GymnasiumBatchEnv),
+        ("FrozenLake-v1", GymnasiumSettings, GymnasiumBatchEnv),
     ],
 )
-def test_a_name_leads_to_its_settings_and_its_world(name, settings, world):
+def test_a_name_leads_to_its_settings_and_its_env(name, settings, env):
     assert settings_class(name) is settings
-    made = world_factory(name, settings())(np.arange(3))
-    assert isinstance(made, world)
+    made = env_factory(name, settings())(np.arange(3))
+    assert isinstance(made, env)
     assert made.spec.name == name
 
 
-def test_settings_reach_the_world():
-    world = world_factory("corridor", CorridorSettings(length=9))(np.arange(1))
-    assert world.spec.observation["cell"].categories == (9,)
-    lake = world_factory("FrozenLake-v1", GymnasiumSettings(env_kwargs=("map_name=8x8",)))
+def test_settings_reach_the_env():
+    env = env_factory("corridor", CorridorSettings(length=9))(np.arange(1))
+    assert env.spec.observation["cell"].categories == (9,)
+    lake = env_factory("FrozenLake-v1", GymnasiumSettings(env_kwargs=("map_name=8x8",)))
     assert lake(np.arange(1)).spec.observation["observation"].categories == (64,)
 
 
 @pytest.mark.parametrize("name", ["corridor", "cartpole", "CartPole-v1"])
 def test_a_factory_travels_to_worker_processes(name):
-    factory = world_factory(name, settings_class(name)())
+    factory = env_factory(name, settings_class(name)())
     there = pickle.loads(pickle.dumps(factory))
     ids = np.arange(2)
-    assert_same_story(play_world(there(ids), 3, 10), play_world(factory(ids), 3, 10))
+    assert_same_story(play_env(there(ids), 3, 10), play_env(factory(ids), 3, 10))
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_factory_travels_to_worker_processes(name):
         ("FrozenLake", "FrozenLake-v1"),
     ],
 )
-def test_an_unknown_world_is_refused_with_near_names(word, hint):
-    for ask in (settings_class, lambda name: world_factory(name, None)):
-        with pytest.raises(SettingsError, match=f"no world called '{word}'") as refusal:
+def test_an_unknown_env_is_refused_with_near_names(word, hint):
+    for ask in (settings_class, lambda name: env_factory(name, None)):
+        with pytest.raises(SettingsError, match=f"no env called '{word}'") as refusal:
             ask(word)
         assert hint in str(refusal.value)
 
@@ -83,7 +83,7 @@ def test_an_unknown_world_is_refused_with_near_names(word, hint):
 def test_a_word_near_nothing_is_answered_with_what_there_is():
     with pytest.raises(SettingsError) as refusal:
         settings_class("qqqqqqq")
-    for name in (*WORLDS, "Gymnasium id such as CartPole-v1"):
+    for name in (*ENVS, "Gymnasium id such as CartPole-v1"):
         assert name in str(refusal.value)
 
 
@@ -91,15 +91,15 @@ def test_an_id_that_names_its_module_is_left_to_gymnasium():
     assert settings_class("some_package:Maze-v0") is GymnasiumSettings
 
 
-def test_a_function_that_makes_an_env_makes_a_world():
-    world = callable_factory(Dice)(np.arange(3))
-    assert isinstance(world, GymnasiumWorld)
-    assert world.spec.name == "Dice"
-    assert len(world.reset(1)) == 3
+def test_a_function_that_makes_an_env_makes_an_env():
+    env = callable_factory(Dice)(np.arange(3))
+    assert isinstance(env, GymnasiumBatchEnv)
+    assert env.spec.name == "Dice"
+    assert len(env.reset(1)) == 3
 
 
 def test_a_run_on_a_function_asks_for_the_function_again():
     name = f"{FROM_CALLABLE}make_maze"
     assert settings_class(name) is GymnasiumSettings
     with pytest.raises(SettingsError, match=r"make_maze\).*pass that function again"):
-        world_factory(name, GymnasiumSettings())
+        env_factory(name, GymnasiumSettings())

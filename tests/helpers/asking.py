@@ -32,7 +32,7 @@ def asked(settings, days, seed=1, split="known", capacity=64_000):
 
 
 def as_batch(person, purpose, offer, accepted):
-    """Outcomes as a world reports them."""
+    """Outcomes as an env reports them."""
     rows, nothing = len(person), np.zeros(len(person), bool)
     info = {"customer_id": person, "purpose": purpose, "offer": offer, "accepted": accepted}
     return StepBatch(

@@ -1,14 +1,13 @@
 """A single game, played move by move, for tests that name the rule they check."""
 
-from pathlib import Path
-
 import numpy as np
 
 from hundredfold.envs.cage2 import red_actions
+from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.network import NOBODY, NUM_HOSTS, OP_SERVER0
 
-DATA = Path(__file__).parents[2] / "data" / "cage2"
+DATA = RECORDINGS
 TRACES = [DATA / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz")]
 
 SLEEP, MONITOR = 0, 1
@@ -40,13 +39,13 @@ class Game:
 
     def __init__(self, **settings):
         settings = {"red": "sleep", "horizons": (1000,)} | settings
-        self.world = Cage2(np.arange(1), Cage2Settings(**settings))
-        self.world.reset(seed=0)
+        self.env = Cage2(np.arange(1), Cage2Settings(**settings))
+        self.env.reset(seed=0)
 
     def step(self, blue=SLEEP, red=(red_actions.SLEEP, NOBODY), **draws):
         """Play a step with red forced; without named draws the stream decides."""
         recorded = {name: np.array([value]) for name, value in draws.items()} or None
-        self.world.step_injected(np.array([blue]), recorded, force_red=red)
+        self.env.step_injected(np.array([blue]), recorded, force_red=red)
         return self
 
     def discover(self, subnet, blue=SLEEP):
@@ -71,16 +70,16 @@ class Game:
 
     def __getitem__(self, name):
         """An array of the true state, or an info, of the env."""
-        out = self.world.out
+        out = self.env.out
         return (out.true_state | out.info)[name][0]
 
     @property
     def reward(self):
-        return float(self.world.out.reward[0])
+        return float(self.env.out.reward[0])
 
     @property
     def bits(self):
-        return self.world.out.observation["bits"][0].reshape(NUM_HOSTS, 4)
+        return self.env.out.observation["bits"][0].reshape(NUM_HOSTS, 4)
 
     def activity(self, host):
         return ACTIVITIES[tuple(self.bits[host, :2].tolist())]

@@ -1,8 +1,8 @@
-"""Who is checked by the contract suites. A new world or backend adds its line here, no more.
+"""Who is checked by the contract suites. A new env or backend adds its line here, no more.
 
-Worlds: a name and a function from env ids to a world, with settings under which episodes end
+Envs: a name and a function from env ids to an env, with settings under which episodes end
 within a few dozen steps (or with `spec.episode_steps` set). Backends: a name and a function from a
-world factory and a number of envs to a backend. Both must be picklable, since workers get them.
+env factory and a number of envs to a backend. Both must be picklable, since workers get them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
 from hundredfold.envs.dvrp.env import Dvrp, DvrpSettings
-from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 
-WORLD_CASES = {
+ENV_CASES = {
     "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),
     "cartpole": partial(CartPole, settings=CartPoleSettings(max_episode_steps=25)),
     # With a ride limit and a day's end, some offers are forbidden.
@@ -34,24 +34,24 @@ WORLD_CASES = {
     "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
     "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),
     "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),
-    "masked_foreign": partial(GymnasiumWorld, make_env=third_party_envs.MaskInInfo),
-    "foreign_parts": partial(GymnasiumWorld, make_env=third_party_envs.SeveralParts),
-    "foreign_box": partial(GymnasiumWorld, make_env=third_party_envs.PushesUnevenly),
+    "masked_foreign": partial(GymnasiumBatchEnv, make_env=third_party_envs.MaskInInfo),
+    "foreign_parts": partial(GymnasiumBatchEnv, make_env=third_party_envs.SeveralParts),
+    "foreign_box": partial(GymnasiumBatchEnv, make_env=third_party_envs.PushesUnevenly),
     "spotlight": Spotlight,
-    "foreign_picture": partial(GymnasiumWorld, make_env=third_party_envs.SeekByHalves),
+    "foreign_picture": partial(GymnasiumBatchEnv, make_env=third_party_envs.SeekByHalves),
 }
 
 
-def two_workers(make_world, num_envs, settings=None):
+def two_workers(make_envs, num_envs, settings=None):
     """Two, however many cores there are, so that envs meet across workers."""
     settings = replace(settings or WorkerSettings(), workers=2)
-    return ProcessBackend(make_world, num_envs, settings)
+    return ProcessBackend(make_envs, num_envs, settings)
 
 
-def two_workers_first_ready(make_world, num_envs, settings=None):
+def two_workers_first_ready(make_envs, num_envs, settings=None):
     """The smallest batches there are: whoever is ready, if it is a single env."""
     settings = replace(settings or WorkerSettings(), workers=2, batch_envs=1)
-    return FirstReadyBackend(make_world, num_envs, settings)
+    return FirstReadyBackend(make_envs, num_envs, settings)
 
 
 BACKEND_CASES = {

@@ -1,9 +1,9 @@
-"""Worlds of other people's envs, for tests of the adapter."""
+"""Envs of other people's envs, for tests of the adapter."""
 
 import numpy as np
 
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 
-def world_of(make_env, num_envs=4):
-    return GymnasiumWorld(np.arange(num_envs), make_env)
+def batch_of(make_env, num_envs=4):
+    return GymnasiumBatchEnv(np.arange(num_envs), make_env)

@@ -1,4 +1,4 @@
-"""A PPO learner on a small world, for tests of how it learns."""
+"""A PPO learner on a small env, for tests of how it learns."""
 
 import torch
 
@@ -11,8 +11,8 @@ from hundredfold.rollout.rollout_buffer import RolloutSettings
 CPU = torch.device("cpu")
 
 
-def learner_on(world, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
-    backend = make_backend("in_process", world, num_envs)
+def learner_on(env, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
+    backend = make_backend("in_process", env, num_envs)
     learner = PPO(
         backend.spec,
         settings=settings,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from ray.cluster_utils import Cluster
 
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.ray_learning import NUM_STEPS, learner_for
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.settings import WorkerSettings
@@ -25,7 +25,7 @@ def trained(address, lose=None):
     """Weights after a few epochs; `lose` takes a node away before the third."""
     settings = RaySettings(address=address)
     workers = WorkerSettings(workers=2)
-    backend = RayBackend(WORLD_CASES["cage2"], NUM_ENVS, workers, settings, collecting=True)
+    backend = RayBackend(ENV_CASES["cage2"], NUM_ENVS, workers, settings, collecting=True)
     learner = learner_for(backend.spec, num_envs=NUM_ENVS)
     collector = RayCollector(backend, 5)
     collector.start(5)

@@ -1,17 +1,17 @@
-"""Batch worlds that only tests know: small ones with what none of ours has."""
+"""Batch envs that only tests know: small ones with what none of ours has."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import ArraySpec, WorldSpec
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.batch import ArraySpec, EnvSpec
+from hundredfold.envs.batch_env import ArrayBatchEnv
 
 SIDE = 8
 
 
-class Spotlight(BatchWorld):
+class Spotlight(ArrayBatchEnv):
     """Push a lamp (two numbers) to where a picture shows the stage; it knows the lamp's place.
 
     The picture is `SIDE` x `SIDE` bytes with one bright pixel; what a step costs is the distance
@@ -19,13 +19,13 @@ class Spotlight(BatchWorld):
     """
 
     def __init__(self, env_ids):
-        spec = WorldSpec(
+        spec = EnvSpec(
             name="spotlight",
             observation={
                 "stage": ArraySpec((SIDE, SIDE, 1), "uint8", 0, 255),
                 "lamp": ArraySpec((2,), "float32", 0, SIDE - 1),
             },
-            action_box=ArraySpec((2,), "float32", -3.0, 3.0),
+            continuous_action=ArraySpec((2,), "float32", -3.0, 3.0),
         )
         super().__init__(spec, env_ids)
         self.steps = np.zeros(self.num_envs, np.int64)
@@ -52,7 +52,7 @@ class Spotlight(BatchWorld):
         self._show(out.observation)
         return out
 
-    def kept(self):
+    def state_arrays(self):
         return {"steps": self.steps, "target": self.target, "lamp": self.lamp}
 
     def _begin(self, rows):

@@ -1,4 +1,4 @@
-"""Playing and retelling: what the contract suites do with worlds and backends.
+"""Playing and retelling: what the contract suites do with envs and backends.
 
 `play` writes down everything an env says, env by env, so two stories can be laid side by side
 whatever came between them: another backend, another batch size, batches in another order.
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from hundredfold.core.action_scaling import spread_over
-from hundredfold.core.batch import Array, BoolArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, BoolArray, EnvSpec, IntArray, StepBatch
 from hundredfold.core.batch import copies as snapshot
 
 # Actions are looked up by env id and step and come from nothing else, least of all from `streams`.
@@ -54,11 +54,11 @@ class Story:
 
 
 class Direct:
-    """A world with the turns of a backend and nothing else, so that `play` takes both."""
+    """An env with the turns of a backend and nothing else, so that `play` takes both."""
 
-    def __init__(self, world):
-        self.world = world
-        self.spec = world.spec
+    def __init__(self, env):
+        self.env = env
+        self.spec = env.spec
         self.batch = None
 
     @property
@@ -66,16 +66,16 @@ class Direct:
         return self.batch.env_ids.copy()
 
     def reset(self, seed):
-        self.batch = self.world.reset(seed)
+        self.batch = self.env.reset(seed)
 
     def restore(self, state):
-        self.batch = self.world.restore(state)
+        self.batch = self.env.restore(state)
 
     def recv(self):
         return self.batch
 
     def send(self, actions):
-        self.batch = self.world.step(actions)
+        self.batch = self.env.step(actions)
 
 
 def play(backend, seed: int, steps: int, mood: Mood | None = None) -> Story:
@@ -84,9 +84,9 @@ def play(backend, seed: int, steps: int, mood: Mood | None = None) -> Story:
     return follow(backend, steps, mood=mood)
 
 
-def play_world(world, seed: int, steps: int, mood: Mood | None = None) -> Story:
-    """The same for a bare world."""
-    return play(Direct(world), seed, steps, mood)
+def play_env(env, seed: int, steps: int, mood: Mood | None = None) -> Story:
+    """The same for a bare env."""
+    return play(Direct(env), seed, steps, mood)
 
 
 def follow(backend, steps: int, first_step: int = 0, mood: Mood | None = None) -> Story:
@@ -128,24 +128,24 @@ def copies(batch: StepBatch) -> Iterator[tuple[str, Array]]:
         if name.startswith(("final_observation/", "episode_info/")):
             array[~ended] = np.zeros((), array.dtype)
         yield name, array
-    if batch.foreign_infos is not None:
+    if batch.infos is not None:
         # Infos are anything at all; what they print is compared.
-        yield "foreign_infos", np.array([repr(info) for info in batch.foreign_infos], object)
+        yield "infos", np.array([repr(info) for info in batch.infos], object)
 
 
 def steady_actions(
-    batch: StepBatch, spec: WorldSpec, steps: IntArray, mood: Mood | None = None
+    batch: StepBatch, spec: EnvSpec, steps: IntArray, mood: Mood | None = None
 ) -> IntArray:
     """An allowed action per row that depends on env id and step alone (and the env's mood)."""
     pages = steps if mood is None else steps + 101 * mood(batch.env_ids)
     numbers = ACTION_BOOK[batch.env_ids % len(ACTION_BOOK), pages % ACTION_BOOK.shape[1]]
-    if spec.action_box is not None:
-        return spread_over(spec.action_box, numbers[:, : spec.num_parts] / 2**31)
+    if spec.continuous_action is not None:
+        return spread_over(spec.continuous_action, numbers[:, : spec.num_action_dims] / 2**31)
     mask = batch.mask
     if mask is None:
         mask = np.ones((len(batch), spec.num_logits), bool)
     parts, first = [], 0
-    for part, count in enumerate(spec.choices):
+    for part, count in enumerate(spec.action_nvec):
         allowed = mask[:, first : first + count]
         wanted = numbers[:, part] % allowed.sum(axis=1)
         parts.append(np.argmax(allowed.cumsum(axis=1) > wanted[:, None], axis=1))
@@ -167,6 +167,6 @@ def same_story(one: Story, other: Story) -> bool:
     return all(np.array_equal(one[name], other[name]) for name in one.arrays)
 
 
-def steps_to_see_ends(spec: WorldSpec) -> int:
+def steps_to_see_ends(spec: EnvSpec) -> int:
     """Enough steps for episodes to end, also where they are long."""
     return max(60, (spec.episode_steps or 0) + 10)

@@ -1,6 +1,6 @@
 """One small Ray cluster per test process, and actors that serve one test after another.
 
-Starting an actor takes seconds, most of them for importing torch and compiled worlds.
+Starting an actor takes seconds, most of them for importing torch and compiled envs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def shared_cluster():
         SPARE.clear()
         with pytest.MonkeyPatch.context() as patch:
             # So that actors find what tests play with.
-            patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+            patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
             ray.init(num_cpus=4, **LOCAL)
     return ray
 
@@ -62,14 +62,14 @@ class PooledRayBackend(RayBackend):
     fleet_type = PooledFleet
 
 
-def ray_backend(make_world, num_envs, settings=None, *, workers=2, collecting=False, **ray):
+def ray_backend(make_envs, num_envs, settings=None, *, workers=2, collecting=False, **ray):
     """A backend on the shared cluster."""
     shared_cluster()
     settings = replace(settings or WorkerSettings(), workers=workers)
     asked = RaySettings(**{"actor_cpus": 0, "actor_backend": "in_process", **ray})
-    return PooledRayBackend(make_world, num_envs, settings, asked, collecting=collecting)
+    return PooledRayBackend(make_envs, num_envs, settings, asked, collecting=collecting)
 
 
-def two_actors(make_world, num_envs, settings=None):
+def two_actors(make_envs, num_envs, settings=None):
     """Two, however many cores there are, so that envs meet across actors."""
-    return ray_backend(make_world, num_envs, settings)
+    return ray_backend(make_envs, num_envs, settings)

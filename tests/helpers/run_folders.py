@@ -9,7 +9,7 @@ from pathlib import Path
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
 SETTINGS = """\
-world = {world}
+env = {env}
 seed = 7
 
 [length]
@@ -23,10 +23,10 @@ num_steps = 32
 hidden = [64, 64]
 shared = false
 
-[world_settings]
+[env_settings]
 name = "a < b & c"
 
-[world_settings.inner]
+[env_settings.inner]
 depth = 2
 """
 
@@ -35,14 +35,14 @@ def make_run(
     path: Path,
     rows: list[dict],
     *,
-    world: str = "cartpole",
+    env: str = "cartpole",
     epochs: int = 20,
     best: int | None = None,
 ) -> RunFolder:
     """A run folder with these metrics; `best` marks an epoch as the best checkpoint."""
     folder = RunFolder(path)
     folder.checkpoints.mkdir(parents=True)
-    settings = SETTINGS.format(world=json.dumps(world), epochs=epochs)
+    settings = SETTINGS.format(env=json.dumps(env), epochs=epochs)
     folder.settings_file.write_text(settings)
     (path / "versions.json").write_text('{"python": "3.11.7", "torch": "2.13.0+cpu"}')
     folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -32,7 +32,7 @@ def record_then_die(self, *args):
     if {moment!r} == "two epochs later" and self.counters.epoch == 5: die()
 books.Run.record = record_then_die
 
-hundredfold.train({world!r}, save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
+hundredfold.train({env!r}, save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
 """
 
 # Metrics that depend on the machine's speed and on nothing else.
@@ -86,22 +86,22 @@ class Twice:
     def __init__(self, one, other):
         self.learners = one, other
 
-    def choose(self, observation, mask, uniforms):
+    def sample(self, observation, mask, uniforms):
         self.choices = [
-            learner.policy.choose(observation, mask, uniforms) for learner in self.learners
+            learner.policy.sample(observation, mask, uniforms) for learner in self.learners
         ]
         return self.choices[0]
 
-    def add_choice(self, batch, choice):
+    def add_actions(self, batch, choice):
         one, other = self.choices
         assert_array_equal(one.actions, other.actions)
         assert_array_equal(one.log_probs, other.log_probs)
         for learner, own in zip(self.learners, self.choices, strict=True):
-            learner.experience.add_choice(batch, own)
+            learner.experience.add_actions(batch, own)
 
-    def add_outcome(self, batch):
+    def add_transitions(self, batch):
         for learner in self.learners:
-            learner.experience.add_outcome(batch)
+            learner.experience.add_transitions(batch)
 
 
 def wait_until(condition, seconds=30):

@@ -1,4 +1,4 @@
-"""The ecosystem's door: our worlds as Gymnasium envs and vector envs."""
+"""The ecosystem's door: built-in envs as Gymnasium envs and vector envs."""
 
 import warnings
 
@@ -11,10 +11,10 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from hundredfold.core.errors import ActionError, SettingsError
-from hundredfold.envs.registry import WORLDS
-from hundredfold.interop.gymnasium import WorldEnv
+from hundredfold.envs.registry import ENVS
+from hundredfold.interop.gymnasium import BuiltinEnv
 
-OUR_IDS = [entry.gymnasium_id for entry in WORLDS.values()]
+OUR_IDS = [entry.gymnasium_id for entry in ENVS.values()]
 
 
 class Obliging(gymnasium.ActionWrapper):
@@ -25,17 +25,17 @@ class Obliging(gymnasium.ActionWrapper):
         return action if mask[action] else int(np.flatnonzero(mask)[0])
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_gymnasiums_own_checker_is_content(world):
+@pytest.mark.parametrize("env", ENVS)
+def test_gymnasiums_own_checker_is_content(env):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         # It remarks on wrappers, on infinite bounds (CartPole's own are) and on having no renderer.
         warnings.filterwarnings("ignore", message=".*(infinity|render|unwrapped).*")
-        check_env(Obliging(WorldEnv(world)), skip_render_check=True)
+        check_env(Obliging(BuiltinEnv(env)), skip_render_check=True)
 
 
 @pytest.mark.parametrize("env_id", OUR_IDS)
-def test_a_registered_world_steps_as_a_plain_env(env_id):
+def test_a_registered_env_steps_as_a_plain_env(env_id):
     env = gymnasium.make(env_id)
     seen, info = env.reset(seed=3)
     assert env.observation_space.contains(seen)

@@ -1,4 +1,4 @@
-"""RLlib on our worlds: resets that take a step, masks that hold, runs that can be judged."""
+"""RLlib on built-in envs: resets that take a step, masks that hold, runs that can be judged."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
 from helpers import third_party_envs
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.ray_pool import shared_cluster
 from helpers.running import metrics_of, state_of
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
@@ -20,7 +20,7 @@ from hundredfold.config.presets import starting_point
 from hundredfold.config.run import LengthSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import EnvError, SettingsError
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.interop.rllib import settings_map
 from hundredfold.interop.rllib.engine import learn_first_scales
 from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
@@ -33,23 +33,23 @@ SEED = 3
 def actions_for(rows, spec, key):
     """Allowed actions that depend on what is seen and on nothing else."""
     luck = np.random.default_rng(key).random((len(rows), spec.num_logits))
-    if spec.action_box is not None:
+    if spec.continuous_action is not None:
         return (4 * luck - 2).astype(np.float32)  # beyond the bounds as well
     if spec.has_mask:
         luck = np.where(rows[:, -spec.num_logits :] > 0.5, luck, -1.0)
-    parts = np.split(luck, np.cumsum(spec.choices)[:-1], axis=1)
+    parts = np.split(luck, np.cumsum(spec.action_nvec)[:-1], axis=1)
     return np.stack([part.argmax(axis=1) for part in parts], 1).reshape(-1, *spec.action_shape)
 
 
 FOREIGN = ["CartPole-v1", "masked_foreign", "foreign_parts", "foreign_box"]
 
 
-@pytest.mark.parametrize("world", ["cartpole", "cage2", "corridor", *FOREIGN])
-def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
-    """Env by env the story is the one a world alone tells, with a pause after each end."""
-    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, seed=SEED)
-    spec = env.spec_of_world
-    lone = [WORLD_CASES[world](np.array([env_id])) for env_id in range(NUM_ENVS)]
+@pytest.mark.parametrize("env", ["cartpole", "cage2", "corridor", *FOREIGN])
+def test_a_reset_takes_a_step_in_which_the_others_go_on(batch_env):
+    """Env by env the story is the one an env alone tells, with a pause after each end."""
+    env = FlatVectorEnv(ENV_CASES[batch_env], NUM_ENVS, seed=SEED)
+    spec = env.env_spec
+    lone = [ENV_CASES[batch_env](np.array([env_id])) for env_id in range(NUM_ENVS)]
     outs = [one.reset(SEED) for one in lone]
     rows, _ = env.reset()
     over = np.zeros(NUM_ENVS, bool)
@@ -75,57 +75,59 @@ def test_a_reset_takes_a_step_in_which_the_others_go_on(world):
     assert pauses > NUM_ENVS
 
 
-def test_slices_of_a_world_hold_envs_of_their_own():
-    first, second = (FlatVectorEnv(WORLD_CASES["cartpole"], 2, seed=SEED) for _ in range(2))
+def test_slices_of_an_env_hold_envs_of_their_own():
+    first, second = (FlatVectorEnv(ENV_CASES["cartpole"], 2, seed=SEED) for _ in range(2))
     first.take_place(1)
     second.take_place(2)
-    whole = FlatVectorEnv(WORLD_CASES["cartpole"], 4, seed=SEED)
+    whole = FlatVectorEnv(ENV_CASES["cartpole"], 4, seed=SEED)
     both = np.concatenate([first.reset()[0], second.reset()[0]])
     assert_array_equal(whole.reset()[0], both)
 
 
 def test_without_a_seed_of_the_run_every_runner_plays_its_own_episodes():
     def first_rows(seed):
-        return FlatVectorEnv(WORLD_CASES["cartpole"], 2).reset(seed=seed)[0]
+        return FlatVectorEnv(ENV_CASES["cartpole"], 2).reset(seed=seed)[0]
 
     assert_array_equal(first_rows(7), first_rows(7))
     assert not np.array_equal(first_rows(7), first_rows(8))
     assert not np.array_equal(first_rows(None), first_rows(None))
 
 
-@pytest.mark.parametrize("world", ["masked_foreign", "foreign_parts"])
-def test_waiting_rows_always_have_an_allowed_action(world):
-    with closing(WORLD_CASES[world](np.arange(9))) as made:
+@pytest.mark.parametrize("env", ["masked_foreign", "foreign_parts"])
+def test_waiting_rows_always_have_an_allowed_action(batch_env):
+    with closing(ENV_CASES[batch_env](np.arange(9))) as made:
         spec, batch = made.spec, made.reset(SEED)
-    parts = first_allowed(batch, spec).reshape(9, -1) + np.cumsum((0, *spec.choices[:-1]))
+    parts = first_allowed(batch, spec).reshape(9, -1) + np.cumsum((0, *spec.action_nvec[:-1]))
     assert np.take_along_axis(batch.mask, parts, axis=1).all()
     assert not batch.mask.all()
     assert width_of(spec) == flat_rows(batch.observation, batch.mask, spec).shape[1]
 
 
 def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
-    world = partial(GymnasiumWorld, make_env=third_party_envs.RaisesInStep)
-    env = FlatVectorEnv(world, NUM_ENVS, seed=SEED, guard=WorkerSettings().guard())
+    batch_env = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
+    env = FlatVectorEnv(
+        batch_env, NUM_ENVS, seed=SEED, restart_policy=WorkerSettings().restart_policy()
+    )
     env.reset()
     cut = [env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
     assert cut[third_party_envs.RaisesInStep.trouble_turn - 1] == [True] * NUM_ENVS
     assert sum(map(sum, cut)) == NUM_ENVS
 
 
-@pytest.mark.parametrize("world", ["masked_foreign", "foreign_parts", "foreign_box"])
-def test_rllib_draws_from_what_our_policy_would_do(world):
+@pytest.mark.parametrize("env", ["masked_foreign", "foreign_parts", "foreign_box"])
+def test_rllib_draws_from_what_our_policy_would_do(batch_env):
     pytest.importorskip("ray")
     from ray.rllib.core.columns import Columns
 
-    from hundredfold.interop.rllib.module import WorldModule
+    from hundredfold.interop.rllib.module import ActorCriticModule
 
-    env = FlatVectorEnv(WORLD_CASES[world], NUM_ENVS, seed=SEED)
-    spec = env.spec_of_world
+    env = FlatVectorEnv(ENV_CASES[batch_env], NUM_ENVS, seed=SEED)
+    spec = env.env_spec
     rows, _ = env.reset()
-    module = WorldModule(
+    module = ActorCriticModule(
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,
-        model_config={"world": spec, "network": NetworkSettings(hidden=(8,))},
+        model_config={"env": spec, "network": NetworkSettings(hidden=(8,))},
     )
     batch = env.out
     seen = tensors(batch.observation, torch.device("cpu"))
@@ -145,17 +147,17 @@ def test_rllib_draws_from_what_our_policy_would_do(world):
 
 
 def test_scales_of_inputs_are_those_of_random_actions_and_stay():
-    world = WORLD_CASES["CartPole-v1"]
-    spec = world(np.arange(1)).spec
+    batch_env = ENV_CASES["CartPole-v1"]
+    spec = batch_env(np.arange(1)).spec
     network = ActorCritic(spec, NetworkSettings(normalise_observations=True))
     settings = starting_point("CartPole-v1")
-    learn_first_scales(network.inputs, world, settings)
+    learn_first_scales(network.inputs, batch_env, settings)
     assert network.inputs.count == settings.rollout.num_envs * 64
     # Carts hardly move under random pushes; poles have fallen by 12 degrees.
     assert 0.01 < network.inputs.spread[0] < 0.3
     assert 0.05 < network.inputs.spread[2] < 0.2
     again = ActorCritic(spec, NetworkSettings(normalise_observations=True))
-    learn_first_scales(again.inputs, world, settings)
+    learn_first_scales(again.inputs, batch_env, settings)
     assert torch.equal(again.inputs.mean, network.inputs.mean)
 
 
@@ -235,7 +237,7 @@ def test_with_stop_an_env_that_fails_ends_the_run_and_says_why(tmp_path):
         hundredfold.train(make_env, save_dir=tmp_path, name="run", on_env_error="stop", **BRIEF)
 
 
-def test_registered_worlds_train_from_rllib_itself():
+def test_registered_envs_train_from_rllib_itself():
     shared_cluster()
     from ray.rllib.algorithms.ppo import PPOConfig
 
@@ -307,9 +309,9 @@ def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch)
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"world": "corridor", "algo": "dqn"}, "trains ppo"),
-        ({"world": "dvrp"}, "companion none"),
-        ({"world": "corridor", "num_value_epochs": 2, "num_policy_epochs": 2}, "one loss"),
+        ({"env": "corridor", "algo": "dqn"}, "trains ppo"),
+        ({"env": "dvrp"}, "companion none"),
+        ({"env": "corridor", "num_value_epochs": 2, "num_policy_epochs": 2}, "one loss"),
     ],
 )
 def test_what_rllib_cannot_do_is_refused_in_words(change, says, tmp_path):

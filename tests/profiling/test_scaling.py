@@ -78,7 +78,7 @@ def test_the_ideal_is_capped_by_cores_where_envs_compute_and_says_so():
     assert "there are 2 cores" in subject(False).ideal(2)
 
 
-def test_a_world_of_ours_is_held_against_a_batch_of_one():
+def test_an_env_of_ours_is_held_against_a_batch_of_one():
     found = subject_of("corridor", settings_class("corridor")())
     assert found.kind == "batch"
     assert found.most(64, cores=2) == 64

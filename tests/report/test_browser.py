@@ -11,7 +11,7 @@ import pytest
 from helpers.browser import look_at, needs_browser
 from helpers.run_folders import make_run, metrics
 from hundredfold.report.page import write_report
-from hundredfold.report.run_sections import WORLD_FIGURES, Section
+from hundredfold.report.run_sections import ENV_FIGURES, Section
 
 pytestmark = needs_browser
 
@@ -21,7 +21,7 @@ def seen(tmp_path_factory) -> dict:
     """What the page of a run with everything on it looks like on a phone."""
 
     def figures(folder):
-        return [Section("Own", "A world's chart.", [go.Figure(go.Heatmap(z=[[0, 1], [1, 0]]))])]
+        return [Section("Own", "An env's chart.", [go.Figure(go.Heatmap(z=[[0, 1], [1, 0]]))])]
 
     path = tmp_path_factory.mktemp("browser")
     rows = metrics(80)
@@ -29,13 +29,13 @@ def seen(tmp_path_factory) -> dict:
         row["avg_a_measure_with_a_name_that_is_rather_long_for_a_phone_pct"] = row["epoch"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "stand_in_figures", SimpleNamespace(draw=figures))
-        patch.setitem(WORLD_FIGURES, "stand-in", "stand_in_figures:draw")
-        page = write_report(make_run(path / "run", rows, epochs=80, world="stand-in", best=80))
+        patch.setitem(ENV_FIGURES, "stand-in", "stand_in_figures:draw")
+        page = write_report(make_run(path / "run", rows, epochs=80, env="stand-in", best=80))
     return look_at(page, 360, path / "profile")
 
 
 def test_every_chart_is_drawn(seen):
-    # Learning, the world's own, two averages, six of the learner, shares and throughput.
+    # Learning, the env's own, two averages, six of the learner, shares and throughput.
     assert seen["charts"] == seen["drawn"] == 1 + 1 + 2 + 6 + 2
     assert seen["failed"] == []
 

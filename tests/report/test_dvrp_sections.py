@@ -40,14 +40,14 @@ NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 3
 def showcase():
     """Eight real days under random offers, with a companion that knows everybody."""
     population = population_for(SETTINGS)
-    knowledge = {
+    shared_params = {
         "type_probabilities": np.eye(NUM_TYPES)[population.people.types],
         "times_seen": np.full(population.num_people, 40),
         "accept_given_type": true_rates(population),
     }
     act = make_policy("random", population, SETTINGS, seed=3)
     rules = ("none", "random", "largest_known", "hindsight")
-    return record_showcase(act, SETTINGS, knowledge=knowledge, days=8, rules=rules)
+    return record_showcase(act, SETTINGS, shared_params=shared_params, days=8, rules=rules)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def dvrp_run(path):
         row["avg_improvement_pct"] = row["epoch"] / 10
         if "eval/avg_reward" in row:
             row["eval/avg_improvement_pct"] = row["epoch"] / 8
-    return make_run(path, rows, world="dvrp", best=20)
+    return make_run(path, rows, env="dvrp", best=20)
 
 
 def test_a_showcase_comes_back_as_it_was_written(folder, showcase):

@@ -15,7 +15,7 @@ from helpers.run_folders import make_run, metrics
 from hundredfold.core.errors import CheckpointError
 from hundredfold.report import page as page_module
 from hundredfold.report.page import write_report
-from hundredfold.report.run_sections import WORLD_FIGURES, Section, Table
+from hundredfold.report.run_sections import ENV_FIGURES, Section, Table
 from hundredfold.training.run_folder import RunFolder
 
 
@@ -67,7 +67,7 @@ def test_a_finished_run_tells_its_whole_story(tmp_path):
         "Share of time",
         "Throughput",
         "num_envs",
-        "world_settings.inner",
+        "env_settings.inner",
         "2.13.0+cpu",
     ):
         assert words in page.text, words
@@ -179,7 +179,7 @@ def test_whatever_a_run_is_called_nothing_is_injected(tmp_path):
         }
         row[f"eval/{evil}"] = 1.0
     rows[0]['"><img src=x onerror=alert(1)>'] = 1.0
-    folder = make_run(tmp_path / "a<b>&c", rows, world=f'{evil}"><img src=x>')
+    folder = make_run(tmp_path / "a<b>&c", rows, env=f'{evil}"><img src=x>')
     (folder.path / "versions.json").write_text(json.dumps({evil: evil}))
     page = Page(folder)
     assert evil in page.text
@@ -206,7 +206,7 @@ def test_the_page_loads_nothing_from_anywhere(tmp_path):
     assert "http" not in policy
 
 
-def test_a_world_adds_its_own_sections(tmp_path, monkeypatch):
+def test_an_env_adds_its_own_sections(tmp_path, monkeypatch):
     seen = []
 
     def figures(folder):
@@ -218,8 +218,8 @@ def test_a_world_adds_its_own_sections(tmp_path, monkeypatch):
         return [Section("Offers", "Who said yes.", [figure, table])]
 
     monkeypatch.setitem(sys.modules, "stand_in_figures", SimpleNamespace(draw=figures))
-    monkeypatch.setitem(WORLD_FIGURES, "stand-in", "stand_in_figures:draw")
-    folder = make_run(tmp_path / "run", metrics(20), world="stand-in")
+    monkeypatch.setitem(ENV_FIGURES, "stand-in", "stand_in_figures:draw")
+    folder = make_run(tmp_path / "run", metrics(20), env="stand-in")
     page = Page(folder)
     assert seen == [folder.path]
     for words in ("Offers", "Who said yes.", "Accepted <offers>", "improvement (%)", "6.25"):
@@ -230,9 +230,9 @@ def test_a_world_adds_its_own_sections(tmp_path, monkeypatch):
     assert "Offers" not in Page(make_run(tmp_path / "other", metrics(20))).texts
 
 
-def test_a_world_whose_figures_fail_still_gets_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setitem(WORLD_FIGURES, "stand-in", "no_such_module:draw")
-    folder = make_run(tmp_path / "run", metrics(20), world="stand-in")
+def test_an_env_whose_figures_fail_still_gets_the_rest(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENV_FIGURES, "stand-in", "no_such_module:draw")
+    folder = make_run(tmp_path / "run", metrics(20), env="stand-in")
     with pytest.warns(UserWarning, match="figures of stand-in could not be drawn"):
         page = Page(folder)
     assert "No module named 'no_such_module'" in page.text
@@ -245,7 +245,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match=r"no settings\.toml"):
         write_report(RunFolder(tmp_path))
     (tmp_path / "settings.toml").write_text("seed = 1\n")
-    with pytest.raises(CheckpointError, match="names no world"):
+    with pytest.raises(CheckpointError, match="names no env"):
         write_report(RunFolder(tmp_path))
 
 

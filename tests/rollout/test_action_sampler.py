@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hundredfold.core import rng
-from hundredfold.rollout.collector import POLICY_BRANCH, PolicyLuck
+from hundredfold.rollout.collector import POLICY_BRANCH, PolicyNoise
 
 SEED = 11
 
@@ -18,7 +18,7 @@ def by_hand(env_id, choices_made, parts):
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_numbers_are_a_matter_of_env_and_count(parts):
-    luck = PolicyLuck(SEED, 5, parts)
+    luck = PolicyNoise(SEED, 5, parts)
     draw = np.random.default_rng(0)
     made = draw.integers(0, 10**12, 5)
     for _ in range(200):
@@ -29,12 +29,12 @@ def test_numbers_are_a_matter_of_env_and_count(parts):
 
 def test_every_choice_is_counted_and_no_other():
     made = np.array([4, 5, 6])
-    PolicyLuck(SEED, 3, 2).take(np.array([2, 0]), made)
+    PolicyNoise(SEED, 3, 2).take(np.array([2, 0]), made)
     assert made.tolist() == [5, 5, 7]
 
 
 def test_a_slice_has_the_luck_of_its_envs_among_all():
-    everybody, some = PolicyLuck(SEED, 6, 2), PolicyLuck(SEED, 2, 2, first=3)
+    everybody, some = PolicyNoise(SEED, 6, 2), PolicyNoise(SEED, 2, 2, first=3)
     counts = np.array([0, 0, 0, 7, 40, 0])
     found = some.take(np.arange(2), counts[3:5].copy())
     assert_array_equal(found, everybody.take(np.array([3, 4]), counts))

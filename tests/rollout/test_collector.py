@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from hundredfold.backends import make_backend
 from hundredfold.envs.corridor import LEFT, RIGHT, Corridor
 from hundredfold.rollout.collector import Collector
-from hundredfold.rollout.rollout_buffer import Choice, Rollout
+from hundredfold.rollout.rollout_buffer import ActionSample, RolloutBuffer
 
 
 class WalkRight:
@@ -16,24 +16,24 @@ class WalkRight:
     def __init__(self):
         self.luck = []
 
-    def choose(self, observation, mask, uniforms):
+    def sample(self, observation, mask, uniforms):
         self.luck.append(uniforms.copy())
         rows = len(uniforms)
-        return Choice(np.full(rows, RIGHT), np.zeros(rows, np.float32))
+        return ActionSample(np.full(rows, RIGHT), np.zeros(rows, np.float32))
 
 
 class ByLuck:
     """Any allowed action."""
 
-    def choose(self, observation, mask, uniforms):
+    def sample(self, observation, mask, uniforms):
         weights = mask / mask.sum(axis=1, keepdims=True)
         actions = (weights.cumsum(axis=1) <= uniforms).sum(axis=1)
-        return Choice(actions, np.zeros(len(actions), np.float32))
+        return ActionSample(actions, np.zeros(len(actions), np.float32))
 
 
 def collected(num_envs, policy, num_steps, backend="in_process"):
     envs = make_backend(backend, Corridor, num_envs)
-    rollout = Rollout(envs.spec, num_envs, num_steps)
+    rollout = RolloutBuffer(envs.spec, num_envs, num_steps)
     collector = Collector(envs, seed=3)
     collector.start(3)
     return collector.collect(policy, rollout, num_steps), rollout, collector
@@ -85,7 +85,7 @@ def test_collecting_goes_on_where_it_stopped():
     collector.start(3)
     pieces = []
     for _ in range(4):
-        rollout = Rollout(envs.spec, 5, 10)
+        rollout = RolloutBuffer(envs.spec, 5, 10)
         collector.collect(ByLuck(), rollout, 10)
         pieces.append(rollout.rewards)
     assert_array_equal(np.concatenate(pieces), long.rewards)
@@ -93,14 +93,14 @@ def test_collecting_goes_on_where_it_stopped():
 
 def test_a_restored_collector_goes_on_bit_for_bit():
     _, _, collector = collected(5, ByLuck(), 7)
-    state, world = collector.state(), collector.backend.state()
-    expected = Rollout(collector.backend.spec, 5, 30)
+    state, env = collector.state(), collector.backend.state()
+    expected = RolloutBuffer(collector.backend.spec, 5, 30)
     ends = collector.collect(ByLuck(), expected, 30)
 
     envs = make_backend("serial", Corridor, 5)
     again = Collector(envs, seed=3)
-    again.restore(state, world)
-    found = Rollout(envs.spec, 5, 30)
+    again.restore(state, env)
+    found = RolloutBuffer(envs.spec, 5, 30)
     ends_again = again.collect(ByLuck(), found, 30)
     assert_array_equal(found.actions, expected.actions)
     assert ends_again.returns == ends.returns

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import joined
 from hundredfold.rollout.collector import Collector
-from hundredfold.rollout.rollout_buffer import Choice, Rollout
+from hundredfold.rollout.rollout_buffer import ActionSample, RolloutBuffer
 
 SEED = 5
 NUM_ENVS = 6
@@ -28,17 +28,17 @@ class Lucky:
     def __init__(self, spec):
         self.spec = spec
 
-    def choose(self, observation, mask, uniforms):
+    def sample(self, observation, mask, uniforms):
         rows = len(uniforms)
         mask = np.ones((rows, self.spec.num_logits), bool) if mask is None else mask
         parts, first = [], 0
-        for part, count in enumerate(self.spec.choices):
+        for part, count in enumerate(self.spec.action_nvec):
             allowed = mask[:, first : first + count]
             wanted = np.floor(uniforms[:, part] * allowed.sum(axis=1))
             parts.append(np.argmax(allowed.cumsum(axis=1) > wanted[:, None], axis=1))
             first += count
         actions = np.stack(parts, axis=1).reshape(rows, *self.spec.action_shape)
-        return Choice(actions, uniforms[:, 0].astype(np.float32))
+        return ActionSample(actions, uniforms[:, 0].astype(np.float32))
 
 
 class OneByOne:
@@ -47,15 +47,15 @@ class OneByOne:
     `slowest` is the pace of the last env, where the first one's is 1.
     """
 
-    def __init__(self, make_world, num_envs, seed=0, groups=None, slowest=0.1):
-        self.worlds = [make_world(np.array([env_id])) for env_id in range(num_envs)]
-        self.spec, self.num_envs = self.worlds[0].spec, num_envs
+    def __init__(self, make_envs, num_envs, seed=0, groups=None, slowest=0.1):
+        self.envs = [make_envs(np.array([env_id])) for env_id in range(num_envs)]
+        self.spec, self.num_envs = self.envs[0].spec, num_envs
         self.groups = np.arange(num_envs) if groups is None else groups
         self.luck = np.random.default_rng(seed)
         self.pace = np.linspace(1, slowest, num_envs)
 
     def reset(self, seed):
-        self.batches = [world.reset(seed).take(np.arange(1)) for world in self.worlds]
+        self.batches = [env.reset(seed).take(np.arange(1)) for env in self.envs]
         self.ready, self.at_work = list(range(self.num_envs)), []
 
     def recv(self):
@@ -70,13 +70,13 @@ class OneByOne:
 
     def send(self, actions, env_ids=None):
         for action, env_id in zip(actions, self.last if env_ids is None else env_ids, strict=True):
-            stepped = self.worlds[env_id].step(np.array([action]))
+            stepped = self.envs[env_id].step(np.array([action]))
             self.batches[env_id] = stepped.take(np.arange(1))
             self.at_work.append(int(env_id))
 
     def state(self):
         self.ready = list(self.at_work)
-        states = [world.state() for world in self.worlds]
+        states = [env.state() for env in self.envs]
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
 
@@ -90,7 +90,7 @@ def together(batches):
 def rollouts(backend, collects=3, num_steps=NUM_STEPS, interval=1):
     """What a learner would see in each of some updates."""
     collector = Collector(backend, SEED)
-    rollout = Rollout(backend.spec, NUM_ENVS, num_steps * interval)
+    rollout = RolloutBuffer(backend.spec, NUM_ENVS, num_steps * interval)
     collector.start(SEED)
     told = []
     for _ in range(collects):
@@ -128,32 +128,32 @@ def assert_same_rollouts(told, expected):
             assert_array_equal(one[name], array, err_msg=name)
 
 
-WORLDS = ["corridor", "cartpole", "CartPole-v1", "masked_foreign", "foreign_parts"]
+ENVS = ["corridor", "cartpole", "CartPole-v1", "masked_foreign", "foreign_parts"]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("env", ENVS)
 @pytest.mark.parametrize("interval", [1, 2])
-def test_whoever_is_ready_fills_the_same_rollouts_as_all_together(world, interval):
-    with closing(InProcessBackend(WORLD_CASES[world], NUM_ENVS)) as backend:
+def test_whoever_is_ready_fills_the_same_rollouts_as_all_together(env, interval):
+    with closing(InProcessBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         expected = rollouts(backend, interval=interval)
-    with closing(FirstReadyBackend(WORLD_CASES[world], NUM_ENVS, SETTINGS)) as backend:
+    with closing(FirstReadyBackend(ENV_CASES[env], NUM_ENVS, SETTINGS)) as backend:
         assert_same_rollouts(rollouts(backend, interval=interval), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("interval", [1, 2])
 def test_however_far_some_run_ahead(seed, interval):
-    world = WORLD_CASES["cartpole"]
-    with closing(InProcessBackend(world, NUM_ENVS)) as backend:
+    env = ENV_CASES["cartpole"]
+    with closing(InProcessBackend(env, NUM_ENVS)) as backend:
         expected = rollouts(backend, interval=interval)
-    told = rollouts(OneByOne(world, NUM_ENVS, seed), interval=interval)
+    told = rollouts(OneByOne(env, NUM_ENVS, seed), interval=interval)
     assert_same_rollouts(told, expected)
 
 
 def test_nobody_runs_ahead_further_than_one_collect():
-    backend = OneByOne(WORLD_CASES["corridor"], NUM_ENVS)
+    backend = OneByOne(ENV_CASES["corridor"], NUM_ENVS)
     collector = Collector(backend, SEED)
-    rollout = Rollout(backend.spec, NUM_ENVS, NUM_STEPS)
+    rollout = RolloutBuffer(backend.spec, NUM_ENVS, NUM_STEPS)
     collector.start(SEED)
     for _ in range(4):
         collector.collect(Lucky(backend.spec), rollout, NUM_STEPS)
@@ -165,7 +165,7 @@ def test_nobody_runs_ahead_further_than_one_collect():
 
 def test_envs_that_step_together_are_held_back_together():
     """One of the pair is far ahead: it goes on as long as the other has steps to play."""
-    backend = OneByOne(WORLD_CASES["corridor"], 2, groups=np.zeros(2, np.int64))
+    backend = OneByOne(ENV_CASES["corridor"], 2, groups=np.zeros(2, np.int64))
     collector = Collector(backend, SEED)
     collector.start(SEED)
     collector.ahead[:] = [NUM_STEPS, -1]
@@ -175,9 +175,9 @@ def test_envs_that_step_together_are_held_back_together():
 
 
 def test_episodes_are_told_once_and_whole():
-    with closing(InProcessBackend(WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(InProcessBackend(ENV_CASES["corridor"], NUM_ENVS)) as backend:
         expected = told_episodes(backend, 40)
-    ahead = told_episodes(OneByOne(WORLD_CASES["corridor"], NUM_ENVS), 40)
+    ahead = told_episodes(OneByOne(ENV_CASES["corridor"], NUM_ENVS), 40)
     # Some of those who ran ahead have told of more.
     assert not expected - ahead
 
@@ -185,16 +185,16 @@ def test_episodes_are_told_once_and_whole():
 def told_episodes(backend, num_steps):
     collector = Collector(backend, SEED)
     collector.start(SEED)
-    rollout = Rollout(backend.spec, NUM_ENVS, num_steps)
+    rollout = RolloutBuffer(backend.spec, NUM_ENVS, num_steps)
     episodes = collector.collect(Lucky(backend.spec), rollout, num_steps)
     found = sorted(zip(episodes.returns, episodes.lengths, strict=True))
     return {(pair, found[:number].count(pair)) for number, pair in enumerate(found)}
 
 
 def test_ticks_and_listeners_hear_of_every_step():
-    backend = OneByOne(WORLD_CASES["corridor"], NUM_ENVS)
+    backend = OneByOne(ENV_CASES["corridor"], NUM_ENVS)
     collector = Collector(backend, SEED)
-    rollout = Rollout(backend.spec, NUM_ENVS, NUM_STEPS)
+    rollout = RolloutBuffer(backend.spec, NUM_ENVS, NUM_STEPS)
     heard, ticks = [], []
     collector.start(SEED)
     collector.collect(
@@ -210,15 +210,15 @@ def test_ticks_and_listeners_hear_of_every_step():
 
 def order_of_events(backend, monkeypatch):
     """What happens around the third batch, up to the next."""
-    rollout = Rollout(backend.spec, NUM_ENVS, NUM_STEPS)
+    rollout = RolloutBuffer(backend.spec, NUM_ENVS, NUM_STEPS)
     collector = Collector(backend, SEED)
     collector.start(SEED)
     told = []
     for owner, name in (
         (backend, "recv"),
         (backend, "send"),
-        (rollout, "add_choice"),
-        (rollout, "add_outcome"),
+        (rollout, "add_actions"),
+        (rollout, "add_transitions"),
     ):
         plain = getattr(owner, name)
 
@@ -233,14 +233,14 @@ def order_of_events(backend, monkeypatch):
 
 
 def test_envs_go_on_before_what_lasts_is_written_down(monkeypatch):
-    told = order_of_events(OneByOne(WORLD_CASES["corridor"], NUM_ENVS), monkeypatch)
-    assert told == ["send", "add_outcome", "add_choice"]
+    told = order_of_events(OneByOne(ENV_CASES["corridor"], NUM_ENVS), monkeypatch)
+    assert told == ["send", "add_transitions", "add_actions"]
 
 
 def test_what_envs_will_write_over_is_written_down_before_they_go_on(monkeypatch):
-    with closing(InProcessBackend(WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(InProcessBackend(ENV_CASES["corridor"], NUM_ENVS)) as backend:
         told = order_of_events(backend, monkeypatch)
-    assert told == ["add_outcome", "add_choice", "send"]
+    assert told == ["add_transitions", "add_actions", "send"]
 
 
 # --- snapshots
@@ -249,12 +249,12 @@ def test_what_envs_will_write_over_is_written_down_before_they_go_on(monkeypatch
 @pytest.mark.parametrize("restored_on", [InProcessBackend, FirstReadyBackend])
 @pytest.mark.parametrize("interval", [1, 3])
 def test_a_snapshot_in_the_middle_of_it_all_goes_on_exactly(interval, restored_on):
-    world = WORLD_CASES["cartpole"]
-    with closing(InProcessBackend(world, NUM_ENVS)) as backend:
+    env = ENV_CASES["cartpole"]
+    with closing(InProcessBackend(env, NUM_ENVS)) as backend:
         expected = rollouts(backend, collects=3, interval=interval)
-    taken = OneByOne(world, NUM_ENVS, slowest=0.6)
+    taken = OneByOne(env, NUM_ENVS, slowest=0.6)
     collector = Collector(taken, SEED)
-    rollout = Rollout(taken.spec, NUM_ENVS, NUM_STEPS * interval)
+    rollout = RolloutBuffer(taken.spec, NUM_ENVS, NUM_STEPS * interval)
     collector.start(SEED)
     collector.collect(Lucky(taken.spec), rollout, NUM_STEPS)
     if interval == 1:
@@ -265,14 +265,14 @@ def test_a_snapshot_in_the_middle_of_it_all_goes_on_exactly(interval, restored_o
     assert collector.ahead.any()
     told = [expected[0]] if interval == 1 else []
     settings = replace(SETTINGS, batch_envs=2)
-    with closing(restored_on(world, NUM_ENVS, settings)) as backend:
+    with closing(restored_on(env, NUM_ENVS, settings)) as backend:
         told += go_on(backend, parts, interval, collects=3 - len(told))
     assert_same_rollouts(told, expected)
 
 
 def go_on(backend, parts, interval, collects):
     collector = Collector(backend, SEED)
-    rollout = Rollout(backend.spec, NUM_ENVS, NUM_STEPS * interval)
+    rollout = RolloutBuffer(backend.spec, NUM_ENVS, NUM_STEPS * interval)
     rollout.restore(parts[0])
     collector.restore(parts[1], parts[2])
     told = []
@@ -286,22 +286,22 @@ def go_on(backend, parts, interval, collects):
 
 def test_a_foreign_episode_is_cut_off_once_by_a_restore():
     """Where an outcome was awaited it says so itself; where none was, the last step does."""
-    taken = OneByOne(WORLD_CASES["CartPole-v1"], NUM_ENVS, slowest=0.6)
+    taken = OneByOne(ENV_CASES["CartPole-v1"], NUM_ENVS, slowest=0.6)
     collector = Collector(taken, SEED)
-    rollout = Rollout(taken.spec, NUM_ENVS, NUM_STEPS)
+    rollout = RolloutBuffer(taken.spec, NUM_ENVS, NUM_STEPS)
     collector.start(SEED)
     collector.collect(Lucky(taken.spec), rollout, NUM_STEPS)
     rollout.clear()
     parts = rollout.state(), collector.state(), taken.state()
     awaited, played = rollout.awaiting.copy(), rollout.cursor.copy()
     assert awaited.any()
-    with closing(InProcessBackend(WORLD_CASES["CartPole-v1"], NUM_ENVS)) as backend:
+    with closing(InProcessBackend(ENV_CASES["CartPole-v1"], NUM_ENVS)) as backend:
         collector = Collector(backend, SEED)
         rollout.restore(parts[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             collector.restore(parts[1], parts[2])
-        rollout.cut_off_here(collector.waiting)
+        rollout.truncate_here(collector.waiting)
         collector.collect(Lucky(backend.spec), rollout, NUM_STEPS)
     for env_id in range(NUM_ENVS):
         last = played[env_id] if awaited[env_id] else played[env_id] - 1
@@ -312,13 +312,13 @@ def test_a_foreign_episode_is_cut_off_once_by_a_restore():
 
 
 def test_a_rollout_that_nobody_ran_ahead_in_keeps_its_arrays():
-    spec = WORLD_CASES["corridor"](np.arange(1)).spec
-    rollout = Rollout(spec, 2, 3)
+    spec = ENV_CASES["corridor"](np.arange(1)).spec
+    rollout = RolloutBuffer(spec, 2, 3)
     actions = rollout.actions
     for step in range(3):
         batch = spec.batch(np.arange(2))
-        rollout.add_choice(batch, Choice(np.full(2, step % 3), np.zeros(2, np.float32)))
-        rollout.add_outcome(batch)
+        rollout.add_actions(batch, ActionSample(np.full(2, step % 3), np.zeros(2, np.float32)))
+        rollout.add_transitions(batch)
     rollout.clear()
     assert rollout.actions is actions
     assert rollout.state().keys() == {"cursor"}

@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import CheckpointError
-from hundredfold.rollout.replay_buffer import Replay, row_bytes
-from hundredfold.rollout.rollout_buffer import Choice
+from hundredfold.rollout.replay_buffer import ReplayBuffer, row_bytes
+from hundredfold.rollout.rollout_buffer import ActionSample
 
 GAMMA = 0.9
-SPEC = WorldSpec(
+SPEC = EnvSpec(
     name="diary",
     observation={"page": ArraySpec((2,), "float64")},  # (env, page number)
-    choices=(5,),
+    action_nvec=(5,),
     has_mask=True,
 )
 
 
 def replay_of(num_envs=3, rows_per_env=12, return_steps=1, seed=1, spec=SPEC):
-    return Replay(
+    return ReplayBuffer(
         spec,
         num_envs=num_envs,
         rows_per_env=rows_per_env,
@@ -53,7 +53,9 @@ class Diary:
         half, so it is never mistaken for the first page of the next episode."""
         ids = np.asarray(ids)
         actions = self.luck.integers(0, 5, len(ids))
-        self.replay.add_choice(self.batch(ids), Choice(actions, np.zeros(len(ids), np.float32)))
+        self.replay.add_actions(
+            self.batch(ids), ActionSample(actions, np.zeros(len(ids), np.float32))
+        )
         before = self.page[ids].copy()
         self.page[ids] += 1
         batch = self.batch(ids)
@@ -66,7 +68,7 @@ class Diary:
                 batch.truncated[row]
             )
             self.steps[env, int(before[row])] = (actions[row], batch.reward[row], end)
-        self.replay.add_outcome(batch)
+        self.replay.add_transitions(batch)
 
     def look_ahead(self, env, page):
         """Return, discount, last page and the mask there, one step after another."""
@@ -199,13 +201,13 @@ def test_a_snapshot_of_other_envs_is_refused():
 def test_episodes_that_ended_unseen_are_cut_off_after_their_last_step(return_steps):
     replay = replay_of(return_steps=return_steps)
     diary = Diary(replay)
-    replay.cut_off_here(diary.batch([0, 1, 2]))
+    replay.truncate_here(diary.batch([0, 1, 2]))
     assert len(replay) == 0
     for _ in range(4):
         diary.live([0, 1, 2], end_chance=0.0)
     # Other episodes have begun in the place of these.
     diary.page += 100
-    replay.cut_off_here(diary.batch([0, 1, 2]))
+    replay.truncate_here(diary.batch([0, 1, 2]))
     for _ in range(3):
         diary.live([0, 1, 2], end_chance=0.0)
     rows, ends = replay.sample(500)
@@ -220,15 +222,17 @@ def test_where_an_outcome_is_awaited_it_says_itself_that_the_episode_was_cut_off
     diary = Diary(replay)
     diary.live([0, 1, 2], end_chance=0.0)
     waiting = diary.batch([0, 1, 2])
-    replay.add_choice(waiting.take(np.array([1])), Choice(np.array([4]), np.zeros(1, np.float32)))
+    replay.add_actions(
+        waiting.take(np.array([1])), ActionSample(np.array([4]), np.zeros(1, np.float32))
+    )
     again = replay_of()
     again.restore(replay.state())
-    again.cut_off_here(waiting)
+    again.truncate_here(waiting)
     assert again.is_step.sum() == 3
     assert_array_equal(again.filled, [2, 1, 2])
     outcome = diary.batch([1])
     outcome.truncated[:] = True
-    again.add_outcome(outcome)
+    again.add_transitions(outcome)
     assert_array_equal(again.filled, [2, 3, 2])
     rows, _ = again.sample(100)
     assert again.actions[12 + 1] == 4
@@ -239,9 +243,9 @@ def test_a_replay_that_forgot_everything_ignores_outcomes_of_forgotten_choices()
     replay = replay_of()
     diary = Diary(replay)
     diary.live([0, 1, 2])
-    replay.add_choice(diary.batch([1]), Choice(np.array([4]), np.zeros(1, np.float32)))
+    replay.add_actions(diary.batch([1]), ActionSample(np.array([4]), np.zeros(1, np.float32)))
     replay.forget()
-    replay.add_outcome(diary.batch([1]))
+    replay.add_transitions(diary.batch([1]))
     assert len(replay) == 0
     diary.live([0, 1, 2], end_chance=0.0)
     rows, ends = replay.sample(50)
@@ -249,15 +253,15 @@ def test_a_replay_that_forgot_everything_ignores_outcomes_of_forgotten_choices()
     assert_array_equal(replay.observation["page"][ends, 1], 2)
 
 
-def test_a_world_without_masks_needs_none():
-    spec = WorldSpec(name="plain", observation={"page": ArraySpec((2,))}, choices=(5,))
+def test_an_env_without_masks_needs_none():
+    spec = EnvSpec(name="plain", observation={"page": ArraySpec((2,))}, action_nvec=(5,))
     replay = replay_of(spec=spec)
     assert replay.mask is None
     batch = spec.batch(np.arange(3))
     for _ in range(3):
-        replay.add_choice(batch, Choice(np.arange(3), np.zeros(3, np.float32)))
+        replay.add_actions(batch, ActionSample(np.arange(3), np.zeros(3, np.float32)))
         batch.truncated[:] = True
-        replay.add_outcome(batch)
+        replay.add_transitions(batch)
     assert len(replay) == 18 // 3 * 3
     assert replay.is_step[replay.sample(20)[0]].all()
 

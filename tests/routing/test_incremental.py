@@ -6,13 +6,13 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, SettingsError, ShapeError
-from hundredfold.routing.incremental import KeptPlans, KeptPlanSettings
+from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import random_days
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.routing.problem import Fleet
 from hundredfold.routing.verifier import violations
 
-NO_IMPROVEMENT = KeptPlanSettings(improve_passes=0, lns_iterations=0)
+NO_IMPROVEMENT = IncrementalSettings(improve_passes=0, lns_iterations=0)
 
 
 def keys_of(num_envs):
@@ -20,7 +20,7 @@ def keys_of(num_envs):
 
 
 def empty_plans(days, settings=None, max_requests=None):
-    return KeptPlans(
+    return IncrementalRoutes(
         days.travel, days.fleet, len(days), max_requests or days.max_requests, settings
     )
 
@@ -70,7 +70,7 @@ def test_the_end_of_the_day_is_near_a_search_from_scratch():
 
 def test_an_env_has_one_story_alone_in_any_batch_and_with_any_threads(days):
     together = book(empty_plans(days), days, range(14))
-    threads = book(empty_plans(days, KeptPlanSettings(threads=2)), days, range(14))
+    threads = book(empty_plans(days, IncrementalSettings(threads=2)), days, range(14))
     assert_same_plans(together, threads)
     some = np.array([7, 2, 11])
     few = book(empty_plans(days.rows(some)), days.rows(some), range(14), keys_of(12)[some])
@@ -134,7 +134,7 @@ def test_candidates_are_priced_as_if_they_were_booked(days):
 
 def test_candidates_do_not_depend_on_threads_or_rows(days):
     kept = book(empty_plans(days), days, range(9))
-    threads = book(empty_plans(days, KeptPlanSettings(threads=2)), days, range(9))
+    threads = book(empty_plans(days, IncrementalSettings(threads=2)), days, range(9))
     offers = np.repeat(days.windows[:, 9, None], 16, axis=1)
     found = kept.price_candidates(days.cells[:, 9], offers)
     assert_array_equal(threads.price_candidates(days.cells[:, 9], offers), found)
@@ -187,4 +187,4 @@ def test_wrong_shapes_are_named(days):
 @pytest.mark.parametrize("wrong", [{"lns_iterations": -1}, {"max_removed": 0}, {"threads": 0}])
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(SettingsError):
-        KeptPlanSettings(**wrong)
+        IncrementalSettings(**wrong)

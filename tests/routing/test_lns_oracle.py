@@ -48,10 +48,10 @@ def test_a_route_may_not_last_too_long():
     days = random_days(6, 12, seed=2, fleet=long)
     plans = InsertionOracle(QUICK).solve(days)
     assert violations(days, plans) == []
-    lasts = plans.end_minutes - plans.start_minutes
+    is_copy = plans.end_minutes - plans.start_minutes
     served = np.isfinite(plans.price)
     assert served.any()
-    assert (lasts[~np.isnan(lasts)] <= 240.0 + 1e-6).all()
+    assert (is_copy[~np.isnan(is_copy)] <= 240.0 + 1e-6).all()
 
 
 def test_vehicles_beyond_the_free_ones_are_avoided_when_they_cost():

@@ -6,14 +6,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.core import rng
 from hundredfold.core.errors import ShapeError
-from hundredfold.routing.incremental import KeptPlans, KeptPlanSettings
+from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instance_arrays import NewRequests
 from hundredfold.routing.instances import random_days
 from hundredfold.routing.lns import Search
 from hundredfold.routing.problem import Fleet
 from hundredfold.routing.scenario_costs import Guesses, closing_prices, trip_table
 
-PLAIN = KeptPlanSettings(improve_passes=0, lns_iterations=0)
+PLAIN = IncrementalSettings(improve_passes=0, lns_iterations=0)
 NO_SEARCH = Search(improve_passes=0, iterations=0, max_removed=4, rescue_iterations=0)
 SHORT_SEARCH = NO_SEARCH._replace(improve_passes=1, iterations=5, warmth=0.0)
 LEFT_OUT = 200.0
@@ -25,7 +25,7 @@ def keys_of(num_envs, guesses=1):
 
 
 def plans_of(days, booked, room, settings=PLAIN):
-    kept = KeptPlans(days.travel, days.fleet, len(days), booked + room, settings)
+    kept = IncrementalRoutes(days.travel, days.fleet, len(days), booked + room, settings)
     for place in range(booked):
         add(kept, days, place)
     return kept
@@ -126,7 +126,9 @@ def test_searching_makes_days_cheaper_and_leaves_the_plans_as_they_are(days):
 def test_prices_depend_on_nothing_but_the_row(days):
     trips = np.random.default_rng(0).integers(0, 90, (10, 3, 4))
     together = rolled(plans_of(days, 4, 5), days, 4, trips, SHORT_SEARCH)
-    threaded = plans_of(days, 4, 5, KeptPlanSettings(improve_passes=0, lns_iterations=0, threads=3))
+    threaded = plans_of(
+        days, 4, 5, IncrementalSettings(improve_passes=0, lns_iterations=0, threads=3)
+    )
     assert_array_equal(rolled(threaded, days, 4, trips, SHORT_SEARCH), together)
     fewer = rolled(plans_of(days, 4, 5), days, 4, trips[:, :1], SHORT_SEARCH)
     assert_array_equal(fewer, together[..., :1])

@@ -14,16 +14,18 @@ import pytest
 from hundredfold.backends.env_profile import Probe
 from hundredfold.config.devices import Device
 from hundredfold.config.presets import starting_point
-from hundredfold.core.batch import ArraySpec, WorldSpec
+from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.registry import callable_factory
 from hundredfold.training.auto_config import fit_run, fitted
 
 CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, own_memory=8 * 2**30)
 GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, own_memory=15 * 2**30)
-SMALL = WorldSpec(name="small", observation={"o": ArraySpec((4,), "float32")}, choices=(2,))
+SMALL = EnvSpec(name="small", observation={"o": ArraySpec((4,), "float32")}, action_nvec=(2,))
 # A picture of 100 x 100 pixels in three colours.
-LARGE = WorldSpec(name="large", observation={"o": ArraySpec((100, 100, 3), "uint8")}, choices=(2,))
+LARGE = EnvSpec(
+    name="large", observation={"o": ArraySpec((100, 100, 3), "uint8")}, action_nvec=(2,)
+)
 
 
 def probe_of(seconds, waits=False):
@@ -87,12 +89,14 @@ def test_a_gpu_learns_from_larger_batches():
 
 
 def test_continuous_actions_and_pictures_get_what_they_need():
-    box = replace(SMALL, choices=(), action_box=ArraySpec((2,), "float32", low=-1.0, high=1.0))
+    box = replace(
+        SMALL, action_nvec=(), continuous_action=ArraySpec((2,), "float32", low=-1.0, high=1.0)
+    )
     settings, fits = fit(spec=box)
     assert settings.ppo.entropy_coefficient == 0.0
     assert settings.ppo.update_epochs == 10
     assert settings.network.normalise_observations
-    both, fits = fit(spec=replace(LARGE, choices=(), action_box=box.action_box))
+    both, fits = fit(spec=replace(LARGE, action_nvec=(), continuous_action=box.continuous_action))
     assert both.network.shared
     assert len(fits) == len({fit.name for fit in fits})
 
@@ -106,7 +110,7 @@ def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
     assert lines[-1].startswith("backend: in_process")
 
 
-def test_a_world_of_ours_keeps_the_settings_made_for_it():
+def test_an_env_of_ours_keeps_the_settings_made_for_it():
     start = starting_point("corridor")
     assert fit_run(start, set()) == (start, [])
 

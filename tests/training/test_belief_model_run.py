@@ -1,4 +1,4 @@
-"""Training with a companion: what it learns reaches the worlds, and a resumed run is the same."""
+"""Training with a companion: what it learns reaches the envs, and a resumed run is the same."""
 
 from __future__ import annotations
 
@@ -93,17 +93,17 @@ def test_the_probability_ratio_starts_at_one_under_masks_and_epsilon(tmp_path, m
     assert max(row["first_ratio_error"] for row in metrics) < 1e-5
 
 
-def test_what_the_companion_learned_reaches_the_worlds(tmp_path):
+def test_what_the_companion_learned_reaches_the_envs(tmp_path):
     run = train(tmp_path)
     told = knowledge_of(run.path, "last")
-    world = {
-        name.removeprefix("world/beliefs/"): array
+    env = {
+        name.removeprefix("env/beliefs/"): array
         for name, array in state_of(run.path).items()
-        if name.startswith("world/beliefs/")
+        if name.startswith("env/beliefs/")
     }
-    assert_array_equal(world["people"][0, :, :4], told["type_probabilities"])
-    assert_array_equal(world["people"][-1, :, 4], told["times_seen"])
-    assert_array_equal(world["accept_given_type"][3], told["accept_given_type"])
+    assert_array_equal(env["people"][0, :, :4], told["type_probabilities"])
+    assert_array_equal(env["people"][-1, :, 4], told["times_seen"])
+    assert_array_equal(env["accept_given_type"][3], told["accept_given_type"])
     assert told["times_seen"].sum() > 0
     assert np.abs(told["type_probabilities"] - told["type_probabilities"][0]).max() > 0.01
     assert told["epsilon"] == 0.0

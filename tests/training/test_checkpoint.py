@@ -49,7 +49,7 @@ def test_what_was_saved_comes_back_to_the_last_bit(folder):
     found = load_checkpoint(folder)
     assert found.epoch == 3
     assert found.counters == {"epoch": 3, "wall_seconds": 1.5}
-    assert found.spec.choices == SPEC.choices
+    assert found.spec.action_nvec == SPEC.action_nvec
     assert found.spec.observation["cell"].categories == (6,)
     for name, array in checkpoint(3).parts["learner"].items():
         assert found.parts["learner"][name].dtype == array.dtype

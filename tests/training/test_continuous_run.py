@@ -31,8 +31,8 @@ PENDULUM = PPOSettings(
 class Training:
     """The parts of a run, without a folder."""
 
-    def __init__(self, make_world, settings, rollout, updates, seed, backend="in_process"):
-        self.backend = make_backend(backend, make_world, rollout.num_envs)
+    def __init__(self, make_envs, settings, rollout, updates, seed, backend="in_process"):
+        self.backend = make_backend(backend, make_envs, rollout.num_envs)
         self.learner = PPO(
             self.backend.spec,
             settings=settings,
@@ -55,9 +55,9 @@ class Training:
     def state(self):
         return self.learner.state(), self.collector.state(), self.backend.state()
 
-    def restore(self, learner, collector, world):
+    def restore(self, learner, collector, env):
         self.learner.restore(learner)
-        self.collector.restore(collector, world)
+        self.collector.restore(collector, env)
 
 
 def spotlight(interval=1, backend="in_process"):
@@ -94,7 +94,7 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
     small = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 2}
     settings = {**small, "save_interval": 3, "normalise_observations": True}
     code = KILLED_RUN.format(
-        world="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
+        env="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
     before = state_of(tmp_path / "killed")

@@ -27,12 +27,12 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("world", ["corridor", "cage2"])
+@pytest.mark.parametrize("env", ["corridor", "cage2"])
 @pytest.mark.parametrize("moment", ["after saving", "two epochs later"])
-def test_a_killed_run_resumes_bit_for_bit_with_its_replay(tmp_path, world, moment):
+def test_a_killed_run_resumes_bit_for_bit_with_its_replay(tmp_path, env, moment):
     settings = {**SMALL, "algo": "dqn"}
-    whole = hundredfold.train(world, save_dir=tmp_path, name="whole", **settings)
-    code = KILLED_RUN.format(world=world, save_dir=str(tmp_path), settings=settings, moment=moment)
+    whole = hundredfold.train(env, save_dir=tmp_path, name="whole", **settings)
+    code = KILLED_RUN.format(env=env, save_dir=str(tmp_path), settings=settings, moment=moment)
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
@@ -41,7 +41,7 @@ def test_a_killed_run_resumes_bit_for_bit_with_its_replay(tmp_path, world, momen
 def test_a_run_without_its_replay_resumes_with_a_warning(tmp_path):
     settings = {**SMALL, "algo": "dqn", "save_replay": False}
     code = KILLED_RUN.format(
-        world="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
+        env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
     with pytest.warns(UserWarning, match="have no replay"):

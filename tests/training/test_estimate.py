@@ -9,15 +9,15 @@ import pytest
 
 from hundredfold.config.presets import starting_point
 from hundredfold.config.run import LengthSettings
-from hundredfold.envs.registry import world_factory
-from hundredfold.rollout.rollout_buffer import Rollout
+from hundredfold.envs.registry import env_factory
+from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training import estimate as planning
 from hundredfold.training.build import build
 from hundredfold.training.estimate import Change, gradient_steps, make_plan
 
 
-def asked(world="dvrp", preset=None, num_envs=None, **length):
-    settings = starting_point(world, preset)
+def asked(env="dvrp", preset=None, num_envs=None, **length):
+    settings = starting_point(env, preset)
     if length:
         settings = replace(settings, length=LengthSettings(**length))
     if num_envs:
@@ -85,16 +85,16 @@ def test_the_memory_of_a_plan_is_that_of_the_arrays():
     settings = asked("corridor", num_envs=24, epochs=2)
     plan = planned(settings)
     rollout = plan.settings.rollout
-    world = world_factory("corridor", settings.world_settings)(np.arange(24))
-    held = Rollout(world.spec, 24, rollout.num_steps)
+    env = env_factory("corridor", settings.env_settings)(np.arange(24))
+    held = RolloutBuffer(env.spec, 24, rollout.num_steps)
     assert plan.memory["observations"] == sum(a.nbytes for a in held.observation.values())
     assert plan.memory["masks"] == held.mask.nbytes
     assert plan.memory["actions"] == held.actions.nbytes
-    world.reset(0)
-    assert plan.memory["last epoch's snapshot"] == sum(a.nbytes for a in world.state().values())
+    env.reset(0)
+    assert plan.memory["last epoch's snapshot"] == sum(a.nbytes for a in env.state().values())
 
 
-def test_a_world_with_an_oracle_tells_the_memory_of_its_plans():
+def test_an_env_with_an_oracle_tells_the_memory_of_its_plans():
     plan = planned(asked(num_envs=4))
     assert plan.memory["oracle plans"] > 0
     assert plan.memory["envs"] > 0

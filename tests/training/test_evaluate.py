@@ -67,7 +67,7 @@ def test_progress_is_told_and_reaches_the_end():
         9,
         seed=0,
         max_steps=1000,
-        tick=heard.append,
+        on_progress=heard.append,
     )
     assert heard[-1] == 9
     assert heard == sorted(heard)

@@ -12,7 +12,7 @@ from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
 from hundredfold.cli.main import main
 from hundredfold.core.errors import HundredfoldError
-from hundredfold.envs.registry import callable_factory, settings_class, world_factory
+from hundredfold.envs.registry import callable_factory, env_factory, settings_class
 from hundredfold.training.export import export_torchscript
 
 SMALL = {"epochs": 1, "num_envs": 4, "num_steps": 16, "hidden": (16, 16), "eval_interval": 0}
@@ -30,17 +30,13 @@ CASES = {
 }
 
 
-def trained(tmp_path, world, settings):
-    """A run, its policy, and observations and masks as its world gives them."""
+def trained(tmp_path, env, settings):
+    """A run, its policy, and observations and masks as its env gives them."""
     run = hundredfold.train(
-        world, save_dir=tmp_path, name="run", backend="in_process", report=False, **settings
+        env, save_dir=tmp_path, name="run", backend="in_process", report=False, **settings
     )
     policy = hundredfold.load(run.path, "last")
-    factory = (
-        callable_factory(world)
-        if callable(world)
-        else world_factory(world, settings_class(world)())
-    )
+    factory = callable_factory(env) if callable(env) else env_factory(env, settings_class(env)())
     story = play(make_backend("in_process", factory, 4), seed=5, steps=30)
     spec = policy.spec
     seen = {
@@ -98,8 +94,8 @@ def test_the_command_writes_both_and_says_where(tmp_path, capsys):
 class Contrary(NetworkPolicy):
     """Takes the worst action, whatever its network says."""
 
-    def best(self, observation, mask):
-        return 1 - super().best(observation, mask)
+    def act_deterministic(self, observation, mask):
+        return 1 - super().act_deterministic(observation, mask)
 
 
 def test_a_file_that_chooses_otherwise_is_refused(tmp_path):
@@ -133,5 +129,5 @@ def test_a_policy_acts_and_is_exported_where_its_env_is_not_installed(tmp_path):
     assert_array_equal(here.act(seen), policy.act(seen))
     assert isinstance(here.act(seen["observation"][0]), int)
     assert hundredfold.export(run.path, torchscript=True, checkpoint="last")[0].is_file()
-    with pytest.raises(HundredfoldError, match="no world called 'SomebodyElses/Pole-v3'"):
+    with pytest.raises(HundredfoldError, match="no env called 'SomebodyElses/Pole-v3'"):
         hundredfold.evaluate(run.path, episodes=1)

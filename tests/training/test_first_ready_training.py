@@ -21,15 +21,15 @@ def save_then_die(folder, checkpoint):
     os.kill(os.getpid(), signal.SIGKILL)
 books.save_checkpoint = save_then_die
 
-hundredfold.train({world!r}, epochs=6, save_interval=3, save_dir={save_dir!r}, name="killed",
+hundredfold.train({env!r}, epochs=6, save_interval=3, save_dir={save_dir!r}, name="killed",
                   backend="first_ready", quiet=True, **{settings!r})
 """
 
 
-@pytest.mark.parametrize("world", ["corridor", "CartPole-v1"])
-def test_worker_processes_train_the_very_same_policy(tmp_path, world):
+@pytest.mark.parametrize("env", ["corridor", "CartPole-v1"])
+def test_worker_processes_train_the_very_same_policy(tmp_path, env):
     runs = [
-        hundredfold.train(world, epochs=4, save_dir=tmp_path, name=name, backend=name, **SMALL)
+        hundredfold.train(env, epochs=4, save_dir=tmp_path, name=name, backend=name, **SMALL)
         for name in ("in_process", "processes")
     ]
     one, other = (run.path for run in runs)
@@ -41,10 +41,10 @@ def test_worker_processes_train_the_very_same_policy(tmp_path, world):
 
 
 @pytest.mark.parametrize("backend", ["first_ready", "in_process"])
-@pytest.mark.parametrize("world", ["corridor", "CartPole-v1"])
+@pytest.mark.parametrize("env", ["corridor", "CartPole-v1"])
 @pytest.mark.filterwarnings("ignore:.*cannot be continued")
-def test_a_killed_first_ready_run_goes_on_on_any_backend(tmp_path, world, backend):
-    code = KILLED.format(world=world, save_dir=str(tmp_path), settings=SMALL)
+def test_a_killed_first_ready_run_goes_on_on_any_backend(tmp_path, env, backend):
+    code = KILLED.format(env=env, save_dir=str(tmp_path), settings=SMALL)
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend=backend)
     assert resumed.finished

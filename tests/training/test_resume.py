@@ -23,7 +23,7 @@ def test_a_run_killed_after_epoch_three_and_resumed_equals_the_undisturbed_one(
     settings = {**SMALL, "backend": backend, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
-        world="corridor", save_dir=str(tmp_path), settings=settings, moment=moment
+        env="corridor", save_dir=str(tmp_path), settings=settings, moment=moment
     )
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
@@ -35,7 +35,7 @@ def test_a_run_may_be_resumed_on_another_backend(tmp_path):
     settings = {**SMALL, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
-        world="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
+        env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend="serial")
@@ -46,7 +46,7 @@ def test_epochs_that_are_learned_from_together_survive_a_kill_between_them(tmp_p
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2}
     whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
-        world="cartpole", save_dir=str(tmp_path), settings=settings, moment="after saving"
+        env="cartpole", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
@@ -57,7 +57,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
     settings = {**SMALL, "save_interval": 6, "eval_interval": 0}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
-        world="corridor", save_dir=str(tmp_path), settings=settings, moment="two epochs later"
+        env="corridor", save_dir=str(tmp_path), settings=settings, moment="two epochs later"
     )
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
@@ -67,7 +67,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
 def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "normalise_observations": True}
     code = KILLED_RUN.format(
-        world="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
+        env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
     before = state_of(tmp_path / "killed")
@@ -92,9 +92,9 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     learned = [name for name in before if name.startswith("learner/")]
     assert any("optimiser" in name for name in learned)
     assert any("inputs.mean" in name for name in learned)
-    for name in [*learned, "collector/choices_made", "world/env_keys"]:
+    for name in [*learned, "collector/choices_made", "env/env_keys"]:
         assert_array_equal(after[name], before[name], err_msg=name)
-    assert_array_equal(after["world/episodes"], before["world/episodes"] + 1)
+    assert_array_equal(after["env/episodes"], before["env/episodes"] + 1)
     assert parts.collector.waiting.truncated.all()
     assert not parts.collector.waiting.terminated.any()
     run.close()
@@ -105,7 +105,7 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
 def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_value_over(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2, "eval_interval": 0}
     code = KILLED_RUN.format(
-        world="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
+        env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
 

@@ -1,6 +1,6 @@
 """The networks: named arrays in, logits and a value out.
 
-One small module serves every world: quantities are flattened, category numbers become one-hot, and
+One small module serves every env: quantities are flattened, category numbers become one-hot, and
 everything is laid side by side before a plain stack of layers. Pictures are looked at first
 (`convolution.py`); where actions are numbers, the logits are their means (`gaussian.py`).
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from hundredfold.algorithms.distributions import Bounds, GaussianChoice, MaskedChoice
 from hundredfold.algorithms.image_encoder import Eyes, layout_of
-from hundredfold.core.batch import Arrays, ArraySpec, WorldSpec
+from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec
 from hundredfold.core.errors import SettingsError
 
 # Scaled inputs beyond this many spreads are cut off.
@@ -49,7 +49,7 @@ class NetworkSettings:
     shared: bool = False
     """Use one stack of hidden layers for policy and value instead of two."""
     normalise_observations: bool = False
-    """Scale each input by its running mean and spread; for worlds whose numbers are large."""
+    """Scale each input by its running mean and spread; for envs whose numbers are large."""
     action_spread: float = 0.5
     """How widely continuous actions are tried at the start, in half-widths of their range."""
 
@@ -128,16 +128,16 @@ class ActorCritic(nn.Module):
     """Logits of every action and an estimate of what the future pays.
 
     The value head works on targets with mean 0 and spread 1; `value_mean` and `value_spread` bring
-    its output back to the world's own scale.
+    its output back to the env's own scale.
     """
 
     value_mean: Tensor
     value_spread: Tensor
 
-    def __init__(self, spec: WorldSpec, settings: NetworkSettings) -> None:
+    def __init__(self, spec: EnvSpec, settings: NetworkSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.choices = spec.choices
+        self.action_nvec = spec.action_nvec
         self.logit_bias = spec.logit_bias
         looked_at = {
             name: array for name, array in spec.observation.items() if name != spec.logit_bias
@@ -161,11 +161,11 @@ class ActorCritic(nn.Module):
         self.value_head = _linear(widths[-1], 1, gain=1.0)
         # Continuous actions: the log of how widely each number is spread, wherever the env stands.
         self.action_shape = spec.action_shape
-        self.bounds = None if spec.action_box is None else Bounds(spec.action_box)
+        self.bounds = None if spec.continuous_action is None else Bounds(spec.continuous_action)
         self.log_spreads = (
             None
             if self.bounds is None
-            else nn.Parameter(torch.full((spec.num_parts,), math.log(settings.action_spread)))
+            else nn.Parameter(torch.full((spec.num_action_dims,), math.log(settings.action_spread)))
         )
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_spread", torch.ones(()))
@@ -207,15 +207,15 @@ class ActorCritic(nn.Module):
     def options(self, logits: Tensor, mask: Tensor | None) -> Options:
         """What can be done and how likely it is, from the logits, on the device they are on."""
         if self.log_spreads is None:
-            return MaskedChoice(logits, mask, self.choices)
+            return MaskedChoice(logits, mask, self.action_nvec)
         return GaussianChoice(logits, self.log_spreads.to(logits.device))
 
     def value(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows,) in the world's own units."""
+        """(rows,) in the env's own units."""
         return self.scaled_value(observation) * self.value_spread + self.value_mean
 
     def _leaning(self, logits: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """The logits with what the world itself has to say about them."""
+        """The logits with what the env itself has to say about them."""
         return logits if self.logit_bias is None else logits + observation[self.logit_bias]
 
     def policy_parameters(self) -> list[nn.Parameter]:

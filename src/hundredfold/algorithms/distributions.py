@@ -3,7 +3,7 @@
 Continuous actions: a normal distribution for each number, and the bounds they are cut off at.
 
 A policy draws on the scale of `core/boxes.py`, where -1 and 1 are the bounds. What it drew is what
-it learns from, with the log-probability of the draw itself; the world gets it cut off at the
+it learns from, with the log-probability of the draw itself; the env gets it cut off at the
 bounds. Squashing it with a tanh instead learned no better on Pendulum, and its entropy has no
 formula.
 """
@@ -114,7 +114,7 @@ class GaussianChoice:
 
 
 class Bounds(nn.Module):
-    """From the policy's own scale to the box of a world. It learns nothing, but travels along."""
+    """From the policy's own scale to the box of an env. It learns nothing, but travels along."""
 
     centre: Tensor
     scale: Tensor
@@ -128,5 +128,5 @@ class Bounds(nn.Module):
             self.register_buffer(name, torch.from_numpy(getattr(place, name)))
 
     def forward(self, drawn: Tensor) -> Tensor:
-        """(rows, numbers) as the world takes them."""
+        """(rows, numbers) as the env takes them."""
         return torch.clamp(self.centre + self.scale * drawn, self.low, self.high)

@@ -33,15 +33,15 @@ from hundredfold.algorithms.weights import load_network, network_arrays
 from hundredfold.core.batch import (
     Array,
     Arrays,
+    EnvSpec,
     State,
     StepBatch,
-    WorldSpec,
     with_prefix,
     without_prefix,
 )
 from hundredfold.core.errors import SettingsError, TrainingError
-from hundredfold.rollout.replay_buffer import Replay, row_bytes
-from hundredfold.rollout.rollout_buffer import Choice, RolloutSettings
+from hundredfold.rollout.replay_buffer import ReplayBuffer, row_bytes
+from hundredfold.rollout.rollout_buffer import ActionSample, RolloutSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class DQNSettings:
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
 
-    def rows_per_env(self, spec: WorldSpec, num_envs: int) -> int:
+    def rows_per_env(self, spec: EnvSpec, num_envs: int) -> int:
         """Rows of each env's ring; refuses a replay that holds too little to learn from."""
         size = self.replay_size
         if self.replay_memory_gb:
@@ -162,7 +162,7 @@ class Minibatches:
 
 
 def drawn_from(
-    replay: Replay, steps: int, batch_size: int, inputs: Inputs, device: torch.device
+    replay: ReplayBuffer, steps: int, batch_size: int, inputs: Inputs, device: torch.device
 ) -> Minibatches:
     """Samples for so many gradient steps; their inputs are scaled, after the scale has learned."""
     shape = (steps, batch_size)
@@ -193,20 +193,20 @@ MAX_DRAWN: Final = 128
 class LearningExperience:
     """Keeps steps in a replay, and tells the learner of each batch as soon as it is in."""
 
-    def __init__(self, replay: Replay, after_batch: Callable[[int], None]) -> None:
+    def __init__(self, replay: ReplayBuffer, after_batch: Callable[[int], None]) -> None:
         self.replay = replay
         self.after_batch = after_batch
 
-    def add_choice(self, batch: StepBatch, choice: Choice) -> None:
-        self.replay.add_choice(batch, choice)
+    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None:
+        self.replay.add_actions(batch, choice)
 
-    def add_outcome(self, batch: StepBatch) -> None:
-        self.replay.add_outcome(batch)
+    def add_transitions(self, batch: StepBatch) -> None:
+        self.replay.add_transitions(batch)
         self.after_batch(len(batch))
 
-    def cut_off_here(self, batch: StepBatch) -> None:
+    def truncate_here(self, batch: StepBatch) -> None:
         """Note that the episodes of these rows ended after their last step, unseen by us."""
-        self.replay.cut_off_here(batch)
+        self.replay.truncate_here(batch)
 
 
 class DQN:
@@ -214,7 +214,7 @@ class DQN:
 
     def __init__(
         self,
-        spec: WorldSpec,
+        spec: EnvSpec,
         *,
         settings: DQNSettings,
         network: NetworkSettings,
@@ -242,7 +242,7 @@ class DQN:
         self.target.inputs = self.network.inputs
         self._move_target(1.0)
         self.policy = QPolicy(self.network, device, rollout.num_envs)
-        self.replay = Replay(
+        self.replay = ReplayBuffer(
             spec,
             num_envs=rollout.num_envs,
             rows_per_env=settings.rows_per_env(spec, rollout.num_envs),
@@ -390,7 +390,7 @@ class DQN:
         if self.skipped_in_a_row >= MAX_BAD_GRADIENTS:
             raise TrainingError(
                 f"gradients were not finite {self.skipped_in_a_row} times in a row (gradient step "
-                f"{self.gradient_steps}); check the world's rewards and observations for huge "
+                f"{self.gradient_steps}); check the env's rewards and observations for huge "
                 "numbers, or lower the learning rate."
             )
 
@@ -398,15 +398,15 @@ class DQN:
         self.target_weights.lerp_(self.gradients.weights, share)
 
 
-def refuse_what_dqn_cannot(spec: WorldSpec) -> None:
-    """Worlds whose actions it cannot value one by one, or that it cannot see."""
-    if spec.action_box is not None:
+def refuse_what_dqn_cannot(spec: EnvSpec) -> None:
+    """Envs whose actions it cannot value one by one, or that it cannot see."""
+    if spec.continuous_action is not None:
         raise SettingsError(
             f"an action of {spec.name} is made of numbers and DQN values single choices; use PPO."
         )
-    if len(spec.choices) > 1:
+    if len(spec.action_nvec) > 1:
         raise SettingsError(
-            f"an action of {spec.name} has {len(spec.choices)} parts and DQN values single "
+            f"an action of {spec.name} has {len(spec.action_nvec)} parts and DQN values single "
             "choices; use PPO."
         )
     if any(layout_of(array) for array in spec.observation.values()):

@@ -96,7 +96,7 @@ class Eye(nn.Module):
         assert layout is not None, "only pictures are looked at"
         self.layout = layout
         low, high = brightness(spec)
-        # Buffers: a policy that is loaded without its world knows them from its weights.
+        # Buffers: a policy that is loaded without its env knows them from its weights.
         self.register_buffer("darkest", torch.tensor(low))
         self.register_buffer("contrast", torch.tensor(1.0 / (high - low)))
         side = min(layout.height, layout.width)

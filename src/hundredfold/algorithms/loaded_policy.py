@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hundredfold.algorithms.protocols import JudgedPolicy
+from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.core import rng
-from hundredfold.core.batch import Array, Arrays, BoolArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, StepBatch
 from hundredfold.core.errors import ShapeError
 
 
 class LoadedPolicy:
     """A trained policy, ready to act on single observations or whole batches."""
 
-    def __init__(self, policy: JudgedPolicy, spec: WorldSpec, epoch: int, seed: int) -> None:
+    def __init__(self, policy: EvaluationPolicy, spec: EnvSpec, epoch: int, seed: int) -> None:
         self.policy, self.spec, self.epoch = policy, spec, epoch
         self.key = rng.spawn(rng.seed_key(seed), 0x6163740A)
         self.draws = 0
@@ -33,16 +33,16 @@ class LoadedPolicy:
         arrays, batched = self._rows(observation)
         allowed = self._mask(mask, len(next(iter(arrays.values()))), batched)
         if deterministic:
-            actions = self.policy.best(arrays, allowed)
+            actions = self.policy.act_deterministic(arrays, allowed)
         else:
-            actions = self.policy.choose(arrays, allowed, self._luck(arrays)).actions
+            actions = self.policy.sample(arrays, allowed, self._luck(arrays)).actions
         if batched:
             return actions
         return actions[0].item() if actions.ndim == 1 else actions[0]
 
     def actor(self, batch: StepBatch) -> Array:
         """The best action of every row of a batch."""
-        return self.policy.best(batch.observation, batch.mask)
+        return self.policy.act_deterministic(batch.observation, batch.mask)
 
     def _rows(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> tuple[Arrays, bool]:
         names = list(self.spec.observation)
@@ -92,14 +92,14 @@ class LoadedPolicy:
                 "row (True = allowed)."
             )
         offset = 0
-        for count in self.spec.choices:
+        for count in self.spec.action_nvec:
             if not array[:, offset : offset + count].any(axis=1).all():
                 raise ShapeError("the mask forbids every action; leave at least one True.")
             offset += count
         return array
 
     def _luck(self, arrays: Arrays) -> NDArray[np.float64]:
-        shape = (len(next(iter(arrays.values()))), self.spec.num_parts)
+        shape = (len(next(iter(arrays.values()))), self.spec.num_action_dims)
         counts = self.draws + np.arange(shape[0] * shape[1]).reshape(shape)
         self.draws += counts.size
         return rng.uniforms(self.key, counts)

@@ -15,7 +15,7 @@ from torch import Tensor
 from hundredfold.core.batch import Array
 from hundredfold.core.errors import TrainingError
 from hundredfold.rollout.gae import Floats
-from hundredfold.rollout.rollout_buffer import Rollout
+from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Samples:
 
 
 def samples_of(
-    rollout: Rollout, advantages: Floats, targets: Floats, device: torch.device
+    rollout: RolloutBuffer, advantages: Floats, targets: Floats, device: torch.device
 ) -> Samples:
     """The rollout as one long list of rows; on the CPU it shares the rollout's memory."""
     rows = rollout.num_steps * rollout.num_envs

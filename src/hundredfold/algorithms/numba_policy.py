@@ -18,7 +18,7 @@ from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.distributions import BELOW_ONE
 from hundredfold.core.batch import Arrays, BoolArray
 from hundredfold.core.numba_kernels import kernel, sum_kernel
-from hundredfold.rollout.rollout_buffer import Choice
+from hundredfold.rollout.rollout_buffer import ActionSample
 
 Floats = NDArray[np.float32]
 
@@ -44,7 +44,7 @@ class QuickPolicy:
         inputs = network.inputs
         return (
             network.settings.activation in FOLLOWED
-            and len(network.choices) == 1
+            and len(network.action_nvec) == 1
             and network.log_spreads is None
             and network.logit_bias is None
             and not network.pictures
@@ -53,9 +53,9 @@ class QuickPolicy:
             and next(network.parameters()).device.type == "cpu"
         )
 
-    def choose(
+    def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> Choice:
+    ) -> ActionSample:
         """Draw one action per row, by inversion, as `MaskedChoice.sample` does."""
         rows = len(uniforms)
         actions, log_probs = np.empty(rows, np.int64), np.empty(rows, np.float32)
@@ -64,7 +64,7 @@ class QuickPolicy:
         _draw(
             self.weights, self.biases, self.squashes, inputs, allowed, uniforms, actions, log_probs
         )
-        return Choice(actions, log_probs)
+        return ActionSample(actions, log_probs)
 
     def _inputs(self, observation: Arrays, rows: int) -> Floats:
         """(rows, inputs) what the first layer is shown."""

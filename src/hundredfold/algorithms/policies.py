@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hundredfold.algorithms.actor_critic import ActorCritic, Options, tensors
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
-from hundredfold.rollout.rollout_buffer import Choice
+from hundredfold.rollout.rollout_buffer import ActionSample
 
 if TYPE_CHECKING:
     from hundredfold.algorithms.numba_policy import QuickPolicy
@@ -34,33 +34,33 @@ class NetworkPolicy:
         self.network = network
         self.device = device
 
-    def choose(
+    def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> Choice:
+    ) -> ActionSample:
         """Draw one action per row."""
         if len(uniforms) <= FEW_ROWS:
             quick = self._quick()
             if quick is not None:
-                return quick.choose(observation, mask, uniforms)
+                return quick.sample(observation, mask, uniforms)
         return self._choose(observation, mask, uniforms)
 
     @torch.inference_mode()
     def _choose(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> Choice:
+    ) -> ActionSample:
         options = self._options(observation, mask)
         drawn = options.sample(torch.from_numpy(uniforms))
         log_probs = options.log_prob(drawn).numpy()
         if self.network.bounds is None:
-            return Choice(self._shaped(drawn), log_probs)
-        return Choice(self._in_bounds(drawn), log_probs, drawn=self._shaped(drawn))
+            return ActionSample(self._shaped(drawn), log_probs)
+        return ActionSample(self._in_bounds(drawn), log_probs, drawn=self._shaped(drawn))
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies look at weights of their own."""
         return {"network": self.network, "device": self.device}
 
     @torch.inference_mode()
-    def best(self, observation: Arrays, mask: BoolArray | None) -> Array:
+    def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> Array:
         """The most likely action of each row."""
         found = self._options(observation, mask).most_likely()
         return self._shaped(found) if self.network.bounds is None else self._in_bounds(found)
@@ -81,12 +81,12 @@ class NetworkPolicy:
         return self.network.options(logits, allowed)
 
     def _in_bounds(self, drawn: torch.Tensor) -> Array:
-        """Continuous actions as the world takes them."""
+        """Continuous actions as the env takes them."""
         assert self.network.bounds is not None
         return self._shaped(self.network.bounds(drawn.to(self.device)).cpu())
 
     def _shaped(self, actions: torch.Tensor) -> Array:
-        """(rows, parts) as the world wants it: (rows,) when there is one part."""
+        """(rows, parts) as the env wants it: (rows,) when there is one part."""
         return actions.numpy().reshape(len(actions), *self.network.action_shape)
 
 
@@ -99,13 +99,13 @@ class QPolicy:
         self.epsilons = np.zeros(num_envs)  # (envs,) how often each env explores
         self.rows_chosen = 0
 
-    def choose(
+    def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> Choice:
+    ) -> ActionSample:
         """One action per row; one number in [0, 1) decides whether and what it explores."""
         luck = uniforms[:, 0]
         epsilons = self._next_epsilons(len(luck))
-        best = self.best(observation, mask)
+        best = self.act_deterministic(observation, mask)
         actions = best.copy()
         num_actions = self.network.num_actions
         counts = np.full(len(luck), num_actions) if mask is None else mask.sum(axis=1)
@@ -116,10 +116,10 @@ class QPolicy:
             nth = np.minimum(share * counts[exploring], counts[exploring] - 1).astype(np.int64)
             actions[exploring] = nth if mask is None else nth_allowed(mask[exploring], nth)
         likely = epsilons / counts + (1.0 - epsilons) * (actions == best)
-        return Choice(actions, np.log(likely, dtype=np.float32))
+        return ActionSample(actions, np.log(likely, dtype=np.float32))
 
     @torch.inference_mode()
-    def best(self, observation: Arrays, mask: BoolArray | None) -> IntArray:
+    def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> IntArray:
         """The allowed action of the highest value; the lowest number wins a tie."""
         values = self.network(tensors(observation, self.device)).cpu()
         if mask is not None:

@@ -27,10 +27,10 @@ from hundredfold.algorithms.weights import (
     optimiser_arrays,
 )
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, State, WorldSpec, with_prefix, without_prefix
+from hundredfold.core.batch import Arrays, EnvSpec, State, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.rollout.gae import Floats, advantages_of
-from hundredfold.rollout.rollout_buffer import Rollout, RolloutSettings
+from hundredfold.rollout.rollout_buffer import RolloutBuffer, RolloutSettings
 
 # Rows per forward pass when values of a whole rollout are asked for: bounds memory, not results.
 VALUE_CHUNK: Final = 65_536
@@ -121,7 +121,7 @@ class PPO:
 
     def __init__(
         self,
-        spec: WorldSpec,
+        spec: EnvSpec,
         *,
         settings: PPOSettings,
         network: NetworkSettings,
@@ -146,7 +146,7 @@ class PPO:
             torch.manual_seed(seed % 2**63)
             self.network = ActorCritic(spec, network).to(device)
         self.policy = NetworkPolicy(self.network, device)
-        self.experience = Rollout(
+        self.experience = RolloutBuffer(
             spec, rollout.num_envs, rollout.num_steps * rollout.policy_update_interval
         )
         self.optimisers = self._make_optimisers()
@@ -337,7 +337,7 @@ class PPO:
         if in_a_row >= MAX_BAD_GRADIENTS:
             raise TrainingError(
                 f"gradients were not finite {in_a_row} times in a row (update "
-                f"{self.updates + 1}, {name} loss {float(loss):g}); check the world's rewards and "
+                f"{self.updates + 1}, {name} loss {float(loss):g}); check the env's rewards and "
                 "observations for huge numbers, or lower the learning rate."
             )
 

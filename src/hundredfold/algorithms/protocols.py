@@ -15,18 +15,18 @@ from hundredfold.core.batch import Array, Arrays, BoolArray, State, StepBatch
 from hundredfold.rollout.collector import Experience, Policy
 
 
-class JudgedPolicy(Policy, Protocol):
+class EvaluationPolicy(Policy, Protocol):
     """A policy that can also show the best it knows, without luck."""
 
-    def best(self, observation: Arrays, mask: BoolArray | None) -> Array:
+    def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> Array:
         """One action per row."""
         ...
 
 
-class LearnersExperience(Experience, Protocol):
+class LearnerBuffer(Experience, Protocol):
     """Steps as one learner keeps them."""
 
-    def cut_off_here(self, batch: StepBatch) -> None:
+    def truncate_here(self, batch: StepBatch) -> None:
         """Note that the episodes of these rows ended after their last step, unseen by us."""
         ...
 
@@ -44,12 +44,12 @@ class Learner(Protocol):
         ...
 
     @property
-    def policy(self) -> JudgedPolicy:
+    def policy(self) -> EvaluationPolicy:
         """What acts; it gets better in place."""
         ...
 
     @property
-    def experience(self) -> LearnersExperience:
+    def experience(self) -> LearnerBuffer:
         """Where the collector puts what happens."""
         ...
 

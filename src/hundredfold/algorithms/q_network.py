@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.optim.adam import adam
 
 from hundredfold.algorithms.actor_critic import Activation, Inputs, NetworkSettings, stack_of
-from hundredfold.core.batch import Arrays, State, WorldSpec
+from hundredfold.core.batch import Arrays, EnvSpec, State
 from hundredfold.core.errors import CheckpointError
 
 aten = torch.ops.aten
@@ -47,7 +47,7 @@ class QNetwork(nn.Module):
     each action is than their average; the first output is the situation's.
     """
 
-    def __init__(self, spec: WorldSpec, settings: NetworkSettings, dueling: bool) -> None:
+    def __init__(self, spec: EnvSpec, settings: NetworkSettings, dueling: bool) -> None:
         super().__init__()
         self.dueling = dueling
         self.num_actions = spec.num_logits

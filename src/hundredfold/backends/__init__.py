@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from hundredfold.backends.auto_select import (
-    Choice,
+    BackendChoice,
     choose_backend,
     refuse_in_worker,
     start_or_fall_back,
@@ -14,16 +14,16 @@ from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.core.protocols import Backend, WorldFactory
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.distributed.ray_backend import RayBackend
 
 
 class BackendMaker(Protocol):
-    """Makes a backend for a world of so many envs."""
+    """Makes a backend for an env of so many envs."""
 
     def __call__(
-        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> Backend: ...
 
 
@@ -37,20 +37,20 @@ BACKENDS: dict[str, BackendMaker] = {
 
 
 def make_backend(
-    name: str, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+    name: str, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
 ) -> Backend:
-    """The backend of this name; `auto` takes the one that suits the world."""
-    return start_backend(name, make_world, num_envs, settings)[0]
+    """The backend of this name; `auto` takes the one that suits the env."""
+    return start_backend(name, make_envs, num_envs, settings)[0]
 
 
 def start_backend(
     name: str,
-    make_world: WorldFactory,
+    make_envs: EnvFactory,
     num_envs: int,
     settings: WorkerSettings | None = None,
     *,
     ray: BackendMaker = RayBackend,
-) -> tuple[Backend, Choice]:
+) -> tuple[Backend, BackendChoice]:
     """The same with the choice that was made, for those who tell it and write it down.
 
     Where a backend cannot start the next one is taken, with a warning: the choice is what runs.
@@ -58,11 +58,11 @@ def start_backend(
     """
     if name not in ("auto", *BACKENDS):
         raise SettingsError(
-            f"there is no backend called {name!r}; {near_names(name, ['auto', *BACKENDS])}"
+            f"there is no backend called {name!r}; {suggest(name, ['auto', *BACKENDS])}"
         )
     if name == "auto":
         refuse_in_worker()
-        choice = choose_backend(make_world, num_envs, settings)
+        choice = choose_backend(make_envs, num_envs, settings)
     else:
-        choice = Choice(name, settings or WorkerSettings(), "as asked for")
-    return start_or_fall_back({**BACKENDS, "ray": ray}, choice, make_world, num_envs)
+        choice = BackendChoice(name, settings or WorkerSettings(), "as asked for")
+    return start_or_fall_back({**BACKENDS, "ray": ray}, choice, make_envs, num_envs)

@@ -1,6 +1,6 @@
-"""Which backend suits a world, and which comes next where that one cannot start.
+"""Which backend suits an env, and which comes next where that one cannot start.
 
-A world of ours is a batch: it runs in this process. Other envs are measured for a moment; whether
+A built-in env is a batch: it runs in this process. Other envs are measured for a moment; whether
 their steps cost enough to be sent elsewhere, whether they wait or compute and how much they differ
 decides. The choice rests on a clock, so it is told and written down; what an env lives through
 does not depend on it.
@@ -30,10 +30,10 @@ from hundredfold.backends.processes.env_shards import MAX_THREADS
 from hundredfold.backends.processes.worker_handle import MAIN_GUARD, HungError
 from hundredfold.backends.processes.worker_pool import Crew, Traffic
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.batch import WorldSpec
+from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import WorkerError
-from hundredfold.core.failures import Guard
-from hundredfold.core.protocols import Backend, ForeignWorld, WorldFactory
+from hundredfold.core.failures import RestartPolicy
+from hundredfold.core.protocols import Backend, EnvFactory, PerEnvBatch
 
 # A step that takes longer than this is not waited for: workers are right for it in any case.
 PATIENCE_SECONDS: Final = 10.0
@@ -41,15 +41,15 @@ PATIENCE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about a world."""
+    """What was found out about an env."""
 
-    spec: WorldSpec
-    is_foreign: bool
+    spec: EnvSpec
+    is_per_env: bool
     probe: Probe | None = None  # None where nothing was played
     hung_seconds: float = 0.0  # how long one call was waited for, in vain
 
 
-def probe_apart(make_world: WorldFactory, settings: WorkerSettings) -> Finding:
+def probe_apart(make_envs: EnvFactory, settings: WorkerSettings) -> Finding:
     """Make one env in a worker and play it there, if it is somebody else's.
 
     Raises `WorkerError` or `OSError` where no worker can start, and `EnvError` where the env fails
@@ -57,20 +57,22 @@ def probe_apart(make_world: WorldFactory, settings: WorkerSettings) -> Finding:
     """
     patience = min(settings.step_timeout, PATIENCE_SECONDS)
     alone = replace(settings, workers=1, env_threads=1, batch_envs=0, step_timeout=patience)
-    with closing(Crew(make_world, Traffic(1), alone, batch_envs=1)) as crew:
-        found = partial(Finding, crew.spec, crew.is_foreign)
-        if not crew.is_foreign:
+    with closing(Crew(make_envs, Traffic(1), alone, batch_envs=1)) as crew:
+        found = partial(Finding, crew.spec, crew.is_per_env)
+        if not crew.is_per_env:
             return found()
-        crew.guard = Guard("stop")  # no second try for an env that takes its worker along
+        crew.restart_policy = RestartPolicy(
+            "stop"
+        )  # no second try for an env that takes its worker along
         try:
             return found(probe=crew.order("probe")[0])
         except HungError:
             return found(hung_seconds=patience)
 
 
-def is_ours(make_world: WorldFactory) -> bool:
-    """Whether this can be seen to make a world of ours, which need not be tried out."""
-    made: object = make_world
+def is_ours(make_envs: EnvFactory) -> bool:
+    """Whether this can be seen to make a built-in env, which need not be tried out."""
+    made: object = make_envs
     while isinstance(made, partial):
         made = made.func
     return isinstance(made, type) and not hasattr(made, "step_rows")
@@ -93,11 +95,11 @@ BARRIER_SHARE: Final = 0.1
 # What to try where a backend cannot start.
 NEXT: Final = {"ray": "processes", "first_ready": "processes", "processes": "in_process"}
 
-Maker = Callable[[WorldFactory, int, WorkerSettings | None], Backend]
+Maker = Callable[[EnvFactory, int, WorkerSettings | None], Backend]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     """A backend, how to start it, and why this one."""
 
     backend: str
@@ -118,56 +120,56 @@ class Choice:
 
 
 def choose_backend(
-    make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
-) -> Choice:
-    """What suits this world; what the settings already say stays as it is.
+    make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
+) -> BackendChoice:
+    """What suits this env; what the settings already say stays as it is.
 
-    Makes one env in a worker and plays it for a moment there, unless the world is one of ours.
+    Makes one env in a worker and plays it for a moment there, unless the env is one of ours.
     """
     check_num_envs(num_envs)
     settings = settings or WorkerSettings()
     if num_envs == 1:
-        return Choice("in_process", settings, "one env has nobody to run beside")
-    return choice_for(find_out(make_world, settings), num_envs, settings)
+        return BackendChoice("in_process", settings, "one env has nobody to run beside")
+    return choice_for(find_out(make_envs, settings), num_envs, settings)
 
 
-def choice_for(found: Finding, num_envs: int, settings: WorkerSettings) -> Choice:
-    """What suits a world of which this was found out."""
+def choice_for(found: Finding, num_envs: int, settings: WorkerSettings) -> BackendChoice:
+    """What suits an env of which this was found out."""
     if num_envs == 1:
-        return Choice("in_process", settings, "one env has nobody to run beside")
+        return BackendChoice("in_process", settings, "one env has nobody to run beside")
     if found.spec.has_snapshots:
-        return Choice("in_process", settings, "this world is one batch")
-    if not found.is_foreign:
-        return Choice("in_process", settings, "its envs do not step one by one")
+        return BackendChoice("in_process", settings, "this env is one batch")
+    if not found.is_per_env:
+        return BackendChoice("in_process", settings, "its envs do not step one by one")
     if found.probe is None:
         reason = (
             f"a first step took more than {found.hung_seconds:g} seconds; in workers an env that "
             f"hangs is replaced after {settings.step_timeout:g} seconds"
         )
         workers = settings.num_workers(num_envs)
-        return Choice("processes", replace(settings, workers=workers), reason)
+        return BackendChoice("processes", replace(settings, workers=workers), reason)
     return decide(found.probe, num_envs, settings, usable_cores())
 
 
-def find_out(make_world: WorldFactory, settings: WorkerSettings, *, apart: bool = True) -> Finding:
-    """What this world is like; tried out in a worker where one can start, else in this process.
+def find_out(make_envs: EnvFactory, settings: WorkerSettings, *, apart: bool = True) -> Finding:
+    """What this env is like; tried out in a worker where one can start, else in this process.
 
     Without `apart` always in this process: for envs that are to run here and nowhere else.
     """
     refuse_in_worker()
-    if apart and not is_ours(make_world):
+    if apart and not is_ours(make_envs):
         try:
-            return probe_apart(make_world, settings)
+            return probe_apart(make_envs, settings)
         except (WorkerError, OSError):
             pass  # no worker can start, so the envs will run here in any case
-    with closing(make_world(np.arange(1))) as world:
-        if world.spec.has_snapshots or not isinstance(world, ForeignWorld):
-            return Finding(world.spec, is_foreign=False)
-        world.guard = settings.guard()
-        return Finding(world.spec, is_foreign=True, probe=probe(world))
+    with closing(make_envs(np.arange(1))) as env:
+        if env.spec.has_snapshots or not isinstance(env, PerEnvBatch):
+            return Finding(env.spec, is_per_env=False)
+        env.restart_policy = settings.restart_policy()
+        return Finding(env.spec, is_per_env=True, probe=probe(env))
 
 
-def decide(found: Probe, num_envs: int, settings: WorkerSettings, cores: int) -> Choice:
+def decide(found: Probe, num_envs: int, settings: WorkerSettings, cores: int) -> BackendChoice:
     """What suits envs that were found to be like this."""
     fitted = fit_workers(found, num_envs, settings, cores)
     step = told_seconds(found.step_seconds)
@@ -180,7 +182,7 @@ def decide(found: Probe, num_envs: int, settings: WorkerSettings, cores: int) ->
         lanes = min(fitted.workers, cores)
         if lanes == 1:
             what = "only one core" if cores == 1 else "one worker"
-            return Choice("in_process", settings, f"steps compute, and there is {what}")
+            return BackendChoice("in_process", settings, f"steps compute, and there is {what}")
         side_by_side, per_lane = alone / lanes, max(1, num_envs // lanes)
         like = f"a step computes for {step}"
     side_by_side += ROUND_TRIP_SECONDS
@@ -188,17 +190,17 @@ def decide(found: Probe, num_envs: int, settings: WorkerSettings, cores: int) ->
     learning = POLICY_SECONDS + num_envs * LEARN_SECONDS
     if alone + learning < WORTHWHILE * (side_by_side + learning):
         reason = f"{like}: sending {num_envs} of them to other processes would gain little"
-        return Choice("in_process", settings, reason)
+        return BackendChoice("in_process", settings, reason)
     lost = barrier_share(found.costs, lanes, per_lane)
     if lost < BARRIER_SHARE:
         reason = f"{like}; waiting for the slowest costs about {100 * lost:.0f} %"
-        return Choice("processes", fitted, reason)
+        return BackendChoice("processes", fitted, reason)
     reason = (
         f"{like}; waiting for the slowest would cost about {100 * lost:.0f} %. Whoever is ready "
         "first goes on, so no two runs are the same"
     )
     batch_envs = settings.batch_envs or ready_batch(found, num_envs)
-    return Choice("first_ready", replace(fitted, batch_envs=batch_envs), reason)
+    return BackendChoice("first_ready", replace(fitted, batch_envs=batch_envs), reason)
 
 
 def fit_workers(
@@ -221,8 +223,8 @@ def ready_batch(found: Probe, num_envs: int) -> int:
 
 
 def start_or_fall_back(
-    makers: Mapping[str, Maker], choice: Choice, make_world: WorldFactory, num_envs: int
-) -> tuple[Backend, Choice]:
+    makers: Mapping[str, Maker], choice: BackendChoice, make_envs: EnvFactory, num_envs: int
+) -> tuple[Backend, BackendChoice]:
     """The chosen backend, or the next one that starts, with one warning that says why.
 
     What goes wrong in the envs themselves is none of this: their errors come through.
@@ -230,7 +232,7 @@ def start_or_fall_back(
     name, first_error = choice.backend, None
     while True:
         try:
-            backend = makers[name](make_world, num_envs, choice.settings)
+            backend = makers[name](make_envs, num_envs, choice.settings)
         except (WorkerError, OSError) as error:
             # A worker that imports the user's script must fail there, not train in its place.
             if name not in NEXT or is_importing_main():
@@ -242,7 +244,7 @@ def start_or_fall_back(
     if first_error is None:
         return backend, choice
     warnings.warn(fallback_warning(choice.backend, name, first_error), stacklevel=4)
-    return backend, Choice(name, choice.settings, f"{choice.backend} could not start")
+    return backend, BackendChoice(name, choice.settings, f"{choice.backend} could not start")
 
 
 def fallback_warning(wanted: str, taken: str, error: Exception) -> str:

@@ -11,10 +11,10 @@ from hundredfold.core.batch import (
     Array,
     ArraySpec,
     BoolArray,
+    EnvSpec,
     IntArray,
     State,
     StepBatch,
-    WorldSpec,
 )
 from hundredfold.core.errors import (
     ActionError,
@@ -116,8 +116,8 @@ class Waiting(NamedTuple):
     mask: BoolArray | None
 
 
-def checked_actions(actions: Array, waiting: StepBatch | Waiting, spec: WorldSpec) -> Array:
-    """The actions as the world has them, refused when their number, type or range is wrong.
+def checked_actions(actions: Array, waiting: StepBatch | Waiting, spec: EnvSpec) -> Array:
+    """The actions as the env has them, refused when their number, type or range is wrong.
 
     So are choices that a mask forbids.
     """
@@ -133,28 +133,30 @@ def checked_actions(actions: Array, waiting: StepBatch | Waiting, spec: WorldSpe
             f"send() got actions of shape {given.shape} while {rows} envs wait "
             f"(env_ids {ids[0]}..{ids[-1]}); pass shape {wanted}, one per row of the last recv()."
         )
-    if spec.action_box is not None:
-        return _within(given, spec.action_box, waiting, spec.name)
+    if spec.continuous_action is not None:
+        return _within(given, spec.continuous_action, waiting, spec.name)
     if given.dtype.kind not in "iu":
         raise ShapeError(f"send() got actions of type {given.dtype}; pass whole numbers.")
     chosen = given.astype(np.int64, copy=False)
-    parts = chosen.reshape(rows, len(spec.choices))
+    parts = chosen.reshape(rows, len(spec.action_nvec))
     # Seen without their signs, negative numbers are the largest.
-    outside = parts.view(np.uint64) >= (spec.choices[0] if rows == parts.size else spec.choices)
+    outside = parts.view(np.uint64) >= (
+        spec.action_nvec[0] if rows == parts.size else spec.action_nvec
+    )
     if np.count_nonzero(outside):  # a fifth of the time of any()
         row = int(np.argwhere(outside)[0, 0])
-        ranges = " x ".join(f"0..{count - 1}" for count in spec.choices)
+        ranges = " x ".join(f"0..{count - 1}" for count in spec.action_nvec)
         raise ActionError(
             f"send() got action {given[row]} for env {waiting.env_ids[row]}; "
             f"{spec.name} has actions {ranges}."
         )
     if waiting.mask is not None:
-        offsets = np.cumsum((0, *spec.choices[:-1]))
+        offsets = np.cumsum((0, *spec.action_nvec[:-1]))
         allowed = np.take_along_axis(waiting.mask, parts + offsets, axis=1)
         if not allowed.all():
             row, part = (int(index) for index in np.argwhere(~allowed)[0])
-            options = waiting.mask[row, offsets[part] : offsets[part] + spec.choices[part]]
-            which = f" in part {part}" if len(spec.choices) > 1 else ""
+            options = waiting.mask[row, offsets[part] : offsets[part] + spec.action_nvec[part]]
+            which = f" in part {part}" if len(spec.action_nvec) > 1 else ""
             raise ActionError(
                 f"send() got action {given[row]} for env {waiting.env_ids[row]}, which its mask "
                 f"forbids{which}; allowed: {np.flatnonzero(options).tolist()}."

@@ -16,8 +16,8 @@ from hundredfold.backends.processes.env_shards import (
 )
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import spread_over
-from hundredfold.core.batch import Array, FloatArray, StepBatch, WorldSpec
-from hundredfold.core.protocols import ForeignWorld
+from hundredfold.core.batch import Array, EnvSpec, FloatArray, StepBatch
+from hundredfold.core.protocols import PerEnvBatch
 
 # A probe ends after so many steps or so many seconds, whichever comes first; two steps it takes in
 # any case, because a first step often loads and compiles.
@@ -64,9 +64,9 @@ class Probe:
         return max(0.0, 1.0 - float(self.cpu_seconds.sum()) / float(self.seconds.sum()))
 
 
-def probe(world: ForeignWorld, steps: int = PROBE_STEPS, seconds: float = PROBE_SECONDS) -> Probe:
-    """Play random allowed actions in a world of one env; it is reset first."""
-    spec, batch = world.spec, world.reset(PROBE_SEED)
+def probe(env: PerEnvBatch, steps: int = PROBE_STEPS, seconds: float = PROBE_SECONDS) -> Probe:
+    """Play random allowed actions in an env of one env; it is reset first."""
+    spec, batch = env.spec, env.reset(PROBE_SEED)
     counts = np.arange((steps + 1) * spec.num_logits)
     luck = rng.uniforms(rng.seed_key(PROBE_SEED), counts).reshape(steps + 1, -1)
     # Drawn beforehand where no mask has a say: in between it would cool down the caches.
@@ -81,34 +81,34 @@ def probe(world: ForeignWorld, steps: int = PROBE_STEPS, seconds: float = PROBE_
         if taken == 1:
             switches = voluntary_switches()
         wall, cpu = perf_counter(), process_time()
-        batch = world.step(chosen)
+        batch = env.step(chosen)
         walls[taken], cpus[taken] = perf_counter() - wall, process_time() - cpu
         taken += 1
     switches = voluntary_switches() - switches
-    spared = call_seconds(world)
+    spared = call_seconds(env)
     walls, cpus = (np.maximum(times[1:taken] - spared, 0.0) for times in (walls, cpus))
     return Probe(walls, cpus, switches, step_bytes(batch))
 
 
-def luckiest(spec: WorldSpec, luck: FloatArray) -> Array:
+def luckiest(spec: EnvSpec, luck: FloatArray) -> Array:
     """(rows, ...) in each part of an action the choice with the largest of these numbers.
 
     In a box the numbers themselves say where.
     """
-    if spec.action_box is not None:
-        return spread_over(spec.action_box, luck)
-    parts = np.split(luck, np.cumsum(spec.choices)[:-1], axis=1)
+    if spec.continuous_action is not None:
+        return spread_over(spec.continuous_action, luck)
+    parts = np.split(luck, np.cumsum(spec.action_nvec)[:-1], axis=1)
     chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
     return chosen.reshape(len(luck), *spec.action_shape)
 
 
-def call_seconds(world: ForeignWorld) -> float:
-    """What calling the world costs before any env is stepped: many envs share one call."""
-    nobody = np.zeros((0, *world.spec.action_shape), world.spec.action_dtype)
+def call_seconds(env: PerEnvBatch) -> float:
+    """What calling the env costs before any env is stepped: many envs share one call."""
+    nobody = np.zeros((0, *env.spec.action_shape), env.spec.action_dtype)
     times = np.zeros(EMPTY_CALLS)
     for number in range(EMPTY_CALLS):
         begun = process_time()
-        world.step_rows(0, 0, nobody)
+        env.step_rows(0, 0, nobody)
         times[number] = process_time() - begun
     return float(np.median(times))
 

@@ -1,4 +1,4 @@
-"""All envs as one batch in this process: what a world of ours is made for."""
+"""All envs as one batch in this process: what a built-in env is made for."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from hundredfold.backends.call_checks import (
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch
 from hundredfold.core.failures import Health
-from hundredfold.core.protocols import ForeignWorld, Knowledge, WorldFactory
+from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
 
 class InProcessBackend:
-    """One world that holds every env; `send` steps it."""
+    """One env that holds every env; `send` steps it."""
 
     def __init__(
-        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.turns = Turns()
-        self.world = make_world(np.arange(num_envs))
-        self.spec = self.world.spec
+        self.env = make_envs(np.arange(num_envs))
+        self.spec = self.env.spec
         self.groups = np.zeros(num_envs, np.int64)
         self.record = Health()
-        if isinstance(self.world, ForeignWorld):
-            self.world.guard = (settings or WorkerSettings()).guard()
+        if isinstance(self.env, PerEnvBatch):
+            self.env.restart_policy = (settings or WorkerSettings()).restart_policy()
         self.batch = self.spec.batch(np.arange(num_envs))
 
     def reset(self, seed: int) -> None:
         self.turns.expect_open("reset()")
         with self.turns.leading_to("recv"):
-            self.batch = self.world.reset(seed)
+            self.batch = self.env.reset(seed)
 
     def recv(self) -> StepBatch:
         self.turns.recv()
@@ -47,30 +47,30 @@ class InProcessBackend:
         check_everybody(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec)
         with self.turns.leading_to("recv"):
-            self.batch = self.world.step(chosen)
+            self.batch = self.env.step(chosen)
 
-    def broadcast(self, knowledge: Knowledge) -> None:
+    def broadcast(self, shared_params: SharedParams) -> None:
         self.turns.expect_open("broadcast()")
-        self.world.inform(knowledge)
+        self.env.set_shared_params(shared_params)
 
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
-        return self.world.state()
+        return self.env.state()
 
     def restore(self, state: State) -> None:
         self.turns.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         with self.turns.leading_to("recv"):
-            self.batch = self.world.restore(state)
+            self.batch = self.env.restore(state)
 
     def health(self) -> dict[str, int]:
-        if isinstance(self.world, ForeignWorld):
-            self.record.mended(self.world.guard.take_news())
+        if isinstance(self.env, PerEnvBatch):
+            self.record.count_restarts(self.env.restart_policy.drain())
         return self.record.counts()
 
     def timings(self) -> dict[str, float]:
-        return self.world.timings()
+        return self.env.timings()
 
     def close(self) -> None:
         if self.turns.close():
-            self.world.close()
+            self.env.close()

@@ -14,35 +14,35 @@ from hundredfold.backends.call_checks import (
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch
 from hundredfold.core.failures import Health
-from hundredfold.core.protocols import ForeignWorld, Knowledge, WorldFactory
+from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
 
 class SerialBackend:
-    """One world per env, each writing into its row of a common batch."""
+    """One env per env, each writing into its row of a common batch."""
 
     def __init__(
-        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.turns = Turns()
         env_ids = np.arange(num_envs)
-        self.worlds = [make_world(env_ids[row : row + 1]) for row in range(num_envs)]
-        self.spec = self.worlds[0].spec
+        self.envs = [make_envs(env_ids[row : row + 1]) for row in range(num_envs)]
+        self.spec = self.envs[0].spec
         self.groups = np.zeros(num_envs, np.int64)
         self.record = Health()
-        for world in self.worlds:
-            if isinstance(world, ForeignWorld):
-                world.guard = (settings or WorkerSettings()).guard()
+        for env in self.envs:
+            if isinstance(env, PerEnvBatch):
+                env.restart_policy = (settings or WorkerSettings()).restart_policy()
         self.batch = self.spec.batch(env_ids)
         self.rows = [self.batch.rows(row, row + 1) for row in range(num_envs)]
-        for world, row in zip(self.worlds, self.rows, strict=True):
-            world.bind(row)
+        for env, row in zip(self.envs, self.rows, strict=True):
+            env.set_output_buffers(row)
 
     def reset(self, seed: int) -> None:
         self.turns.expect_open("reset()")
         with self.turns.leading_to("recv"):
-            for world in self.worlds:
-                world.reset(seed)
+            for env in self.envs:
+                env.reset(seed)
             self._gather_infos()
 
     def recv(self) -> StepBatch:
@@ -54,46 +54,44 @@ class SerialBackend:
         check_everybody(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec)
         with self.turns.leading_to("recv"):
-            for row, world in enumerate(self.worlds):
-                world.step(chosen[row : row + 1])
+            for row, env in enumerate(self.envs):
+                env.step(chosen[row : row + 1])
             self._gather_infos()
 
-    def broadcast(self, knowledge: Knowledge) -> None:
+    def broadcast(self, shared_params: SharedParams) -> None:
         self.turns.expect_open("broadcast()")
-        for world in self.worlds:
-            world.inform(knowledge)
+        for env in self.envs:
+            env.set_shared_params(shared_params)
 
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
-        states = [world.state() for world in self.worlds]
+        states = [env.state() for env in self.envs]
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def restore(self, state: State) -> None:
         self.turns.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         with self.turns.leading_to("recv"):
-            for row, world in enumerate(self.worlds):
-                world.restore({name: array[row : row + 1] for name, array in state.items()})
+            for row, env in enumerate(self.envs):
+                env.restore({name: array[row : row + 1] for name, array in state.items()})
             self._gather_infos()
 
     def health(self) -> dict[str, int]:
-        for world in self.worlds:
-            if isinstance(world, ForeignWorld):
-                self.record.mended(world.guard.take_news())
+        for env in self.envs:
+            if isinstance(env, PerEnvBatch):
+                self.record.count_restarts(env.restart_policy.drain())
         return self.record.counts()
 
     def timings(self) -> dict[str, float]:
-        told = [world.timings() for world in self.worlds]
+        told = [env.timings() for env in self.envs]
         return {name: sum(part[name] for part in told) for name in told[0]}
 
     def close(self) -> None:
         if self.turns.close():
-            for world in self.worlds:
-                world.close()
+            for env in self.envs:
+                env.close()
 
     def _gather_infos(self) -> None:
         """Infos of foreign envs are objects, not arrays: they are the one thing to collect."""
-        if self.rows[0].foreign_infos is not None:
-            self.batch.foreign_infos = [
-                info for row in self.rows for info in row.foreign_infos or ({},)
-            ]
+        if self.rows[0].infos is not None:
+            self.batch.infos = [info for row in self.rows for info in row.infos or ({},)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.failures import Guard, OnEnvError
+from hundredfold.core.failures import OnEnvError, RestartPolicy
 
 StartMethod = Literal["auto", "fork", "spawn", "forkserver"]
 
@@ -57,9 +57,9 @@ class WorkerSettings:
                 f"{', '.join(known)}."
             )
 
-    def guard(self) -> Guard:
+    def restart_policy(self) -> RestartPolicy:
         """What stands between failing envs and the run."""
-        return Guard(self.on_env_error, self.max_env_failures)
+        return RestartPolicy(self.on_env_error, self.max_env_failures)
 
     def num_workers(self, num_envs: int) -> int:
         """No more workers than envs, and by default no more than cores."""

@@ -19,7 +19,7 @@ from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, ClosingPrices, play_days
-from hundredfold.envs.registry import own_name, world_factory
+from hundredfold.envs.registry import canonical_name, env_factory
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.training.compare import Curve, make_arms, summary, train_all
 from hundredfold.training.engines import OWN
@@ -44,7 +44,7 @@ class CompareOptions:
     days: int = 256
     """Days per split on which the finished runs are judged."""
     preset: str | None = None
-    """Start from the settings of this name instead of the world's own."""
+    """Start from the settings of this name instead of the env's own."""
     config: Path | None = None
     """A settings file (TOML); flags win over it."""
     save_dir: Path = Path("runs/compare")
@@ -60,13 +60,13 @@ def run(arguments: Sequence[str]) -> int:
         print(HELP)
         if set(words) & {"-h", "--help"}:
             return 0
-        raise SettingsError("compare needs a WORLD as its first word, before any flag.")
-    world = own_name(words.pop(0))
-    if world != "dvrp":
-        raise SettingsError(f"compare judges days of dvrp; it cannot judge {world} yet.")
+        raise SettingsError("compare needs a ENV as its first word, before any flag.")
+    env = canonical_name(words.pop(0))
+    if env != "dvrp":
+        raise SettingsError(f"compare judges days of dvrp; it cannot judge {env} yet.")
     num_envs = _numbers(value_of(words, "--num-envs") or "64,256")
     words = without(words, "--num-envs")
-    start = starting_settings(world, words)
+    start = starting_settings(env, words)
     if value_of(words, "--config") is None:
         start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
     options, settings = parse(words, start, CompareOptions, "compare")
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
             f"seeds ({options.seeds}) must be at least 1 and days ({options.days}) at least 2."
         )
     settings = replace(settings, rollout=replace(settings.rollout, num_envs=min(num_envs)))
-    steps = world_factory(world, settings.world_settings)(np.arange(1)).spec.episode_steps
+    steps = env_factory(env, settings.env_settings)(np.arange(1)).spec.episode_steps
     assert steps is not None, "a day of dvrp has a fixed number of calls"
     arms = make_arms(settings, num_envs, steps)
     seeds = [settings.seed + number for number in range(options.seeds)]
@@ -90,8 +90,8 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     rows, curves = summary(runs, DayJudge(options.days))
     command = ["compare", *arguments]
-    _write_results(world, options.save_dir, rows, curves, command)
-    print_rows(rows, command=command, as_json=options.json, title=f"{world}: improvement in %")
+    _write_results(env, options.save_dir, rows, curves, command)
+    print_rows(rows, command=command, as_json=options.json, title=f"{env}: improvement in %")
     note(f"page {options.save_dir / 'compare.html'}")
     return 0
 
@@ -116,7 +116,7 @@ class DayJudge:
                 settings,
                 self.days,
                 EVALUATION_SEED,
-                knowledge=contender.knowledge,
+                shared_params=contender.shared_params,
             )
             found[split] = self.closing.scores(played, population, settings).improvement_pct
         return found
@@ -130,7 +130,7 @@ def _train(settings: RunSettings, folder: Path, name: str) -> bool:
 
 
 def _write_results(
-    world: str,
+    env: str,
     folder: Path,
     rows: Sequence[dict[str, object]],
     curves: dict[str, list[Curve]],
@@ -153,7 +153,7 @@ def _write_results(
     }
     record = {"command": list(command), "rows": list(rows), "curves": told}
     write_atomically(folder / "compare.json", json.dumps(record, indent=1))
-    page = draw_comparison(world, rows, curves, f"hundredfold {' '.join(command)}")
+    page = draw_comparison(env, rows, curves, f"hundredfold {' '.join(command)}")
     write_atomically(folder / "compare.html", page)
 
 

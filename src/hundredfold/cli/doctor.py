@@ -16,7 +16,7 @@ from hundredfold.core.errors import is_installed
 CORE = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "tyro", "rich", "safetensors")
 # Module that is imported, extra that brings it, what it is for.
 EXTRAS = (
-    ("stable_baselines3", "sb3", "Stable-Baselines3 on our worlds, and beside us in bench"),
+    ("stable_baselines3", "sb3", "Stable-Baselines3 on built-in envs, and beside us in bench"),
     ("sb3_contrib", "sb3", "its masked PPO"),
     ("ray", "ray", "more than one machine"),
     ("ortools", "routing", "reference prices of routes"),
@@ -37,9 +37,9 @@ class Doctor:
 
 def run(arguments: Sequence[str]) -> int:
     """A row per finding."""
-    asked = tyro.cli(Doctor, args=list(arguments), prog="hundredfold doctor")
+    args = tyro.cli(Doctor, args=list(arguments), prog="hundredfold doctor")
     rows = [*_machine_rows(), *_package_rows(), *_extra_rows()]
-    print_rows(rows, command=["doctor", *arguments], as_json=asked.json)
+    print_rows(rows, command=["doctor", *arguments], as_json=args.json)
     return 0
 
 

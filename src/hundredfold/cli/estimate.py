@@ -1,4 +1,4 @@
-"""`hundredfold plan WORLD`: what a training will be, before it starts."""
+"""`hundredfold plan ENV`: what a training will be, before it starts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hundredfold.cli.train import given_names, parse, spelled, starting_settings
 from hundredfold.config.presets import AUTO
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.registry import WORLDS, own_name
+from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.auto_config import fit_run
 from hundredfold.training.estimate import ENOUGH_EPOCHS, Plan, make_plan
 from hundredfold.training.run_folder import write_atomically
 
-HELP = """usage: hundredfold plan WORLD [flags of train] [--apply FILE] [--no-measure] [--json]
+HELP = """usage: hundredfold plan ENV [flags of train] [--apply FILE] [--no-measure] [--json]
 
 Tells epochs, samples, memory and time of a training, and what would suit it better.
-`hundredfold plan WORLD --help` shows all flags."""
+`hundredfold plan ENV --help` shows all flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class PlanOptions:
     """What the plan is for."""
 
     preset: str | None = None
-    """Start from the settings of this name instead of the world's own."""
+    """Start from the settings of this name instead of the env's own."""
     config: Path | None = None
     """A settings file (TOML); flags win over it."""
     apply: Path | None = None
@@ -46,11 +46,11 @@ def run(arguments: Sequence[str]) -> int:
         print(HELP)
         if set(words) & {"-h", "--help"}:
             return 0
-        raise SettingsError("plan needs a WORLD as its first word, before any flag.")
-    world = own_name(words.pop(0))
-    start = starting_settings(world, words)
+        raise SettingsError("plan needs a ENV as its first word, before any flag.")
+    env = canonical_name(words.pop(0))
+    start = starting_settings(env, words)
     options, settings = parse(words, start, PlanOptions, "plan")
-    if options.preset in (None, AUTO) and world not in WORLDS:
+    if options.preset in (None, AUTO) and env not in ENVS:
         settings, lines = fit_run(settings, given_names(words))
         for line in lines:
             note(line)
@@ -66,13 +66,11 @@ def run(arguments: Sequence[str]) -> int:
         list(plan_rows(plan)),
         command=["plan", *arguments],
         as_json=options.json,
-        title=f"plan for {world}: {settings.rollout.num_envs} envs",
+        title=f"plan for {env}: {settings.rollout.num_envs} envs",
     )
     if options.apply:
         write_atomically(options.apply, to_toml(plan.advised))
-        note(
-            f"wrote {options.apply}; train with: hundredfold train {world} --config {options.apply}"
-        )
+        note(f"wrote {options.apply}; train with: hundredfold train {env} --config {options.apply}")
     return 0
 
 

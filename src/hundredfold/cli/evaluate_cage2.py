@@ -41,16 +41,16 @@ class EvaluateCage2:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table; the published rows were scored on the leaderboard ruleset."""
-    asked = tyro.cli(EvaluateCage2, args=list(arguments), prog="hundredfold evaluate")
-    if asked.episodes < 1:
-        raise SettingsError(f"episodes must be at least 1, got {asked.episodes}.")
-    name = asked.policy or asked.target
-    policy, settings = _policy(name, asked.checkpoint, asked.seed)
-    if asked.ruleset:
-        settings = replace(settings, ruleset=asked.ruleset)
-    rows = evaluate_table(policy, asked.episodes, asked.seed, settings, name=name)
+    args = tyro.cli(EvaluateCage2, args=list(arguments), prog="hundredfold evaluate")
+    if args.episodes < 1:
+        raise SettingsError(f"episodes must be at least 1, got {args.episodes}.")
+    name = args.policy or args.target
+    policy, settings = _policy(name, args.checkpoint, args.seed)
+    if args.ruleset:
+        settings = replace(settings, ruleset=args.ruleset)
+    rows = evaluate_table(policy, args.episodes, args.seed, settings, name=name)
     title = f"cage2, {settings.ruleset} ruleset; published rows were scored on leaderboard"
-    print_rows(rows, command=["evaluate", *arguments], as_json=asked.json, title=title)
+    print_rows(rows, command=["evaluate", *arguments], as_json=args.json, title=title)
     return 0
 
 
@@ -65,11 +65,11 @@ def _policy(name: str, checkpoint: str, seed: int) -> tuple[BluePolicy, Cage2Set
 
     path = shipped_run() if name == SHIPPED else Path(name)
     settings = RunFolder.open(path).settings()
-    if not isinstance(settings.world_settings, Cage2Settings):
-        raise SettingsError(f"{name} was trained on {settings.world}, not on cage2.")
+    if not isinstance(settings.env_settings, Cage2Settings):
+        raise SettingsError(f"{name} was trained on {settings.env}, not on cage2.")
     learned = load(path, checkpoint).policy
 
     def act(observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
-        return learned.best(dict(observation), mask)
+        return learned.act_deterministic(dict(observation), mask)
 
-    return act, settings.world_settings
+    return act, settings.env_settings

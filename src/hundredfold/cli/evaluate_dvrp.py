@@ -102,7 +102,7 @@ class EvaluateDvrp:
 
 def run(arguments: Sequence[str]) -> int:
     """A row per policy and split, and what else was asked for."""
-    asked = tyro.cli(EvaluateDvrp, args=list(arguments), prog="hundredfold evaluate")
+    args = tyro.cli(EvaluateDvrp, args=list(arguments), prog="hundredfold evaluate")
     torch.set_num_threads(1)  # two threads collapse when the machine is busy
     console = Console(stderr=True)
     with Progress(
@@ -112,10 +112,10 @@ def run(arguments: Sequence[str]) -> int:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         console=console,
-        disable=asked.json or not console.is_terminal,
+        disable=args.json or not console.is_terminal,
     ) as progress:
-        found = _judge_all(asked, _Bar(progress))
-    if asked.json:
+        found = _judge_all(args, _Bar(progress))
+    if args.json:
         rows = [
             row if name == found.first else {"table": name, **row}
             for name, rows in found.tables.items()
@@ -179,87 +179,87 @@ class _Bar:
         return tell
 
 
-def _judge_all(asked: EvaluateDvrp, bar: _Bar) -> _Found:
+def _judge_all(args: EvaluateDvrp, bar: _Bar) -> _Found:
     makers = Contenders(
-        seed=asked.seed,
-        learning=LearningSettings(learning_days=asked.learning_days),
-        scenario=ScenarioSettings(samples=asked.samples),
-        checkpoint=asked.checkpoint,
+        seed=args.seed,
+        learning=LearningSettings(learning_days=args.learning_days),
+        scenario=ScenarioSettings(samples=args.samples),
+        checkpoint=args.checkpoint,
         expect=bar.expect,
     )
-    contenders = _contenders(asked, makers)
+    contenders = _contenders(args, makers)
     oracle = InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1))
     found, closing = _Found(), ClosingPrices(oracle)
-    if asked.tradeoff:
-        _trade_off(asked, contenders, closing, bar, found)
-        if not (asked.fairness or asked.companion):
+    if args.tradeoff:
+        _trade_off(args, contenders, closing, bar, found)
+        if not (args.fairness or args.companion):
             return found
-    splits = asked.splits[:1] if asked.tradeoff else asked.splits
+    splits = args.splits[:1] if args.tradeoff else args.splits
     for contender in contenders:
         for split in splits:
             began = time.perf_counter()
-            played, scores = _played(asked, contender, split, closing, bar)
-            seconds = (time.perf_counter() - began) / asked.days
+            played, scores = _played(args, contender, split, closing, bar)
+            seconds = (time.perf_counter() - began) / args.days
             who = {"policy": contender.name, "split": split}
-            if not asked.tradeoff:
+            if not args.tradeoff:
                 found.add("policies", [{**who, **scores.summary(), "seconds": seconds}])
             population = population_for(replace(contender.settings, split=split))
-            if asked.fairness:
+            if args.fairness:
                 rows = fairness_rows(played, population)
                 found.add("fairness", [{**who, **row} for row in rows])
-            if asked.companion and contender.learned is not None:
+            if args.companion and contender.learned is not None:
                 found.add("companion", [{**who, **companion_row(contender, played, population)}])
                 rows = calibration_rows(contender, played, population)
                 found.add("calibration", [{**who, **row} for row in rows])
-        if asked.companion and contender.learned is not None:
+        if args.companion and contender.learned is not None:
             found.add("confusion", confusion_rows(contender, population_for(contender.settings)))
     return found
 
 
-def _contenders(asked: EvaluateDvrp, makers: Contenders) -> list[Contender]:
-    """Whoever was named first, the rules beside it in its world, and more runs."""
-    name = asked.policy or asked.target
+def _contenders(args: EvaluateDvrp, makers: Contenders) -> list[Contender]:
+    """Whoever was named first, the rules beside it in its env, and more runs."""
+    name = args.policy or args.target
     if name == "dvrp":
-        if not asked.tradeoff and not asked.beside and not asked.runs:
+        if not args.tradeoff and not args.beside and not args.runs:
             raise SettingsError(
                 f"say which policy to play: --policy RUN, or {', '.join(POLICIES)}."
             )
         settings = DvrpSettings()
-        rules = asked.beside or (USUAL_TRADEOFF if asked.tradeoff else ())
+        rules = args.beside or (USUAL_TRADEOFF if args.tradeoff else ())
         first: list[Contender] = []
     else:
         first = [makers.named(name, DvrpSettings())]
-        settings, rules = first[0].settings, asked.beside
+        settings, rules = first[0].settings, args.beside
     unmasked = replace(settings, mask_mode="none")
     beside = [makers.named(rule, unmasked) for rule in rules if rule != name]
-    return [*first, *beside, *(makers.run(folder) for folder in asked.runs)]
+    return [*first, *beside, *(makers.run(folder) for folder in args.runs)]
 
 
 def _played(
-    asked: EvaluateDvrp, contender: Contender, split: Split, closing: ClosingPrices, bar: _Bar
+    args: EvaluateDvrp, contender: Contender, split: Split, closing: ClosingPrices, bar: _Bar
 ) -> tuple[PlayedDays, DayScores]:
     settings = replace(contender.settings, split=split, oracle_threads=os.cpu_count() or 1)
     played, population = play_days(
         contender.policy,
         settings,
-        asked.days,
-        asked.seed,
-        tick=bar.expect(asked.days),
-        knowledge=contender.knowledge,
+        args.days,
+        args.seed,
+        on_progress=bar.expect(args.days),
+        shared_params=contender.shared_params,
         advice=contender.advice,
     )
     return played, closing.scores(played, population, settings)
 
 
 def _trade_off(
-    asked: EvaluateDvrp,
+    args: EvaluateDvrp,
     contenders: Sequence[Contender],
     closing: ClosingPrices,
     bar: _Bar,
     found: _Found,
 ) -> None:
     """Curves of rules that know prices, dots of the others, and all dots against all curves."""
-    split = asked.splits[0]
+    split = args.splits[0]
     curves: list[list[TradeOff]] = []
     dots: list[TradeOff] = []
     for contender in contenders:
@@ -269,14 +269,14 @@ def _trade_off(
                     TradeOff(
                         contender.name,
                         price,
-                        _played(asked, contender.at_price(price), split, closing, bar)[1],
+                        _played(args, contender.at_price(price), split, closing, bar)[1],
                     )
-                    for price in asked.prices
+                    for price in args.prices
                 ]
             )
         else:
             price = None if isinstance(contender.policy, str) else contender.settings.patience
-            scores = _played(asked, contender, split, closing, bar)[1]
+            scores = _played(args, contender, split, closing, bar)[1]
             dots.append(TradeOff(contender.name, price, scores))
     points = [point for curve in curves for point in curve] + dots
     found.add("tradeoff", [{**point.row(), "split": split} for point in points])

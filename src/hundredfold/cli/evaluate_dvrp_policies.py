@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.protocols import Knowledge
+from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.bayes import Counting
 from hundredfold.envs.dvrp.acceptance.belief_model import FlexibilityCompanion
@@ -47,7 +47,7 @@ class Contender:
     policy: str | OfferPolicy
     settings: DvrpSettings
     advice: Advice = NO_ADVICE
-    knowledge: Knowledge | None = None
+    shared_params: SharedParams | None = None
     learned: Learned | None = None
 
     def at_price(self, patience_per_minute: float) -> Contender:
@@ -75,7 +75,7 @@ class Contenders:
         self.taught: dict[tuple[str, DvrpSettings], Learned] = {}
 
     def rule(self, name: str, settings: DvrpSettings) -> Contender:
-        """A rule by name, in the world of these settings, after its learning days."""
+        """A rule by name, in the env of these settings, after its learning days."""
         if name not in BELIEVING:
             return Contender(name=name, policy=name, settings=settings)
         taught_as = (LEARNS_BY.get(name, name), settings)
@@ -96,8 +96,10 @@ class Contenders:
     def _taught(self, name: str, settings: DvrpSettings) -> Learned:
         population = population_for(settings)
         model, answers = Counting(population.num_people, prior_for(settings)), Answers()
-        tick = self.expect(self.learning.learning_days)
-        learn_by_asking(name, settings, model, answers, self.learning, seed=self.seed, tick=tick)
+        on_progress = self.expect(self.learning.learning_days)
+        learn_by_asking(
+            name, settings, model, answers, self.learning, seed=self.seed, on_progress=on_progress
+        )
         return Learned(model, answers.rows())
 
 
@@ -107,17 +109,17 @@ def run_contender(folder: str, checkpoint: str) -> Contender:
 
     opened = RunFolder.open(Path(folder))
     settings = opened.settings()
-    if not isinstance(settings.world_settings, DvrpSettings):
-        raise SettingsError(f"{folder} was trained on {settings.world}, not on dvrp.")
-    policy, world = load(folder, checkpoint).actor, settings.world_settings
+    if not isinstance(settings.env_settings, DvrpSettings):
+        raise SettingsError(f"{folder} was trained on {settings.env}, not on dvrp.")
+    policy, env = load(folder, checkpoint).actor, settings.env_settings
     companion = saved_companion(opened, checkpoint)
     if not isinstance(companion, FlexibilityCompanion):
-        return Contender(name=folder, policy=policy, settings=world)
+        return Contender(name=folder, policy=policy, settings=env)
     return Contender(
         name=folder,
         policy=policy,
-        settings=world,
-        knowledge=companion.knowledge(exploring=False),
+        settings=env,
+        shared_params=companion.shared_params(exploring=False),
         learned=Learned(companion.model, companion.answers.rows()),
     )
 

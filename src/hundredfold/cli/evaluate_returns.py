@@ -1,4 +1,4 @@
-"""`hundredfold evaluate` for any world: the return of whole episodes."""
+"""`hundredfold evaluate` for any env: the return of whole episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Evaluate:
     """Judge a policy on envs of its own, away from training data and streams."""
 
     target: Annotated[str, tyro.conf.Positional]
-    """A run folder; or, with --policy, a world or Gymnasium id."""
+    """A run folder; or, with --policy, an env or Gymnasium id."""
     policy: str | None = None
     """Play this rule instead of a learned policy: random."""
     episodes: int = 100
@@ -39,23 +39,23 @@ class Evaluate:
 
 def run(arguments: Sequence[str]) -> int:
     """Print mean, standard error and a 95 % interval of the return."""
-    asked = tyro.cli(Evaluate, args=list(arguments), prog="hundredfold evaluate")
+    args = tyro.cli(Evaluate, args=list(arguments), prog="hundredfold evaluate")
     torch.set_num_threads(1)  # two threads collapse when the machine is busy
     console = Console(stderr=True)
-    with Progress(console=console, disable=asked.json or not console.is_terminal) as progress:
-        task = progress.add_task("episodes", total=asked.episodes)
+    with Progress(console=console, disable=args.json or not console.is_terminal) as progress:
+        task = progress.add_task("episodes", total=args.episodes)
         found = evaluate(
-            asked.target,
-            policy=asked.policy,
-            episodes=asked.episodes,
-            seed=asked.seed,
-            max_steps=asked.max_steps,
-            checkpoint=asked.checkpoint,
-            backend=asked.backend,
-            tick=lambda done: progress.update(task, completed=done),
+            args.target,
+            policy=args.policy,
+            episodes=args.episodes,
+            seed=args.seed,
+            max_steps=args.max_steps,
+            checkpoint=args.checkpoint,
+            backend=args.backend,
+            on_progress=lambda done: progress.update(task, completed=done),
         )
     summary = found.summary()
-    row = {"policy": asked.policy or asked.target, **summary, "episodes": len(found.returns)}
+    row = {"policy": args.policy or args.target, **summary, "episodes": len(found.returns)}
     command = ["evaluate", *arguments]
-    print_rows([row], command=command, as_json=asked.json, title=f"{asked.target}: return")
+    print_rows([row], command=command, as_json=args.json, title=f"{args.target}: return")
     return 0

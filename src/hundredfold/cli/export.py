@@ -35,14 +35,14 @@ class Export:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the files that were written."""
-    asked = tyro.cli(Export, args=with_usual_names(arguments), prog="hundredfold export")
-    if asked.onnx is None and asked.torchscript is None:
+    args = tyro.cli(Export, args=with_usual_names(arguments), prog="hundredfold export")
+    if args.onnx is None and args.torchscript is None:
         raise SettingsError("say what to write: --onnx, --torchscript, or both.")
     paths = export(
-        asked.run,
-        onnx=asked.onnx if asked.onnx != Path(USUAL) else True,
-        torchscript=asked.torchscript if asked.torchscript != Path(USUAL) else True,
-        checkpoint=asked.checkpoint,
+        args.run,
+        onnx=args.onnx if args.onnx != Path(USUAL) else True,
+        torchscript=args.torchscript if args.torchscript != Path(USUAL) else True,
+        checkpoint=args.checkpoint,
     )
     for path in paths:
         print(path)

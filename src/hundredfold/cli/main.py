@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TextIO
 
 from hundredfold import __version__
-from hundredfold.core.errors import EnvError, HundredfoldError, SettingsError, near_names
+from hundredfold.core.errors import EnvError, HundredfoldError, SettingsError, suggest
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -27,12 +27,10 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {
-    "train": Command(
-        "hundredfold.cli.train", "train WORLD [...]", "train an agent, or resume a run"
-    ),
+    "train": Command("hundredfold.cli.train", "train ENV [...]", "train an agent, or resume a run"),
     "plan": Command(
         "hundredfold.cli.estimate",
-        "plan WORLD [...]",
+        "plan ENV [...]",
         "what a training will cost, and what to change",
     ),
     "evaluate": Command(
@@ -41,12 +39,12 @@ COMMANDS: dict[str, Command] = {
     "compare": Command(
         "hundredfold.cli.compare", "compare dvrp", "64 envs against 256, over seeds"
     ),
-    "verify": Command("hundredfold.cli.verify", "verify WORLD", "check a world against recordings"),
+    "verify": Command("hundredfold.cli.verify", "verify ENV", "check an env against recordings"),
     "report": Command("hundredfold.cli.report", "report RUN", "draw the page of a run again"),
     "export": Command(
         "hundredfold.cli.export", "export RUN", "write a policy as ONNX or TorchScript"
     ),
-    "worlds": Command("hundredfold.cli.envs", "worlds", "list what can be trained on"),
+    "envs": Command("hundredfold.cli.envs", "envs", "list what can be trained on"),
     "scale": Command(
         "hundredfold.cli.scale", "scale ENV", "what more envs bring, and where the rest goes"
     ),
@@ -116,13 +114,13 @@ def usage() -> str:
     ]
     width = max(len(command.usage) for command in COMMANDS.values()) + 2
     lines += [f"  {command.usage:{width}}{command.summary}" for command in COMMANDS.values()]
-    lines += ["", "first steps: hundredfold worlds, then hundredfold train cartpole"]
+    lines += ["", "first steps: hundredfold envs, then hundredfold train cartpole"]
     return "\n".join(lines)
 
 
 def _find(word: str) -> Command:
     if word not in COMMANDS:
-        raise SettingsError(f"there is no command {word!r}; {near_names(word, COMMANDS)}")
+        raise SettingsError(f"there is no command {word!r}; {suggest(word, COMMANDS)}")
     return COMMANDS[word]
 
 

@@ -27,16 +27,16 @@ class Report:
     run: Annotated[Path, tyro.conf.Positional]
     """A run folder."""
     days: int | None = None
-    """Days that the policy and the rules beside it play for the page, on worlds that show them."""
+    """Days that the policy and the rules beside it play for the page, on envs that show them."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print where the page lies."""
-    asked = tyro.cli(Report, args=list(arguments), prog="hundredfold report")
-    if asked.days is not None and asked.days < 2:
-        raise SettingsError(f"days must be at least 2, got {asked.days}.")
-    folder = RunFolder.open(asked.run)
-    days = asked.days or (0 if showcase_file(folder).exists() else SHOWCASE_DAYS)
+    args = tyro.cli(Report, args=list(arguments), prog="hundredfold report")
+    if args.days is not None and args.days < 2:
+        raise SettingsError(f"days must be at least 2, got {args.days}.")
+    folder = RunFolder.open(args.run)
+    days = args.days or (0 if showcase_file(folder).exists() else SHOWCASE_DAYS)
     if days:
         note("playing and drawing; this may take a moment")
     print(draw_page(folder, days))

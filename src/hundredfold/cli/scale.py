@@ -13,7 +13,7 @@ import tyro
 from hundredfold.backends import BACKENDS
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.cli.output import Row, machine, note, print_rows
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.errors import SettingsError, suggest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Scale:
     """
 
     env: Annotated[str, tyro.conf.Positional]
-    """A Gymnasium id, one of our worlds, or an env of known cost: waiting (10 ms), waiting-50ms,
+    """A Gymnasium id, one of built-in envs, or an env of known cost: waiting (10 ms), waiting-50ms,
     computing, talkative."""
     num_envs: str = "1,8,64,100,256"
     """Numbers of envs, with commas between them."""
@@ -53,16 +53,16 @@ class Scale:
 
 def run(arguments: Sequence[str]) -> int:
     """Rows, a page where asked for, and a sentence of advice."""
-    asked = tyro.cli(Scale, args=list(arguments), prog="hundredfold scale")
-    sizes = _sizes(asked.num_envs)
-    if asked.seconds <= 0 or asked.policy_ms < 0:
+    args = tyro.cli(Scale, args=list(arguments), prog="hundredfold scale")
+    sizes = _sizes(args.num_envs)
+    if args.seconds <= 0 or args.policy_ms < 0:
         raise SettingsError(
-            f"seconds ({asked.seconds}) must be above 0, policy_ms ({asked.policy_ms}) not below."
+            f"seconds ({args.seconds}) must be above 0, policy_ms ({args.policy_ms}) not below."
         )
-    if asked.backend not in ("all", *BACKENDS):
+    if args.backend not in ("all", *BACKENDS):
         names = ["all", *BACKENDS]
         raise SettingsError(
-            f"there is no backend called {asked.backend!r}; {near_names(asked.backend, names)}"
+            f"there is no backend called {args.backend!r}; {suggest(args.backend, names)}"
         )
     from hundredfold.profiling.scaling import (
         ALL_BACKENDS,
@@ -72,50 +72,52 @@ def run(arguments: Sequence[str]) -> int:
         subject_of,
     )
 
-    if bool(asked.nodes) != (asked.backend == "ray"):
+    if bool(args.nodes) != (args.backend == "ray"):
         raise SettingsError("--nodes goes with --backend ray and the other way round: --nodes 1,2.")
-    subject = subject_of(asked.env, _world_settings(asked))
-    if asked.nodes:
-        return _run_nodes(asked, subject, sizes, ["scale", *arguments])
+    subject = subject_of(args.env, _env_settings(args))
+    if args.nodes:
+        return _run_nodes(args, subject, sizes, ["scale", *arguments])
     settings = ScaleSettings(
         num_envs=sizes,
-        backends=ALL_BACKENDS if asked.backend == "all" else (asked.backend,),
-        seconds=asked.seconds,
-        policy_ms=asked.policy_ms,
-        learn=asked.learn,
+        backends=ALL_BACKENDS if args.backend == "all" else (args.backend,),
+        seconds=args.seconds,
+        policy_ms=args.policy_ms,
+        learn=args.learn,
         workers=WorkerSettings(
-            workers=asked.workers, batch_envs=asked.batch_envs, on_env_error="stop"
+            workers=args.workers, batch_envs=args.batch_envs, on_env_error="stop"
         ),
     )
-    rows = measure_scaling(subject, settings, tick=note)
+    rows = measure_scaling(subject, settings, on_progress=note)
     ideal, sentence = subject.ideal(usable_cores()), advice(rows)
     command = ["scale", *arguments]
-    if asked.page is not None:
+    if args.page is not None:
         from hundredfold.report.scale_page import draw_scaling
         from hundredfold.training.run_folder import write_atomically
 
         page = draw_scaling(rows, ideal, sentence, f"hundredfold {' '.join(command)}", machine())
-        write_atomically(asked.page, page)
-        note(f"page {asked.page}")
-    if asked.json:
+        write_atomically(args.page, page)
+        note(f"page {args.page}")
+    if args.json:
         answer: dict[str, Any] = {"command": command, "machine": machine(), "rows": rows}
         print(json.dumps(answer | {"ideal": ideal, "advice": sentence}))
         return 0
-    title = f"{asked.env}: the ideal is {ideal}; efficiency and what is lost, in % of it"
+    title = f"{args.env}: the ideal is {ideal}; efficiency and what is lost, in % of it"
     print_rows(table_rows(rows), command=command, as_json=False, title=title)
     print(sentence)
     return 0
 
 
-def _run_nodes(asked: Scale, subject: Any, sizes: tuple[int, ...], command: list[str]) -> int:
+def _run_nodes(args: Scale, subject: Any, sizes: tuple[int, ...], command: list[str]) -> int:
     """The same against the number of nodes."""
     from hundredfold.profiling.ray_scaling import measure_nodes
 
-    nodes = _sizes(asked.nodes, "--nodes")
-    given = _world_settings(asked)
-    rows = measure_nodes(subject, given, nodes, sizes, asked.seconds, asked.batch_envs, tick=note)
-    title = f"{asked.env}: the ideal is {subject.ideal(usable_cores())}; nodes are simulated"
-    print_rows(rows, command=command, as_json=asked.json, title=title)
+    nodes = _sizes(args.nodes, "--nodes")
+    given = _env_settings(args)
+    rows = measure_nodes(
+        subject, given, nodes, sizes, args.seconds, args.batch_envs, on_progress=note
+    )
+    title = f"{args.env}: the ideal is {subject.ideal(usable_cores())}; nodes are simulated"
+    print_rows(rows, command=command, as_json=args.json, title=title)
     return 0
 
 
@@ -133,21 +135,21 @@ def table_rows(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _world_settings(asked: Scale) -> Any:
-    """Settings of the world's own, with the arguments of a Gymnasium env in them."""
-    from hundredfold.envs.registry import WORLDS, own_name, settings_class
+def _env_settings(args: Scale) -> Any:
+    """Settings of the env's own, with the arguments of a Gymnasium env in them."""
+    from hundredfold.envs.registry import ENVS, canonical_name, settings_class
     from hundredfold.profiling.scaling import KNOWN_COST
 
-    ours = own_name(asked.env) in WORLDS or asked.env in KNOWN_COST
-    if ours and asked.env_kwargs:
-        raise SettingsError(f"env_kwargs go with a Gymnasium id; {asked.env} takes none.")
-    if asked.env in KNOWN_COST:
+    ours = canonical_name(args.env) in ENVS or args.env in KNOWN_COST
+    if ours and args.env_kwargs:
+        raise SettingsError(f"env_kwargs go with a Gymnasium id; {args.env} takes none.")
+    if args.env in KNOWN_COST:
         return None
     try:
-        kind = settings_class(asked.env)
+        kind = settings_class(args.env)
     except SettingsError as error:
         raise SettingsError(f"{error} Envs of known cost are {', '.join(KNOWN_COST)}.") from None
-    return kind() if ours else kind(env_kwargs=asked.env_kwargs)
+    return kind() if ours else kind(env_kwargs=args.env_kwargs)
 
 
 def _sizes(text: str, flag: str = "--num-envs") -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`hundredfold train WORLD`: settings from defaults, file and flags, in that order."""
+"""`hundredfold train ENV`: settings from defaults, file and flags, in that order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hundredfold.cli.output import note
 from hundredfold.config.presets import AUTO, starting_point
 from hundredfold.config.run import ALGORITHMS, Algorithm, EngineName, RunSettings
 from hundredfold.config.toml import read_toml, updated, used_fields
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.envs.registry import own_name
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.envs.registry import canonical_name
 from hundredfold.training.console import describe_run
 from hundredfold.training.estimate import fitting_num_envs
 from hundredfold.training.run_folder import RunFolder
@@ -26,12 +26,12 @@ Chosen = TypeVar("Chosen")
 # Words that people who come from other scripts type.
 _SYNONYMS = {"--customers": "--num-customers", "--ckpt-dir": "--save-dir"}
 
-HELP = """usage: hundredfold train WORLD [flags]
+HELP = """usage: hundredfold train ENV [flags]
        hundredfold train --resume RUN [flags]
        hundredfold train --eval --resume RUN     the same as hundredfold evaluate RUN
 
-WORLD is one of ours (`hundredfold worlds` lists them) or any Gymnasium id.
-`hundredfold train WORLD --help` shows the flags and defaults of that world."""
+ENV is one of ours (`hundredfold envs` lists them) or any Gymnasium id.
+`hundredfold train ENV --help` shows the flags and defaults of that env."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Options:
     """Where the run goes and what is shown."""
 
     preset: str | None = None
-    """What settings start from: auto (made for the world, fitted to device and env), seed-004 (a
+    """What settings start from: auto (made for the env, fitted to device and env), seed-004 (a
     table by device); dvrp also has ours, seeds-64 and seeds-256, cage2 has seed-003."""
     config: Path | None = None
     """A settings file (TOML), such as a run's settings.toml; flags win over it."""
@@ -48,7 +48,7 @@ class Options:
     save_dir: Path = Path("runs")
     """Where run folders are made."""
     name: str | None = None
-    """Name of the run folder; by default world, time and seed."""
+    """Name of the run folder; by default env, time and seed."""
     wandb: bool = False
     """Log to Weights & Biases as well (needs the extra of that name)."""
     quiet: bool = False
@@ -64,17 +64,17 @@ def run(arguments: Sequence[str]) -> int:
         print(HELP)
         if set(words) & {"-h", "--help"}:
             return 0
-        raise SettingsError("train needs a WORLD as its first word, before any flag.")
+        raise SettingsError("train needs a ENV as its first word, before any flag.")
     if "--eval" in words:
         return _evaluate(resume)
     kept = RunFolder.open(Path(resume)).settings() if resume else None
     for flag in ("--preset", "--config"):
         if kept and value_of(words, flag):
             raise SettingsError(f"a resumed run keeps its settings; leave {flag} away.")
-    world = own_name(words.pop(0)) if named else kept.world if kept else ""
-    if kept and world != kept.world:
-        raise SettingsError(f"{resume} is a run on {kept.world}, not on {world}.")
-    options, settings = parse(words, kept or starting_settings(world, words), Options)
+    env = canonical_name(words.pop(0)) if named else kept.env if kept else ""
+    if kept and env != kept.env:
+        raise SettingsError(f"{resume} is a run on {kept.env}, not on {env}.")
+    options, settings = parse(words, kept or starting_settings(env, words), Options)
     if options.resume:
         if options.name is not None:
             raise SettingsError("a resumed run keeps its folder; leave --name away.")
@@ -117,18 +117,18 @@ def spelled(arguments: Sequence[str]) -> list[str]:
     return [_SYNONYMS.get(word, word) for word in arguments]
 
 
-def starting_settings(world: str, words: Sequence[str]) -> RunSettings:
-    """What flags change: the preset or the world's own settings, and a settings file over them."""
+def starting_settings(env: str, words: Sequence[str]) -> RunSettings:
+    """What flags change: the preset or the env's own settings, and a settings file over them."""
     config = value_of(words, "--config")
     table = read_toml(Path(config)) if config else {}
     algo = algorithm_of(value_of(words, "--algo") or table.get("algo", "ppo"))
     device = value_of(words, "--device") or table.get("machine", {}).get("device", "auto")
-    settings = starting_point(world, value_of(words, "--preset"), algo, device)
+    settings = starting_point(env, value_of(words, "--preset"), algo, device)
     if config is None:
         return settings
-    named_world = table.get("world", world)
-    if named_world != world:
-        raise SettingsError(f"{config} is for {named_world}, not for {world}.")
+    named_env = table.get("env", env)
+    if named_env != env:
+        raise SettingsError(f"{config} is for {named_env}, not for {env}.")
     if table.get("algo", algo) != algo:
         raise SettingsError(f"{config} is for {table['algo']}, not for {algo}.")
     return updated(with_length(settings, table.get("length", {})), table, config)
@@ -137,7 +137,7 @@ def starting_settings(world: str, words: Sequence[str]) -> RunSettings:
 def parse(
     words: Sequence[str], defaults: RunSettings, options: type[Chosen], command: str = "train"
 ) -> tuple[Chosen, RunSettings]:
-    """Flags over defaults; the flags of the world's own settings are among them."""
+    """Flags over defaults; the flags of the env's own settings are among them."""
     _refuse_flags_of_others(words, defaults)
     given = {flag: True for flag in ("epochs", "episodes", "steps") if _is_given(words, flag)}
     defaults = with_length(defaults, given)
@@ -145,8 +145,8 @@ def parse(
     if fitted:
         words = without(words, "--num-envs")
     parts = {item.name: getattr(defaults, item.name) for item in used_fields(defaults)}
-    del parts["world"]
-    # A world without a companion has no flags for one.
+    del parts["env"]
+    # An env without a companion has no flags for one.
     parts = {name: part for name, part in parts.items() if part is not None}
     kinds: dict[str, Any] = {name: type(part) for name, part in parts.items()}
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Everything random follows from this.")]
@@ -163,8 +163,8 @@ def parse(
         shape,
         args=list(words),
         default=shape(options=options(), **parts),
-        prog=f"hundredfold {command} {defaults.world}",
-        description=f"{command.capitalize()} {defaults.world}.",
+        prog=f"hundredfold {command} {defaults.env}",
+        description=f"{command.capitalize()} {defaults.env}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
     settings = replace(defaults, **{name: getattr(parsed, name) for name in parts})
@@ -180,7 +180,7 @@ def algorithm_of(name: str) -> Algorithm:
     for known in ALGORITHMS:
         if name == known:
             return known
-    raise SettingsError(f"there is no algorithm {name!r}; {near_names(name, ALGORITHMS)}")
+    raise SettingsError(f"there is no algorithm {name!r}; {suggest(name, ALGORITHMS)}")
 
 
 def value_of(words: Sequence[str], flag: str) -> str | None:

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from hundredfold.cli.output import Row, note, print_rows
 from hundredfold.cli.train import spelled
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.envs.dvrp.training_instances import PracticeBooks, world_books
+from hundredfold.envs.dvrp.training_instances import PracticeBooks, env_instances
 from hundredfold.routing.neural.model import PolicySettings
 from hundredfold.routing.neural.training import BEST, OracleTraining
 from hundredfold.routing.neural.training_settings import TrainingSettings
@@ -31,7 +31,7 @@ DONE, INTERRUPTED = 0, 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOracle:
-    """Train the policy behind `--oracle neural` on days of a dvrp world.
+    """Train the policy behind `--oracle neural` on days of a dvrp env.
 
     First it imitates plans that large neighbourhood search finds, then it practises on its own. The
     folder holds weights, optimiser and curve; the same command again goes on where it stopped.
@@ -49,7 +49,7 @@ class TrainOracle:
     """Print one JSON object and nothing else."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
-    world: DvrpSettings = field(default_factory=DvrpSettings)
+    env: DvrpSettings = field(default_factory=DvrpSettings)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.variety <= 1.0:
@@ -58,7 +58,7 @@ class TrainOracle:
 
 def run(arguments: Sequence[str]) -> int:
     """Train or go on; 130 when the user stopped it, after saving."""
-    asked = tyro.cli(
+    args = tyro.cli(
         TrainOracle,
         args=spelled(arguments),
         prog="hundredfold train-oracle",
@@ -67,8 +67,8 @@ def run(arguments: Sequence[str]) -> int:
     # Several threads do not pay for matrices of this size, and they disturb whoever else computes.
     torch.set_num_threads(1)
     keep_freed_memory()
-    training = training_of(asked)
-    with Interruptible() as stop, _Display(training, asked.quiet) as display:
+    training = training_of(args)
+    with Interruptible() as stop, _Display(training, args.quiet) as display:
         try:
             training.run(say=display.tell, after_update=lambda: display.advance(stop))
         except Interrupted:
@@ -76,32 +76,32 @@ def run(arguments: Sequence[str]) -> int:
             note(f"stopped and saved; the same command goes on from update {training.update}.")
             return INTERRUPTED
     rows = gap_rows(training)
-    title = f"percent above 100 rounds of search, {asked.training.validation_books} held-out books"
+    title = f"percent above 100 rounds of search, {args.training.validation_books} held-out books"
     command = ["train-oracle", *arguments]
-    print_rows(rows, command=command, as_json=asked.json, title=title)
-    if not asked.json and not asked.quiet:
-        best = asked.save_dir / BEST
+    print_rows(rows, command=command, as_json=args.json, title=title)
+    if not args.json and not args.quiet:
+        best = args.save_dir / BEST
         print(f"use it: hundredfold train dvrp --oracle neural --oracle-weights {best}")
     return DONE
 
 
-def training_of(asked: TrainOracle) -> OracleTraining:
+def training_of(args: TrainOracle) -> OracleTraining:
     """The training that these flags describe, resumed where its folder has begun."""
-    books = PracticeBooks(asked.world, asked.variety)
+    books = PracticeBooks(args.env, args.variety)
 
-    def held_out(key: Words, num_books: int, num_requests: int) -> RouteProblems:
-        return world_books(asked.world, key, num_books, num_requests, offered=False)
+    def held_out(key: Keys, num_books: int, num_requests: int) -> RouteProblems:
+        return env_instances(args.env, key, num_books, num_requests, offered=False)
 
-    before = weight_facts(asked.start_from) if asked.start_from else None
+    before = weight_facts(args.start_from) if args.start_from else None
     return OracleTraining(
-        asked.save_dir,
+        args.save_dir,
         books.draw,
         held_out,
-        asked.world.num_customers,
-        asked.training,
-        size=asked.policy,
-        facts={"variety": asked.variety, "world": asdict(asked.world), "start_from": before},
-        start=load_policy(asked.start_from) if asked.start_from else None,
+        args.env.num_customers,
+        args.training,
+        size=args.policy,
+        facts={"variety": args.variety, "env": asdict(args.env), "start_from": before},
+        start=load_policy(args.start_from) if args.start_from else None,
     )
 
 

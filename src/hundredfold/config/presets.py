@@ -1,7 +1,7 @@
-"""Where a run starts from: settings that suit a world before anyone changes them.
+"""Where a run starts from: settings that suit an env before anyone changes them.
 
-A starting point is what `hundredfold train WORLD` does by itself; a preset is another one that can
-be asked for by name. Those of DQN lay its own settings over the world's.
+A starting point is what `hundredfold train ENV` does by itself; a preset is another one that can
+be asked for by name. Those of DQN lay its own settings over the env's.
 
 Settings that follow from the device alone.
 """
@@ -25,8 +25,8 @@ from hundredfold.config.run import (
     RunSettings,
     SavingSettings,
 )
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.envs.registry import own_name, settings_class
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.envs.registry import canonical_name, settings_class
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 
@@ -83,34 +83,34 @@ Maker = Callable[[str], RunSettings]
 class Preset:
     """Settings under a name."""
 
-    world: str
+    env: str
     summary: str
     make: Maker
 
 
 def starting_point(
-    world: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto"
+    env: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto"
 ) -> RunSettings:
-    """The settings of a world, by name or Gymnasium id, before anyone changes them."""
-    name = own_name(world)
+    """The settings of an env, by name or Gymnasium id, before anyone changes them."""
+    name = canonical_name(env)
     if preset == SEED_004:
         start = STARTING_POINTS.get(name, _for_gymnasium)(name)
         return seed_004(start, algo, device_at_hand(device))
     if preset in (None, AUTO):
         start = STARTING_POINTS.get(name, _for_gymnasium)(name)
         return start if algo == "ppo" else _with_dqn(start)
-    known = [key for key, entry in PRESETS.items() if entry.world == name]
+    known = [key for key, entry in PRESETS.items() if entry.env == name]
     if preset not in known:
         raise SettingsError(
             f"there is no preset {preset!r} for {name}; "
-            f"{near_names(preset or '', [*known, AUTO, SEED_004])}"
+            f"{suggest(preset or '', [*known, AUTO, SEED_004])}"
         )
     if algo != "ppo":
         raise SettingsError(f"the preset {preset} is for ppo; leave it away, or --algo {algo}.")
     return PRESETS[preset].make(name)
 
 
-def plain_settings(world: str, named: Container[str]) -> RunSettings:
+def plain_settings(env: str, named: Container[str]) -> RunSettings:
     """Every setting at its own default, for a settings file that names these tables."""
     companion = None
     if "companion" in named:
@@ -118,37 +118,37 @@ def plain_settings(world: str, named: Container[str]) -> RunSettings:
 
         companion = CompanionSettings()
     # A run can be read, and its policy loaded, where its env is not installed.
-    world_settings = settings_class(world, installed=False)()
-    return RunSettings(world=world, world_settings=world_settings, companion=companion)
+    env_settings = settings_class(env, installed=False)()
+    return RunSettings(env=env, env_settings=env_settings, companion=companion)
 
 
-def _for_corridor(world: str) -> RunSettings:
+def _for_corridor(env: str) -> RunSettings:
     return RunSettings(
-        world=world,
+        env=env,
         length=LengthSettings(steps=20_000),
         rollout=RolloutSettings(num_envs=16, num_steps=32),
         # 4 cells to walk and a reward at the end: small networks, quick steps.
         network=NetworkSettings(hidden=(32, 32)),
         ppo=PPOSettings(learning_rate=3e-3),
-        world_settings=settings_class(world)(),
+        env_settings=settings_class(env)(),
     )
 
 
-def _for_cartpole(world: str) -> RunSettings:
+def _for_cartpole(env: str) -> RunSettings:
     return RunSettings(
-        world=world,
+        env=env,
         length=LengthSettings(steps=200_000),
         # Short rollouts of many envs: an update every 2,048 samples, each on fresh data.
         rollout=RolloutSettings(num_envs=64, num_steps=32),
-        world_settings=settings_class(world)(),
+        env_settings=settings_class(env)(),
     )
 
 
-def _for_dvrp(world: str) -> RunSettings:
+def _for_dvrp(env: str) -> RunSettings:
     from hundredfold.envs.dvrp.acceptance.belief_model import CompanionSettings
 
     return RunSettings(
-        world=world,
+        env=env,
         length=LengthSettings(episodes=25_600),
         # One epoch is one whole day of every env.
         rollout=RolloutSettings(num_envs=256, num_steps=0),
@@ -161,17 +161,17 @@ def _for_dvrp(world: str) -> RunSettings:
         saving=SavingSettings(save_interval=20, log_interval=10),
         # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
         companion=CompanionSettings(companion_refit_interval=1_920),
-        world_settings=settings_class(world)(
+        env_settings=settings_class(env)(
             price_hint=True, accept_hint=True, mask_mode="threshold", oracle_threads=2
         ),
     )
 
 
-def _seeds_64(world: str) -> RunSettings:
+def _seeds_64(env: str) -> RunSettings:
     from hundredfold.envs.dvrp.acceptance.belief_model import CompanionSettings
 
     return RunSettings(
-        world=world,
+        env=env,
         length=LengthSettings(episodes=1_000),
         rollout=RolloutSettings(num_envs=64, num_steps=0),
         network=NetworkSettings(hidden=(256, 256, 128), activation="tanh"),
@@ -192,12 +192,12 @@ def _seeds_64(world: str) -> RunSettings:
         evaluation=EvaluationSettings(eval_interval=5, eval_episodes=8, eval_seed=9999),
         saving=SavingSettings(save_interval=10, log_interval=1),
         companion=CompanionSettings(companion="embedding"),
-        world_settings=settings_class(world)(view="counts", mask_mode="sampled_type"),
+        env_settings=settings_class(env)(view="counts", mask_mode="sampled_type"),
     )
 
 
-def _seeds_256(world: str) -> RunSettings:
-    start = _seeds_64(world)
+def _seeds_256(env: str) -> RunSettings:
+    start = _seeds_64(env)
     return replace(
         start,
         length=LengthSettings(episodes=25_600),
@@ -212,8 +212,8 @@ def _seeds_256(world: str) -> RunSettings:
     )
 
 
-def _for_cage2(world: str) -> RunSettings:
-    cage2 = settings_class(world)(
+def _for_cage2(env: str) -> RunSettings:
+    cage2 = settings_class(env)(
         # Blue remembers its own decoys, what red found at its first scan of a host, and how long
         # ago it saw or did something there: without a memory the 52 bits alone do not tell very
         # different situations apart.
@@ -226,11 +226,11 @@ def _for_cage2(world: str) -> RunSettings:
         mix=(1.0, 1.0, 0.25),
     )
     return RunSettings(
-        world=world,
+        env=env,
         length=LengthSettings(steps=18_000_000),
         rollout=RolloutSettings(num_envs=512, num_steps=100),
         network=NetworkSettings(hidden=(256, 256)),
-        # A step of the world costs a tenth of a step of learning: rather new samples than old ones
+        # A step of the env costs a tenth of a step of learning: rather new samples than old ones
         # a third and a fourth time. The entropy bonus starts high and ends at 0: the best defences
         # differ little from good ones, and it takes long to tell them apart.
         ppo=PPOSettings(
@@ -243,16 +243,16 @@ def _for_cage2(world: str) -> RunSettings:
         ),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=900),
         saving=SavingSettings(save_interval=20, log_interval=10),
-        world_settings=cage2,
+        env_settings=cage2,
     )
 
 
-def _seed_003(world: str) -> RunSettings:
+def _seed_003(env: str) -> RunSettings:
     """RLlib's PPO as first described: 20 workers x 5 envs, fragments of 100 steps.
 
     On a machine with fewer cores fewer workers hold as many envs; the batch stays what it is.
     """
-    start = _for_cage2(world)
+    start = _for_cage2(env)
     return replace(
         start,
         engine="rllib",
@@ -263,17 +263,17 @@ def _seed_003(world: str) -> RunSettings:
     )
 
 
-def _for_gymnasium(world: str) -> RunSettings:
+def _for_gymnasium(env: str) -> RunSettings:
     return RunSettings(
-        world=world,
+        env=env,
         length=LengthSettings(steps=250_000),
         rollout=RolloutSettings(num_envs=8, num_steps=128),
-        world_settings=settings_class(world)(),
+        env_settings=settings_class(env)(),
     )
 
 
 def _with_dqn(start: RunSettings) -> RunSettings:
-    """The same world learned with DQN."""
+    """The same env learned with DQN."""
     changes: dict[str, DQNSettings] = {
         # Four cells and a reward at the end: there is little to gather before learning.
         "corridor": DQNSettings(learning_starts=200, replay_size=10_000),
@@ -297,7 +297,7 @@ def _with_dqn(start: RunSettings) -> RunSettings:
         network=replace(
             start.network, hidden=tuple(max(128, width) for width in start.network.hidden)
         ),
-        dqn=changes.get(start.world, DQNSettings()),
+        dqn=changes.get(start.env, DQNSettings()),
     )
 
 
@@ -308,7 +308,7 @@ STARTING_POINTS: dict[str, Maker] = {
     "cage2": _for_cage2,
 }
 
-# Presets for every world: what is measured decides, and what a table says about the device.
+# Presets for every env: what is measured decides, and what a table says about the device.
 AUTO: Final = "auto"
 SEED_004: Final = "seed-004"
 

@@ -9,7 +9,7 @@ from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import WorldSpec
+from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.settings import RaySettings
 from hundredfold.rollout.rollout_buffer import RolloutSettings
@@ -25,7 +25,7 @@ class LengthSettings:
     epochs: int = 0
     """Epochs to train; one epoch is num_steps steps of every env."""
     episodes: int = 0
-    """Episodes to train, for worlds whose episodes all have one length; rounded up to epochs."""
+    """Episodes to train, for envs whose episodes all have one length; rounded up to epochs."""
     steps: int = 0
     """Steps of all envs together to train; rounded up to epochs."""
 
@@ -34,7 +34,7 @@ class LengthSettings:
         if min(given.values()) < 0:
             raise SettingsError(f"the length of a run cannot be negative, got {given}.")
 
-    def num_epochs(self, spec: WorldSpec, rollout: RolloutSettings) -> int:
+    def num_epochs(self, spec: EnvSpec, rollout: RolloutSettings) -> int:
         """Epochs, rounded up to whole updates: nothing that is gathered goes unlearned.
 
         The number is fixed when the run starts, so that schedules know where they end.
@@ -121,8 +121,8 @@ class MachineSettings:
 class RunSettings:
     """Everything that decides what a run does."""
 
-    world: str
-    """A world's name or a Gymnasium id."""
+    env: str
+    """An env's name or a Gymnasium id."""
     seed: int = 42
     """Everything random follows from this number."""
     algo: Algorithm = "ppo"
@@ -140,7 +140,7 @@ class RunSettings:
     processes: WorkerSettings = field(default_factory=WorkerSettings)
     ray: RaySettings = field(default_factory=RaySettings)
     companion: Any = None
-    world_settings: Any = None
+    env_settings: Any = None
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class RunSettings:
         """The settings of the algorithm that learns."""
         return self.dqn if self.algo == "dqn" else self.ppo
 
-    def resolved(self, spec: WorldSpec) -> RunSettings:
+    def resolved(self, spec: EnvSpec) -> RunSettings:
         """The same run with the steps of an epoch and its length in epochs spelled out."""
         rollout = self.rollout
         if rollout.num_steps == 0:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 import tomli_w
 
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.errors import SettingsError, suggest
 
 Settings = TypeVar("Settings")
 
@@ -68,7 +68,7 @@ def updated(settings: Settings, table: dict[str, Any], source: str, path: str = 
         where = f"{path}{name}"
         if name not in known:
             raise SettingsError(
-                f"{source} has an unknown setting {where!r}; {near_names(name, known)}"
+                f"{source} has an unknown setting {where!r}; {suggest(name, known)}"
             )
         present = getattr(settings, name)
         if is_dataclass(present):
@@ -125,7 +125,7 @@ def _no_such_setting(settings: Any, name: str, homes: dict[str, tuple[str, ...]]
     for table in getattr(settings, "unused", ()):
         if any(item.name == name for item in fields(getattr(settings, table))):
             return f"{name} is a setting of {table}, which plays no part in this run."
-    return f"there is no setting called {name!r}; {near_names(name, homes)}"
+    return f"there is no setting called {name!r}; {suggest(name, homes)}"
 
 
 def _converted(value: Any, hint: Any, where: str, source: str) -> Any:
@@ -140,7 +140,7 @@ def _converted(value: Any, hint: Any, where: str, source: str) -> Any:
         if value in get_args(hint):
             return value
         names = [str(choice) for choice in get_args(hint)]
-        raise SettingsError(f"{source}: {where} is {value!r}; {near_names(str(value), names)}")
+        raise SettingsError(f"{source}: {where} is {value!r}; {suggest(str(value), names)}")
     if origin is tuple and isinstance(value, list):
         inner = get_args(hint)[0]
         return tuple(_converted(part, inner, where, source) for part in value)

@@ -1,7 +1,7 @@
 """Continuous actions: the scale on which a box is played, whatever its bounds.
 
 Policies and random players think in numbers around 0, of which -1 and 1 stand for the bounds. Where
-a side has no bound, a step of 1 is a step of 1 in the world.
+a side has no bound, a step of 1 is a step of 1 in the env.
 """
 
 from __future__ import annotations

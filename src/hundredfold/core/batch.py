@@ -1,4 +1,4 @@
-"""The data that travels: what a world looks like (`WorldSpec`) and what it says (`StepBatch`).
+"""The data that travels: what an env looks like (`EnvSpec`) and what it says (`StepBatch`).
 
 Everything is a named numpy array whose first axis is the env. A batch is allocated once and
 written in place ever after; whoever keeps rows copies them.
@@ -46,15 +46,15 @@ class ArraySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorldSpec:
-    """Everything a backend, a learner or a report needs to know about a world's arrays."""
+class EnvSpec:
+    """Everything a backend, a learner or a report needs to know about an env's arrays."""
 
     name: str
     observation: Mapping[str, ArraySpec]
     # Number of choices of each part of an action: (16,) for one choice of 16, (3, 2) for two parts.
-    choices: tuple[int, ...] = ()
+    action_nvec: tuple[int, ...] = ()
     # Set instead where an action is made of numbers rather than choices: their shape and bounds.
-    action_box: ArraySpec | None = None
+    continuous_action: ArraySpec | None = None
     has_mask: bool = False
     # Set when every episode has the same length.
     episode_steps: int | None = None
@@ -70,24 +70,28 @@ class WorldSpec:
     @property
     def num_logits(self) -> int:
         """Width of a mask row and of a policy's output: all choices (or numbers) side by side."""
-        return sum(self.choices) if self.action_box is None else self.action_box.size
+        return (
+            sum(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
+        )
 
     @property
-    def num_parts(self) -> int:
+    def num_action_dims(self) -> int:
         """Choices, or numbers, that one action is made of: as many draws it takes."""
-        return len(self.choices) if self.action_box is None else self.action_box.size
+        return (
+            len(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
+        )
 
     @property
     def action_shape(self) -> tuple[int, ...]:
         """() for one choice, (parts,) for several; a box has its own."""
-        if self.action_box is not None:
-            return self.action_box.shape
-        return () if len(self.choices) == 1 else (len(self.choices),)
+        if self.continuous_action is not None:
+            return self.continuous_action.shape
+        return () if len(self.action_nvec) == 1 else (len(self.action_nvec),)
 
     @property
     def action_dtype(self) -> str:
         """Choices are whole numbers, the numbers of a box are not."""
-        return "int64" if self.action_box is None else self.action_box.dtype
+        return "int64" if self.continuous_action is None else self.continuous_action.dtype
 
     def batch(self, env_ids: IntArray) -> StepBatch:
         """A fresh batch for these envs, all zeros, all actions allowed."""
@@ -121,9 +125,9 @@ class StepBatch:
     episode_info: Arrays  # each (rows, ...); counts where terminated or truncated
     true_state: Arrays  # each (rows, ...)
     # What envs of somebody else's making put into their infos, one mapping per row; None for ours.
-    foreign_infos: Sequence[Mapping[str, Any]] | None = None
+    infos: Sequence[Mapping[str, Any]] | None = None
     # Whether these are copies, that say the same when the envs have gone on (but for the infos).
-    lasts: bool = False
+    is_copy: bool = False
 
     def __len__(self) -> int:
         return len(self.env_ids)
@@ -147,12 +151,12 @@ class StepBatch:
             info=_cut(self.info, cut),
             episode_info=_cut(self.episode_info, cut),
             true_state=_cut(self.true_state, cut),
-            foreign_infos=None if self.foreign_infos is None else self.foreign_infos[cut],
+            infos=None if self.infos is None else self.infos[cut],
         )
 
     def take(self, rows: IntArray) -> StepBatch:
         """Copies of these rows, in this order; infos of foreign envs stay live."""
-        infos = self.foreign_infos
+        infos = self.infos
         return StepBatch(
             env_ids=self.env_ids.take(rows),
             observation=_taken(self.observation, rows),
@@ -164,8 +168,8 @@ class StepBatch:
             info=_taken(self.info, rows),
             episode_info=_taken(self.episode_info, rows),
             true_state=_taken(self.true_state, rows),
-            foreign_infos=None if infos is None else ChosenInfos(infos, rows),
-            lasts=True,
+            infos=None if infos is None else ChosenInfos(infos, rows),
+            is_copy=True,
         )
 
     def arrays(self) -> Arrays:
@@ -223,7 +227,7 @@ def joined(one: StepBatch, other: StepBatch) -> StepBatch:
         info=both("info"),
         episode_info=both("episode_info"),
         true_state=both("true_state"),
-        lasts=True,
+        is_copy=True,
     )
 
 
@@ -239,7 +243,7 @@ def fill(arrays: Arrays, state: State) -> None:
     if missing or unknown:
         raise CheckpointError(
             f"the snapshot does not fit: it lacks {missing or 'nothing'} and has "
-            f"{unknown or 'nothing'} too many; it belongs to another world or other settings."
+            f"{unknown or 'nothing'} too many; it belongs to another env or other settings."
         )
     for name, array in arrays.items():
         saved = np.asarray(state[name])

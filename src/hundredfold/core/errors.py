@@ -19,7 +19,7 @@ class SettingsError(HundredfoldError):
 
 
 class ShapeError(HundredfoldError):
-    """An array has another shape or type than the world announced."""
+    """An array has another shape or type than the env announced."""
 
 
 class ActionError(HundredfoldError):
@@ -56,7 +56,7 @@ class MissingExtraError(HundredfoldError):
         )
 
 
-def near_names(word: str, known: Iterable[str], otherwise: str = "") -> str:
+def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """A ready-made hint: `did you mean ...?` when a known name is close, else all known names."""
     names = sorted(known)
     close = get_close_matches(word, names, n=3, cutoff=0.6)

@@ -39,7 +39,7 @@ class Failure:
         return self.message if self.worker is None else f"{self.message} [worker {self.worker}]"
 
 
-class Guard:
+class RestartPolicy:
     """Decides whether a failed env starts again or ends the run."""
 
     def __init__(self, on_env_error: OnEnvError = "stop", max_env_failures: int = 10) -> None:
@@ -49,7 +49,7 @@ class Guard:
         self.in_a_row: dict[str, list[Failure]] = {}
         self.news: deque[Failure] = deque()
 
-    def failed(
+    def record_failure(
         self,
         env_id: int | None,
         error: HundredfoldError,
@@ -68,13 +68,13 @@ class Guard:
         history = self.in_a_row.setdefault(who, [])
         history.append(failure)
         if len(history) >= self.max_env_failures:
-            raise type(error)(told(who, history)) from (error.__cause__ or error)
+            raise type(error)(failure_message(who, history)) from (error.__cause__ or error)
 
-    def well(self, env_id: int) -> None:
+    def clear_failures(self, env_id: int) -> None:
         """Forgive an env that came to the end of an episode by itself."""
         self.in_a_row.pop(f"env {env_id}", None)
 
-    def take_news(self) -> list[Failure]:
+    def drain(self) -> list[Failure]:
         """Failures since the last call; other threads may be adding or taking some."""
         found: list[Failure] = []
         with suppress(IndexError):
@@ -92,7 +92,7 @@ class Health:
     worker_restarts: int = 0
     recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
-    def mended(self, failures: Iterable[Failure]) -> None:
+    def count_restarts(self, failures: Iterable[Failure]) -> None:
         """Envs failed and were made anew where they stood."""
         for failure in failures:
             self.env_failures += 1
@@ -115,7 +115,7 @@ class Health:
         }
 
 
-def told(who: str, history: list[Failure]) -> str:
+def failure_message(who: str, history: list[Failure]) -> str:
     """The end of the story: everything that happened to one env, in order."""
     lines = [f"  {number}. {failure}" for number, failure in enumerate(history, 1)]
     return (

@@ -3,7 +3,7 @@
 Kept apart from `streams` because importing Numba takes a moment, and a worker process that steps
 somebody's Gymnasium env has no use for it.
 
-How this world compiles: rules that melt into one kernel, and arrays passed by address.
+How this env compiles: rules that melt into one kernel, and arrays passed by address.
 
 Two facts, measured, shape this folder. Rules are many small functions over many arrays; called as
 such they cost twenty times the work they do, because arrays travel by value and count references.
@@ -48,13 +48,13 @@ def sum_kernel(function: Function, **more: Any) -> Function:
     return cast(Function, numba.njit(cache=True, nogil=True, fastmath=free, **options)(function))
 
 
-word = kernel(rng.word)
+random_bits = kernel(rng.random_bits)
 
 
 @kernel
 def uniform(key: Any, count: Any) -> Any:
     """A number in [0, 1): draw `count` of stream `key` (both uint64), as `rng.uniforms`."""
-    return (word(key, count) >> rng.UNIT_SHIFT) * rng.UNIT_SCALE
+    return (random_bits(key, count) >> rng.UNIT_SHIFT) * rng.UNIT_SCALE
 
 
 @kernel
@@ -66,7 +66,7 @@ def integer(key: Any, count: Any, below: Any) -> Any:
 @kernel
 def spawned(key: Any, index: Any) -> Any:
     """The key of a child stream (uint64), as `rng.spawn`."""
-    return word(key ^ rng.SPAWN_SALT, np.uint64(index))
+    return random_bits(key ^ rng.SPAWN_SALT, np.uint64(index))
 
 
 # Without the wrappers for Python and C, which nobody calls, compiling takes two thirds of the time.
@@ -86,7 +86,7 @@ def rule(function: Function) -> Function:
 def aside(function: Function) -> Function:
     """Compile a part of a kernel that stays apart and is handed a board instead of arrays.
 
-    For what many worlds do without: melted in, it slowed them by 4 % without ever being called.
+    For what many envs do without: melted in, it slowed them by 4 % without ever being called.
     """
     return cast(Function, numba.njit(**ASIDE_OPTIONS)(function))
 

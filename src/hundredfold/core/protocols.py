@@ -1,6 +1,6 @@
 """The promises between rooms. A new part fits by having the right methods.
 
-Each promise is checked by a suite that runs over all members: `tests/worlds/contract`,
+Each promise is checked by a suite that runs over all members: `tests/envs/contract`,
 `tests/backends/contract`.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, StepBatch, WorldSpec
-from hundredfold.core.failures import Guard
+from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
+from hundredfold.core.failures import RestartPolicy
 
-Knowledge = Mapping[str, Array]
+SharedParams = Mapping[str, Array]
 
 
-class World(Protocol):
+class BatchEnv(Protocol):
     """A batch of envs, stepped together.
 
     * Randomness of an env comes from `streams.stream_keys(seed, env_id, episode)` and nothing else.
@@ -24,12 +24,12 @@ class World(Protocol):
     * Every mask row allows at least one action; a forbidden action is never taken.
     """
 
-    spec: WorldSpec
+    spec: EnvSpec
 
-    def bind(self, out: StepBatch) -> None:
+    def set_output_buffers(self, out: StepBatch) -> None:
         """Write into these buffers, which a backend may have put into shared memory.
 
-        A world's state may live in them, so `reset` or `restore` must follow.
+        An env's state may live in them, so `reset` or `restore` must follow.
         """
         ...
 
@@ -41,8 +41,8 @@ class World(Protocol):
         """Play one action per env, in the order of `env_ids`."""
         ...
 
-    def inform(self, knowledge: Knowledge) -> None:
-        """Take in what a companion has learned; a world without use for it ignores it."""
+    def set_shared_params(self, shared_params: SharedParams) -> None:
+        """Take in what a companion has learned; an env without use for it ignores it."""
         ...
 
     def state(self) -> Arrays:
@@ -57,16 +57,16 @@ class World(Protocol):
         """Go on from a snapshot; returns the batch that was current when it was taken."""
         ...
 
-    def cut_off(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
+    def truncate_all(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
         """End every env's episode here, truncated, and begin the one `ahead` episodes later.
 
-        With a seed, episodes are counted from its episode 0: so a world that was made anew takes
+        With a seed, episodes are counted from its episode 0: so an env that was made anew takes
         the place of one that is lost. What `out.observation` holds becomes the final observation.
         """
         ...
 
     def timings(self) -> dict[str, float]:
-        """Seconds that parts of the world have taken so far, by name; most worlds count none."""
+        """Seconds that parts of the env have taken so far, by name; most envs count none."""
         ...
 
     def close(self) -> None:
@@ -75,10 +75,10 @@ class World(Protocol):
 
 
 @runtime_checkable
-class ForeignWorld(World, Protocol):
-    """A world whose envs are somebody else's: each on its own, each free to wait or to fail."""
+class PerEnvBatch(BatchEnv, Protocol):
+    """An env whose envs are somebody else's: each on its own, each free to wait or to fail."""
 
-    guard: Guard
+    restart_policy: RestartPolicy
     infos: list[Mapping[str, Any]]
 
     def watch(self, entered: FloatArray) -> None:
@@ -94,8 +94,8 @@ class ForeignWorld(World, Protocol):
         ...
 
 
-class Companion(Protocol):
-    """A model that learns beside the policy and tells the worlds what it believes."""
+class BeliefModel(Protocol):
+    """A model that learns beside the policy and tells the envs what it believes."""
 
     def hear(self, batch: StepBatch) -> None:
         """Take in what came of some actions; the arrays are live, so copy what you keep."""
@@ -105,8 +105,8 @@ class Companion(Protocol):
         """An epoch is over: learn if it is time; returns what there is to tell of this epoch."""
         ...
 
-    def knowledge(self, *, exploring: bool) -> Knowledge:
-        """What the worlds should know from now on; without exploring when a policy is judged."""
+    def shared_params(self, *, exploring: bool) -> SharedParams:
+        """What the envs should know from now on; without exploring when a policy is judged."""
         ...
 
     def state(self) -> Arrays:
@@ -122,21 +122,21 @@ class Companion(Protocol):
         ...
 
 
-class WorldFactory(Protocol):
-    """Makes the part of a world that holds these envs. Backends know a world only through this."""
+class EnvFactory(Protocol):
+    """Makes the part of an env that holds these envs. Backends know an env only through this."""
 
-    def __call__(self, env_ids: IntArray) -> World: ...
+    def __call__(self, env_ids: IntArray) -> BatchEnv: ...
 
 
 class Backend(Protocol):
-    """Where slices of a world run, and who waits for whom.
+    """Where slices of an env run, and who waits for whom.
 
     `reset` (or `restore`), then `recv` and `send` by turns: `send` takes one action per row of the
     last `recv`. A call out of turn raises `TurnError`. The first `recv` after `reset` or `restore`
     has everybody; later ones may have some of the envs, where a backend does not wait for all.
     """
 
-    spec: WorldSpec
+    spec: EnvSpec
     num_envs: int
     # (envs,) envs with the same number step together; who is held back is held back with them.
     groups: IntArray
@@ -158,12 +158,12 @@ class Backend(Protocol):
         """
         ...
 
-    def broadcast(self, knowledge: Knowledge) -> None:
-        """Inform every slice of the world."""
+    def broadcast(self, shared_params: SharedParams) -> None:
+        """Inform every slice of the env."""
         ...
 
     def state(self) -> Arrays:
-        """A snapshot of the world, in env order, taken where `send` is pending.
+        """A snapshot of the env, in env order, taken where `send` is pending.
 
         Envs that are still at work are waited for; what they say comes from the next `recv`.
         """
@@ -178,7 +178,7 @@ class Backend(Protocol):
         ...
 
     def timings(self) -> dict[str, float]:
-        """What the worlds say of their time, where they can be asked."""
+        """What the envs say of their time, where they can be asked."""
         ...
 
     def close(self) -> None:

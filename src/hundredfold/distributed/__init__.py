@@ -1,1 +1,1 @@
-"""Beyond one machine: slices of a world in Ray actors, each with a copy of the policy."""
+"""Beyond one machine: slices of an env in Ray actors, each with a copy of the policy."""

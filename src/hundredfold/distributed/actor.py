@@ -1,4 +1,4 @@
-"""An actor: holds a slice of the world and, while training, a copy of the policy.
+"""An actor: holds a slice of the env and, while training, a copy of the policy.
 
 It does one order after another and answers each with whatever came of it, errors included, and with
 a snapshot where one was taken: so whoever loses an actor goes on with another from there. Ray is
@@ -21,17 +21,17 @@ from hundredfold.backends.processes.remote_errors import ErrorReport, report_of
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
     Arrays,
+    EnvSpec,
     IntArray,
     State,
     StepBatch,
-    WorldSpec,
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.protocols import Backend, ForeignWorld, Knowledge, World, WorldFactory
+from hundredfold.core.protocols import Backend, BatchEnv, EnvFactory, PerEnvBatch, SharedParams
 from hundredfold.distributed.rollout_fragment import Fragment, Notes, cut_out
-from hundredfold.rollout.collector import Collector, PolicyLuck
-from hundredfold.rollout.rollout_buffer import Rollout
+from hundredfold.rollout.collector import Collector, PolicyNoise
+from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SlicePlan:
     number: int
     first: int
     last: int
-    make_world: WorldFactory
+    make_envs: EnvFactory
     backend: str
     settings: WorkerSettings
     collecting: bool
@@ -56,21 +56,21 @@ class SlicePlan:
 class SliceFactory:
     """Makes a slice whose envs are numbered from 0 here and keep their own streams."""
 
-    make_world: WorldFactory
+    make_envs: EnvFactory
     first: int
 
-    def __call__(self, env_ids: IntArray) -> World:
-        world = self.make_world(self.first + env_ids)
-        world.bind(world.spec.batch(env_ids))
-        return world
+    def __call__(self, env_ids: IntArray) -> BatchEnv:
+        env = self.make_envs(self.first + env_ids)
+        env.set_output_buffers(env.spec.batch(env_ids))
+        return env
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who answers."""
 
-    spec: WorldSpec
-    is_foreign: bool
+    spec: EnvSpec
+    is_per_env: bool
     pid: int
     node: str  # of the cluster
 
@@ -105,7 +105,9 @@ class SliceCollector(Collector):
     def take_seed(self, seed: int) -> None:
         if seed != self.seed:
             backend, self.seed = self.backend, seed
-            self.luck = PolicyLuck(seed, backend.num_envs, backend.spec.num_parts, self.first)
+            self.luck = PolicyNoise(
+                seed, backend.num_envs, backend.spec.num_action_dims, self.first
+            )
 
     def forget(self) -> None:
         """Begin anew, as after `__init__`."""
@@ -118,7 +120,7 @@ class SliceActor:
 
     def __init__(self) -> None:
         self.plan: SlicePlan | None = None
-        self.rollout: Rollout | None = None
+        self.rollout: RolloutBuffer | None = None
 
     def here(self) -> str:
         """The machine, as soon as there is a process."""
@@ -150,15 +152,15 @@ class SliceActor:
             # Actors share a machine's cores, and two threads of torch collapse under load.
             torch.set_num_threads(1)
             self.pupil = Pupil()
-        factory = SliceFactory(plan.make_world, plan.first)
+        factory = SliceFactory(plan.make_envs, plan.first)
         take_seat(plan.seat)
         self.plan = plan
         self.rollout = None
         self.backend, _ = start_backend(plan.backend, factory, plan.num_envs, plan.settings)
         self.collector = SliceCollector(self.backend, plan.first)
-        world = getattr(self.backend, "world", None)
-        is_foreign = isinstance(world, ForeignWorld) or not self.backend.spec.has_snapshots
-        return Reply(Identity(self.backend.spec, is_foreign, os.getpid(), _node()))
+        env = getattr(self.backend, "env", None)
+        is_per_env = isinstance(env, PerEnvBatch) or not self.backend.spec.has_snapshots
+        return Reply(Identity(self.backend.spec, is_per_env, os.getpid(), _node()))
 
     def do_reset(self, seed: int) -> Reply:
         self.collector.forget()
@@ -171,12 +173,12 @@ class SliceActor:
         self.rollout = None
         self.collector.forget()
         own = without_prefix("collector", state) or self.collector.state()
-        self.collector.restore(own, without_prefix("world", state))
+        self.collector.restore(own, without_prefix("env", state))
         return Reply(self._told(), self._state())
 
-    def do_inform(self, knowledge: Knowledge, begun: bool) -> Reply:
+    def do_inform(self, shared_params: SharedParams, begun: bool) -> Reply:
         """Take in what a companion learned; before the first reset there is nothing to keep."""
-        self.backend.broadcast(knowledge)
+        self.backend.broadcast(shared_params)
         return Reply(state=self._state() if begun else None)
 
     def do_step(self, with_state: bool, actions: IntArray) -> Reply:
@@ -204,11 +206,11 @@ class SliceActor:
         seed: int,
         num_steps: int,
         with_info: bool,
-        knowledge: Knowledge,
+        shared_params: SharedParams,
     ) -> Reply:
         """Play `num_steps` steps of every env; with news of a companion it takes them in first."""
-        if knowledge:
-            self.backend.broadcast(knowledge)
+        if shared_params:
+            self.backend.broadcast(shared_params)
         collector, rollout = self.collector, self._room_for(num_steps)
         collector.take_seed(seed)
         player = self.pupil.learn(policy, weights)
@@ -217,8 +219,8 @@ class SliceActor:
         episodes = collector.collect(player, rollout, num_steps, listeners=[notes.hear])
         policy_seconds = collector.policy_seconds - policy_before
         # All that the policy did not take, writing steps down included.
-        world_seconds = time.perf_counter() - begun - policy_seconds
-        seconds = {"policy": policy_seconds, "world": world_seconds}
+        env_seconds = time.perf_counter() - begun - policy_seconds
+        seconds = {"policy": policy_seconds, "env": env_seconds}
         num_ahead = int(collector.ahead.sum())
         timings = self.backend.timings()
         fragment: Fragment = cut_out(rollout, notes, episodes, num_ahead, seconds, timings)
@@ -228,29 +230,29 @@ class SliceActor:
         self.backend.close()
         return Reply()
 
-    def _room_for(self, num_steps: int) -> Rollout:
+    def _room_for(self, num_steps: int) -> RolloutBuffer:
         """The rollout, emptied of what was sent last time; whoever ran ahead is ahead still."""
         if self.rollout is None or self.rollout.num_steps != num_steps:
-            self.rollout = Rollout(self.backend.spec, self.backend.num_envs, num_steps)
+            self.rollout = RolloutBuffer(self.backend.spec, self.backend.num_envs, num_steps)
         elif self.rollout.full:
             self.rollout.clear()
         return self.rollout
 
     def _state(self) -> Arrays:
         """A snapshot; steps that ran ahead in foreign envs are not part of it."""
-        world = self.backend.state()
+        env = self.backend.state()
         own = self.collector.state()
         if not self.backend.spec.has_snapshots:
             own["ahead"][:] = 0
             own["acting"][:] = False
-        return {**with_prefix("world", world), **with_prefix("collector", own)}
+        return {**with_prefix("env", env), **with_prefix("collector", own)}
 
     def _told(self) -> Told:
         batch: StepBatch | None = self.collector.waiting
         assert batch is not None
         assert self.plan is not None
         # Nobody reads infos while collecting, and reading one has all of them written down.
-        infos = None if self.plan.collecting else batch.foreign_infos
+        infos = None if self.plan.collecting else batch.infos
         return Told(batch.arrays(), None if infos is None else [dict(info) for info in infos])
 
 

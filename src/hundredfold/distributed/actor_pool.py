@@ -1,9 +1,9 @@
-"""Actors, each with a slice of the world, and what happens when one is lost.
+"""Actors, each with a slice of the env, and what happens when one is lost.
 
 Every order is a function of the slice's last snapshot (and of the few steps played since), and the
 driver keeps that snapshot in its own memory. So an actor that was killed, that hangs or whose node
 is gone is replaced by another, wherever there is room: it restores, plays the steps again and gets
-the same order. Of worlds of ours nothing is lost, to the last bit; episodes of foreign envs cannot
+the same order. Of built-in envs nothing is lost, to the last bit; episodes of foreign envs cannot
 be frozen, so theirs are cut off.
 """
 
@@ -24,7 +24,7 @@ from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.batch import Arrays, IntArray, copies
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Health
-from hundredfold.core.protocols import WorldFactory
+from hundredfold.core.protocols import EnvFactory
 from hundredfold.distributed import placement
 from hundredfold.distributed.actor import Identity, Reply, SlicePlan, Told
 from hundredfold.distributed.placement import Places
@@ -62,13 +62,13 @@ class Held:
 
 
 class Fleet:
-    """All slices of a world. `begin` gives orders, `answers` waits for what comes of them."""
+    """All slices of an env. `begin` gives orders, `answers` waits for what comes of them."""
 
     places_type: type[Places] = Places
 
     def __init__(
         self,
-        make_world: WorldFactory,
+        make_envs: EnvFactory,
         num_envs: int,
         choose: Callable[[int], tuple[str, WorkerSettings]],
         settings: WorkerSettings,
@@ -77,10 +77,10 @@ class Fleet:
         collecting: bool,
     ) -> None:
         self.settings, self.ray_settings = settings, ray
-        self.guard = settings.guard()
+        self.restart_policy = settings.restart_policy()
         self.record = Health()
-        # What worlds were told before their first reset; later it is part of their snapshots.
-        self.knowledge: Arrays = {}
+        # What envs were told before their first reset; later it is part of their snapshots.
+        self.shared_params: Arrays = {}
         self.warned: set[str] = set()
         # Foreign episodes that were cut off because their actor was lost, until somebody asks.
         self.cut_off: list[tuple[Held, Told]] = []
@@ -94,7 +94,7 @@ class Fleet:
             backend, inner = choose(-(-num_envs // num_actors))
             edges = [number * num_envs // num_actors for number in range(num_actors + 1)]
             self.slices = [
-                Held(SlicePlan(number, *ends, make_world, backend, inner, collecting))
+                Held(SlicePlan(number, *ends, make_envs, backend, inner, collecting))
                 for number, ends in enumerate(pairwise(edges))
             ]
             self._hire_all()
@@ -150,10 +150,10 @@ class Fleet:
             held.order, held.answer = (), None
 
     @property
-    def is_foreign(self) -> bool:
+    def is_per_env(self) -> bool:
         """Whether the envs are somebody else's, whose episodes cannot be frozen."""
         identity = self.slices[0].identity
-        return identity is not None and identity.is_foreign
+        return identity is not None and identity.is_per_env
 
     def take_cut_off(self) -> list[tuple[Held, Told]]:
         """Foreign slices whose episodes were cut off since the last call, and what they show."""
@@ -223,8 +223,8 @@ class Fleet:
         """
         # Raises when the run should end; else the loss is noted.
         error = WorkerError(f"{held} was lost: {reason}")
-        self.guard.failed(None, error, worker=held.plan.number)
-        self.record.replaced(self.guard.take_news(), held.plan.num_envs)
+        self.restart_policy.record_failure(None, error, worker=held.plan.number)
+        self.record.replaced(self.restart_policy.drain(), held.plan.num_envs)
         self.places.release(held.actor)
         held.health_before += held.health
         held.health = Counter()
@@ -233,7 +233,7 @@ class Fleet:
         held.before = []
         if order[0] != "open":
             held.before = [obey("open", self._packed(held)), *self._what_it_missed(held, obey)]
-        if order[0] == "step" and self.is_foreign:
+        if order[0] == "step" and self.is_per_env:
             # Its episodes are cut off, and that is the answer to this step.
             held.answer = held.before.pop()
         else:
@@ -246,8 +246,8 @@ class Fleet:
     def _what_it_missed(self, held: Held, obey: Callable[..., Any]) -> list[Any]:
         """Bring a new actor to where the lost one began its last order."""
         missed = []
-        if self.knowledge:
-            missed.append(obey("inform", self.knowledge, False))
+        if self.shared_params:
+            missed.append(obey("inform", self.shared_params, False))
         if held.snapshot is None or held.order[0] in ("reset", "restore"):
             return missed
         missed.append(obey("restore", held.snapshot))
@@ -278,11 +278,11 @@ class Fleet:
             self._sound(held, done)
             if isinstance(done.value, Identity):
                 held.identity, held.node = done.value, done.value.node
-            elif isinstance(done.value, Told) and done.state is not None and self.is_foreign:
+            elif isinstance(done.value, Told) and done.state is not None and self.is_per_env:
                 self.cut_off.append((held, done.value))
         self._sound(held, reply)
         held.health = Counter(reply.health)
-        self.guard.in_a_row.pop(f"worker {held.plan.number}", None)
+        self.restart_policy.in_a_row.pop(f"worker {held.plan.number}", None)
         if reply.state is not None:
             # A copy of our own: what lies in the object store may be lost with its node.
             held.snapshot, held.log = copies(reply.state), []

@@ -1,4 +1,4 @@
-"""Slices of a world in Ray actors, on this machine or many.
+"""Slices of an env in Ray actors, on this machine or many.
 
 As a step backend every step is a round trip to all actors, for evaluation and for trainers of
 others. While training, `distributed.collector` orders whole fragments of rollouts from the same
@@ -31,12 +31,12 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.protocols import Knowledge, WorldFactory
+from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.distributed.actor import Told
 from hundredfold.distributed.actor_pool import Fleet, Held
 from hundredfold.distributed.settings import RaySettings
 
-# Steps between two snapshots of worlds of ours: no more than these are played again after a loss.
+# Steps between two snapshots of built-in envs: no more than these are played again after a loss.
 SNAPSHOT_STEPS: Final = 64
 
 
@@ -47,7 +47,7 @@ class RayBackend:
 
     def __init__(
         self,
-        make_world: WorldFactory,
+        make_envs: EnvFactory,
         num_envs: int,
         settings: WorkerSettings | None = None,
         ray: RaySettings | None = None,
@@ -57,10 +57,10 @@ class RayBackend:
         self.num_envs = check_num_envs(num_envs)
         self.settings = settings or WorkerSettings()
         self.ray_settings = ray or RaySettings()
-        self.make_world, self.collecting = make_world, collecting
+        self.make_envs, self.collecting = make_envs, collecting
         self.turns = Turns()
         self.fleet = self.fleet_type(
-            make_world,
+            make_envs,
             self.num_envs,
             self._inside,
             self.settings,
@@ -69,7 +69,7 @@ class RayBackend:
         )
         identity = self.fleet.slices[0].identity
         assert identity is not None
-        self.spec, self.is_foreign = identity.spec, identity.is_foreign
+        self.spec, self.is_per_env = identity.spec, identity.is_per_env
         self.groups = np.zeros(self.num_envs, np.int64)
         self.batch = self.spec.batch(np.arange(self.num_envs))
         self.infos: list[object] = [{} for _ in range(self.num_envs)]
@@ -99,23 +99,23 @@ class RayBackend:
         check_everybody(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec).copy()
         self.since_snapshot += 1
-        with_state = self.is_foreign or self.since_snapshot >= SNAPSHOT_STEPS
+        with_state = self.is_per_env or self.since_snapshot >= SNAPSHOT_STEPS
         if with_state:
             self.since_snapshot = 0
         with self.turns.leading_to("recv"):
             self.fleet.begin("step", with_state, each=lambda held: (chosen[held.rows],))
 
-    def broadcast(self, knowledge: Knowledge) -> None:
+    def broadcast(self, shared_params: SharedParams) -> None:
         self.turns.expect_open("broadcast()")
         if self.collecting and self.fleet.busy:
-            self.news = copies(knowledge)
+            self.news = copies(shared_params)
             return
         pending = list(self.fleet.answers())
         begun = self.turns.pending != "reset"
-        self.fleet.ask("inform", self.fleet.ray.put(dict(knowledge)), begun)
+        self.fleet.ask("inform", self.fleet.ray.put(dict(shared_params)), begun)
         for held, reply in pending:
             self._show_slice(held, reply.value)
-        self.fleet.knowledge |= copies(knowledge)
+        self.fleet.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
@@ -124,7 +124,7 @@ class RayBackend:
             self.fleet.ask("state")
             found = self.fleet.snapshot
             assert found is not None
-        return without_prefix("world", found)
+        return without_prefix("env", found)
 
     def restore(self, state: State) -> None:
         self.restore_with(state, {})
@@ -133,7 +133,7 @@ class RayBackend:
         """The same with what the actors' own collectors had counted."""
         self.turns.expect_open("restore()")
         check_snapshot(state, self.num_envs)
-        whole = {**with_prefix("world", state), **with_prefix("collector", collector)}
+        whole = {**with_prefix("env", state), **with_prefix("collector", collector)}
         self.fleet.forget_orders()
         with self.turns.leading_to("recv"):
             self._show(self.fleet.ask("restore", each=lambda held: (_cut(whole, held.rows),)))
@@ -143,7 +143,7 @@ class RayBackend:
 
     def timings(self) -> dict[str, float]:
         """Of the busiest actor, since they work at once."""
-        if self.collecting or self.is_foreign or self.turns.pending == "closed":
+        if self.collecting or self.is_per_env or self.turns.pending == "closed":
             return dict(self.spent)
         if self.fleet.busy:
             return {}
@@ -156,13 +156,13 @@ class RayBackend:
 
     # -- for collectors -------------------------------------------------------------------------
 
-    def take_news(self) -> Arrays:
+    def drain(self) -> Arrays:
         """What is to be told to everybody with the next order."""
         news, self.news = self.news, {}
         return news
 
     def count_timings(self, told: Sequence[dict[str, float]], share: float) -> None:
-        """Add what parts of the worlds took for the last fragments, as far as it was waited for."""
+        """Add what parts of the envs took for the last fragments, as far as it was waited for."""
         longest: dict[str, float] = {}
         for number, timings in enumerate(told):
             before, self.timings_seen[number] = self.timings_seen[number], timings
@@ -187,7 +187,7 @@ class RayBackend:
         inner = replace(self.settings, workers=1, start_method=start)
         name: str = self.ray_settings.actor_backend
         if name == "auto":
-            choice = choose_backend(self.make_world, num_envs, inner)
+            choice = choose_backend(self.make_envs, num_envs, inner)
             name, inner = choice.backend, choice.settings
         if name == "first_ready" and not self.collecting:
             name, inner = "processes", replace(inner, batch_envs=0)
@@ -205,7 +205,7 @@ class RayBackend:
             array[...] = told.arrays[name]
         if told.infos is not None:
             self.infos[held.rows] = told.infos
-            self.batch.foreign_infos = self.infos  # type: ignore[assignment]
+            self.batch.infos = self.infos  # type: ignore[assignment]
 
 
 def _cut(state: State, rows: slice) -> Arrays:

@@ -20,8 +20,8 @@ from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.rollout_fragment import Fragment, all_episodes, outcomes
 from hundredfold.distributed.weight_sync import Teacher
 from hundredfold.rollout.collector import Experience, Policy
-from hundredfold.rollout.episode_stats import Episodes
-from hundredfold.rollout.rollout_buffer import CutOff, Rollout
+from hundredfold.rollout.episode_stats import EpisodeStats
+from hundredfold.rollout.rollout_buffer import RolloutBuffer, Truncations
 
 
 class RayCollector:
@@ -39,7 +39,7 @@ class RayCollector:
         self.lag = backend.ray_settings.collect_lag
         self.waiting: StepBatch | None = None
         # Where the time of waiting for fragments went, as the busiest actor tells it.
-        self.policy_seconds = self.world_seconds = 0.0
+        self.policy_seconds = self.env_seconds = 0.0
         # With a lag: the weights that play the fragments on their way, and what they were told.
         self.behaviour: Arrays = {}
         self.told: Arrays = {}
@@ -60,11 +60,11 @@ class RayCollector:
         policy: Policy,
         experience: Experience,
         num_steps: int,
-        tick: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
         listeners: Sequence[Callable[[StepBatch], None]] = (),
-    ) -> Episodes:
+    ) -> EpisodeStats:
         """Play `num_steps` steps of every env; `tick` is called as often as steps were played."""
-        if not isinstance(policy, NetworkPolicy) or not isinstance(experience, Rollout):
+        if not isinstance(policy, NetworkPolicy) or not isinstance(experience, RolloutBuffer):
             raise SettingsError(
                 "actors collect rollouts for PPO; train other algorithms with --backend processes."
             )
@@ -72,7 +72,7 @@ class RayCollector:
         begin = time.perf_counter()
         if not self.fleet.busy:
             self._order(policy, num_steps, bool(listeners))
-        fragments = self._gathered(experience, num_steps, tick)
+        fragments = self._gathered(experience, num_steps, on_progress)
         self._share_out(fragments, time.perf_counter() - begin)
         for batch in outcomes(fragments) if listeners else ():
             for hear in listeners:
@@ -95,13 +95,13 @@ class RayCollector:
             **with_prefix("news", self.backend.news),
         }
 
-    def restore(self, state: State, world: State) -> None:
-        """Go on from a snapshot of the collector and of the backend's world."""
+    def restore(self, state: State, env: State) -> None:
+        """Go on from a snapshot of the collector and of the backend's env."""
         own = {name: array for name, array in state.items() if "/" not in name}
         self.behaviour = copies(without_prefix("behaviour", state))
         self.told = copies(without_prefix("told", state))
         self.resuming = bool(self.behaviour)
-        self.backend.restore_with(world, own)
+        self.backend.restore_with(env, own)
         self.backend.news = copies(without_prefix("news", state))
         batch = self.backend.recv()
         self.waiting = None if self.backend.spec.has_snapshots else batch
@@ -111,18 +111,18 @@ class RayCollector:
         begin = time.perf_counter()
         if self.resuming:
             # The fragments that were on their way when the snapshot was taken.
-            weights, knowledge = self.behaviour, self.told
+            weights, shared_params = self.behaviour, self.told
         else:
-            weights, knowledge = network_arrays(policy.network), self.backend.take_news()
+            weights, shared_params = network_arrays(policy.network), self.backend.drain()
         self.resuming = False
         if self.lag:
-            self.behaviour, self.told = weights, knowledge
+            self.behaviour, self.told = weights, shared_params
         lesson = self.teacher.lesson(policy, weights)
-        self.fleet.begin("gather", *lesson, self.seed, num_steps, with_info, knowledge)
+        self.fleet.begin("gather", *lesson, self.seed, num_steps, with_info, shared_params)
         self.broadcast_seconds = time.perf_counter() - begin
 
     def _gathered(
-        self, experience: Rollout, num_steps: int, tick: Callable[[], None]
+        self, experience: RolloutBuffer, num_steps: int, on_progress: Callable[[], None]
     ) -> list[Fragment]:
         """The fragments of all slices, laid into the rollout as they come, but in order.
 
@@ -132,7 +132,7 @@ class RayCollector:
         added = rows = 0
         for held, reply in self.fleet.answers():
             for lost, shown in self.fleet.take_cut_off():
-                experience.cut_off_here(self.backend.batch_of(lost, shown))
+                experience.truncate_here(self.backend.batch_of(lost, shown))
             found[held.plan.number] = reply.value
             while added in found:
                 _add(experience, self.fleet.slices[added], found[added])
@@ -140,7 +140,7 @@ class RayCollector:
             rows += num_steps * held.plan.num_envs
             while rows >= self.backend.num_envs:
                 rows -= self.backend.num_envs
-                tick()
+                on_progress()
         self.fragment_bytes = sum(fragment.num_bytes for fragment in found.values())
         self.steps_ahead = sum(fragment.num_ahead for fragment in found.values())
         return [found[number] for number in sorted(found)]
@@ -151,11 +151,11 @@ class RayCollector:
         total = sum(busiest.seconds.values())
         share = min(1.0, waited / total) if total else 0.0
         self.policy_seconds += share * busiest.seconds["policy"]
-        self.world_seconds += share * busiest.seconds["world"]
+        self.env_seconds += share * busiest.seconds["env"]
         self.backend.count_timings([fragment.timings for fragment in fragments], share)
 
 
-def _add(experience: Rollout, held: Held, fragment: Fragment) -> None:
+def _add(experience: RolloutBuffer, held: Held, fragment: Fragment) -> None:
     steps, env_ids, final = fragment.cut_off
-    cut = CutOff(steps, env_ids + held.plan.first, final) if len(steps) else None
+    cut = Truncations(steps, env_ids + held.plan.first, final) if len(steps) else None
     experience.add_steps(held.rows, fragment.stored, fragment.seen, cut)

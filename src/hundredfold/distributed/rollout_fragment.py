@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, StepBatch
-from hundredfold.rollout.episode_stats import Episodes
-from hundredfold.rollout.rollout_buffer import Rollout
+from hundredfold.rollout.episode_stats import EpisodeStats
+from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class Fragment:
     ended: Ended
     info: Arrays  # each (steps, envs, ...); empty unless somebody listens
     num_ahead: int  # steps that fast envs have played beyond these, which come the next time
-    seconds: dict[str, float]  # what policy and world took
-    timings: dict[str, float]  # what the world says of its own parts, since it was made
+    seconds: dict[str, float]  # what policy and env took
+    timings: dict[str, float]  # what the env says of its own parts, since it was made
 
     @property
     def num_steps(self) -> int:
@@ -56,7 +56,7 @@ class Fragment:
 class Notes:
     """What an actor writes down while its collector plays: who ended when, and infos if wanted."""
 
-    rollout: Rollout
+    rollout: RolloutBuffer
     with_info: bool
     steps: list[IntArray] = field(default_factory=list)
     env_ids: list[IntArray] = field(default_factory=list)
@@ -70,11 +70,11 @@ class Notes:
             self.steps.append(self.rollout.cursor[over] - 1)
             self.env_ids.append(over)
         if self.with_info:
-            # Only worlds of ours have listeners, and their envs step together.
+            # Only built-in envs have listeners, and their envs step together.
             for name, array in batch.info.items():
                 self.info.setdefault(name, []).append(array.copy())
 
-    def ended(self, episodes: Episodes) -> Ended:
+    def ended(self, episodes: EpisodeStats) -> Ended:
         return Ended(
             _joined(self.steps),
             _joined(self.env_ids),
@@ -85,9 +85,9 @@ class Notes:
 
 
 def cut_out(
-    rollout: Rollout,
+    rollout: RolloutBuffer,
     notes: Notes,
-    episodes: Episodes,
+    episodes: EpisodeStats,
     num_ahead: int,
     seconds: dict[str, float],
     timings: dict[str, float],
@@ -108,14 +108,14 @@ def cut_out(
     )
 
 
-def all_episodes(fragments: Sequence[Fragment], firsts: Sequence[int]) -> Episodes:
+def all_episodes(fragments: Sequence[Fragment], firsts: Sequence[int]) -> EpisodeStats:
     """Episodes of all slices in the order one batch would tell them: by step, then by env."""
     parts = [fragment.ended for fragment in fragments]
     env_ids = _joined([part.env_ids + first for part, first in zip(parts, firsts, strict=True)])
     order = np.lexsort((env_ids, _joined([part.steps for part in parts])))
     names = next((part.info for part in parts if part.info), {})
     some = [part for part in parts if len(part.steps)]
-    return Episodes(
+    return EpisodeStats(
         np.concatenate([part.returns for part in parts])[order].tolist(),
         np.concatenate([part.lengths for part in parts])[order].tolist(),
         {name: [np.concatenate([part.info[name] for part in some])[order]] for name in names},

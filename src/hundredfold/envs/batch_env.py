@@ -1,4 +1,4 @@
-"""What every world of ours shares: stream keys of its envs, output buffers, snapshots."""
+"""What every env of ours shares: stream keys of its envs, output buffers, snapshots."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from hundredfold.core import rng
 from hundredfold.core.batch import (
     Array,
     Arrays,
+    EnvSpec,
     IntArray,
     State,
     StepBatch,
-    WorldSpec,
     copies,
     fill,
     with_prefix,
 )
-from hundredfold.core.protocols import Knowledge
+from hundredfold.core.protocols import SharedParams
 
 
-class BatchWorld(ABC):
-    """A world whose envs are rows of arrays.
+class ArrayBatchEnv(ABC):
+    """A batch env whose envs are rows of arrays.
 
-    A subclass starts episodes, steps, and names its arrays in `kept`; keys, buffers and snapshots
-    are done here. The stream of row i in its current episode is
+    A subclass starts episodes, steps, and names its arrays in `state_arrays`; keys, buffers and
+    snapshots are done here. The stream of row i in its current episode is
     `rng.spawn(self.env_keys[i], self.episodes[i])`.
     """
 
-    def __init__(self, spec: WorldSpec, env_ids: IntArray) -> None:
+    def __init__(self, spec: EnvSpec, env_ids: IntArray) -> None:
         self.spec = spec
         self.env_ids = np.asarray(env_ids, np.int64)
         self.num_envs = len(self.env_ids)
@@ -46,10 +46,10 @@ class BatchWorld(ABC):
         """Play one action per env; rows that end begin their next episode in the same step."""
 
     @abstractmethod
-    def kept(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
         """The live arrays that, with the output buffers, make up the state; first axis env."""
 
-    def bind(self, out: StepBatch) -> None:
+    def set_output_buffers(self, out: StepBatch) -> None:
         self.out = out
 
     def reset(self, seed: int) -> StepBatch:
@@ -58,7 +58,7 @@ class BatchWorld(ABC):
         self.start()
         return self.out
 
-    def cut_off(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
+    def truncate_all(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
         if seed is not None:
             self._take_seed(seed)
         for name, array in self.out.observation.items():
@@ -70,7 +70,7 @@ class BatchWorld(ABC):
         self.start()
         return self.out
 
-    def inform(self, knowledge: Knowledge) -> None:
+    def set_shared_params(self, shared_params: SharedParams) -> None:
         """Nothing to learn from companions unless a subclass says so."""
 
     def state(self) -> Arrays:
@@ -100,5 +100,5 @@ class BatchWorld(ABC):
             array[...] = 0
 
     def _arrays(self) -> Arrays:
-        kept = {"env_keys": self.env_keys, "episodes": self.episodes, **self.kept()}
+        kept = {"env_keys": self.env_keys, "episodes": self.episodes, **self.state_arrays()}
         return kept | with_prefix("out", self.out.arrays())

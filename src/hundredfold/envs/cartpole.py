@@ -1,4 +1,4 @@
-"""CartPole as a batch: the yardstick world, equal to Gymnasium's CartPole-v1 step by step.
+"""CartPole as a batch: the yardstick env, equal to Gymnasium's CartPole-v1 step by step.
 
 The state is kept in double precision like Gymnasium's and shown in single precision. Start states
 come from our streams, so episodes differ from Gymnasium's for the same seed; for the same start
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hundredfold.core.batch import Arrays, ArraySpec, FloatArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.numba_kernels import kernel, spawned, uniform
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.envs.batch_env import ArrayBatchEnv
 
 GRAVITY = 9.8
 POLE_MASS = 0.1
@@ -47,17 +47,17 @@ class CartPoleSettings:
             )
 
 
-class CartPole(BatchWorld):
+class CartPole(ArrayBatchEnv):
     """Balance a pole on a cart by pushing it left (0) or right (1); every step pays 1."""
 
     def __init__(self, env_ids: IntArray, settings: CartPoleSettings | None = None) -> None:
         self.settings = settings or CartPoleSettings()
-        spec = WorldSpec(
+        spec = EnvSpec(
             name="cartpole",
             observation={
                 "observation": ArraySpec((4,), low=tuple(-b for b in BOUNDS), high=BOUNDS)
             },
-            choices=(2,),
+            action_nvec=(2,),
             # Position, speed, angle and turning speed in double precision: what the kernel steps.
             true_state={"physics": ArraySpec((4,), "float64")},
         )
@@ -87,7 +87,7 @@ class CartPole(BatchWorld):
         out.reward[:] = 1.0
         return out
 
-    def kept(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
         return {"steps": self.steps}
 
 

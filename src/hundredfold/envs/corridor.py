@@ -1,6 +1,6 @@
 """A corridor with an exit at its right end: small enough to solve by hand, with masks.
 
-It keeps the contract suites fast and shows, in plain numpy, everything a world has to do.
+It keeps the contract suites fast and shows, in plain numpy, everything an env has to do.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import Array, ArraySpec, BoolArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, ArraySpec, BoolArray, EnvSpec, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError, ShapeError
-from hundredfold.core.protocols import Knowledge
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.protocols import SharedParams
+from hundredfold.envs.batch_env import ArrayBatchEnv
 
 LEFT, RIGHT, WAIT = 0, 1, 2
 STEP_REWARD, EXIT_REWARD = -0.1, 1.0
@@ -36,7 +36,7 @@ class CorridorSettings:
             )
 
 
-class Corridor(BatchWorld):
+class Corridor(ArrayBatchEnv):
     """Walk right to the exit. Left is forbidden at the wall; waiting is allowed and useless.
 
     Every step costs 0.1 and the exit pays 1, so the best return from cell c is
@@ -46,10 +46,10 @@ class Corridor(BatchWorld):
     def __init__(self, env_ids: IntArray, settings: CorridorSettings | None = None) -> None:
         self.settings = settings or CorridorSettings()
         length = self.settings.length
-        spec = WorldSpec(
+        spec = EnvSpec(
             name="corridor",
             observation={"cell": ArraySpec((1,), "int64", 0, length - 1, categories=(length,))},
-            choices=(3,),
+            action_nvec=(3,),
             has_mask=True,
             info={"toll_paid": ArraySpec((), "float64")},
             episode_info={"reached_exit": ArraySpec((), "bool")},
@@ -90,18 +90,18 @@ class Corridor(BatchWorld):
         self._observe()
         return out
 
-    def inform(self, knowledge: Knowledge) -> None:
+    def set_shared_params(self, shared_params: SharedParams) -> None:
         """`toll` (length,): what it costs from now on to enter each cell."""
-        if "toll" not in knowledge:
+        if "toll" not in shared_params:
             return
-        if np.shape(knowledge["toll"]) != (self.settings.length,):
+        if np.shape(shared_params["toll"]) != (self.settings.length,):
             raise ShapeError(
-                f"inform() got a toll of shape {np.shape(knowledge['toll'])}; "
+                f"inform() got a toll of shape {np.shape(shared_params['toll'])}; "
                 f"this corridor has {self.settings.length} cells."
             )
-        self.toll[:] = knowledge["toll"]
+        self.toll[:] = shared_params["toll"]
 
-    def kept(self) -> dict[str, Array]:
+    def state_arrays(self) -> dict[str, Array]:
         return {"steps": self.steps, "toll": self.toll}
 
     def _begin(self, rows: BoolArray) -> None:

@@ -1,9 +1,9 @@
-"""Any Gymnasium env as a world: give a function that makes one (`gymnasium_factory.py`: or an id).
+"""Any Gymnasium env as an env: give a function that makes one (`gymnasium_factory.py`: or an id).
 
 The envs are somebody else's, so this is where they are checked: shapes, types, finite numbers,
 usable masks. Every episode starts with its own seed, drawn from the env's stream, which makes
 env i tell the same story in any slice of any batch; so does a seed for the first episode alone, but
-then nobody can play a later one again. What becomes of an env that fails is up to the world's
+then nobody can play a later one again. What becomes of an env that fails is up to the env's
 `guard`: by default it raises; a backend may set one that lets the env start again.
 
 Gymnasium envs by their ids: what may be said about them, and how they are made.
@@ -25,10 +25,10 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing
 
 from hundredfold.core import rng
-from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, State, StepBatch, WorldSpec
+from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
 from hundredfold.core.errors import EnvError, SettingsError
-from hundredfold.core.failures import Guard
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.failures import RestartPolicy
+from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.gymnasium_spaces import FINITE, ActionView, ObservationView, masks_of
 
 Env = gymnasium.Env[Any, Any]
@@ -41,8 +41,8 @@ MANY: Final = 4
 SMALL: Final = 1000
 
 
-class GymnasiumWorld(BatchWorld):
-    """Gymnasium envs stepped one after another, looking like any other world."""
+class GymnasiumBatchEnv(ArrayBatchEnv):
+    """Gymnasium envs stepped one after another, looking like any other env."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class GymnasiumWorld(BatchWorld):
     ) -> None:
         self.make_env = make_env
         self.seed_episodes = seed_episodes
-        self.guard = Guard()
+        self.restart_policy = RestartPolicy()
         self.envs: list[Env] = []
         try:
             for env_id in env_ids:
@@ -68,11 +68,11 @@ class GymnasiumWorld(BatchWorld):
         except BaseException:
             self.close()
             raise
-        spec = WorldSpec(
+        spec = EnvSpec(
             name=self.name,
             observation=self.view.specs,
-            choices=self.actions.choices,
-            action_box=self.actions.box,
+            action_nvec=self.actions.action_nvec,
+            continuous_action=self.actions.box,
             has_mask=self.masks is not None,
             has_snapshots=False,
         )
@@ -82,7 +82,7 @@ class GymnasiumWorld(BatchWorld):
         self.steps = [0] * self.num_envs
         self.steps_kept = np.zeros(self.num_envs, np.int64)
         self.watch(np.zeros(self.num_envs))
-        self.bind(self.out)
+        self.set_output_buffers(self.out)
         # Masks are looked at env by env, and large observations are not worth another copy.
         size = sum(array.size for array in self.view.specs.values())
         self.is_small = self.masks is None and size <= SMALL
@@ -90,8 +90,8 @@ class GymnasiumWorld(BatchWorld):
         self.plain_part = self.view.parts[0] if is_plain else None
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
 
-    def bind(self, out: StepBatch) -> None:
-        super().bind(out)
+    def set_output_buffers(self, out: StepBatch) -> None:
+        super().set_output_buffers(out)
         # The same as plain memory: numpy takes twice as long for a single number.
         self.reward_one: Any = out.reward.data
         self.over_one: Any = out.terminated.data
@@ -102,7 +102,7 @@ class GymnasiumWorld(BatchWorld):
         self.entered: Any = entered.data
 
     def start(self) -> None:
-        self.out.foreign_infos = self.infos
+        self.out.infos = self.infos
         self.unseeded.update(range(self.num_envs))
         for row in range(self.num_envs):
             self._begin_somehow(row)
@@ -153,7 +153,7 @@ class GymnasiumWorld(BatchWorld):
         except EnvError as error:
             self._restart(row, error)
 
-    def kept(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
         # Only ever read: whoever is restored begins a new episode.
         self.steps_kept[:] = self.steps
         return {"steps": self.steps_kept}
@@ -166,7 +166,7 @@ class GymnasiumWorld(BatchWorld):
             "truncated and new ones begin.",
             stacklevel=2,
         )
-        return self.cut_off(np.ones(self.num_envs, np.int64))
+        return self.truncate_all(np.ones(self.num_envs, np.int64))
 
     def close(self) -> None:
         for env in self.envs:
@@ -245,8 +245,8 @@ class GymnasiumWorld(BatchWorld):
     def _next_episode(self, row: int, last_info: Mapping[str, Any]) -> None:
         """An episode came to its end, and another begins in the same step."""
         self.episodes[row] += 1
-        if self.guard.in_a_row:
-            self.guard.well(int(self.env_ids[row]))
+        if self.restart_policy.in_a_row:
+            self.restart_policy.clear_failures(int(self.env_ids[row]))
         self._begin_somehow(row)
         self.infos[row] = {**self.infos[row], "final_info": last_info}
 
@@ -289,7 +289,7 @@ class GymnasiumWorld(BatchWorld):
         """Put a new env into this row and begin its next episode, unless the guard has enough."""
         good_steps = int(self.steps[row])
         while True:
-            self.guard.failed(int(self.env_ids[row]), error, good_steps=good_steps)
+            self.restart_policy.record_failure(int(self.env_ids[row]), error, good_steps=good_steps)
             # Another episode, and so another seed: some levels cannot be played.
             self.episodes[row] += 1
             self.entered[row] = monotonic()
@@ -426,14 +426,16 @@ class GymnasiumSettings:
 
 @dataclass(frozen=True, slots=True)
 class GymnasiumFactory:
-    """Makes a `GymnasiumWorld` from an env id; plain data, so it travels to worker processes."""
+    """Makes a `GymnasiumBatchEnv` from an env id; plain data, so it travels to worker processes."""
 
     env_id: str
     keywords: Mapping[str, Any]
     seed_episodes: bool = True
 
-    def __call__(self, env_ids: IntArray) -> GymnasiumWorld:
-        return GymnasiumWorld(env_ids, self.make_env, self.env_id, seed_episodes=self.seed_episodes)
+    def __call__(self, env_ids: IntArray) -> GymnasiumBatchEnv:
+        return GymnasiumBatchEnv(
+            env_ids, self.make_env, self.env_id, seed_episodes=self.seed_episodes
+        )
 
     def make_env(self) -> Env:
         try:

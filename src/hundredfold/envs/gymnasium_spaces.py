@@ -117,13 +117,13 @@ class ActionView:
     """How whole numbers from 0, or the numbers of a box, become the actions an env expects."""
 
     def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
-        self.choices: tuple[int, ...] = ()
+        self.action_nvec: tuple[int, ...] = ()
         self.box: ArraySpec | None = None
         if isinstance(space, spaces.Discrete):
-            self.choices = (int(space.n),)
+            self.action_nvec = (int(space.n),)
             self.start: IntArray = np.asarray(space.start, np.int64)
         elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            self.choices = tuple(int(n) for n in space.nvec)
+            self.action_nvec = tuple(int(n) for n in space.nvec)
             self.start = np.asarray(space.start, np.int64)
         elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
             self.box = ArraySpec(space.shape, "float32", _bounds(space.low), _bounds(space.high))
@@ -142,7 +142,9 @@ class ActionView:
         if self.box is not None:
             return self._in_box(actions)
         shifted = actions + self.start if self.is_shifted else actions
-        return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.choices)))
+        return (
+            shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.action_nvec)))
+        )
 
     def for_env(self, row: int, actions: Array) -> Any:
         """The action of one env among those of many."""
@@ -187,9 +189,9 @@ Source = Literal["observation", "info", "method"]
 class Masks:
     """The masks of envs that have them, all in the same place."""
 
-    def __init__(self, source: Source, choices: tuple[int, ...]) -> None:
+    def __init__(self, source: Source, action_nvec: tuple[int, ...]) -> None:
         self.source = source
-        self.choices = choices
+        self.action_nvec = action_nvec
 
     def told(self, env: gymnasium.Env[Any, Any], seen: Any, info: Mapping[str, Any]) -> Any:
         """What an env says it allows now, as it says it; a method may raise anything."""
@@ -201,14 +203,14 @@ class Masks:
 
     def fault_in(self, mask: Any) -> str | None:
         """What is wrong with a mask, to follow the name of its env; None if nothing is."""
-        size = sum(self.choices)
+        size = sum(self.action_nvec)
         if mask is None or np.shape(mask) != (size,):
             return (
                 f"gave the action mask {mask!r}; expected {size} bools at every step and reset "
                 "(True = allowed), one per action."
             )
         allowed, offset = np.asarray(mask, bool), 0
-        for count in self.choices:
+        for count in self.action_nvec:
             if not allowed[offset : offset + count].any():
                 return (
                     f"forbids all {count} actions; a mask must leave at least one. End the episode "
@@ -240,4 +242,4 @@ def masks_of(
             f"{name} has an action mask and the action space {env.action_space}; only choices can "
             f"be masked. Take {MASK} out, or wrap the env to offer choices."
         )
-    return Masks(source, actions.choices)
+    return Masks(source, actions.action_nvec)

@@ -1,4 +1,4 @@
-"""What happens when envs act. `WORLDS` names the worlds; a Gymnasium id names one too."""
+"""What happens when envs act. `ENVS` names the envs; a Gymnasium id names one too."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.core.protocols import WorldFactory
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.protocols import EnvFactory
 
 EVALUATE_RETURNS = "hundredfold.cli.evaluate_returns"
 
 
 @dataclass(frozen=True, slots=True)
-class WorldEntry:
-    """Where a world lives. It is imported when someone chooses it by name."""
+class EnvEntry:
+    """Where an env lives. It is imported when someone chooses it by name."""
 
     module: str
-    world: str
+    env: str
     settings: str
     summary: str
     gymnasium_id: str
-    # The command that judges policies on this world, where return alone does not say enough.
+    # The command that judges policies on this env, where return alone does not say enough.
     evaluate: str = EVALUATE_RETURNS
-    # Where the model is made that learns beside a policy on this world, where there is one.
+    # Where the model is made that learns beside a policy on this env, where there is one.
     companion: str | None = None
     # Where a trained policy plays some days for the page of its run, where that says more.
     showcase: str | None = None
 
 
-WORLDS: dict[str, WorldEntry] = {
-    "corridor": WorldEntry(
+ENVS: dict[str, EnvEntry] = {
+    "corridor": EnvEntry(
         module="hundredfold.envs.corridor",
-        world="Corridor",
+        env="Corridor",
         settings="CorridorSettings",
         summary="walk to the exit; solvable by hand, with masks",
         gymnasium_id="hundredfold/Corridor-v0",
     ),
-    "cartpole": WorldEntry(
+    "cartpole": EnvEntry(
         module="hundredfold.envs.cartpole",
-        world="CartPole",
+        env="CartPole",
         settings="CartPoleSettings",
         summary="Gymnasium's CartPole-v1 as one compiled batch",
         gymnasium_id="hundredfold/CartPole-v0",
     ),
-    "dvrp": WorldEntry(
+    "dvrp": EnvEntry(
         module="hundredfold.envs.dvrp.env",
-        world="Dvrp",
+        env="Dvrp",
         settings="DvrpSettings",
         summary="dial-a-ride bookings: whom to ask to travel a little earlier or later",
         gymnasium_id="hundredfold/DVRP-v0",
@@ -56,9 +56,9 @@ WORLDS: dict[str, WorldEntry] = {
         companion="hundredfold.envs.dvrp.acceptance.belief_model",
         showcase="hundredfold.envs.dvrp.report_data",
     ),
-    "cage2": WorldEntry(
+    "cage2": EnvEntry(
         module="hundredfold.envs.cage2.env",
-        world="Cage2",
+        env="Cage2",
         settings="Cage2Settings",
         summary="CAGE Challenge 2: defend a network of 13 hosts; exact",
         gymnasium_id="hundredfold/CAGE2-v0",
@@ -71,20 +71,20 @@ WORLDS: dict[str, WorldEntry] = {
 FROM_CALLABLE = "callable "
 
 
-def own_name(name: str) -> str:
-    """Our name of a world that is asked for by the id we gave it in Gymnasium."""
-    names = {entry.gymnasium_id: ours for ours, entry in WORLDS.items()}
+def canonical_name(name: str) -> str:
+    """Our name of an env that is asked for by the id we gave it in Gymnasium."""
+    names = {entry.gymnasium_id: ours for ours, entry in ENVS.items()}
     return names.get(name, name)
 
 
 def settings_class(name: str, *, installed: bool = True) -> type[Any]:
-    """The settings class of a world, by name or Gymnasium id.
+    """The settings class of an env, by name or Gymnasium id.
 
     With `installed=False`, of one that a run was trained on and that may not be here.
     """
-    name = own_name(name)
-    if name in WORLDS:
-        entry = WORLDS[name]
+    name = canonical_name(name)
+    if name in ENVS:
+        entry = ENVS[name]
         found: type[Any] = getattr(import_module(entry.module), entry.settings)
         return found
     if installed and not name.startswith(FROM_CALLABLE):
@@ -94,12 +94,12 @@ def settings_class(name: str, *, installed: bool = True) -> type[Any]:
     return GymnasiumSettings
 
 
-def world_factory(name: str, settings: Any) -> WorldFactory:
-    """A function from env ids to the part of the world that holds them."""
-    name = own_name(name)
-    if name in WORLDS:
-        entry = WORLDS[name]
-        return partial(getattr(import_module(entry.module), entry.world), settings=settings)
+def env_factory(name: str, settings: Any) -> EnvFactory:
+    """A function from env ids to the part of the env that holds them."""
+    name = canonical_name(name)
+    if name in ENVS:
+        entry = ENVS[name]
+        return partial(getattr(import_module(entry.module), entry.env), settings=settings)
     if name.startswith(FROM_CALLABLE):
         raise SettingsError(
             f"this run was trained on a Python function ({name.removeprefix(FROM_CALLABLE)}); "
@@ -112,11 +112,11 @@ def world_factory(name: str, settings: Any) -> WorldFactory:
     return GymnasiumFactory(name, settings.keywords, settings.seed_episodes)
 
 
-def callable_factory(make_env: Callable[[], Any], *, seed_episodes: bool = True) -> WorldFactory:
+def callable_factory(make_env: Callable[[], Any], *, seed_episodes: bool = True) -> EnvFactory:
     """The same for a function that makes a Gymnasium env."""
-    from hundredfold.envs.gymnasium_env import GymnasiumWorld
+    from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
-    return partial(GymnasiumWorld, make_env=make_env, seed_episodes=seed_episodes)
+    return partial(GymnasiumBatchEnv, make_env=make_env, seed_episodes=seed_episodes)
 
 
 def _refuse_unknown(name: str) -> None:
@@ -127,10 +127,10 @@ def _refuse_unknown(name: str) -> None:
     if ":" in name or name in gymnasium.registry:
         return
     raise SettingsError(
-        f"there is no world called {name!r} and Gymnasium has no such id; "
-        f"{near_names(name, [*WORLDS, *gymnasium.registry], otherwise=_suggestion())}"
+        f"there is no env called {name!r} and Gymnasium has no such id; "
+        f"{suggest(name, [*ENVS, *gymnasium.registry], otherwise=_suggestion())}"
     )
 
 
 def _suggestion() -> str:
-    return f"worlds are {', '.join(WORLDS)}, and any Gymnasium id such as CartPole-v1."
+    return f"envs are {', '.join(ENVS)}, and any Gymnasium id such as CartPole-v1."

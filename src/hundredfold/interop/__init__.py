@@ -1,1 +1,1 @@
-"""Other people's trainers on our worlds."""
+"""Other people's trainers on built-in envs."""

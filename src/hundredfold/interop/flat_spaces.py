@@ -1,6 +1,6 @@
-"""How a world looks to other people's trainers: one row of numbers in, actions out.
+"""How an env looks to other people's trainers: one row of numbers in, actions out.
 
-Whatever arrays a world observes lie side by side in a flat row. Continuous actions are numbers
+Whatever arrays an env observes lie side by side in a flat row. Continuous actions are numbers
 around 0, of which -1 and 1 are the bounds, as our own policies have them.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from hundredfold.core.action_scaling import box_scale
-from hundredfold.core.batch import Array, Arrays, WorldSpec
+from hundredfold.core.batch import Array, Arrays, EnvSpec
 from hundredfold.interop.gymnasium import action_space
 
 # Stable-Baselines3 wants bounds for continuous actions.
@@ -20,15 +20,15 @@ WIDEST_BOUND: Final = np.float32(1e6)
 
 
 class Window:
-    """Spaces of a world, and the way in and out."""
+    """Spaces of an env, and the way in and out."""
 
-    def __init__(self, spec: WorldSpec) -> None:
+    def __init__(self, spec: EnvSpec) -> None:
         self.spec = spec
         kinds = {array.dtype for array in spec.observation.values()}
         kind = kinds.pop() if len(kinds) == 1 else "float32"
         # Its spaces have no place for truth values.
         self.dtype = np.dtype("uint8" if kind == "bool" else kind)
-        self.place = None if spec.action_box is None else box_scale(spec.action_box)
+        self.place = None if spec.continuous_action is None else box_scale(spec.continuous_action)
 
     @property
     def observation_space(self) -> spaces.Box:
@@ -59,7 +59,7 @@ class Window:
         return np.concatenate(flat, axis=1, dtype=self.dtype, casting="unsafe")
 
     def played(self, actions: Array) -> Array:
-        """One action per row as the world takes it."""
+        """One action per row as the env takes it."""
         if self.place is None:
             return np.asarray(actions, np.int64)
         place = self.place

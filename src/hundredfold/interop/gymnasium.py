@@ -1,6 +1,6 @@
-"""The ecosystem's door: our worlds as Gymnasium envs and vector envs.
+"""The ecosystem's door: built-in envs as Gymnasium envs and vector envs.
 
-`make_vec` gives any world or Gymnasium id as a vector env on any backend. The worlds are also
+`make_vec` gives any env or Gymnasium id as a vector env on any backend. The envs are also
 registered with Gymnasium (`hundredfold/CartPole-v0`, ...), for `gymnasium.make` and
 `gymnasium.make_vec`.
 """
@@ -22,23 +22,23 @@ from gymnasium.vector.utils import batch_space
 from hundredfold.backends import make_backend
 from hundredfold.backends.call_checks import checked_actions
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, StepBatch, WorldSpec
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.core.protocols import Backend, WorldFactory
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, StepBatch
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.protocols import Backend, EnvFactory
+from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.registry import (
-    WORLDS,
+    ENVS,
     callable_factory,
-    own_name,
+    canonical_name,
+    env_factory,
     settings_class,
-    world_factory,
 )
 
 Observation = Any
 
 
 def make_vec(
-    world: str | Callable[[], Any],
+    env: str | Callable[[], Any],
     num_envs: int = 1,
     *,
     backend: str = "auto",
@@ -46,15 +46,15 @@ def make_vec(
     copy: bool = True,
     true_state_in_info: bool = False,
     **settings: Any,
-) -> WorldVectorEnv:
-    """A world, a Gymnasium id or a function that makes an env, as a Gymnasium vector env.
+) -> BackendVectorEnv:
+    """An env, a Gymnasium id or a function that makes an env, as a Gymnasium vector env.
 
-    Settings of the world (or arguments of the Gymnasium env) go by name. `seed` is used by the
+    Settings of the env (or arguments of the Gymnasium env) go by name. `seed` is used by the
     first `reset()` that names none. With `copy=False` arrays are live views, right until the next
     step.
     """
-    factory = _factory(world, settings)
-    return WorldVectorEnv(
+    factory = _factory(env, settings)
+    return BackendVectorEnv(
         make_backend(backend, factory, num_envs),
         seed=seed,
         copy=copy,
@@ -63,27 +63,27 @@ def make_vec(
 
 
 def register() -> None:
-    """Tell Gymnasium about our worlds; done when hundredfold is imported."""
-    for name, entry in WORLDS.items():
+    """Tell Gymnasium about built-in envs; done when hundredfold is imported."""
+    for name, entry in ENVS.items():
         if entry.gymnasium_id not in gymnasium.registry:
             gymnasium.register(
                 id=entry.gymnasium_id,
-                entry_point="hundredfold.interop.gymnasium:WorldEnv",
+                entry_point="hundredfold.interop.gymnasium:BuiltinEnv",
                 vector_entry_point="hundredfold.interop.gymnasium:registered_vec",
-                kwargs={"world": name},
+                kwargs={"env": name},
             )
 
 
-def registered_vec(num_envs: int, world: str, **settings: Any) -> WorldVectorEnv:
-    """What `gymnasium.make_vec` calls for a registered world."""
-    return make_vec(world, num_envs, **settings)
+def registered_vec(num_envs: int, env: str, **settings: Any) -> BackendVectorEnv:
+    """What `gymnasium.make_vec` calls for a registered env."""
+    return make_vec(env, num_envs, **settings)
 
 
-class WorldVectorEnv(VectorEnv[Any, Any, Any]):
+class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     """A backend seen as a Gymnasium vector env with same-step autoreset.
 
-    Infos carry the world's info arrays, `action_mask` where the world has masks, and, where
-    episodes ended, `final_obs` and `final_info`. `true_state` is the world's own state, free of
+    Infos carry the env's info arrays, `action_mask` where the env has masks, and, where
+    episodes ended, `final_obs` and `final_info`. `true_state` is the env's own state, free of
     charge: arrays that are already there.
     """
 
@@ -166,7 +166,7 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         for name, array in named.items():
             infos[name] = array.copy() if self.copy_arrays else array
             infos[f"_{name}"] = everyone
-        for row, info in enumerate(batch.foreign_infos or ()):
+        for row, info in enumerate(batch.infos or ()):
             infos = self._add_info(infos, dict(info), row)
         ended = batch.ended
         if ended.any():
@@ -187,22 +187,24 @@ class WorldVectorEnv(VectorEnv[Any, Any, Any]):
         return found
 
 
-class WorldEnv(gymnasium.Env[Any, Any]):
-    """One env of one of our worlds, for everything that wants a plain Gymnasium env."""
+class BuiltinEnv(gymnasium.Env[Any, Any]):
+    """One env of one of built-in envs, for everything that wants a plain Gymnasium env."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, world: str, render_mode: None = None, **settings: Any) -> None:
+    def __init__(self, env: str, render_mode: None = None, **settings: Any) -> None:
         if render_mode is not None:
             # A TypeError by custom: trainers that ask on the off chance then ask for nothing.
-            raise TypeError(f"our worlds draw nothing; render_mode {render_mode!r} cannot be had.")
-        made = _factory(world, settings)(np.arange(1))
-        if not isinstance(made, BatchWorld):
-            raise SettingsError(f"{world} is not one of our batch worlds; use gymnasium.make.")
-        self.world = made
+            raise TypeError(
+                f"built-in envs draw nothing; render_mode {render_mode!r} cannot be had."
+            )
+        made = _factory(env, settings)(np.arange(1))
+        if not isinstance(made, ArrayBatchEnv):
+            raise SettingsError(f"{env} is not one of our batch envs; use gymnasium.make.")
+        self.env = made
         self.observation_space = observation_space(made.spec)
         self.action_space = action_space(made.spec)
-        # Our worlds begin the next episode by themselves; the next `reset` finds it begun.
+        # built-in envs begin the next episode by themselves; the next `reset` finds it begun.
         self.next_has_begun = False
         self.seeded = False
 
@@ -212,20 +214,20 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         """Begin the next episode, or episode 0 of another seed."""
         super().reset(seed=seed)
         if seed is not None or not self.seeded:
-            self.world.reset(secrets.randbits(63) if seed is None else seed)
+            self.env.reset(secrets.randbits(63) if seed is None else seed)
             self.seeded = True
         elif not self.next_has_begun:
-            self.world.episodes += 1
-            self.world.start()
+            self.env.episodes += 1
+            self.env.start()
         self.next_has_begun = False
-        for array in self.world.out.info.values():
+        for array in self.env.out.info.values():
             array[...] = 0  # it tells of the last step of the episode before
-        return self._observation(self.world.out.observation), self._info()
+        return self._observation(self.env.out.observation), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Play one action."""
-        chosen = checked_actions(np.asarray(action)[None], self.world.out, self.world.spec)
-        out = self.world.step(chosen)
+        chosen = checked_actions(np.asarray(action)[None], self.env.out, self.env.spec)
+        out = self.env.step(chosen)
         self.next_has_begun = bool(out.ended[0])
         seen = out.final_observation if self.next_has_begun else out.observation
         info = self._info()
@@ -241,33 +243,33 @@ class WorldEnv(gymnasium.Env[Any, Any]):
 
     def action_masks(self) -> BoolArray:
         """(actions,) what may be done now."""
-        mask = self.world.out.mask
-        return np.ones(self.world.spec.num_logits, bool) if mask is None else mask[0].copy()
+        mask = self.env.out.mask
+        return np.ones(self.env.spec.num_logits, bool) if mask is None else mask[0].copy()
 
     def _observation(self, arrays: Arrays) -> Observation:
         row = {name: array[0] for name, array in arrays.items()}
-        return _joined(row, self.world.spec, copy=True)
+        return _joined(row, self.env.spec, copy=True)
 
     def _info(self) -> dict[str, Any]:
-        info = {name: _plain(array[0]) for name, array in self.world.out.info.items()}
-        if self.world.out.mask is not None:
+        info = {name: _plain(array[0]) for name, array in self.env.out.info.items()}
+        if self.env.out.mask is not None:
             info["action_mask"] = self.action_masks()
         return info
 
 
-def observation_space(spec: WorldSpec) -> spaces.Space[Any]:
+def observation_space(spec: EnvSpec) -> spaces.Space[Any]:
     """One env's observation: a plain space for a single array called `observation`, else a Dict."""
     parts = {name: _space(array) for name, array in spec.observation.items()}
     return parts["observation"] if list(parts) == ["observation"] else spaces.Dict(parts)
 
 
-def action_space(spec: WorldSpec) -> spaces.Space[Any]:
+def action_space(spec: EnvSpec) -> spaces.Space[Any]:
     """Discrete for one choice, MultiDiscrete for several, a Box where actions are numbers."""
-    if spec.action_box is not None:
-        return _space(spec.action_box)
-    if len(spec.choices) == 1:
-        return spaces.Discrete(spec.choices[0])
-    return spaces.MultiDiscrete(list(spec.choices))
+    if spec.continuous_action is not None:
+        return _space(spec.continuous_action)
+    if len(spec.action_nvec) == 1:
+        return spaces.Discrete(spec.action_nvec[0])
+    return spaces.MultiDiscrete(list(spec.action_nvec))
 
 
 def _space(array: ArraySpec) -> spaces.Space[Any]:
@@ -293,20 +295,20 @@ def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
     return np.array(exact, array.dtype).reshape(array.shape)
 
 
-def _factory(world: str | Callable[[], Any], settings: dict[str, Any]) -> WorldFactory:
-    if callable(world):
-        return callable_factory(partial(world, **settings))
-    name = own_name(world)
+def _factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:
+    if callable(env):
+        return callable_factory(partial(env, **settings))
+    name = canonical_name(env)
     kind = settings_class(name)
-    if name not in WORLDS:
+    if name not in ENVS:
         from hundredfold.envs.gymnasium_env import GymnasiumFactory
 
         return GymnasiumFactory(name, settings)
     known = [item.name for item in fields(kind)]
     for word in settings:
         if word not in known:
-            raise SettingsError(f"{name} has no setting {word!r}; {near_names(word, known)}")
-    return world_factory(name, kind(**settings))
+            raise SettingsError(f"{name} has no setting {word!r}; {suggest(word, known)}")
+    return env_factory(name, kind(**settings))
 
 
 def _seed_of_reset(seed: int, resets: int) -> int:
@@ -314,7 +316,7 @@ def _seed_of_reset(seed: int, resets: int) -> int:
     return seed if resets == 0 else int(rng.spawn(rng.seed_key(seed), resets))
 
 
-def _joined(arrays: Arrays, spec: WorldSpec, copy: bool) -> Observation:
+def _joined(arrays: Arrays, spec: EnvSpec, copy: bool) -> Observation:
     """As the observation space has it: one array, or a dictionary of them."""
     kept = {name: np.array(array) if copy else array for name, array in arrays.items()}
     return kept["observation"] if list(spec.observation) == ["observation"] else kept

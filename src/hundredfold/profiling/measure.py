@@ -35,19 +35,19 @@ def spread_of(values: list[float]) -> Spread:
 def rates_in_turns(
     contestants: Mapping[str, Callable[[], int]],
     repeats: int,
-    tick: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Spread]:
     """Units per second of each contestant: every round calls each once; a call returns its units.
 
     One call of each comes before the clock starts: first calls compile and allocate.
     """
     for name, play in contestants.items():
-        tick(name)
+        on_progress(name)
         play()
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, play in contestants.items():
-            tick(name)
+            on_progress(name)
             begin = time.perf_counter()
             units = play()
             rates[name].append(units / (time.perf_counter() - begin))
@@ -103,4 +103,4 @@ def cpu_times() -> list[int]:
         label, *ticks = CPU_TIMES.read_text().split(maxsplit=COUNTED + 1)[: COUNTED + 1]
     except (OSError, ValueError):
         return [0] * COUNTED
-    return [int(tick) for tick in ticks] if label == "cpu" else [0] * COUNTED
+    return [int(on_progress) for on_progress in ticks] if label == "cpu" else [0] * COUNTED

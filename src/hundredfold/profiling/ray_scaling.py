@@ -39,12 +39,12 @@ STORE_BYTES: Final = 200 * 2**20
 
 def measure_nodes(
     subject: Subject,
-    world_settings: Any,
+    env_settings: Any,
     nodes: Sequence[int],
     sizes: Sequence[int],
     seconds: float,
     batch_envs: int = 0,
-    tick: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """A row per number of nodes and of envs."""
     if subject.kind != "waiting" or subject.found is None:
@@ -54,10 +54,10 @@ def measure_nodes(
         )
     torch.set_num_threads(1)
     rows = []
-    with simulated_cluster(max(nodes), tick) as address:
+    with simulated_cluster(max(nodes), on_progress) as address:
         for num_envs in sizes:
             for count in nodes:
-                tick(f"{subject.name}: {num_envs} envs on {count} nodes")
+                on_progress(f"{subject.name}: {num_envs} envs on {count} nodes")
                 settings = RaySettings(address=address, actor_backend="first_ready")
                 share = -(-num_envs // count)
                 workers = WorkerSettings(
@@ -68,7 +68,7 @@ def measure_nodes(
                     on_env_error="stop",
                 )
                 backend = RayBackend(
-                    factory_of(subject.name, world_settings),
+                    factory_of(subject.name, env_settings),
                     num_envs,
                     workers,
                     settings,
@@ -162,14 +162,14 @@ def those_that_count(taken: Sequence[Taken]) -> list[Taken]:
 
 
 @contextmanager
-def simulated_cluster(nodes: int, tick: Callable[[str], None]) -> Iterator[str]:
+def simulated_cluster(nodes: int, on_progress: Callable[[str], None]) -> Iterator[str]:
     """A cluster of our own with so many nodes of one core, and where to find it."""
     ray = load_ray()
     if ray.is_initialized():
         raise SettingsError("this process has joined a Ray cluster; measure nodes from another.")
     from ray.cluster_utils import Cluster
 
-    tick(f"starting a Ray cluster of {nodes} nodes on this machine")
+    on_progress(f"starting a Ray cluster of {nodes} nodes on this machine")
     common: dict[str, Any] = {"object_store_memory": STORE_BYTES}
     cluster: Any = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **common}

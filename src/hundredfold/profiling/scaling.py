@@ -1,8 +1,8 @@
-"""How a world scales with the number of envs on each backend, and what the rest is lost to.
+"""How an env scales with the number of envs on each backend, and what the rest is lost to.
 
 The yardstick is one env alone: the mean time of its own steps, with nothing around them. Envs that
 wait could all wait at once, so the ideal of N envs is N times that; envs that compute need a core,
-so it is as many times that as there are cores; a world of ours is one batch and is held against N
+so it is as many times that as there are cores; a built-in env is one batch and is held against N
 times a batch of one.
 
 One sentence of advice from where the time went.
@@ -26,15 +26,15 @@ from hundredfold.backends.auto_select import fit_workers, ready_batch
 from hundredfold.backends.env_profile import Probe, luckiest, probe
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core import rng
-from hundredfold.core.batch import IntArray, StepBatch, WorldSpec
-from hundredfold.core.protocols import Backend, WorldFactory
-from hundredfold.envs.gymnasium_env import EnvMaker, GymnasiumWorld
-from hundredfold.envs.registry import callable_factory, own_name, world_factory
+from hundredfold.core.batch import EnvSpec, IntArray, StepBatch
+from hundredfold.core.protocols import Backend, EnvFactory
+from hundredfold.envs.gymnasium_env import EnvMaker, GymnasiumBatchEnv
+from hundredfold.envs.registry import callable_factory, canonical_name, env_factory
 from hundredfold.profiling.measure import OURS
 from hundredfold.profiling.timeline import (
     Account,
     StampedEnvFactory,
-    StampedWorldFactory,
+    StampedEnvsFactory,
     Stamps,
     WatchedBackend,
     account,
@@ -137,12 +137,12 @@ class ScaleSettings:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The world that is measured."""
+    """The env that is measured."""
 
     name: str
     kind: Kind
-    make_world: Callable[[Stamps], WorldFactory]  # one that keeps the book
-    found: Probe | None  # None for worlds of ours
+    make_envs: Callable[[Stamps], EnvFactory]  # one that keeps the book
+    found: Probe | None  # None for built-in envs
 
     def at_best(self, num_envs: int, cores: int) -> int:
         """How many lanes could be at work at once."""
@@ -163,37 +163,37 @@ class Subject:
         return f"{cores} times one env, because its envs compute and there are {cores} cores"
 
 
-def subject_of(name: str, world_settings: Any = None) -> Subject:
-    """Look at one env of this world: ours, a Gymnasium id, or one of known cost."""
-    factory = factory_of(name, world_settings)
-    world = factory(np.arange(1))
+def subject_of(name: str, env_settings: Any = None) -> Subject:
+    """Look at one env of this env: ours, a Gymnasium id, or one of known cost."""
+    factory = factory_of(name, env_settings)
+    env = factory(np.arange(1))
     try:
-        if not isinstance(world, GymnasiumWorld):
-            return Subject(name, "batch", partial(StampedWorldFactory, factory), None)
-        found = probe(world)
+        if not isinstance(env, GymnasiumBatchEnv):
+            return Subject(name, "batch", partial(StampedEnvsFactory, factory), None)
+        found = probe(env)
         kind: Kind = "waiting" if found.waits else "computing"
-        return Subject(name, kind, partial(StampedEnvFactory, world.make_env, name), found)
+        return Subject(name, kind, partial(StampedEnvFactory, env.make_env, name), found)
     finally:
-        world.close()
+        env.close()
 
 
-def factory_of(name: str, world_settings: Any) -> WorldFactory:
+def factory_of(name: str, env_settings: Any) -> EnvFactory:
     if name in KNOWN_COST:
         return callable_factory(KNOWN_COST[name])
-    return world_factory(own_name(name), world_settings)
+    return env_factory(canonical_name(name), env_settings)
 
 
 def measure_scaling(
-    subject: Subject, asked: ScaleSettings, tick: Callable[[str], None] = print
+    subject: Subject, asked: ScaleSettings, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """A row per number of envs and backend."""
     cores = usable_cores()
-    tick(f"{subject.name}: one env alone")
+    on_progress(f"{subject.name}: one env alone")
     alone = measure_one(subject, "in_process", 1, replace(asked, policy_ms=0.0, learn=False))
     rows = []
     for num_envs in dict.fromkeys(asked.num_envs):
         for backend in asked.backends:
-            tick(f"{subject.name}: {num_envs} envs, {backend}")
+            on_progress(f"{subject.name}: {num_envs} envs, {backend}")
             found = measure_one(subject, backend, num_envs, asked)
             lanes = int(lanes_of(subject, backend, num_envs, asked.workers).max()) + 1
             used = min(1.0, lanes / subject.at_best(num_envs, cores))
@@ -222,7 +222,7 @@ def measure_one(subject: Subject, backend: str, num_envs: int, asked: ScaleSetti
         stamps = Stamps(Path(folder) / "stamps", num_envs)
         shared = stamps.make()
         envs = WatchedBackend(
-            make_backend(backend, subject.make_world(stamps), num_envs, settings), shared
+            make_backend(backend, subject.make_envs(stamps), num_envs, settings), shared
         )
         try:
             (_learn if asked.learn else _play)(envs, asked)
@@ -287,7 +287,7 @@ def _play(envs: WatchedBackend, asked: ScaleSettings) -> None:
             steps += len(batch)
 
 
-def _actor(spec: WorldSpec, num_envs: int, seconds: float) -> Callable[[StepBatch], IntArray]:
+def _actor(spec: EnvSpec, num_envs: int, seconds: float) -> Callable[[StepBatch], IntArray]:
     """Acts by luck that was drawn beforehand; what it takes is as good as the given seconds."""
     counts = np.arange(DRAWN * num_envs * spec.num_logits)
     luck = rng.uniforms(rng.seed_key(0), counts).reshape(-1, spec.num_logits)

@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 
 from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch
-from hundredfold.core.protocols import Backend, World, WorldFactory
-from hundredfold.envs.gymnasium_env import Env, EnvMaker, GymnasiumWorld
+from hundredfold.core.protocols import Backend, BatchEnv, EnvFactory
+from hundredfold.envs.gymnasium_env import Env, EnvMaker, GymnasiumBatchEnv
 
 PHASES: Final = ("stepping", "barrier", "moving", "policy", "learner")
 
@@ -60,46 +60,46 @@ class StampedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return beginning
 
 
-class StampedWorld:
-    """A world of ours that writes down when its envs were stepped: all of them at once."""
+class StampedBatchEnv:
+    """A built-in env that writes down when its envs were stepped: all of them at once."""
 
-    def __init__(self, world: World, env_ids: IntArray, stamps: Array) -> None:
-        self.world, self.env_ids, self.stamps = world, env_ids, stamps
+    def __init__(self, env: BatchEnv, env_ids: IntArray, stamps: Array) -> None:
+        self.env, self.env_ids, self.stamps = env, env_ids, stamps
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.world, name)
+        return getattr(self.env, name)
 
     def step(self, actions: IntArray) -> StepBatch:
         begun = perf_counter()
-        batch = self.world.step(actions)
+        batch = self.env.step(actions)
         self.stamps[self.env_ids] = begun, perf_counter()
         return batch
 
 
 @dataclass(frozen=True, slots=True)
-class StampedWorldFactory:
-    """Makes worlds of ours that keep the book."""
+class StampedEnvsFactory:
+    """Makes built-in envs that keep the book."""
 
-    make_world: WorldFactory
+    make_envs: EnvFactory
     stamps: Stamps
 
-    def __call__(self, env_ids: IntArray) -> World:
-        made = StampedWorld(self.make_world(env_ids), env_ids, self.stamps.open())
-        return cast(World, made)
+    def __call__(self, env_ids: IntArray) -> BatchEnv:
+        made = StampedBatchEnv(self.make_envs(env_ids), env_ids, self.stamps.open())
+        return cast(BatchEnv, made)
 
 
 @dataclass(frozen=True, slots=True)
 class StampedEnvFactory:
-    """Makes worlds of somebody else's envs that keep the book."""
+    """Makes envs of somebody else's envs that keep the book."""
 
     make_env: EnvMaker
     name: str
     stamps: Stamps
 
-    def __call__(self, env_ids: IntArray) -> World:
+    def __call__(self, env_ids: IntArray) -> BatchEnv:
         stamps = self.stamps.open()
         numbers = iter(env_ids.tolist())
-        return GymnasiumWorld(
+        return GymnasiumBatchEnv(
             env_ids, lambda: StampedEnv(self.make_env(), stamps, next(numbers)), self.name
         )
 

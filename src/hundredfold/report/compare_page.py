@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def draw_comparison(
-    world: str, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]], command: str
+    env: str, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]], command: str
 ) -> str:
     """The whole page as text."""
     best = max(rows, key=lambda row: row["known"])
@@ -51,8 +51,8 @@ def draw_comparison(
         ),
     ]
     return page_text(
-        title=f"{world}: {len(rows)} settings compared",
-        heading=f"{world}, compared",
+        title=f"{env}: {len(rows)} settings compared",
+        heading=f"{env}, compared",
         facts=[counted(num_seeds, "seed"), command],
         status=f"{counted(len(rows) * num_seeds, 'run')}",
         finished=True,

@@ -5,7 +5,7 @@ Curves come from the run's metrics, everything else from `showcase.json`.
 The file a page of dvrp is drawn from: `showcase.json` in the run folder.
 
 It is written once, when days have been played, and read whenever the page is drawn; whoever reads
-it needs neither the world nor the policy.
+it needs neither the env nor the policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hundredfold.training.run_folder import RunFolder, write_atomically
 Showcase = dict[str, Any]
 
 FILE_NAME = "showcase.json"
-# Of what `worlds/dvrp/showcase.py` records; it grows when an older page could not be drawn from it.
+# Of what `envs/dvrp/showcase.py` records; it grows when an older page could not be drawn from it.
 FORMAT = 1
 
 

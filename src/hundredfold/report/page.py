@@ -28,7 +28,7 @@ from hundredfold.core.formatting import (
 )
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.run_data import EVALUATED, RunRecord, read_record
-from hundredfold.report.run_sections import Cell, Section, Table, run_sections, world_sections
+from hundredfold.report.run_sections import Cell, Section, Table, env_sections, run_sections
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
 DEFAULT_HEIGHT = 360  # pixels
@@ -164,10 +164,10 @@ def draw_page(folder: RunFolder) -> str:
     """The whole page as text."""
     record = read_record(folder)
     learning, *others = run_sections(record)
-    sections = [learning, *world_sections(record.world, folder), *others]
+    sections = [learning, *env_sections(record.env, folder), *others]
     return page_text(
-        title=f"{record.world}, seed {record.settings.get('seed')}",
-        heading=record.world,
+        title=f"{record.env}, seed {record.settings.get('seed')}",
+        heading=record.env,
         facts=_facts(record),
         status=_status(record),
         finished=record.finished,
@@ -191,7 +191,7 @@ def page_text(
     """A page of sections under a heading; `cards` are name, number and remark."""
     return Template(_file("templates/page.html")).substitute(
         title=text(title),
-        world=text(heading),
+        env=text(heading),
         facts=spans(facts),
         status=text(status),
         state="finished" if finished else "unfinished",

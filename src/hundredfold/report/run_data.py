@@ -1,6 +1,6 @@
 """What a run folder says about its run: the files read once, in a form that is easy to draw.
 
-Settings are read as plain tables, so a page can be drawn where the run's world is not installed.
+Settings are read as plain tables, so a page can be drawn where the run's env is not installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RunRecord:
     """A run as its files tell it."""
 
     name: str
-    world: str
+    env: str
     started: datetime
     settings: dict[str, Any]
     versions: dict[str, Any]
@@ -90,15 +90,15 @@ def read_record(folder: RunFolder) -> RunRecord:
     """Read the run folder; refuses a folder that is not one."""
     folder = RunFolder.open(folder.path)
     settings = read_toml(folder.settings_file)
-    world = settings.get("world")
-    if not isinstance(world, str):
-        raise CheckpointError(f"{folder.settings_file} names no world; it is not of a run.")
+    env = settings.get("env")
+    if not isinstance(env, str):
+        raise CheckpointError(f"{folder.settings_file} names no env; it is not of a run.")
     name = folder.path.resolve().name
     epochs = list(_numbers(read_metrics(folder)))
     found = (key for row in epochs for key, value in row.items() if value is not None)
     return RunRecord(
         name=name,
-        world=world,
+        env=env,
         started=_start_time(name, folder.settings_file),
         settings=settings,
         versions=_read_versions(folder.path / "versions.json"),

@@ -1,6 +1,6 @@
-"""The sections of any run, whatever its world; what has nothing to show is left out.
+"""The sections of any run, whatever its env; what has nothing to show is left out.
 
-What a page is made of, and where a world adds to it.
+What a page is made of, and where an env adds to it.
 
 A section holds ordinary plotly figures and tables. A figure's title and subtitle become a heading
 and a sentence above it, so that they wrap on a phone; `layout.height` is kept; colours, fonts and
@@ -55,22 +55,22 @@ class Section:
     folded: bool = False  # opened by a click
 
 
-# World name -> "module:function". The function takes the run folder and returns a list of sections;
-# it is imported when a page of that world is drawn.
-WORLD_FIGURES: dict[str, str] = {"dvrp": "hundredfold.report.dvrp_sections:dvrp_sections"}
+# Env name -> "module:function". The function takes the run folder and returns a list of sections;
+# it is imported when a page of that env is drawn.
+ENV_FIGURES: dict[str, str] = {"dvrp": "hundredfold.report.dvrp_sections:dvrp_sections"}
 
 
-def world_sections(world: str, folder: RunFolder) -> list[Section]:
-    """The world's own sections; none for most worlds."""
-    if world not in WORLD_FIGURES:
+def env_sections(env: str, folder: RunFolder) -> list[Section]:
+    """The env's own sections; none for most envs."""
+    if env not in ENV_FIGURES:
         return []
-    module, _, function = WORLD_FIGURES[world].partition(":")
+    module, _, function = ENV_FIGURES[env].partition(":")
     try:
         sections: list[Section] = getattr(import_module(module), function)(folder)
     except Exception as error:  # the rest of the page is worth having, whatever went wrong here
         said = f"{type(error).__name__}: {error}"
-        warnings.warn(f"the figures of {world} could not be drawn ({said})", stacklevel=2)
-        return [Section(f"Figures of {world}", f"They could not be drawn: {said}")]
+        warnings.warn(f"the figures of {env} could not be drawn ({said})", stacklevel=2)
+        return [Section(f"Figures of {env}", f"They could not be drawn: {said}")]
     return sections
 
 

@@ -27,45 +27,45 @@ from hundredfold.core.batch import (
     joined,
 )
 from hundredfold.core.protocols import Backend
-from hundredfold.rollout.episode_stats import Episodes, Unfinished
-from hundredfold.rollout.rollout_buffer import Choice
+from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
+from hundredfold.rollout.rollout_buffer import ActionSample
 
 # The policy's own streams stand apart from the envs': they hang under another branch of the seed.
 POLICY_BRANCH: Final = 0x706F6C696379
 
 
-class PolicyLuck:
+class PolicyNoise:
     """Numbers for the choices of the envs `first..first + num_envs - 1`, counted from 0 here."""
 
-    def __init__(self, seed: int, num_envs: int, num_parts: int, first: int = 0) -> None:
+    def __init__(self, seed: int, num_envs: int, num_action_dims: int, first: int = 0) -> None:
         from hundredfold.rollout import kernels
 
         self.kernels = kernels
         branch = rng.spawn(rng.seed_key(seed), POLICY_BRANCH)
         self.keys = rng.spawn(branch, first + np.arange(num_envs))
-        self.num_parts = num_parts
+        self.num_action_dims = num_action_dims
 
     def take(self, env_ids: IntArray, choices_made: IntArray) -> NDArray[np.float64]:
         """(rows, parts) numbers for one more choice of each of these envs, which is counted."""
-        drawn = np.empty((len(env_ids), self.num_parts))
-        self.kernels.draw_luck(self.keys, env_ids, choices_made, drawn)
+        drawn = np.empty((len(env_ids), self.num_action_dims))
+        self.kernels.draw_uniforms(self.keys, env_ids, choices_made, drawn)
         return drawn
 
 
 class Policy(Protocol):
     """Chooses an allowed action for each row; all its luck comes in as `uniforms`."""
 
-    def choose(
+    def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> Choice: ...
+    ) -> ActionSample: ...
 
 
 class Experience(Protocol):
     """Whatever keeps steps for a learner."""
 
-    def add_choice(self, batch: StepBatch, choice: Choice) -> None: ...
+    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None: ...
 
-    def add_outcome(self, batch: StepBatch) -> None: ...
+    def add_transitions(self, batch: StepBatch) -> None: ...
 
 
 class Collector:
@@ -74,17 +74,17 @@ class Collector:
     def __init__(self, backend: Backend, seed: int) -> None:
         self.backend = backend
         rows = backend.num_envs
-        self.luck = PolicyLuck(seed, rows, backend.spec.num_parts)
+        self.luck = PolicyNoise(seed, rows, backend.spec.num_action_dims)
         self.choices_made = np.zeros(rows, np.int64)
         # Followed here, because only here do all rewards pass by.
-        self.unfinished = Unfinished(rows)
+        self.unfinished = RunningReturns(rows)
         self.waiting: StepBatch | None = None
         self.received: StepBatch | None = None
         # Steps every env has played beyond those asked for, and whose last step is not heard of.
         self.ahead = np.zeros(rows, np.int64)
         self.acting = np.zeros(rows, bool)
         # Where the time of collecting went, since the beginning.
-        self.policy_seconds = self.world_seconds = 0.0
+        self.policy_seconds = self.env_seconds = 0.0
 
     def start(self, seed: int) -> None:
         """Reset every env."""
@@ -96,9 +96,9 @@ class Collector:
         policy: Policy,
         experience: Experience,
         num_steps: int,
-        tick: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
         listeners: Sequence[Callable[[StepBatch], None]] = (),
-    ) -> Episodes:
+    ) -> EpisodeStats:
         """Play `num_steps` steps of every env.
 
         Where the backend returns whoever is ready, fast envs may run ahead by as many steps; these
@@ -106,7 +106,7 @@ class Collector:
         called each time that as many steps were played as there are envs.
         """
         assert self.waiting is not None, "start() or restore() comes first"
-        episodes, unheard = Episodes(), None
+        episodes, unheard = EpisodeStats(), None
         self.ahead -= num_steps
         self._hear_late_outcomes(experience, episodes, listeners)
         rows_since_tick = 0
@@ -116,20 +116,20 @@ class Collector:
             choice = None
             if len(acting):
                 uniforms = self.luck.take(acting.env_ids, self.choices_made)
-                choice = policy.choose(acting.observation, acting.mask, uniforms)
+                choice = policy.sample(acting.observation, acting.mask, uniforms)
             self.policy_seconds += time.perf_counter() - begin
             if unheard is not None:
                 # These rows last: envs go on before anything of them is written down.
                 self._send(acting, choice)
                 self._hear(unheard, experience, episodes, listeners)
             if choice is not None:
-                experience.add_choice(acting, choice)
+                experience.add_actions(acting, choice)
             if unheard is None:
                 self._send(acting, choice)
             batch = self._recv()
             self._count(batch)
             self.waiting = batch if held is None else joined(held, batch)
-            if batch.lasts:
+            if batch.is_copy:
                 unheard = batch
             else:
                 unheard = None
@@ -137,7 +137,7 @@ class Collector:
             rows_since_tick += len(batch)
             if rows_since_tick >= self.backend.num_envs:
                 rows_since_tick -= self.backend.num_envs
-                tick()
+                on_progress()
         if unheard is not None:
             self._hear(unheard, experience, episodes, listeners)
         return episodes
@@ -145,10 +145,10 @@ class Collector:
     def state(self) -> Arrays:
         return copies(self._arrays())
 
-    def restore(self, state: State, world: State) -> None:
-        """Go on from a snapshot of the collector and of the backend's world."""
+    def restore(self, state: State, env: State) -> None:
+        """Go on from a snapshot of the collector and of the backend's env."""
         fill(self._arrays(), state)
-        self.backend.restore(world)
+        self.backend.restore(env)
         # Everybody, also those whose outcome was still awaited: `collect` hears of it first.
         self.waiting = self.received = self.backend.recv()
         if not self.backend.spec.has_snapshots:
@@ -170,10 +170,10 @@ class Collector:
     def _recv(self) -> StepBatch:
         begin = time.perf_counter()
         self.received = self.backend.recv()
-        self.world_seconds += time.perf_counter() - begin
+        self.env_seconds += time.perf_counter() - begin
         return self.received
 
-    def _send(self, acting: StepBatch, choice: Choice | None) -> None:
+    def _send(self, acting: StepBatch, choice: ActionSample | None) -> None:
         """Give everybody who acts an action; say to whom where it is not just the last batch."""
         begin = time.perf_counter()
         self.acting[acting.env_ids] = True
@@ -183,7 +183,7 @@ class Collector:
             self.backend.send(choice.actions)
         else:
             self.backend.send(choice.actions, acting.env_ids)
-        self.world_seconds += time.perf_counter() - begin
+        self.env_seconds += time.perf_counter() - begin
 
     def _count(self, batch: StepBatch) -> None:
         """These rows have played a step."""
@@ -194,11 +194,11 @@ class Collector:
         self,
         batch: StepBatch,
         experience: Experience,
-        episodes: Episodes,
+        episodes: EpisodeStats,
         listeners: Sequence[Callable[[StepBatch], None]],
     ) -> None:
         """Take in what came of the last action of these rows."""
-        experience.add_outcome(batch)
+        experience.add_transitions(batch)
         self.unfinished.step(batch.env_ids, batch.reward, batch.ended, batch.episode_info, episodes)
         for hear in listeners:
             hear(batch)
@@ -206,7 +206,7 @@ class Collector:
     def _hear_late_outcomes(
         self,
         experience: Experience,
-        episodes: Episodes,
+        episodes: EpisodeStats,
         listeners: Sequence[Callable[[StepBatch], None]],
     ) -> None:
         """After a restore: outcomes that were on their way when the snapshot was taken."""
@@ -220,7 +220,7 @@ class Collector:
             self._hear(outcomes, experience, episodes, listeners)
         else:
             # Their episodes were cut off by the restore: there is nothing to tell of them.
-            experience.add_outcome(outcomes)
+            experience.add_transitions(outcomes)
 
     def _arrays(self) -> Arrays:
         return {

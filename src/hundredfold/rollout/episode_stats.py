@@ -1,4 +1,4 @@
-"""Episodes as they end: what they returned, how long they took, and what the world says of them."""
+"""Episodes as they end: what they returned, how long they took, and what the env says of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArra
 
 
 @dataclass(slots=True)
-class Episodes:
+class EpisodeStats:
     """The episodes that ended while collecting, in the order they ended."""
 
     returns: list[float] = field(default_factory=list)
@@ -32,11 +32,11 @@ class Episodes:
 
 
 def mean_name(name: str) -> str:
-    """What the mean of something a world tells at the end of an episode is called in metrics."""
+    """What the mean of something an env tells at the end of an episode is called in metrics."""
     return "failure_rate" if name == "failed" else f"avg_{name}"
 
 
-class Unfinished:
+class RunningReturns:
     """The running return and length of every env's episode."""
 
     def __init__(self, num_envs: int) -> None:
@@ -52,7 +52,7 @@ class Unfinished:
         reward: FloatArray,
         ended: BoolArray,
         info: State,
-        episodes: Episodes,
+        episodes: EpisodeStats,
     ) -> None:
         """One step of these envs; episodes that ended in it are told, with their infos."""
         self.kernels.add_up(env_ids, reward, self.returns, self.lengths)

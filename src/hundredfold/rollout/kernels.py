@@ -14,7 +14,7 @@ from hundredfold.core.numba_kernels import kernel, uniform
 
 
 @kernel
-def draw_luck(keys: Any, env_ids: Any, choices_made: Any, drawn: Any) -> None:
+def draw_uniforms(keys: Any, env_ids: Any, choices_made: Any, drawn: Any) -> None:
     """(rows, parts) numbers in [0, 1) for one more choice of each of these envs."""
     rows, parts = drawn.shape
     for row in range(rows):

@@ -17,20 +17,20 @@ from hundredfold.core import rng
 from hundredfold.core.batch import (
     Arrays,
     BoolArray,
+    EnvSpec,
     IntArray,
     State,
     StepBatch,
-    WorldSpec,
     copies,
     fill,
 )
-from hundredfold.rollout.rollout_buffer import Choice
+from hundredfold.rollout.rollout_buffer import ActionSample
 
 REPLAY_BRANCH: Final = 0x7265706C6179
 
 
-class Replay:
-    """Rows of all envs, one ring behind the other. Filled by `add_choice`, `add_outcome` by turns.
+class ReplayBuffer:
+    """Replay buffer: one ring of transitions per env, filled by `add_actions`, `add_transitions`.
 
     A row may be drawn as soon as one step came of it; until its `return_steps` are complete it
     looks as far ahead as there is to see.
@@ -38,7 +38,7 @@ class Replay:
 
     def __init__(
         self,
-        spec: WorldSpec,
+        spec: EnvSpec,
         *,
         num_envs: int,
         rows_per_env: int,
@@ -76,7 +76,7 @@ class Replay:
 
     # -- filling --------------------------------------------------------------------------------
 
-    def add_choice(self, batch: StepBatch, choice: Choice) -> None:
+    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None:
         """Keep what was decided for these rows; what they saw is there since their last step."""
         ids = batch.env_ids
         if not self.seen[ids].all():
@@ -85,7 +85,7 @@ class Replay:
         self.actions[self._rows(ids)] = choice.actions
         self.awaiting[ids] = True
 
-    def add_outcome(self, batch: StepBatch) -> None:
+    def add_transitions(self, batch: StepBatch) -> None:
         """Keep what came of the last choice of these rows, and what they see now."""
         if not self.awaiting[batch.env_ids].all():
             # After `forget`: nobody knows what these are the outcome of.
@@ -99,13 +99,13 @@ class Replay:
         last_mask = None if self.mask is None else self.mask[self._rows(ids[cut])]
         self._advance(ids)
         if len(cut):
-            # No world says what would have been allowed after the end: take what was before it.
+            # No env says what would have been allowed after the end: take what was before it.
             final = {name: array[cut] for name, array in batch.final_observation.items()}
             self._see(ids[cut], final, last_mask)
             self._end_here(ids[cut])
         self._see(ids, batch.observation, batch.mask)
 
-    def cut_off_here(self, batch: StepBatch) -> None:
+    def truncate_here(self, batch: StepBatch) -> None:
         """Note that the episodes of these rows ended after their last step, unseen by us."""
         # Where an outcome is awaited it will say by itself that the episode was cut off.
         ids = batch.env_ids[~self.awaiting[batch.env_ids]]
@@ -224,7 +224,7 @@ class Replay:
         }
 
 
-def row_bytes(spec: WorldSpec) -> int:
+def row_bytes(spec: EnvSpec) -> int:
     """Memory one row of a replay takes."""
     seen = sum(array.size * np.dtype(array.dtype).itemsize for array in spec.observation.values())
     mask = spec.num_logits if spec.has_mask else 0

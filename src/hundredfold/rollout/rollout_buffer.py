@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from hundredfold.core.batch import (
     Array,
     Arrays,
+    EnvSpec,
     IntArray,
     State,
     StepBatch,
-    WorldSpec,
     copies,
     fill,
     with_prefix,
@@ -53,17 +53,17 @@ class RolloutSettings:
 
 
 @dataclass(slots=True)
-class Choice:
+class ActionSample:
     """What a policy decided for some rows, and how likely that was."""
 
     actions: Array  # (rows,), (rows, parts) or (rows, *shape of a box)
     log_probs: NDArray[np.float32]  # (rows,)
-    # What was drawn, where the world gets it cut to its bounds: this is what is learned from.
+    # What was drawn, where the env gets it cut to its bounds: this is what is learned from.
     drawn: Array | None = None
 
 
 @dataclass(slots=True)
-class CutOff:
+class Truncations:
     """Rows whose episode was truncated in one step: their value goes on beyond the end."""
 
     steps: IntArray  # (rows,) where in the rollout
@@ -71,10 +71,10 @@ class CutOff:
     final_observation: Arrays  # each (rows, ...)
 
 
-class Rollout:
-    """Steps x envs of experience, filled by `add_choice` and `add_outcome` by turns."""
+class RolloutBuffer:
+    """Steps x envs of experience, filled by `add_actions` and `add_transitions` by turns."""
 
-    def __init__(self, spec: WorldSpec, num_envs: int, num_steps: int) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         from hundredfold.rollout import kernels
 
         self.kernels = kernels
@@ -84,9 +84,9 @@ class Rollout:
         self.cursor = np.zeros(num_envs, np.int64)
         # Envs whose last choice has had no outcome yet.
         self.awaiting = np.zeros(num_envs, bool)
-        self.cut_off: list[CutOff] = []
+        self.cut_off: list[Truncations] = []
         # Truncated episodes of the next rollout.
-        self.cut_off_ahead: list[CutOff] = []
+        self.cut_off_ahead: list[Truncations] = []
         self.stored: Arrays = {
             "actions": np.zeros((num_steps, num_envs, *spec.action_shape), spec.action_dtype),
             "log_probs": np.zeros((num_steps, num_envs), np.float32),
@@ -123,7 +123,7 @@ class Rollout:
         for cut in ahead:
             self._note_cut_off(cut.steps - self.num_steps, cut.env_ids, cut.final_observation)
 
-    def add_choice(self, batch: StepBatch, choice: Choice) -> None:
+    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None:
         """Keep what these rows saw and what was decided for them."""
         at = self._place(batch.env_ids)
         if np.count_nonzero(at[0] >= len(self.stored["actions"])):
@@ -136,7 +136,7 @@ class Rollout:
         self.stored["log_probs"][at] = choice.log_probs
         self.awaiting[batch.env_ids] = True
 
-    def add_outcome(self, batch: StepBatch) -> None:
+    def add_transitions(self, batch: StepBatch) -> None:
         """Keep what came of the last choice of these rows, and move their cursors on."""
         num_cut, num_full = self.kernels.keep_outcomes(
             batch.env_ids,
@@ -160,7 +160,7 @@ class Rollout:
             for name, array in self.seen.items():
                 array[self.num_steps, batch.env_ids[rows]] = batch.observation[name][rows]
 
-    def add_steps(self, rows: slice, stored: State, seen: State, cut: CutOff | None) -> None:
+    def add_steps(self, rows: slice, stored: State, seen: State, cut: Truncations | None) -> None:
         """Keep whole steps of neighbouring envs that were gathered elsewhere, behind their last.
 
         Arrays are named as here, each (steps, envs, ...), with one more step of what was seen; the
@@ -189,7 +189,7 @@ class Rollout:
             },
         )
 
-    def cut_off_here(self, batch: StepBatch) -> None:
+    def truncate_here(self, batch: StepBatch) -> None:
         """Note that the episodes of these rows ended after their last step, unseen by us."""
         ids = batch.env_ids
         last = self.cursor[ids] - 1
@@ -249,10 +249,10 @@ class Rollout:
         ahead = steps >= self.num_steps
         for rows, noted in ((~ahead, self.cut_off), (ahead, self.cut_off_ahead)):
             if rows.all():
-                noted.append(CutOff(steps, env_ids, final))
+                noted.append(Truncations(steps, env_ids, final))
             elif rows.any():
                 part = {name: array[rows] for name, array in final.items()}
-                noted.append(CutOff(steps[rows], env_ids[rows], part))
+                noted.append(Truncations(steps[rows], env_ids[rows], part))
 
     def _place(self, env_ids: IntArray) -> Index:
         """Where these rows' current step lives; one slice when the whole batch moves in step."""

@@ -16,8 +16,8 @@ import numpy as np
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.routing.instance_arrays import Books, Rules, books_of
-from hundredfold.routing.problem import EARLY, FOREVER, LATE, RoutePlans, RouteProblems
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
+from hundredfold.routing.problem import EARLY, FOREVER, LATE, RouteProblems, Solutions
 from hundredfold.routing.route_kernels import schedule_exists
 from hundredfold.routing.solution import plans_of_lists
 from hundredfold.routing.workspace import DEPOT, RIDERS, TRIAL_LEG, TRIAL_STOP, lay_out, new_desk
@@ -37,7 +37,7 @@ class ExactOracle:
     def __init__(self, settings: ExactSettings | None = None) -> None:
         self.settings = settings or ExactSettings()
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """The cheapest plan of every book; one that cannot be served keeps empty routes."""
         largest = int(problems.num_requests.max(initial=0))
         if largest > self.settings.max_requests:
@@ -50,7 +50,7 @@ class ExactOracle:
         return plans_of_lists(problems, found)
 
 
-def _cheapest_routes(books: Books, rules: Rules, book: int) -> list[list[int]]:
+def _cheapest_routes(books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
     num_requests = int(books.num_requests[book])
     num_sets = 1 << num_requests
     ticks = np.full(num_sets, FOREVER, np.int64)
@@ -62,7 +62,7 @@ def _cheapest_routes(books: Books, rules: Rules, book: int) -> list[list[int]]:
     ]
 
 
-def _cheapest_partition(ticks: IntArray, rules: Rules) -> list[int]:
+def _cheapest_partition(ticks: IntArray, rules: FleetConstraints) -> list[int]:
     """The sets of requests, one per vehicle, that together hold everybody at the least price."""
     everybody = len(ticks) - 1
     cheapest = {0: 0}  # set of requests served so far -> ticks

@@ -1,6 +1,6 @@
 """Plans that grow with their books: one new request per env and step, all envs in one call.
 
-This is the form a world uses. A new request goes where it is cheapest (of equal places the lowest
+This is the form an env uses. A new request goes where it is cheapest (of equal places the lowest
 vehicle's, then the earliest); relocation, trades of tails and a few rounds of search, half of them
 around the new request, then repair what the insertion upset. A plan depends on the requests in the
 order they were booked and on the env's stream key, never on other rows or on threads.
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, State, copies, fill
 from hundredfold.core.errors import SettingsError, ShapeError
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import (
     NewRequests,
     TripTicks,
@@ -30,8 +30,8 @@ from hundredfold.routing.lns import AS_BOOKED, Search, added_by_candidates, impr
 from hundredfold.routing.problem import (
     FOREVER,
     Fleet,
-    RoutePlans,
     RouteProblems,
+    Solutions,
     TravelTable,
     filled,
     to_minutes,
@@ -48,7 +48,7 @@ from hundredfold.routing.solution import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPlanSettings:
+class IncrementalSettings:
     """How much a plan is improved after each booking."""
 
     improve_passes: int = 1
@@ -81,7 +81,7 @@ class KeptPlanSettings:
         )
 
 
-class KeptPlans:
+class IncrementalRoutes:
     """One growing book and its plan per env.
 
     Whatever comes in has one row per env; `rows` (envs,) tells who takes part, everybody if left
@@ -94,9 +94,9 @@ class KeptPlans:
         fleet: Fleet,
         num_envs: int,
         max_requests: int,
-        settings: KeptPlanSettings | None = None,
+        settings: IncrementalSettings | None = None,
     ) -> None:
-        self.settings = settings or KeptPlanSettings()
+        self.settings = settings or IncrementalSettings()
         self.num_envs = num_envs
         nowhere = np.zeros((num_envs, max_requests, 2), np.int64)
         self.problems = RouteProblems.of(travel, fleet, nowhere, 0.0, num_requests=0)
@@ -141,7 +141,7 @@ class KeptPlans:
         self,
         cells: ArrayLike,
         windows: ArrayLike,
-        keys: Words,
+        keys: Keys,
         *,
         riders: ArrayLike = 1,
         service_minutes: ArrayLike = 0.0,
@@ -231,7 +231,7 @@ class KeptPlans:
         self.lengths[chosen] = 0
         self._write_timetable(chosen)
 
-    def plans(self) -> RoutePlans:
+    def plans(self) -> Solutions:
         """Copies of all plans, as an oracle returns them."""
         return finished_plans(self.books, self.rules, self.routes.copy(), self.lengths.copy())
 
@@ -258,7 +258,7 @@ class KeptPlans:
             "lengths": self.lengths,
         }
 
-    def _replan(self, chosen: IntArray, keys: Words) -> IntArray:
+    def _replan(self, chosen: IntArray, keys: Keys) -> IntArray:
         """Put the newest request of these envs into their plans; returns (envs,) objectives."""
         ticks = np.full(self.num_envs, FOREVER)
         improve_rows(
@@ -283,7 +283,7 @@ class KeptPlans:
             full = chosen[place >= self.problems.max_requests][0]
             raise ShapeError(
                 f"the book of env {full} is full with {self.problems.max_requests} requests; "
-                "clear it, or make room for more when creating KeptPlans."
+                "clear it, or make room for more when creating IncrementalRoutes."
             )
         return chosen, place
 

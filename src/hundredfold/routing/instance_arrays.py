@@ -23,7 +23,7 @@ from hundredfold.routing.problem import (
 )
 
 
-class Rules(NamedTuple):
+class FleetConstraints(NamedTuple):
     """What holds for every route of every book; plain numbers, durations in ticks."""
 
     num_vehicles: int
@@ -35,7 +35,7 @@ class Rules(NamedTuple):
     limited: bool  # whether rides or routes have a longest duration
 
 
-class Books(NamedTuple):
+class InstanceArrays(NamedTuple):
     """A batch of books in ticks; the second axis is the stop, 0 the depot."""
 
     drive: IntArray  # (cells, cells)
@@ -66,9 +66,9 @@ class NewRequests(NamedTuple):
     max_ride_minutes: FloatArray  # (rows,)
 
 
-def rules_of(fleet: Fleet, travel: TravelTable, limited: bool) -> Rules:
+def rules_of(fleet: Fleet, travel: TravelTable, limited: bool) -> FleetConstraints:
     """The fleet's rules in ticks."""
-    return Rules(
+    return FleetConstraints(
         num_vehicles=int(fleet.num_vehicles),
         seats=int(fleet.seats),
         max_route=int(ticks_down(fleet.max_route_minutes)),
@@ -79,7 +79,7 @@ def rules_of(fleet: Fleet, travel: TravelTable, limited: bool) -> Rules:
     )
 
 
-def books_of(problems: RouteProblems) -> tuple[Books, Rules]:
+def books_of(problems: RouteProblems) -> tuple[InstanceArrays, FleetConstraints]:
     """The books in ticks and the rules they are planned by."""
     fleet, travel = problems.fleet, problems.travel
     trips = trip_ticks(
@@ -90,7 +90,7 @@ def books_of(problems: RouteProblems) -> tuple[Books, Rules]:
         problems.max_ride_minutes,
     )
     riders = problems.riders
-    books = Books(
+    books = InstanceArrays(
         drive=travel.ticks,
         # Kernels are compiled for unbroken arrays; the one of kept plans is passed on as it is.
         num_requests=np.ascontiguousarray(problems.num_requests),
@@ -161,7 +161,7 @@ def finite(windows: FloatArray) -> FloatArray:
 
 
 def write_requests(
-    books: Books, rows: IntArray, place: IntArray, new: NewRequests, trips: TripTicks
+    books: InstanceArrays, rows: IntArray, place: IntArray, new: NewRequests, trips: TripTicks
 ) -> None:
     """Write request number `place` of these rows; the books do not count it yet."""
     row, stops = rows[:, None], 2 * place[:, None] + np.array([1, 2])

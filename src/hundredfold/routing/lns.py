@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hundredfold.core.batch import IntArray
-from hundredfold.core.numba_kernels import integer, kernel, spawned, uniform, word
-from hundredfold.core.rng import Words
-from hundredfold.routing.instance_arrays import Books, Rules
+from hundredfold.core.numba_kernels import integer, kernel, random_bits, spawned, uniform
+from hundredfold.core.rng import Keys
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.operators import (
     UNSERVED_TICKS,
     accept_offer,
@@ -204,12 +204,12 @@ BUILD_DRAWS, SEARCH_DRAWS = np.uint64(0), np.uint64(1)
 
 
 def improve_rows(
-    books: Books,
-    rules: Rules,
+    books: InstanceArrays,
+    rules: FleetConstraints,
     search: Search,
     order: int,
     rows: IntArray,
-    keys: Words,
+    keys: Keys,
     routes: IntArray,
     lengths: IntArray,
     ticks: IntArray,
@@ -230,8 +230,8 @@ def improve_rows(
 
 
 def added_by_candidates(
-    books: Books,
-    rules: Rules,
+    books: InstanceArrays,
+    rules: FleetConstraints,
     rows: IntArray,
     early: IntArray,
     late: IntArray,
@@ -277,12 +277,12 @@ def content_keys(books: Any) -> Any:
     for book in range(len(keys)):
         key = CONTENT_SALT
         for stop in range(2 * books.num_requests[book] + 1):
-            key = word(key, np.uint64(books.cell[book, stop]))
-            key = word(key, np.uint64(books.early[book, stop]))
-            key = word(key, np.uint64(books.late[book, stop]))
-            key = word(key, np.uint64(books.service[book, stop]))
-            key = word(key, np.uint64(books.riders[book, stop]))
-            key = word(key, np.uint64(books.max_ride[book, stop]))
+            key = random_bits(key, np.uint64(books.cell[book, stop]))
+            key = random_bits(key, np.uint64(books.early[book, stop]))
+            key = random_bits(key, np.uint64(books.late[book, stop]))
+            key = random_bits(key, np.uint64(books.service[book, stop]))
+            key = random_bits(key, np.uint64(books.riders[book, stop]))
+            key = random_bits(key, np.uint64(books.max_ride[book, stop]))
         keys[book] = key
     return keys
 

@@ -16,10 +16,10 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.rng import Words
-from hundredfold.routing.instance_arrays import Books, Rules, books_of
+from hundredfold.core.rng import Keys
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
 from hundredfold.routing.lns import BY_REGRET, SHUFFLED, Search, content_keys, improve_rows
-from hundredfold.routing.problem import FOREVER, RoutePlans, RouteProblems
+from hundredfold.routing.problem import FOREVER, RouteProblems, Solutions
 from hundredfold.routing.solution import finished_plans
 
 Number = TypeVar("Number", int, float)
@@ -78,7 +78,7 @@ class InsertionOracle:
     def __init__(self, settings: InsertionSettings | None = None) -> None:
         self.settings = settings or InsertionSettings()
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where somebody is left out."""
         books, rules = books_of(problems)
         shape = (len(problems), rules.num_vehicles)
@@ -94,7 +94,7 @@ class InsertionOracle:
                 self._search_for_seconds(books, rules, found, book, self.settings.seconds)
         return finished_plans(books, rules, found.routes, found.lengths)
 
-    def _restart(self, books: Books, rules: Rules, best: _Found) -> None:
+    def _restart(self, books: InstanceArrays, rules: FleetConstraints, best: _Found) -> None:
         rows, keys = np.arange(len(best.ticks)), content_keys(books)
         for restart in range(self.settings.final_restarts):
             order = BY_REGRET if restart == 0 else SHUFFLED
@@ -109,7 +109,12 @@ class InsertionOracle:
             )
 
     def _search_for_seconds(
-        self, books: Books, rules: Rules, best: _Found, book: int, seconds: float
+        self,
+        books: InstanceArrays,
+        rules: FleetConstraints,
+        best: _Found,
+        book: int,
+        seconds: float,
     ) -> None:
         """Improve the best plan cycle by cycle, and now and then try another one from nothing."""
         rows, keys = np.array([book]), content_keys(books)
@@ -136,12 +141,12 @@ class InsertionOracle:
 
     def _try_afresh(
         self,
-        books: Books,
-        rules: Rules,
+        books: InstanceArrays,
+        rules: FleetConstraints,
         search: Search,
         order: int,
         rows: IntArray,
-        keys: Words,
+        keys: Keys,
         best: _Found,
     ) -> None:
         """Build plans from nothing, and keep those that are better."""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.errors import MissingExtraError, SettingsError
-from hundredfold.routing.instance_arrays import Books, Rules, books_of
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
 from hundredfold.routing.problem import (
     FOREVER,
-    RoutePlans,
     RouteProblems,
+    Solutions,
     milliseconds_down,
     milliseconds_up,
 )
@@ -52,13 +52,13 @@ class OrToolsOracle:
         self._pywrapcp: Any = pywrapcp
         self._enums: Any = routing_enums_pb2
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where the solver finds none."""
         books, rules = books_of(problems)
         found = [self._routes(books, rules, book) for book in range(len(problems))]
         return plans_of_lists(problems, found)
 
-    def _routes(self, books: Books, rules: Rules, book: int) -> list[list[int]]:
+    def _routes(self, books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
         num_requests = int(books.num_requests[book])
         if num_requests == 0:
             return []
@@ -75,7 +75,9 @@ class OrToolsOracle:
         solution = model.SolveWithParameters(self._parameters())
         return [] if solution is None else _routes_of(model, manager, solution, rules)
 
-    def _add_costs(self, model: Any, books: Books, rules: Rules, book: int, num_stops: int) -> None:
+    def _add_costs(
+        self, model: Any, books: InstanceArrays, rules: FleetConstraints, book: int, num_stops: int
+    ) -> None:
         cells = books.cell[book, :num_stops]
         drive = milliseconds_up(books.drive[np.ix_(cells, cells)])
         model.SetArcCostEvaluatorOfAllVehicles(model.RegisterTransitMatrix(drive.tolist()))
@@ -83,7 +85,13 @@ class OrToolsOracle:
             model.SetFixedCostOfVehicle(int(milliseconds_up(rules.vehicle_ticks)), vehicle)
 
     def _add_times(
-        self, model: Any, manager: Any, books: Books, rules: Rules, book: int, num_stops: int
+        self,
+        model: Any,
+        manager: Any,
+        books: InstanceArrays,
+        rules: FleetConstraints,
+        book: int,
+        num_stops: int,
     ) -> Any | None:
         cells = books.cell[book, :num_stops]
         service = books.service[book, :num_stops, None]
@@ -109,7 +117,13 @@ class OrToolsOracle:
         return time
 
     def _add_pairs(
-        self, model: Any, manager: Any, time: Any, books: Books, book: int, num_requests: int
+        self,
+        model: Any,
+        manager: Any,
+        time: Any,
+        books: InstanceArrays,
+        book: int,
+        num_requests: int,
     ) -> None:
         solver = model.solver()
         for request in range(num_requests):
@@ -137,7 +151,7 @@ class OrToolsOracle:
         return parameters
 
 
-def _routes_of(model: Any, manager: Any, solution: Any, rules: Rules) -> list[list[int]]:
+def _routes_of(model: Any, manager: Any, solution: Any, rules: FleetConstraints) -> list[list[int]]:
     routes = []
     for vehicle in range(rules.num_vehicles):
         index = solution.Value(model.NextVar(model.Start(vehicle)))

@@ -257,7 +257,7 @@ class RouteProblems:
 
 
 @dataclass(slots=True, kw_only=True)
-class RoutePlans:
+class Solutions:
     """One plan per book, in the order of the books."""
 
     price: FloatArray  # (books,) minutes, inf where some request is left out
@@ -290,7 +290,7 @@ class Oracle(Protocol):
     * Every plan passes `verifier.violations`.
     """
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """Return one plan per book, in order; a book that cannot be served is priced inf."""
         ...
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.errors import MissingExtraError, SettingsError
-from hundredfold.routing.instance_arrays import Books, Rules, books_of
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
 from hundredfold.routing.problem import (
     FOREVER,
-    RoutePlans,
     RouteProblems,
+    Solutions,
     milliseconds_down,
     milliseconds_up,
 )
@@ -54,7 +54,7 @@ class PyVRPOracle:
             raise MissingExtraError("pyvrp >= 0.14", "routing", "The pyvrp oracle")
         self._pyvrp: Any = pyvrp
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where the solver finds none."""
         if np.isfinite(problems.max_ride_minutes[problems.booked]).any():
             raise SettingsError(
@@ -65,7 +65,7 @@ class PyVRPOracle:
         found = [self._routes(books, rules, book) for book in range(len(problems))]
         return plans_of_lists(problems, found)
 
-    def _routes(self, books: Books, rules: Rules, book: int) -> list[list[int]]:
+    def _routes(self, books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
         num_requests = int(books.num_requests[book])
         if num_requests == 0 or (books.early[book] > books.late[book]).any():
             return []
@@ -83,7 +83,9 @@ class PyVRPOracle:
             return []
         return [_stops_of(route) for route in result.best.routes()]
 
-    def _model(self, books: Books, rules: Rules, book: int, num_requests: int) -> Any:
+    def _model(
+        self, books: InstanceArrays, rules: FleetConstraints, book: int, num_requests: int
+    ) -> Any:
         model = self._pyvrp.Model()
         num_stops = 2 * num_requests + 1
         cells = books.cell[book, :num_stops]

@@ -13,8 +13,8 @@ import numpy as np
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import ShapeError
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.core.rng import Words
-from hundredfold.routing.incremental import KeptPlans
+from hundredfold.core.rng import Keys
+from hundredfold.routing.incremental import IncrementalRoutes
 from hundredfold.routing.instance_arrays import NewRequests, TripTicks, trip_ticks, write_requests
 from hundredfold.routing.lns import BY_REGRET, Search, improved_objective, load_plan, share_out
 from hundredfold.routing.operators import UNSERVED_TICKS
@@ -55,14 +55,14 @@ def trip_table(
 
 
 def closing_prices(
-    kept: KeptPlans,
+    kept: IncrementalRoutes,
     request: NewRequests,
     windows: FloatArray,
     wanted: BoolArray,
     table: TripTable,
     guesses: Guesses,
     search: Search,
-    keys: Words,
+    keys: Keys,
     left_out_minutes: float,
 ) -> FloatArray:
     """(envs, candidates, guesses) minutes of the day after the request and all guessed trips.

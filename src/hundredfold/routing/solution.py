@@ -13,8 +13,8 @@ import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.routing.instance_arrays import Books, Rules, books_of
-from hundredfold.routing.problem import EARLY, LATE, RoutePlans, RouteProblems, to_minutes
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
+from hundredfold.routing.problem import EARLY, LATE, RouteProblems, Solutions, to_minutes
 from hundredfold.routing.route_kernels import schedule_exists
 from hundredfold.routing.workspace import DEPOT, MAX_RIDE, NOBODY, TRIAL_LEG, TRIAL_STOP, TRIAL_TIME
 
@@ -43,7 +43,7 @@ def empty_timetable(num_books: int, num_requests: int, num_vehicles: int) -> Tim
     )
 
 
-def plans_of_lists(problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]) -> RoutePlans:
+def plans_of_lists(problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]) -> Solutions:
     """Plans from lists: for every book, one list of stops per vehicle that is used."""
     width = max(1, 2 * problems.max_requests)
     routes = np.zeros((len(problems), problems.fleet.num_vehicles, width), np.int64)
@@ -56,12 +56,14 @@ def plans_of_lists(problems: RouteProblems, found: Sequence[Sequence[Sequence[in
     return finished_plans(books, rules, routes, lengths)
 
 
-def finished_plans(books: Books, rules: Rules, routes: IntArray, lengths: IntArray) -> RoutePlans:
+def finished_plans(
+    books: InstanceArrays, rules: FleetConstraints, routes: IntArray, lengths: IntArray
+) -> Solutions:
     """Plans with these routes: (books, vehicles, width) stops without the depot."""
     num_books, num_stops = books.cell.shape
     timetable = empty_timetable(num_books, num_stops // 2, rules.num_vehicles)
     time_rows(books, rules, np.arange(num_books), routes, lengths, timetable)
-    return RoutePlans(
+    return Solutions(
         price=prices(books, rules, lengths, timetable),
         driving_minutes=to_minutes(timetable.driving),
         routes=routes,
@@ -74,19 +76,21 @@ def finished_plans(books: Books, rules: Rules, routes: IntArray, lengths: IntArr
     )
 
 
-def prices(books: Books, rules: Rules, lengths: IntArray, timetable: Timetable) -> FloatArray:
+def prices(
+    books: InstanceArrays, rules: FleetConstraints, lengths: IntArray, timetable: Timetable
+) -> FloatArray:
     """(books,) minutes, inf where somebody is left out."""
     price = to_minutes(price_ticks(rules, lengths, timetable))
     return np.where(unserved(books, timetable).any(axis=1), np.inf, price)
 
 
-def price_ticks(rules: Rules, lengths: IntArray, timetable: Timetable) -> IntArray:
+def price_ticks(rules: FleetConstraints, lengths: IntArray, timetable: Timetable) -> IntArray:
     """(books,) driving and extra vehicles, whoever may be left out."""
     extra = np.maximum(np.count_nonzero(lengths, axis=1) - rules.free_vehicles, 0)
     return np.asarray(timetable.driving + extra * rules.vehicle_ticks)
 
 
-def unserved(books: Books, timetable: Timetable) -> BoolArray:
+def unserved(books: InstanceArrays, timetable: Timetable) -> BoolArray:
     """(books, requests) True where a booked request has no vehicle."""
     booked = np.arange(timetable.vehicle.shape[1]) < books.num_requests[:, None]
     return np.asarray(booked & (timetable.vehicle == NOBODY))

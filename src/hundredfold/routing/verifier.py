@@ -10,13 +10,13 @@ import math
 from itertools import pairwise
 
 from hundredfold.core.errors import ShapeError
-from hundredfold.routing.problem import RoutePlans, RouteProblems
+from hundredfold.routing.problem import RouteProblems, Solutions
 
 # Oracles round durations to a microsecond; over a day's stops that stays far below this.
 TOLERANCE_MINUTES = 1e-4
 
 
-def violations(problems: RouteProblems, plans: RoutePlans) -> list[str]:
+def violations(problems: RouteProblems, plans: Solutions) -> list[str]:
     """Everything that is wrong with the plans, one sentence each."""
     if len(problems) != len(plans):
         raise ShapeError(f"{len(plans)} plans came for {len(problems)} books; pass one per book.")
@@ -30,7 +30,7 @@ def violations(problems: RouteProblems, plans: RoutePlans) -> list[str]:
 class _BookCheck:
     """One book and its plan, as plain numbers."""
 
-    def __init__(self, problems: RouteProblems, plans: RoutePlans, book: int) -> None:
+    def __init__(self, problems: RouteProblems, plans: Solutions, book: int) -> None:
         self.fleet = problems.fleet
         self.minutes = problems.travel.minutes
         self.num_requests = int(problems.num_requests[book])
@@ -168,10 +168,10 @@ class _BookCheck:
                         f"plans a ride of {ride:.3f} minutes for request {request}, "
                         f"which allows {self.max_ride[request]:.3f}."
                     )
-        lasts = times[-1] - times[0]
-        if lasts > self.fleet.max_route_minutes + TOLERANCE_MINUTES:
+        is_copy = times[-1] - times[0]
+        if is_copy > self.fleet.max_route_minutes + TOLERANCE_MINUTES:
             found.append(
-                f"is away for {lasts:.3f} minutes, and {self.fleet.max_route_minutes:.3f} "
+                f"is away for {is_copy:.3f} minutes, and {self.fleet.max_route_minutes:.3f} "
                 "are allowed."
             )
         return found

@@ -1,6 +1,6 @@
 """Settings fitted to what was measured: the env, the device, the memory; each with its reason.
 
-A world of ours has settings made for it. What somebody else's env needs is not known, but what its
+A built-in env has settings made for it. What somebody else's env needs is not known, but what its
 steps cost, how large its observations are and what there is to compute with can be measured, and
 these decide more than anything else how many envs and how large batches pay. Values are few and
 far apart, so that the same env on the same machine is fitted alike every time; whatever the user
@@ -19,9 +19,9 @@ from hundredfold.backends.env_profile import Probe
 from hundredfold.config.devices import Device, device_at_hand, told_bytes
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import with_overrides
-from hundredfold.core.batch import WorldSpec
-from hundredfold.core.protocols import WorldFactory
-from hundredfold.envs.registry import world_factory
+from hundredfold.core.batch import EnvSpec
+from hundredfold.core.protocols import EnvFactory
+from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
 from hundredfold.training.engines import OWN
 
@@ -52,17 +52,17 @@ class Fit:
 
 
 def fit_run(
-    settings: RunSettings, given: Container[str], make_world: WorldFactory | None = None
+    settings: RunSettings, given: Container[str], make_envs: EnvFactory | None = None
 ) -> tuple[RunSettings, list[str]]:
     """The settings of a run fitted to its env and this machine, and lines that say how and why.
 
-    Somebody else's env is played for a moment. A world of ours has settings made for it, and an
+    Somebody else's env is played for a moment. A built-in env has settings made for it, and an
     env that hangs tells nothing: these stay as they are.
     """
-    factory = make_world or world_factory(settings.world, settings.world_settings)
+    factory = make_envs or env_factory(settings.env, settings.env_settings)
     here = settings.machine.backend in ("in_process", "serial")
     found = find_out(factory, settings.processes, apart=not here)
-    if not found.is_foreign:
+    if not found.is_per_env:
         return settings, []
     lines = []
     if found.probe is not None:
@@ -70,7 +70,7 @@ def fit_run(
         settings, fits = fitted(settings, given, found.spec, found.probe, device)
         lines = [fit.told for fit in fits]
     if lines:
-        lines.insert(0, f"fitted to {settings.world} and this machine; a flag sets it otherwise:")
+        lines.insert(0, f"fitted to {settings.env} and this machine; a flag sets it otherwise:")
     # Other engines have workers of their own.
     if settings.machine.backend == "auto" and settings.engine == OWN:
         choice = choice_for(found, settings.rollout.num_envs, settings.processes)
@@ -81,7 +81,7 @@ def fit_run(
 
 
 def fitted(
-    settings: RunSettings, given: Container[str], spec: WorldSpec, found: Probe, device: Device
+    settings: RunSettings, given: Container[str], spec: EnvSpec, found: Probe, device: Device
 ) -> tuple[RunSettings, list[Fit]]:
     """The settings with everything fitted that the user did not set, and what that was."""
     fits: list[Fit] = []
@@ -124,7 +124,7 @@ def _num_envs(settings: RunSettings, found: Probe, device: Device) -> tuple[int,
     ), f"a step computes for {step}: no more than keeps {device.cores} cores busy"
 
 
-def _num_steps(settings: RunSettings, spec: WorldSpec, device: Device) -> tuple[int, str]:
+def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[int, str]:
     num_envs = settings.rollout.num_envs
     steps = max(16, SAMPLES_PER_UPDATE // num_envs)
     memory = min(device.memory, device.own_memory)
@@ -134,7 +134,7 @@ def _num_steps(settings: RunSettings, spec: WorldSpec, device: Device) -> tuple[
     return steps, f"{steps * num_envs:,} samples per update"
 
 
-def _by_spaces(settings: RunSettings, spec: WorldSpec) -> Iterator[tuple[str, Any, str]]:
+def _by_spaces(settings: RunSettings, spec: EnvSpec) -> Iterator[tuple[str, Any, str]]:
     """What pictures and continuous actions ask for, where it goes with what the user has set."""
     joint, by_number = not settings.ppo.separate_epochs, not settings.ppo.minibatch_size
     if any(layout_of(array) for array in spec.observation.values()):
@@ -142,9 +142,9 @@ def _by_spaces(settings: RunSettings, spec: WorldSpec) -> Iterator[tuple[str, An
             yield "shared", True, "policy and value look at pictures with the same eyes"
         if by_number:
             yield "num_minibatches", 8, "more, smaller steps for a network that must learn to see"
-    if spec.action_box is not None:
+    if spec.continuous_action is not None:
         if settings.engine != "rllib":  # which would keep the scales of random actions
-            yield "normalise_observations", True, "continuous worlds observe in units of their own"
+            yield "normalise_observations", True, "continuous envs observe in units of their own"
         yield "entropy_coefficient", 0.0, "a reward for spread would widen actions without end"
         if joint:
             yield "update_epochs", 10, "aiming takes more passes than choosing"
@@ -152,7 +152,7 @@ def _by_spaces(settings: RunSettings, spec: WorldSpec) -> Iterator[tuple[str, An
             yield "num_minibatches", 8, "in smaller steps"
 
 
-def _replay_size(settings: RunSettings, spec: WorldSpec, device: Device) -> tuple[int, str]:
+def _replay_size(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[int, str]:
     wanted = settings.dqn.replay_size
     # A checkpoint keeps a copy, and for a moment there is another.
     copies = 3 if settings.dqn.save_replay else 1
@@ -168,7 +168,7 @@ def _batch_size(device: Device) -> tuple[int, str]:
     return 64, "a CPU takes longer for more"
 
 
-def _hidden(settings: RunSettings, spec: WorldSpec, device: Device) -> tuple[tuple[int, ...], str]:
+def _hidden(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[tuple[int, ...], str]:
     numbers = sum(
         sum(array.categories) if array.categories else array.size
         for array in spec.observation.values()

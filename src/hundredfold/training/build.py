@@ -17,15 +17,15 @@ from hundredfold.algorithms.dqn import DQN
 from hundredfold.algorithms.ppo import PPO
 from hundredfold.algorithms.protocols import Learner
 from hundredfold.backends import start_backend
-from hundredfold.backends.auto_select import Choice
+from hundredfold.backends.auto_select import BackendChoice
 from hundredfold.config.devices import pick_device
 from hundredfold.config.run import Algorithm, RunSettings
-from hundredfold.core.batch import WorldSpec
+from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import CheckpointError, SettingsError
-from hundredfold.core.protocols import Backend, Companion, WorldFactory
+from hundredfold.core.protocols import Backend, BeliefModel, EnvFactory
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
-from hundredfold.envs.registry import WORLDS, world_factory
+from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.collector import Collector
 from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.process_setup import keep_freed_memory
@@ -35,14 +35,14 @@ from hundredfold.training.run_folder import RunFolder
 COMPANION: Final = "companion"
 
 
-def make_companion(settings: RunSettings, device: torch.device) -> Companion | None:
-    """The model that learns beside the policy on this world: most worlds have none."""
-    entry = WORLDS.get(settings.world)
+def make_companion(settings: RunSettings, device: torch.device) -> BeliefModel | None:
+    """The model that learns beside the policy on this env: most envs have none."""
+    entry = ENVS.get(settings.env)
     if entry is None or entry.companion is None or settings.companion is None:
         return None
-    found: Companion | None = import_module(entry.companion).companion_for(
+    found: BeliefModel | None = import_module(entry.companion).companion_for(
         settings.companion,
-        settings.world_settings,
+        settings.env_settings,
         num_envs=settings.rollout.num_envs,
         num_epochs=settings.length.epochs,
         seed=settings.seed,
@@ -51,7 +51,7 @@ def make_companion(settings: RunSettings, device: torch.device) -> Companion | N
     return found
 
 
-def saved_companion(folder: RunFolder, checkpoint: str) -> Companion | None:
+def saved_companion(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
     """The companion of a run as it was at a checkpoint, at rest; None where there was none."""
     companion = make_companion(folder.settings(), torch.device("cpu"))
     if companion is None:
@@ -71,16 +71,16 @@ LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": PPO, "dqn": D
 
 
 @dataclass(slots=True)
-class Parts:
+class Components:
     """Everything a training loop moves."""
 
     settings: RunSettings
     backend: Backend
     learner: Learner
     collector: Collector | RayCollector
-    make_world: WorldFactory
-    choice: Choice
-    companion: Companion | None = None
+    make_envs: EnvFactory
+    choice: BackendChoice
+    companion: BeliefModel | None = None
 
     @property
     def envs_in(self) -> object:
@@ -97,11 +97,11 @@ class Parts:
         self.backend.close()
 
 
-def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
-    """Make world, backend and learner; the returned settings have their length in epochs."""
+def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
+    """Make env, backend and learner; the returned settings have their length in epochs."""
     torch.set_num_threads(settings.machine.threads)
     keep_freed_memory()
-    factory = make_world or world_factory(settings.world, settings.world_settings)
+    factory = make_envs or env_factory(settings.env, settings.env_settings)
     if settings.machine.backend == "ray" and settings.algo != "ppo":
         raise SettingsError(
             f"Ray actors collect rollouts for ppo; train {settings.algo} with --backend processes."
@@ -123,12 +123,12 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         settings = settings.resolved(backend.spec)
         device = pick_device(settings.machine.device)
         learner = make_learner(settings, backend.spec, device)
-        return Parts(
+        return Components(
             settings=settings,
             backend=backend,
             learner=learner,
             collector=make_collector(backend, settings.seed),
-            make_world=factory,
+            make_envs=factory,
             choice=choice,
             companion=make_companion(settings, device),
         )
@@ -144,7 +144,7 @@ def make_collector(backend: Backend, seed: int) -> Collector | RayCollector:
     return Collector(backend, seed)
 
 
-def make_learner(settings: RunSettings, spec: WorldSpec, device: torch.device) -> Learner:
+def make_learner(settings: RunSettings, spec: EnvSpec, device: torch.device) -> Learner:
     """Who learns, with nothing learned yet; the settings have their length in epochs."""
     return LEARNERS[settings.algo](
         spec,

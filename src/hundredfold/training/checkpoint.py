@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hundredfold.core.action_scaling import flat_bound
-from hundredfold.core.batch import Arrays, ArraySpec, State, WorldSpec
+from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec, State
 from hundredfold.core.errors import CheckpointError
 from hundredfold.training.run_folder import RunFolder, versions, write_atomically
 
@@ -34,8 +34,8 @@ class Checkpoint:
 
     epoch: int
     counters: dict[str, Any]
-    spec: WorldSpec
-    parts: dict[str, Arrays]  # learner, collector, world, ...
+    spec: EnvSpec
+    parts: dict[str, Arrays]  # learner, collector, env, ...
 
 
 def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint) -> Path:
@@ -144,15 +144,17 @@ def remove_leftovers(folder: RunFolder) -> None:
             path.unlink()
 
 
-def spec_table(spec: WorldSpec) -> dict[str, Any]:
-    """The spec as JSON, so that a policy can be loaded where its world is not installed."""
+def spec_table(spec: EnvSpec) -> dict[str, Any]:
+    """The spec as JSON, so that a policy can be loaded where its env is not installed."""
     return {
         "name": spec.name,
-        "choices": list(spec.choices),
+        "action_nvec": list(spec.action_nvec),
         "has_mask": spec.has_mask,
         "episode_steps": spec.episode_steps,
         "logit_bias": spec.logit_bias,
-        "action_box": None if spec.action_box is None else _box_table(spec.action_box),
+        "continuous_action": None
+        if spec.continuous_action is None
+        else _box_table(spec.continuous_action),
         "observation": {
             name: {
                 "shape": list(array.shape),
@@ -164,16 +166,18 @@ def spec_table(spec: WorldSpec) -> dict[str, Any]:
     }
 
 
-def read_spec(table: Mapping[str, Any]) -> WorldSpec:
+def read_spec(table: Mapping[str, Any]) -> EnvSpec:
     """The part of a spec that a policy needs."""
-    return WorldSpec(
+    return EnvSpec(
         name=table["name"],
-        choices=tuple(table["choices"]),
+        action_nvec=tuple(table["action_nvec"]),
         has_mask=table["has_mask"],
         episode_steps=table["episode_steps"],
-        # Absent in older runs, whose worlds had none.
+        # Absent in older runs, whose envs had none.
         logit_bias=table.get("logit_bias"),
-        action_box=None if table.get("action_box") is None else _read_box(table["action_box"]),
+        continuous_action=None
+        if table.get("continuous_action") is None
+        else _read_box(table["continuous_action"]),
         observation={
             name: ArraySpec(
                 tuple(array["shape"]),

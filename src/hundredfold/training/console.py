@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from hundredfold.config.devices import memory_in_use, told_bytes
 from hundredfold.config.run import RunSettings
-from hundredfold.envs.registry import WORLDS
+from hundredfold.envs.registry import ENVS
 
 TYPE_SHARE = "companion/type_share_"
 
@@ -129,8 +129,8 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
 
 def announce(settings: RunSettings, quiet: bool) -> None:
     """Say what takes a moment before anything moves."""
-    if not quiet and settings.world in WORLDS:
-        text = f"preparing {settings.world} (what is compiled is compiled once, then cached)"
+    if not quiet and settings.env in ENVS:
+        text = f"preparing {settings.env} (what is compiled is compiled once, then cached)"
         print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Who trains a run: our own loop, or somebody else's library on the same worlds and settings.
+"""Who trains a run: our own loop, or somebody else's library on the same envs and settings.
 
 An engine is three functions. `build` makes the parts from the settings, `start` opens the books in
 a new run folder, `train` goes to the end and says whether it got there. Whoever adds one writes a
@@ -22,9 +22,9 @@ from hundredfold.algorithms.weights import network_arrays
 from hundredfold.config.run import EngineName, RunSettings
 from hundredfold.core.batch import Array, BoolArray, State, with_prefix
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.protocols import WorldFactory
-from hundredfold.rollout.episode_stats import Episodes, Unfinished
-from hundredfold.training.build import COMPANION, Parts, build
+from hundredfold.core.protocols import EnvFactory
+from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
+from hundredfold.training.build import COMPANION, Components, build
 from hundredfold.training.checkpoint import Checkpoint
 from hundredfold.training.loop import train
 from hundredfold.training.run import Counters, Run
@@ -35,10 +35,10 @@ class EngineRun(Run):
     """Keeps the books of a training by another engine."""
 
     @classmethod
-    def start(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
+    def start(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
         """Begin at epoch 0; the engine resets the envs itself."""
         if parts.companion is not None:
-            parts.backend.broadcast(parts.companion.knowledge(exploring=True))
+            parts.backend.broadcast(parts.companion.shared_params(exploring=True))
         return cls(folder, parts, Counters(), **options)
 
     @property
@@ -64,24 +64,24 @@ class EpisodesHeard:
 
     def __init__(self, num_envs: int) -> None:
         self.everyone = np.arange(num_envs)
-        self.unfinished = Unfinished(num_envs)
-        self.episodes = Episodes()
+        self.unfinished = RunningReturns(num_envs)
+        self.episodes = EpisodeStats()
 
     def hear(self, reward: Array, ended: BoolArray, episode_info: State | None = None) -> None:
         """One step of every env; the infos count where episodes ended."""
         paid = np.asarray(reward, np.float64)
         self.unfinished.step(self.everyone, paid, ended, episode_info or {}, self.episodes)
 
-    def taken(self) -> Episodes:
+    def taken(self) -> EpisodeStats:
         """The episodes that ended since this was asked last."""
-        found, self.episodes = self.episodes, Episodes()
+        found, self.episodes = self.episodes, EpisodeStats()
         return found
 
 
 class Engine(NamedTuple):
     """How a run is trained."""
 
-    build: Callable[[RunSettings, WorldFactory | None], Parts]
+    build: Callable[[RunSettings, EnvFactory | None], Components]
     start: Callable[..., Run]  # (folder, parts, *, wandb, quiet)
     train: Callable[[Run], bool]
 

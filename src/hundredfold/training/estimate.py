@@ -17,11 +17,11 @@ import torch
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.config.devices import memory_at_hand
 from hundredfold.config.run import LengthSettings, RunSettings
-from hundredfold.core.batch import Arrays, State, WorldSpec
-from hundredfold.core.protocols import WorldFactory
-from hundredfold.envs.registry import WORLDS, world_factory
+from hundredfold.core.batch import Arrays, EnvSpec, State
+from hundredfold.core.protocols import EnvFactory
+from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
-from hundredfold.rollout.rollout_buffer import Rollout
+from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training.build import build
 
 # A policy that is updated less often than this has hardly begun to learn.
@@ -88,7 +88,7 @@ def make_plan(
     settings: RunSettings, start: RunSettings, *, measure: bool = True, cuda: bool = False
 ) -> Plan:
     """The plan of a run; `start` is where its settings began, `cuda` asks for that device."""
-    factory = world_factory(settings.world, settings.world_settings)
+    factory = env_factory(settings.env, settings.env_settings)
     spec = _spec_of(factory)
     resolved = settings.resolved(spec)
     per_env = bytes_per_env(resolved, spec, factory)
@@ -106,7 +106,7 @@ def make_plan(
     )
 
 
-def warnings_for(asked: RunSettings, resolved: RunSettings, spec: WorldSpec) -> list[str]:
+def warnings_for(asked: RunSettings, resolved: RunSettings, spec: EnvSpec) -> list[str]:
     """What a person should know before starting; `train` says the same."""
     episodes, epochs = asked.length.episodes, resolved.length.epochs
     if not episodes or spec.episode_steps is None:
@@ -140,19 +140,19 @@ def gradient_steps(settings: RunSettings) -> int:
 # --- memory
 
 
-def bytes_per_env(settings: RunSettings, spec: WorldSpec, factory: WorldFactory) -> dict[str, int]:
+def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> dict[str, int]:
     """Bytes that one more env costs, by component."""
     sizes = (
         _replay_bytes(settings, spec) if settings.algo == "dqn" else _rollout_bytes(settings, spec)
     )
-    if settings.world not in WORLDS:
+    if settings.env not in ENVS:
         return sizes
-    world = factory(np.arange(1))
+    env = factory(np.arange(1))
     try:
-        world.reset(0)
-        state = world.state()
+        env.reset(0)
+        state = env.state()
     finally:
-        world.close()
+        env.close()
     plans = {name: array for name, array in state.items() if name.startswith("plans/")}
     if plans:
         sizes["oracle plans"] = _size(plans)
@@ -160,15 +160,15 @@ def bytes_per_env(settings: RunSettings, spec: WorldSpec, factory: WorldFactory)
     return sizes | {"envs": _size(state) - _size(plans), "last epoch's snapshot": _size(state)}
 
 
-def _replay_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
+def _replay_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
     num_envs = settings.rollout.num_envs
     replay = settings.dqn.rows_per_env(spec, num_envs) * row_bytes(spec)
     return dict.fromkeys(REPLAY, replay)
 
 
-def _rollout_bytes(settings: RunSettings, spec: WorldSpec) -> dict[str, int]:
+def _rollout_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
     steps = settings.rollout.num_steps * settings.rollout.policy_update_interval
-    rollout = Rollout(spec, 1, steps)
+    rollout = RolloutBuffer(spec, 1, steps)
     return {
         "observations": _size(rollout.observation),
         "masks": 0 if rollout.mask is None else rollout.mask.nbytes,
@@ -196,7 +196,7 @@ def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
 
 def fitting_num_envs(settings: RunSettings) -> tuple[int, str]:
     """What `--num-envs auto` means for these settings, and the reason."""
-    factory = world_factory(settings.world, settings.world_settings)
+    factory = env_factory(settings.env, settings.env_settings)
     spec = _spec_of(factory)
     any_length = replace(settings, length=LengthSettings(epochs=1)).resolved(spec)
     most = largest_num_envs(any_length, bytes_per_env(any_length, spec, factory))
@@ -272,7 +272,7 @@ def _epoch_seconds(parts: Any, settings: RunSettings) -> tuple[float, float]:
 
 
 def advice(
-    asked: RunSettings, resolved: RunSettings, start: RunSettings, spec: WorldSpec
+    asked: RunSettings, resolved: RunSettings, start: RunSettings, spec: EnvSpec
 ) -> list[Change]:
     """Changes for a run whose epochs are larger or smaller than those its settings were made for.
 
@@ -341,12 +341,12 @@ def _rounded(number: float) -> float:
     return float(f"{number:.1e}")
 
 
-def _spec_of(factory: WorldFactory) -> WorldSpec:
-    world = factory(np.arange(1))
+def _spec_of(factory: EnvFactory) -> EnvSpec:
+    env = factory(np.arange(1))
     try:
-        return world.spec
+        return env.spec
     finally:
-        world.close()
+        env.close()
 
 
 def _size(arrays: State | Arrays) -> int:

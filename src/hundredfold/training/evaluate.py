@@ -16,8 +16,8 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.run import RunSettings
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import spread_over
-from hundredfold.core.batch import Array, FloatArray, IntArray, StepBatch, WorldSpec
-from hundredfold.core.protocols import Backend, WorldFactory
+from hundredfold.core.batch import Array, EnvSpec, FloatArray, IntArray, StepBatch
+from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.core.statistics import bootstrap_interval, standard_error
 from hundredfold.rollout.episode_stats import mean_name
 
@@ -74,15 +74,15 @@ class Evaluation:
 
 
 def judging_backend(
-    settings: RunSettings, make_world: WorldFactory, num_envs: int
-) -> tuple[str, WorldFactory, int, WorkerSettings]:
+    settings: RunSettings, make_envs: EnvFactory, num_envs: int
+) -> tuple[str, EnvFactory, int, WorkerSettings]:
     """How to start the envs of an evaluation: like training's, but in step with each other.
 
     How many to wait for and how many threads to use was fitted to the number of envs in training.
     """
     name = settings.machine.backend
     workers = replace(settings.processes, batch_envs=0, env_threads=0)
-    return "processes" if name == "first_ready" else name, make_world, num_envs, workers
+    return "processes" if name == "first_ready" else name, make_envs, num_envs, workers
 
 
 def evaluate(
@@ -91,7 +91,7 @@ def evaluate(
     episodes: int,
     seed: int,
     max_steps: int,
-    tick: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
     """Play whole episodes, as many from each env; `tick` hears after each step how many are done.
 
@@ -125,7 +125,7 @@ def evaluate(
         for name, values in info.items():
             values[ids[over], played[ids[over]]] = batch.episode_info[name][over]
         played[ids[over]] += 1
-        tick(int(played.sum()))
+        on_progress(int(played.sum()))
     if cut_short:
         warnings.warn(
             f"{cut_short} evaluation episodes were cut off after {max_steps} steps.", stacklevel=2
@@ -137,7 +137,7 @@ def evaluate(
     )
 
 
-def random_actor(spec: WorldSpec, seed: int) -> Actor:
+def random_actor(spec: EnvSpec, seed: int) -> Actor:
     """Any allowed action, all equally likely; the yardstick every policy must beat.
 
     Of a box without bounds, what a policy would try first.
@@ -149,12 +149,12 @@ def random_actor(spec: WorldSpec, seed: int) -> Actor:
         keys = rng.spawn(key, batch.env_ids)[:, None]
         luck = rng.uniforms(keys, counts + np.arange(spec.num_logits))
         counts[0] += spec.num_logits
-        if spec.action_box is not None:
-            return spread_over(spec.action_box, luck)
+        if spec.continuous_action is not None:
+            return spread_over(spec.continuous_action, luck)
         if batch.mask is not None:
             luck = np.where(batch.mask, luck, -1.0)
         parts, offset = [], 0
-        for count in spec.choices:
+        for count in spec.action_nvec:
             parts.append(luck[:, offset : offset + count].argmax(axis=1))
             offset += count
         return np.stack(parts, axis=1).reshape(len(batch), *spec.action_shape)

@@ -1,8 +1,8 @@
 """A policy for programs that know nothing of hundredfold: ONNX, or TorchScript.
 
-What goes out is the whole way from an observation, as the world gives it, to an action: category
+What goes out is the whole way from an observation, as the env gives it, to an action: category
 numbers, scales, pictures, masks and bounds are part of it. Inputs are the arrays of an observation
-by name, with `mask` where the world has masks; outputs are what the network says of every action
+by name, with `mask` where the env has masks; outputs are what the network says of every action
 and the best allowed one. Any number of rows. Before a file is called done it has played beside our
 own policy, and agreed.
 """
@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from hundredfold.algorithms.actor_critic import MAX_INPUT, ActorCritic, Inputs, tensors
 from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
-from hundredfold.algorithms.protocols import JudgedPolicy
+from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.algorithms.q_network import QNetwork
-from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, WorldSpec
+from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, EnvSpec
 from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError, is_installed
 from hundredfold.training.torchscript import ByName, ByNameMasked
 
@@ -47,7 +47,7 @@ Play = Callable[[Arrays, BoolArray | None], tuple[Array, Array]]
 class Exported(nn.Module):
     """From the arrays of an observation, in the order of the spec, to the best allowed action."""
 
-    def __init__(self, policy: JudgedPolicy, spec: WorldSpec) -> None:
+    def __init__(self, policy: EvaluationPolicy, spec: EnvSpec) -> None:
         super().__init__()
         self.spec = spec
         assert isinstance(policy, NetworkPolicy | QPolicy)
@@ -67,7 +67,7 @@ class Exported(nn.Module):
             action = self.network.bounds(found)
             return found, action.reshape(found.shape[0], *self.spec.action_shape)
         allowed = found if mask is None else torch.where(mask, found, -torch.inf)
-        parts = torch.split(allowed, list(self.spec.choices), dim=-1)
+        parts = torch.split(allowed, list(self.spec.action_nvec), dim=-1)
         best = torch.stack([part.argmax(dim=-1) for part in parts], dim=-1)
         return found, best.squeeze(-1) if len(parts) == 1 else best
 
@@ -176,7 +176,7 @@ def _checked(loaded: LoadedPolicy, play: Play, path: Path) -> Path:
         observation, mask = _some_rows(loaded.spec, rows)
         said, action = play(observation, mask)
         wanted = _our_word(loaded.policy, observation)
-        best = loaded.policy.best(observation, mask)
+        best = loaded.policy.act_deterministic(observation, mask)
         if not np.allclose(said, wanted, TOLERANCE, TOLERANCE) or not _as_good(
             action, best, wanted, loaded.spec
         ):
@@ -188,7 +188,7 @@ def _checked(loaded: LoadedPolicy, play: Play, path: Path) -> Path:
     return path
 
 
-def _our_word(policy: JudgedPolicy, observation: Arrays) -> Array:
+def _our_word(policy: EvaluationPolicy, observation: Arrays) -> Array:
     """What our own network says of every action."""
     assert isinstance(policy, NetworkPolicy | QPolicy)
     given = tensors(observation, torch.device("cpu"))
@@ -199,16 +199,16 @@ def _our_word(policy: JudgedPolicy, observation: Arrays) -> Array:
     return said
 
 
-def _as_good(action: Array, best: Array, said: Array, spec: WorldSpec) -> bool:
+def _as_good(action: Array, best: Array, said: Array, spec: EnvSpec) -> bool:
     """The same actions, or others that are valued the same up to rounding."""
     if action.shape != best.shape:
         return False
-    if spec.action_box is not None:
+    if spec.continuous_action is not None:
         return np.allclose(action, best, TOLERANCE, TOLERANCE)
     rows = np.arange(len(said))
     theirs, ours = (array.reshape(len(said), -1) for array in (action, best))
     first = 0
-    for part, count in enumerate(spec.choices):
+    for part, count in enumerate(spec.action_nvec):
         worth = said[:, first : first + count]
         gap = worth[rows, theirs[:, part]] - worth[rows, ours[:, part]]
         if np.abs(gap).max() > TOLERANCE:
@@ -239,7 +239,7 @@ def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
     return torch.cat(hot, dim=-1).float()
 
 
-def _some_rows(spec: WorldSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
+def _some_rows(spec: EnvSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
     """Random observations of this shape and type, and masks that forbid half of everything."""
     luck = np.random.default_rng(SEED)
     observation = {name: _random(array, rows, luck) for name, array in spec.observation.items()}
@@ -247,7 +247,7 @@ def _some_rows(spec: WorldSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
         return observation, None
     mask = luck.random((rows, spec.num_logits)) < 0.5
     first = 0
-    for count in spec.choices:
+    for count in spec.action_nvec:
         mask[np.arange(rows), first + luck.integers(0, count, rows)] = True
         first += count
     return observation, mask

@@ -12,8 +12,8 @@ from hundredfold.backends import make_backend
 from hundredfold.core.batch import Array, StepBatch
 from hundredfold.core.errors import CheckpointError
 from hundredfold.core.protocols import Backend
-from hundredfold.rollout.episode_stats import Episodes
-from hundredfold.training.build import COMPANION, Parts
+from hundredfold.rollout.episode_stats import EpisodeStats
+from hundredfold.training.build import COMPANION, Components
 from hundredfold.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -48,7 +48,7 @@ class Run:
     def __init__(
         self,
         folder: RunFolder,
-        parts: Parts,
+        parts: Components,
         counters: Counters,
         *,
         wandb: bool = False,
@@ -62,7 +62,7 @@ class Run:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         # What had been counted at the end of the last epoch.
         told = parts.backend.timings()
-        self.split_before: dict[str, float] = {"world": -sum(told.values()), **told}
+        self.split_before: dict[str, float] = {"env": -sum(told.values()), **told}
         self.evaluation_envs: Backend | None = None
         self.metrics = MetricsLog(
             folder, self.settings, first_step=counters.total_steps, wandb=wandb
@@ -74,15 +74,15 @@ class Run:
         )
 
     @classmethod
-    def start(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
+    def start(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
         """Begin at epoch 0."""
         if parts.companion is not None:
-            parts.backend.broadcast(parts.companion.knowledge(exploring=True))
+            parts.backend.broadcast(parts.companion.shared_params(exploring=True))
         parts.collector.start(parts.settings.seed)
         return cls(folder, parts, Counters(), **options)
 
     @classmethod
-    def resume(cls, folder: RunFolder, parts: Parts, **options: bool) -> Run:
+    def resume(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
         """Go on from the last checkpoint, bit for bit."""
         remove_leftovers(folder)
         if not saved_epochs(folder):
@@ -93,11 +93,11 @@ class Run:
         try:
             counters = Counters(**checkpoint.counters)
             parts.learner.restore(checkpoint.parts["learner"])
-            parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["world"])
+            parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["env"])
             if parts.companion is not None:
                 parts.companion.restore(checkpoint.parts[COMPANION])
             if not parts.backend.spec.has_snapshots and parts.collector.waiting is not None:
-                parts.learner.experience.cut_off_here(parts.collector.waiting)
+                parts.learner.experience.truncate_here(parts.collector.waiting)
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
@@ -133,20 +133,20 @@ class Run:
         """What to do after each batch of steps: move the bar, listen for signals."""
         rows = self.settings.rollout.num_envs
 
-        def tick() -> None:
+        def on_progress() -> None:
             self.display.advance(rows)
             signals.check()
 
-        return tick
+        return on_progress
 
     def split_collecting(self) -> None:
-        """Tell apart what policy, world and learning in between took of collecting."""
+        """Tell apart what policy, env and learning in between took of collecting."""
         collector = self.parts.collector
         told = self.parts.backend.timings()
-        world = collector.world_seconds - sum(told.values())
+        env = collector.env_seconds - sum(told.values())
         so_far = {
             "policy": collector.policy_seconds,
-            "world": world,
+            "env": env,
             "update": self.parts.learner.learning_seconds,
             **told,
         }
@@ -167,7 +167,7 @@ class Run:
         if companion is None:
             return {}
         learned = companion.after_update()
-        self.parts.backend.broadcast(companion.knowledge(exploring=True))
+        self.parts.backend.broadcast(companion.shared_params(exploring=True))
         return learned
 
     def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
@@ -187,14 +187,14 @@ class Run:
                 here = "in_process" if self.parts.backend.spec.has_snapshots else "processes"
                 settings = replace(settings, machine=replace(settings.machine, backend=here))
             self.evaluation_envs = make_backend(
-                *judging_backend(settings, self.parts.make_world, num_envs)
+                *judging_backend(settings, self.parts.make_envs, num_envs)
             )
         if self.parts.companion is not None:
-            self.evaluation_envs.broadcast(self.parts.companion.knowledge(exploring=False))
+            self.evaluation_envs.broadcast(self.parts.companion.shared_params(exploring=False))
         policy = self.parts.learner.policy
 
         def act(batch: StepBatch) -> Array:
-            return policy.best(batch.observation, batch.mask)
+            return policy.act_deterministic(batch.observation, batch.mask)
 
         found = evaluate(
             self.evaluation_envs,
@@ -202,13 +202,13 @@ class Run:
             plan.eval_episodes,
             plan.eval_seed,
             plan.eval_max_steps,
-            tick=lambda done: signals.check(),
+            on_progress=lambda done: signals.check(),
         ).metrics()
         return {f"eval/{name}": value for name, value in found.items()}
 
     # -- after an epoch -------------------------------------------------------------------------
 
-    def record(self, episodes: Episodes, report: Mapping[str, float]) -> None:
+    def record(self, episodes: EpisodeStats, report: Mapping[str, float]) -> None:
         """Write the epoch's metrics and note a record."""
         counters, samples = self.counters, self.settings.rollout.samples_per_epoch
         spent = sum(self.seconds.values())
@@ -236,7 +236,7 @@ class Run:
             self.best = (counters.epoch, score)
 
     def _troubles(self) -> dict[str, int]:
-        """What went wrong with envs so far; of our own worlds only what did go wrong."""
+        """What went wrong with envs so far; of built-in envs only what did go wrong."""
         counts = self.parts.health()
         foreign = not self.parts.backend.spec.has_snapshots
         return {name: count for name, count in counts.items() if count or foreign}
@@ -280,7 +280,7 @@ class Run:
             parts={
                 "learner": self.parts.learner.state(),
                 "collector": self.parts.collector.state(),
-                "world": self.parts.backend.state(),
+                "env": self.parts.backend.state(),
                 **({} if companion is None else {COMPANION: companion.state()}),
             },
         )

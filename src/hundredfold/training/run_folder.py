@@ -84,11 +84,11 @@ class RunFolder:
     def settings(self) -> RunSettings:
         """What the run was started with."""
         table = read_toml(self.settings_file)
-        world = table.get("world")
-        if not isinstance(world, str):
-            raise CheckpointError(f"{self.settings_file} names no world; it is not of a run.")
+        env = table.get("env")
+        if not isinstance(env, str):
+            raise CheckpointError(f"{self.settings_file} names no env; it is not of a run.")
         # What an older run does not name was not there yet: plain defaults, not today's presets.
-        return updated(plain_settings(world, table), table, str(self.settings_file))
+        return updated(plain_settings(env, table), table, str(self.settings_file))
 
     def claim(self) -> None:
         """Make sure no other process writes here; the system lets go when this one ends."""
@@ -126,9 +126,9 @@ def versions() -> dict[str, Any]:
 
 
 def _free_name(save_dir: Path, settings: RunSettings) -> Path:
-    """<world>-<time>-<seed>, with a number behind it should two runs start in one second."""
-    world = re.sub(r"[^A-Za-z0-9_.-]+", "-", settings.world)
-    stem = f"{world}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}-{settings.seed}"
+    """<env>-<time>-<seed>, with a number behind it should two runs start in one second."""
+    env = re.sub(r"[^A-Za-z0-9_.-]+", "-", settings.env)
+    stem = f"{env}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}-{settings.seed}"
     path, number = save_dir / stem, 2
     while path.exists():
         path, number = save_dir / f"{stem}-{number}", number + 1

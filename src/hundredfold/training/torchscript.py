@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class ByName(nn.Module):
-    """For worlds without masks."""
+    """For envs without masks."""
 
     names: list[str]
 

@@ -60,7 +60,7 @@ def told_by_workers(make_env, what, **settings):
     with closing(ProcessBackend(factory, num_envs, settings)) as backend:
         backend.reset(0)
         backend.send(np.zeros(len(backend.recv()), np.int64))
-        infos = backend.recv().foreign_infos
+        infos = backend.recv().infos
         return [infos[worker.plan.first][what] for worker in backend.crew.workers]
 
 

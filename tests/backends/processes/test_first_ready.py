@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.playing import assert_same_story, follow, play, steady_actions
 from hundredfold.backends.processes.backend import READY_SHARE, FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
@@ -18,7 +18,7 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import ShapeError, TurnError
 from hundredfold.envs.corridor import Corridor
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 SEED = 7
 NUM_ENVS = 6
@@ -30,12 +30,12 @@ NOBODY = np.zeros(0, np.int64)
 def gated(folder):
     """Envs of which one waits at its third turn until it is let go."""
     seed = int(rng.stream_keys(SEED, SLOW, 0)) >> 33
-    return partial(GymnasiumWorld, make_env=partial(foreign.Gated, folder, only_seed=seed))
+    return partial(GymnasiumBatchEnv, make_env=partial(foreign.Gated, folder, only_seed=seed))
 
 
-def first_ready(make_world, num_envs=NUM_ENVS, batch_envs=1, **settings):
+def first_ready(make_envs, num_envs=NUM_ENVS, batch_envs=1, **settings):
     wanted = WorkerSettings(workers=2, batch_envs=batch_envs, **settings)
-    return FirstReadyBackend(make_world, num_envs, wanted)
+    return FirstReadyBackend(make_envs, num_envs, wanted)
 
 
 def all_at_the_gate(backend):
@@ -119,21 +119,21 @@ def test_more_than_there_are_means_everybody():
 
 
 @pytest.mark.parametrize("batch_envs", [1, 2, 5, 6])
-@pytest.mark.parametrize("world", ["corridor", "dvrp", "cage2", "CartPole-v1"])
-def test_the_size_of_batches_does_not_change_the_story(world, batch_envs):
-    with closing(SerialBackend(WORLD_CASES[world], NUM_ENVS)) as backend:
+@pytest.mark.parametrize("env", ["corridor", "dvrp", "cage2", "CartPole-v1"])
+def test_the_size_of_batches_does_not_change_the_story(env, batch_envs):
+    with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         expected = play(backend, SEED, 25)
-    with closing(first_ready(WORLD_CASES[world], batch_envs=batch_envs)) as backend:
+    with closing(first_ready(ENV_CASES[env], batch_envs=batch_envs)) as backend:
         assert_same_story(play(backend, SEED, 25), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_nor_do_threads(threads):
-    make_world = WORLD_CASES["masked_foreign"]
-    with closing(SerialBackend(make_world, NUM_ENVS)) as backend:
+    make_envs = ENV_CASES["masked_foreign"]
+    with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = play(backend, SEED, 40)
     for make in (first_ready, partial(first_ready, batch_envs=NUM_ENVS)):
-        with closing(make(make_world, env_threads=threads)) as backend:
+        with closing(make(make_envs, env_threads=threads)) as backend:
             assert_same_story(play(backend, SEED, 40), expected)
 
 
@@ -141,12 +141,12 @@ def test_nor_do_threads(threads):
 
 
 def test_envs_that_are_held_back_stand_still_and_go_on_later():
-    with closing(SerialBackend(WORLD_CASES["CartPole-v1"], NUM_ENVS)) as backend:
+    with closing(SerialBackend(ENV_CASES["CartPole-v1"], NUM_ENVS)) as backend:
         backend.reset(SEED)
         expected = backend.recv().take(np.arange(NUM_ENVS))
         backend.send(np.ones(NUM_ENVS, np.int64))
         after = backend.recv()
-        with closing(first_ready(WORLD_CASES["CartPole-v1"])) as other:
+        with closing(first_ready(ENV_CASES["CartPole-v1"])) as other:
             other.reset(SEED)
             other.recv()
             for env_id in (4, 2, 0, 5, 1, 3):
@@ -159,8 +159,8 @@ def test_envs_that_are_held_back_stand_still_and_go_on_later():
 
 
 def test_actions_go_to_the_envs_they_are_named_for_in_any_order():
-    make_world = partial(GymnasiumWorld, make_env=foreign.ShiftedActions)
-    with closing(first_ready(make_world, batch_envs=NUM_ENVS)) as backend:
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.ShiftedActions)
+    with closing(first_ready(make_envs, batch_envs=NUM_ENVS)) as backend:
         backend.reset(SEED)
         backend.recv()
         backend.send(np.array([2, 0, 1, 0, 2, 1]), np.array([5, 3, 1, 0, 2, 4]))
@@ -229,10 +229,10 @@ def test_where_all_step_together_nobody_can_be_held_back():
 # --- snapshots and broadcasts while some are at work
 
 
-@pytest.mark.parametrize("world", ["corridor", "dvrp", "cage2"])
-def test_a_snapshot_waits_for_those_at_work_and_their_news_still_comes(world):
+@pytest.mark.parametrize("env", ["corridor", "dvrp", "cage2"])
+def test_a_snapshot_waits_for_those_at_work_and_their_news_still_comes(env):
     everyone = np.arange(NUM_ENVS)
-    with closing(first_ready(WORLD_CASES[world])) as backend:
+    with closing(first_ready(ENV_CASES[env])) as backend:
         play(backend, SEED, 3)
         waiting = backend.batch.take(everyone)
         backend.send(steady_actions(waiting, backend.spec, np.full(NUM_ENVS, 3)), everyone)
@@ -241,7 +241,7 @@ def test_a_snapshot_waits_for_those_at_work_and_their_news_still_comes(world):
         if len(came) < NUM_ENVS:
             backend.send(NOBODY, NOBODY)
             gather(backend, set(range(NUM_ENVS)) - came)
-    with closing(SerialBackend(WORLD_CASES[world], NUM_ENVS)) as backend:
+    with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         expected = play(backend, SEED, 6)
         backend.restore(state)
         assert_same_story(follow(backend, 2, first_step=4), expected.between(4, 6))
@@ -267,7 +267,7 @@ def test_a_first_look_at_infos_does_not_wait_for_a_slow_env(tmp_path):
             batch = backend.recv()
         # Nobody opens the gate before the infos are there.
         totals = batch.observation["observation"][:, 1].tolist()
-        assert [info["total"] for info in batch.foreign_infos] == totals
+        assert [info["total"] for info in batch.infos] == totals
         (tmp_path / "gate").touch()
 
 
@@ -286,11 +286,11 @@ def test_a_reset_forgets_what_was_under_way(tmp_path):
 
 def threads_after(make_env, steps=12):
     """Names of the threads on which envs were stepped last."""
-    with closing(first_ready(partial(GymnasiumWorld, make_env=make_env))) as backend:
+    with closing(first_ready(partial(GymnasiumBatchEnv, make_env=make_env))) as backend:
         backend.reset(SEED)
         for _ in range(steps * NUM_ENVS):
             batch = backend.recv()
-            names = {info["thread"] for info in batch.foreign_infos}
+            names = {info["thread"] for info in batch.infos}
             backend.send(np.zeros(len(batch), np.int64))
         return names
 
@@ -324,7 +324,7 @@ def burn():
 
 def test_envs_that_step_together_are_taken_together():
     settings = WorkerSettings(workers=2, batch_envs=2)
-    with closing(FirstReadyBackend(WORLD_CASES["cartpole"], 12, settings)) as backend:
+    with closing(FirstReadyBackend(ENV_CASES["cartpole"], 12, settings)) as backend:
         sizes = np.bincount(backend.groups)
         backend.reset(SEED)
         batch = backend.recv()

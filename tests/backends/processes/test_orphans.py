@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 PARENT = """
 import sys
 from functools import partial
 
-import foreign_envs as foreign
+from helpers import third_party_envs as foreign
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 if __name__ == "__main__":
-    make_world = partial(GymnasiumWorld, make_env=getattr(foreign, {env!r}))
+    make_envs = partial(GymnasiumBatchEnv, make_env=getattr(foreign, {env!r}))
     settings = WorkerSettings(workers=2, start_method={method!r}, env_threads={threads})
-    backend = ProcessBackend(make_world, 6, settings)
+    backend = ProcessBackend(make_envs, 6, settings)
     backend.reset(1)
     batch = backend.recv()
     for step in range(3):

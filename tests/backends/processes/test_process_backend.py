@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers import third_party_envs as foreign
-from helpers.cases import WORLD_CASES
+from helpers.cases import ENV_CASES
 from helpers.playing import assert_same_story, play
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.processes.channel import SPAN
@@ -23,21 +23,21 @@ from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError, WorkerError
 from hundredfold.envs.corridor import Corridor
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 SEED = 7
 NUM_ENVS = 5
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 every_start = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
 
-def made(make_world=Corridor, num_envs=NUM_ENVS, **settings):
-    return ProcessBackend(make_world, num_envs, WorkerSettings(**settings))
+def made(make_envs=Corridor, num_envs=NUM_ENVS, **settings):
+    return ProcessBackend(make_envs, num_envs, WorkerSettings(**settings))
 
 
-def world_of(make_env):
-    return partial(GymnasiumWorld, make_env=make_env)
+def batch_of(make_env):
+    return partial(GymnasiumBatchEnv, make_env=make_env)
 
 
 # --- starting
@@ -45,18 +45,18 @@ def world_of(make_env):
 
 @every_start
 def test_every_start_method_tells_the_same_story(method):
-    make_world = WORLD_CASES["masked_foreign"]
-    with closing(SerialBackend(make_world, NUM_ENVS)) as backend:
+    make_envs = ENV_CASES["masked_foreign"]
+    with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = play(backend, SEED, 20)
-    with closing(made(make_world, workers=2, start_method=method)) as backend:
+    with closing(made(make_envs, workers=2, start_method=method)) as backend:
         assert_same_story(play(backend, SEED, 20), expected)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_the_number_of_workers_does_not_change_the_story(workers):
-    with closing(SerialBackend(WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(SerialBackend(ENV_CASES["corridor"], NUM_ENVS)) as backend:
         expected = play(backend, SEED, 20)
-    with closing(made(WORLD_CASES["corridor"], workers=workers)) as backend:
+    with closing(made(ENV_CASES["corridor"], workers=workers)) as backend:
         assert backend.num_workers == workers
         assert_same_story(play(backend, SEED, 20), expected)
 
@@ -69,15 +69,15 @@ def test_there_are_no_more_workers_than_envs_and_by_default_no_more_than_cores()
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_world_made_from_a_lambda_travels(method):
+def test_an_env_made_from_a_lambda_travels(method):
     reach = 4
-    make_world = world_of(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.Dice(), reach))
-    with closing(made(make_world, workers=1, start_method=method)) as backend:
+    make_envs = batch_of(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.Dice(), reach))
+    with closing(made(make_envs, workers=1, start_method=method)) as backend:
         story = play(backend, SEED, 12)
     assert story.ended.any()
 
 
-def test_a_world_that_cannot_travel_is_refused_with_advice():
+def test_an_env_that_cannot_travel_is_refused_with_advice():
     lock = threading.Lock()
 
     def make_env():
@@ -85,30 +85,30 @@ def test_a_world_that_cannot_travel_is_refused_with_advice():
             return foreign.Dice()
 
     with pytest.raises(WorkerError, match=r"cannot be sent.*spawn.*use the start method fork"):
-        made(world_of(make_env), start_method="spawn")
-    with closing(made(world_of(make_env), start_method="fork")) as backend:
+        made(batch_of(make_env), start_method="spawn")
+    with closing(made(batch_of(make_env), start_method="fork")) as backend:
         play(backend, SEED, 2)
 
 
 def test_a_spawned_worker_never_imports_torch_nor_numba_for_foreign_envs():
     with closing(
-        made(world_of(foreign.TellsModules), 2, workers=2, start_method="spawn")
+        made(batch_of(foreign.TellsModules), 2, workers=2, start_method="spawn")
     ) as backend:
         backend.reset(SEED)
-        infos = list(backend.recv().foreign_infos)
+        infos = list(backend.recv().infos)
     assert [info["modules"] for info in infos] == [[], []]
     assert len({info["pid"] for info in infos} | {os.getpid()}) == 3
 
 
 GUARDLESS = """
 from functools import partial
-import foreign_envs
+from helpers import third_party_envs
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.envs.gymnasium_env import GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
-make_world = partial(GymnasiumWorld, make_env=foreign_envs.Dice)
-backend = ProcessBackend(make_world, 4, WorkerSettings(workers=2, start_method={method!r}))
+make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.Dice)
+backend = ProcessBackend(make_envs, 4, WorkerSettings(workers=2, start_method={method!r}))
 backend.reset(1)
 print("envs:", len(backend.recv()))
 backend.close()
@@ -167,9 +167,9 @@ def test_two_backends_live_side_by_side():
 def test_infos_are_pickled_once_somebody_reads_them():
     def step():
         backend.send(np.zeros(NUM_ENVS, np.int64))
-        return backend.recv().foreign_infos
+        return backend.recv().infos
 
-    with closing(made(world_of(foreign.CountsPickles), workers=1)) as backend:
+    with closing(made(batch_of(foreign.CountsPickles), workers=1)) as backend:
         backend.reset(SEED)
         backend.recv()
         for _ in range(3):
@@ -181,24 +181,24 @@ def test_infos_are_pickled_once_somebody_reads_them():
 
 
 def test_infos_that_nobody_has_read_are_gone_with_the_backend():
-    with closing(made(world_of(foreign.Dice), workers=2)) as backend:
+    with closing(made(batch_of(foreign.Dice), workers=2)) as backend:
         backend.reset(SEED)
-        infos = backend.recv().foreign_infos
+        infos = backend.recv().infos
     with pytest.raises(WorkerError, match="closed"):
         infos[0]
 
 
 def test_infos_stay_bytes_until_they_are_read():
-    with closing(made(world_of(foreign.Dice), workers=2)) as backend:
+    with closing(made(batch_of(foreign.Dice), workers=2)) as backend:
         backend.reset(SEED)
-        infos = backend.recv().foreign_infos
+        infos = backend.recv().infos
         assert len(infos) == NUM_ENVS
         totals = backend.batch.observation["observation"][:, 1].tolist()
         assert [info["total"] for info in infos] == totals
         assert [info["total"] for info in infos[1:3]] == totals[1:3]
         assert infos[-1]["total"] == totals[-1]
         backend.send(np.zeros(NUM_ENVS, np.int64))
-        infos = backend.recv().foreign_infos
+        infos = backend.recv().infos
         totals = backend.batch.observation["observation"][:, 1].tolist()
         start = 2 * INFO_SLOT
         backend.arrays["info_bytes"][start : start + 10] = 255
@@ -208,27 +208,27 @@ def test_infos_stay_bytes_until_they_are_read():
 
 
 def test_an_info_that_is_too_large_for_its_place_comes_anyway():
-    with closing(made(world_of(foreign.TalksMuch), workers=2)) as backend:
+    with closing(made(batch_of(foreign.TalksMuch), workers=2)) as backend:
         backend.reset(SEED)
         backend.recv()
         for turn in range(1, 5):
             backend.send(np.zeros(NUM_ENVS, np.int64))
-            sizes = [len(info["words"]) for info in backend.recv().foreign_infos]
+            sizes = [len(info["words"]) for info in backend.recv().infos]
             assert sizes == [turn * 150_000] * NUM_ENVS
 
 
 def test_what_cannot_travel_comes_as_the_text_it_prints():
-    with closing(made(world_of(foreign.TellsSecrets), workers=1)) as backend:
+    with closing(made(batch_of(foreign.TellsSecrets), workers=1)) as backend:
         backend.reset(SEED)
-        info = backend.recv().foreign_infos[0]
+        info = backend.recv().infos[0]
     assert info["total"] == backend.batch.observation["observation"][0, 1]
     assert "lambda" in info["secret"]
 
 
-def test_a_world_of_ours_has_no_foreign_infos():
+def test_an_env_of_ours_has_no_foreign_infos():
     with closing(made()) as backend:
         backend.reset(SEED)
-        assert backend.recv().foreign_infos is None
+        assert backend.recv().infos is None
         assert "info_bytes" not in backend.arrays
 
 

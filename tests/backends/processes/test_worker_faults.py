@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.cases import BACKEND_CASES, WORLD_CASES
+from helpers.cases import BACKEND_CASES, ENV_CASES
 from helpers.playing import Story, assert_same_story, follow, play, steady_actions
 from helpers.running import wait_until
 from hundredfold.backends.processes import worker_pool
@@ -21,7 +21,7 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import EnvError, SettingsError, TurnError, WorkerError
 from hundredfold.envs.corridor import LEFT, RIGHT
-from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumWorld
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 
 SEED = 7
 NUM_ENVS = 6
@@ -44,17 +44,17 @@ def seed_of(env_id, episode=0):
 
 
 def troubled(rude, *args):
-    """A world of polite envs, of which one meets its trouble in its first episode."""
-    return partial(GymnasiumWorld, make_env=partial(rude, *args, only_seed=seed_of(TROUBLED)))
+    """An env of polite envs, of which one meets its trouble in its first episode."""
+    return partial(GymnasiumBatchEnv, make_env=partial(rude, *args, only_seed=seed_of(TROUBLED)))
 
 
 def polite_story(good=foreign.Rude):
-    with closing(SerialBackend(partial(GymnasiumWorld, make_env=good), NUM_ENVS)) as backend:
+    with closing(SerialBackend(partial(GymnasiumBatchEnv, make_env=good), NUM_ENVS)) as backend:
         return play(backend, SEED, STEPS)
 
 
 def without_infos(story):
-    arrays = {name: array for name, array in story.arrays.items() if name != "foreign_infos"}
+    arrays = {name: array for name, array in story.arrays.items() if name != "infos"}
     return Story(story.env_ids, arrays)
 
 
@@ -109,7 +109,7 @@ def test_a_failed_env_starts_again_and_the_others_go_on(kind, fault):
     good = foreign.PoliteWithMaskMethod if fault == "mask" else foreign.Rude
     assert_undisturbed(story, others_than(TROUBLED), good)
     assert health == {"env_failures": 1, "env_restarts": 1, "worker_restarts": 0}
-    (told,) = [text for text in story["foreign_infos"][:, TROUBLED] if "env_error" in text]
+    (told,) = [text for text in story["infos"][:, TROUBLED] if "env_error" in text]
     assert re.search(f"env {TROUBLED} of .*step {TURN} of its episode 0.*{message}", told)
 
 
@@ -136,7 +136,7 @@ def test_an_error_names_the_worker_and_shows_the_envs_own_traceback(kind):
     ):
         play(backend, SEED, STEPS)
     shown = str(refusal.value.__cause__)
-    assert "foreign_envs.py" in shown
+    assert "third_party_envs.py" in shown
     assert "ZeroDivisionError: the die fell off the table" in shown
 
 
@@ -155,8 +155,8 @@ def test_an_env_that_fails_between_episodes_leaves_the_finished_one_as_it_was(ki
 
 @everywhere
 def test_an_env_is_made_again_until_it_can_be_made(kind, tmp_path):
-    make_world = troubled(foreign.RudeOnceMade, tmp_path)
-    with closing(BACKEND_CASES[kind](make_world, NUM_ENVS)) as backend:
+    make_envs = troubled(foreign.RudeOnceMade, tmp_path)
+    with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS)) as backend:
         story = play(backend, SEED, STEPS)
         health = backend.health()
     assert_cut_off(story, TROUBLED)
@@ -165,10 +165,10 @@ def test_an_env_is_made_again_until_it_can_be_made(kind, tmp_path):
 
 @everywhere
 def test_an_env_that_fails_again_and_again_ends_the_play_with_its_history(kind):
-    make_world = partial(GymnasiumWorld, make_env=foreign.RaisesInStep)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInStep)
     settings = WorkerSettings(max_env_failures=3)
     with (
-        closing(BACKEND_CASES[kind](make_world, NUM_ENVS, settings)) as backend,
+        closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend,
         pytest.raises(EnvError) as refusal,
     ):
         play(backend, SEED, 40)
@@ -184,9 +184,9 @@ def test_an_env_that_fails_again_and_again_ends_the_play_with_its_history(kind):
 def test_an_env_that_comes_to_its_ends_in_between_may_fail_as_often_as_it_likes(kind):
     """It fails in every other episode, ten times, where two in a row would end the play."""
     unlucky = frozenset(seed_of(TROUBLED, episode) for episode in range(0, 20, 2))
-    make_world = partial(GymnasiumWorld, make_env=partial(FailsInSome, unlucky))
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(FailsInSome, unlucky))
     settings = WorkerSettings(max_env_failures=2)
-    with closing(BACKEND_CASES[kind](make_world, NUM_ENVS, settings)) as backend:
+    with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend:
         play(backend, SEED, 10 * (TURN + foreign.Rude.patience))
         assert backend.health()["env_failures"] == len(unlucky)
 
@@ -203,20 +203,20 @@ class FailsInSome(foreign.RaisesInStep):
 
 @everywhere
 def test_an_env_that_cannot_be_made_is_refused_at_the_start(kind):
-    make_world = partial(GymnasiumWorld, make_env=foreign.NeverMade)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.NeverMade)
     with pytest.raises(EnvError, match=r"env [03] could not be made: OSError: there is no wood"):
-        BACKEND_CASES[kind](make_world, NUM_ENVS)
+        BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
 
 @everywhere
 def test_an_env_that_never_resets_is_refused_at_the_start(kind):
-    make_world = partial(GymnasiumWorld, make_env=foreign.RaisesInFirstReset)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInFirstReset)
     with pytest.raises(EnvError, match=r"env [03] of RaisesInFirstReset raised in its first reset"):
-        BACKEND_CASES[kind](make_world, NUM_ENVS)
+        BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
 
 @with_workers
-def test_wrong_settings_of_a_world_are_refused_as_everywhere(kind):
+def test_wrong_settings_of_an_env_are_refused_as_everywhere(kind):
     with pytest.raises(SettingsError, match=r"FrozenLake-v1.*9x9"):
         BACKEND_CASES[kind](GymnasiumFactory("FrozenLake-v1", {"map_name": "9x9"}), NUM_ENVS)
 
@@ -224,10 +224,10 @@ def test_wrong_settings_of_a_world_are_refused_as_everywhere(kind):
 # --- workers that are lost
 
 
-def made(make_world, method, **settings):
+def made(make_envs, method, **settings):
     """Two workers with three envs each."""
     wanted = WorkerSettings(workers=2, start_method=method, step_timeout=TIMEOUT, **settings)
-    return ProcessBackend(make_world, NUM_ENVS, wanted)
+    return ProcessBackend(make_envs, NUM_ENVS, wanted)
 
 
 LOSSES = {
@@ -267,9 +267,9 @@ def test_with_stop_a_lost_worker_ends_the_play_and_a_reset_starts_over(loss):
 
 
 def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
-    with closing(made(partial(GymnasiumWorld, make_env=foreign.Rude), "fork")) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
         backend.reset(SEED)
-        infos = backend.recv().foreign_infos
+        infos = backend.recv().infos
         os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
         assert [infos[env_id] for env_id in range(3)] == [{}] * 3
         assert infos[4]["total"] == backend.batch.observation["observation"][4, 1]
@@ -279,7 +279,7 @@ def test_with_stop_infos_of_a_lost_worker_are_refused():
     with closing(made(troubled(foreign.KillsItself), "fork", on_env_error="stop")) as backend:
         backend.reset(SEED)
         for _ in range(TURN):
-            infos = backend.recv().foreign_infos
+            infos = backend.recv().infos
             backend.send(np.zeros(NUM_ENVS, np.int64))
         with pytest.raises(EnvError, match="SIGKILL"):
             backend.recv()
@@ -290,7 +290,7 @@ def test_with_stop_infos_of_a_lost_worker_are_refused():
 @pytest.mark.parametrize("moment", [0, 2])
 @every_start
 def test_workers_killed_between_two_steps_are_replaced(method, moment):
-    with closing(made(partial(GymnasiumWorld, make_env=foreign.Rude), method)) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), method)) as backend:
         backend.reset(SEED)
         first = follow(backend, moment)
         for worker in backend.crew.workers:
@@ -307,7 +307,7 @@ def test_workers_killed_between_two_steps_are_replaced(method, moment):
 
 
 def test_a_worker_stopped_between_two_steps_is_replaced():
-    with closing(made(partial(GymnasiumWorld, make_env=foreign.Rude), "fork")) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
         backend.reset(SEED)
         backend.recv()
         os.kill(backend.crew.workers[1].process.pid, signal.SIGSTOP)
@@ -316,10 +316,10 @@ def test_a_worker_stopped_between_two_steps_is_replaced():
         assert "no sign of life" in backend.recent_failures[-1].message
 
 
-@pytest.mark.parametrize("world", ["corridor", "cartpole", "dvrp", "cage2"])
+@pytest.mark.parametrize("env", ["corridor", "cartpole", "dvrp", "cage2"])
 @with_workers
-def test_a_worker_that_holds_a_world_of_ours_is_replaced_too(kind, world):
-    with closing(BACKEND_CASES[kind](WORLD_CASES[world], NUM_ENVS)) as backend:
+def test_a_worker_that_holds_an_env_of_ours_is_replaced_too(kind, env):
+    with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         before = play(backend, SEED, 4)
         backend.state()
         os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
@@ -331,11 +331,11 @@ def test_a_worker_that_holds_a_world_of_ours_is_replaced_too(kind, world):
         if name.startswith("final_observation/"):
             last = before[name.removeprefix("final_")][-1, :3]
             assert_array_equal(after[name][0, :3], last)
-    assert_same_story(after.of([3, 4, 5]), undisturbed(world).between(5, 8).of([3, 4, 5]))
+    assert_same_story(after.of([3, 4, 5]), undisturbed(env).between(5, 8).of([3, 4, 5]))
 
 
-def undisturbed(world):
-    with closing(SerialBackend(WORLD_CASES[world], NUM_ENVS)) as backend:
+def undisturbed(env):
+    with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         return play(backend, SEED, 8)
 
 
@@ -349,7 +349,7 @@ def follow_next(backend, steps):
 
 def test_an_action_chosen_before_the_loss_is_taken_whatever_the_new_mask_says():
     """Envs of ours move left, which their new episodes may forbid at once."""
-    with closing(BACKEND_CASES["first_ready"](WORLD_CASES["corridor"], 40)) as backend:
+    with closing(BACKEND_CASES["first_ready"](ENV_CASES["corridor"], 40)) as backend:
         backend.reset(SEED)
         seen = backend.recv().take(np.arange(40))
         movable = np.flatnonzero(seen.mask[:20, LEFT])
@@ -368,7 +368,7 @@ def test_an_action_chosen_before_the_loss_is_taken_whatever_the_new_mask_says():
 
 
 def test_a_new_worker_knows_what_was_broadcast_before_and_after_a_restore():
-    with closing(BACKEND_CASES["processes"](WORLD_CASES["corridor"], NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES["processes"](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.broadcast({"toll": np.full(6, 0.5)})
         play(backend, SEED, 3)
         assert_tolls_after_a_loss(backend, 0.5)
@@ -394,10 +394,10 @@ def assert_tolls_after_a_loss(backend, toll):
 
 
 def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
-    make_world = partial(GymnasiumWorld, make_env=foreign.Rude)
-    with closing(SerialBackend(make_world, NUM_ENVS)) as backend:
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.Rude)
+    with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = play(backend, SEED, 30)
-    with closing(made(make_world, "fork")) as backend:
+    with closing(made(make_envs, "fork")) as backend:
         play(backend, SEED, foreign.Rude.patience + 2)  # in the middle of episode 1
         os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
@@ -408,7 +408,7 @@ def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
 
 @pytest.mark.parametrize("call", ["reset", "state", "restore", "broadcast"])
 def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
-    with closing(made(partial(GymnasiumWorld, make_env=foreign.Rude), "fork")) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
         play(backend, SEED, 2)
         state = backend.state()
         for worker in backend.crew.workers:
@@ -436,9 +436,9 @@ def test_an_env_that_hangs_in_reset_is_replaced_with_its_worker():
 
 def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)  # others still hang when it is over
-    make_world = partial(GymnasiumWorld, make_env=foreign.Hangs)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.Hangs)
     with (
-        closing(made(make_world, "fork", max_env_failures=2)) as backend,
+        closing(made(make_envs, "fork", max_env_failures=2)) as backend,
         pytest.raises(EnvError, match=r"env \d failed 2 times in a row") as refusal,
     ):
         play(backend, SEED, 20)
@@ -446,8 +446,8 @@ def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkey
 
 
 def test_a_worker_that_is_killed_again_and_again_ends_the_play_with_its_history():
-    make_world = partial(GymnasiumWorld, make_env=foreign.Rude)
-    with closing(made(make_world, "fork", max_env_failures=3)) as backend:
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.Rude)
+    with closing(made(make_envs, "fork", max_env_failures=3)) as backend:
         play(backend, SEED, 1)
         for _ in range(2):
             play_after_a_kill(backend)
@@ -498,8 +498,8 @@ def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
 
 
 def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
-    make_world = partial(GymnasiumWorld, make_env=partial(foreign.StartsProgram, tmp_path))
-    with closing(made(make_world, "fork")) as backend:
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(foreign.StartsProgram, tmp_path))
+    with closing(made(make_envs, "fork")) as backend:
         play(backend, SEED, 1)
         programs = [int(path.name) for path in tmp_path.iterdir()]
         assert len(programs) == NUM_ENVS
@@ -508,7 +508,7 @@ def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
 
 
 def test_a_backend_that_nobody_closes_is_closed_when_it_is_forgotten():
-    backend = made(partial(GymnasiumWorld, make_env=foreign.Rude), "fork")
+    backend = made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")
     pids = [worker.process.pid for worker in backend.crew.workers]
     del backend
     wait_until(lambda: all(gone(pid) for pid in pids))

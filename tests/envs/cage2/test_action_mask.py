@@ -36,7 +36,7 @@ from hundredfold.envs.cage2.network import (
 
 
 def allowed(game):
-    return set(np.flatnonzero(game.world.out.mask[0]).tolist())
+    return set(np.flatnonzero(game.env.out.mask[0]).tolist())
 
 
 def allowed_on(game, host):
@@ -49,8 +49,8 @@ def masked_game(**settings):
 
 
 def test_without_the_setting_there_is_no_mask():
-    assert Game().world.out.mask is None
-    assert not Game().world.spec.has_mask
+    assert Game().env.out.mask is None
+    assert not Game().env.spec.has_mask
 
 
 def test_at_the_start_blue_may_sleep_or_place_one_decoy_per_host():
@@ -129,8 +129,8 @@ def test_a_new_episode_starts_with_a_fresh_mask():
 def test_no_forbidden_move_could_have_thrown_red_out(red, ruleset):
     rows = 200
     settings = Cage2Settings(red=red, ruleset=ruleset, action_mask="sensible")
-    world = Cage2(np.arange(rows), settings)
-    out = world.reset(seed=7)
+    env = Cage2(np.arange(rows), settings)
+    out = env.reset(seed=7)
     rng = np.random.default_rng(7)
     forbidden_restores = 0
     for _ in range(99):
@@ -143,11 +143,11 @@ def test_no_forbidden_move_could_have_thrown_red_out(red, ruleset):
         # Mostly allowed moves, some of any kind: the mask must not lean on being obeyed.
         luck = np.where(out.mask, rng.random(out.mask.shape), -1.0)
         anything = rng.integers(0, NUM_ACTIONS, rows)
-        world.step(np.where(rng.random(rows) < 0.2, anything, luck.argmax(axis=1)))
+        env.step(np.where(rng.random(rows) < 0.2, anything, luck.argmax(axis=1)))
     assert forbidden_restores > 0
 
 
-def test_a_policy_is_given_the_mask_of_a_world_that_has_one():
+def test_a_policy_is_given_the_mask_of_an_env_that_has_one():
     seen = []
 
     def first_allowed(observation, mask):

@@ -1,4 +1,4 @@
-"""The agent for the original simulator keeps the books that the world keeps."""
+"""The agent for the original simulator keeps the books that the env keeps."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ class Scripted:
         self.seen = []
         self.mask = None
 
-    def best(self, observation, mask):
+    def act_deterministic(self, observation, mask):
         self.seen.append({name: array.copy() for name, array in observation.items()})
         self.mask = mask
         return np.array([next(self.actions)])
@@ -27,7 +27,7 @@ class Scripted:
 
 @pytest.mark.parametrize("red", ["b_line", "meander"])
 @pytest.mark.parametrize("decoy_share", [0.2, 0.9])
-def test_memory_equals_the_worlds_own_channels_at_every_step(red, decoy_share):
+def test_memory_equals_the_envs_own_channels_at_every_step(red, decoy_share):
     settings = Cage2Settings(
         red=red, green="scan", channels=CHANNELS, horizons=(101,), action_mask="sensible"
     )
@@ -37,14 +37,14 @@ def test_memory_equals_the_worlds_own_channels_at_every_step(red, decoy_share):
     actions = np.where(draw.random(100) < decoy_share, decoys, anything)
     policy = Scripted(actions)
     agent = BlueAgent(policy, settings)
-    world = Cage2(np.arange(1), settings)
-    batch = world.reset(5)
+    env = Cage2(np.arange(1), settings)
+    batch = env.reset(5)
     for step in range(100):
         assert agent.act(batch.observation["bits"][0]) == actions[step]
         for name, array in batch.observation.items():
             assert_array_equal(policy.seen[-1][name], array, err_msg=f"{name} at step {step}")
         assert_array_equal(policy.mask, batch.mask, err_msg=f"mask at step {step}")
-        batch = world.step(actions[step : step + 1])
+        batch = env.step(actions[step : step + 1])
 
 
 def test_reset_forgets_the_last_episode():

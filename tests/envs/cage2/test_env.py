@@ -25,12 +25,12 @@ def random_actions(steps, rows, seed=0):
     return np.random.default_rng(seed).integers(0, NUM_ACTIONS, (steps, rows))
 
 
-def play(world, actions):
+def play(env, actions):
     """Every array after every step."""
     story = []
     for row in actions:
-        world.step(row)
-        story.append(world.state())
+        env.step(row)
+        story.append(env.state())
     return story
 
 
@@ -69,7 +69,7 @@ def test_threads_do_not_change_the_story():
     rows = 3001
     actions = random_actions(40, rows)
     alone = Cage2(np.arange(rows), RICH)
-    shared = Cage2(np.arange(rows), replace(RICH, world_threads=3))
+    shared = Cage2(np.arange(rows), replace(RICH, batch_threads=3))
     alone.reset(seed=5)
     shared.reset(seed=5)
     for row in actions:
@@ -98,11 +98,11 @@ def test_a_seed_decides_the_story():
 
 def test_a_snapshot_continues_bit_for_bit():
     actions = random_actions(90, 12)
-    world = Cage2(np.arange(12), RICH)
-    world.reset(seed=4)
-    play(world, actions[:45])
-    saved = world.state()
-    expected = play(world, actions[45:])
+    env = Cage2(np.arange(12), RICH)
+    env.reset(seed=4)
+    play(env, actions[:45])
+    saved = env.state()
+    expected = play(env, actions[45:])
     resumed = Cage2(np.arange(12), RICH)
     resumed.restore(saved)
     for state, wanted in zip(play(resumed, actions[45:]), expected, strict=True):
@@ -111,80 +111,80 @@ def test_a_snapshot_continues_bit_for_bit():
 
 def test_a_snapshot_can_be_sliced_and_continued_elsewhere():
     actions = random_actions(60, 12)
-    world = Cage2(np.arange(12), RICH)
-    world.reset(seed=4)
-    play(world, actions[:30])
-    saved = world.state()
-    play(world, actions[30:])
+    env = Cage2(np.arange(12), RICH)
+    env.reset(seed=4)
+    play(env, actions[:30])
+    saved = env.state()
+    play(env, actions[30:])
     part = Cage2(np.arange(4, 9), RICH)
     part.restore({name: array[4:9] for name, array in saved.items()})
     play(part, actions[30:, 4:9])
-    assert_same(part.state(), world.state(), slice(4, 9))
+    assert_same(part.state(), env.state(), slice(4, 9))
 
 
-def test_copies_of_a_world_go_their_own_way():
-    world = Cage2(np.arange(5), RICH)
-    world.reset(seed=9)
-    for twin in (copy.deepcopy(world), pickle.loads(pickle.dumps(world))):
-        before = world.state()
+def test_copies_of_an_env_go_their_own_way():
+    env = Cage2(np.arange(5), RICH)
+    env.reset(seed=9)
+    for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        before = env.state()
         assert_same(twin.state(), before)
         twin.step(random_actions(1, 5)[0])
-        assert_same(world.state(), before)
+        assert_same(env.state(), before)
 
 
-def test_a_bound_world_plays_in_the_buffers_it_was_given():
-    world = Cage2(np.arange(3, 5), RICH)
-    common = world.spec.batch(np.arange(8))
-    world.bind(common.rows(3, 5))
+def test_a_bound_env_plays_in_the_buffers_it_was_given():
+    env = Cage2(np.arange(3, 5), RICH)
+    common = env.spec.batch(np.arange(8))
+    env.set_output_buffers(common.rows(3, 5))
     free = Cage2(np.arange(3, 5), RICH)
-    world.reset(seed=1)
+    env.reset(seed=1)
     free.reset(seed=1)
     for row in random_actions(40, 2):
-        world.step(row)
+        env.step(row)
         free.step(row)
-    assert_same(world.state(), free.state())
+    assert_same(env.state(), free.state())
     assert_array_equal(common.true_state["known"][3:5], free.out.true_state["known"])
     assert not common.true_state["known"][:3].any()
     assert not common.true_state["known"][5:].any()
 
 
 def test_buffers_of_another_shape_type_or_order_are_refused():
-    world = Cage2(np.arange(4))
-    out = world.spec.batch(np.arange(4))
+    env = Cage2(np.arange(4))
+    out = env.spec.batch(np.arange(4))
     with pytest.raises(ShapeError, match="'bits' must be uint8"):
-        world.bind(world.spec.batch(np.arange(5)))
+        env.set_output_buffers(env.spec.batch(np.arange(5)))
     out.true_state["known"] = out.true_state["known"].astype(np.int64)
     with pytest.raises(ShapeError, match="'known' must be uint8"):
-        world.bind(out)
+        env.set_output_buffers(out)
     masked = Cage2(np.arange(4), Cage2Settings(action_mask="sensible"))
     wide = masked.spec.batch(np.arange(4))
     wide.mask = np.ones((4, 146), bool)
     with pytest.raises(ShapeError, match="'mask' must be bool"):
-        masked.bind(wide)
+        masked.set_output_buffers(wide)
     out.true_state["known"] = np.zeros((13, 4), np.uint8).T
     assert out.true_state["known"].shape == (4, 13)
     with pytest.raises(ShapeError, match="'known' must be contiguous"):
-        world.bind(out)
+        env.set_output_buffers(out)
 
 
 def test_true_state_arrays_are_the_same_objects_before_and_after_every_step():
-    world = Cage2(np.arange(6), Cage2Settings(red="b_line"))
-    state = world.reset(seed=0).true_state
+    env = Cage2(np.arange(6), Cage2Settings(red="b_line"))
+    state = env.reset(seed=0).true_state
     arrays = dict(state)
     assert state["known"].sum() == 6
-    world.step(np.zeros(6, int))
+    env.step(np.zeros(6, int))
     assert all(state[name] is arrays[name] for name in arrays)
     assert state["known"].sum() == 6 * 5  # the user subnet was discovered in this very step
 
 
 def test_episodes_terminate_at_the_horizon_and_keep_their_last_observation():
-    world = Cage2(np.arange(4), Cage2Settings(red="b_line", horizons=(3,), channels=("elapsed",)))
-    out = world.reset(seed=0)
-    assert world.spec.episode_steps == 3
+    env = Cage2(np.arange(4), Cage2Settings(red="b_line", horizons=(3,), channels=("elapsed",)))
+    out = env.reset(seed=0)
+    assert env.spec.episode_steps == 3
     for _ in range(2):
-        world.step(np.zeros(4, int))
+        env.step(np.zeros(4, int))
         assert not out.ended.any()
-    world.step(np.zeros(4, int))
+    env.step(np.zeros(4, int))
     assert out.terminated.all()
     assert not out.truncated.any()
     assert not out.observation["bits"].any()
@@ -192,19 +192,19 @@ def test_episodes_terminate_at_the_horizon_and_keep_their_last_observation():
     assert_array_equal(out.final_observation["elapsed"], np.full((4, 1), 0.03, np.float32))
     assert_array_equal(out.observation["elapsed"], np.zeros((4, 1)))
     assert_array_equal(out.episode_info["horizon"], [3] * 4)
-    assert_array_equal(world.episodes, [1] * 4)
+    assert_array_equal(env.episodes, [1] * 4)
     assert_array_equal(out.true_state["known"].sum(axis=1), [1] * 4)  # the next episode's
     assert_array_equal(out.info["red_action"], [3] * 4)  # the step that was played
 
 
 def test_each_episode_draws_one_of_the_horizons():
-    world = Cage2(np.arange(300), Cage2Settings(red="sleep", horizons=(3, 5)))
-    assert world.spec.episode_steps is None
-    out = world.reset(seed=0)
+    env = Cage2(np.arange(300), Cage2Settings(red="sleep", horizons=(3, 5)))
+    assert env.spec.episode_steps is None
+    out = env.reset(seed=0)
     lengths = np.zeros(300, int)
     seen = []
     for _ in range(15):
-        world.step(np.zeros(300, int))
+        env.step(np.zeros(300, int))
         lengths += 1
         assert_array_equal(lengths[out.terminated], out.episode_info["horizon"][out.terminated])
         seen += lengths[out.terminated].tolist()
@@ -218,11 +218,11 @@ def test_each_episode_draws_one_of_the_horizons():
 )
 def test_mix_draws_reds_agent_for_every_episode(mix, shares):
     rows = 4000
-    world = Cage2(np.arange(rows), Cage2Settings(red="mix", mix=mix, horizons=(2,)))
-    out = world.reset(seed=0)
+    env = Cage2(np.arange(rows), Cage2Settings(red="mix", mix=mix, horizons=(2,)))
+    out = env.reset(seed=0)
     played = []
     for _ in range(4):
-        world.step(np.zeros(rows, int))
+        env.step(np.zeros(rows, int))
         played += [out.episode_info["red"].copy()] if out.terminated.all() else []
     assert not np.array_equal(played[0], played[1])
     for agents in played:
@@ -232,19 +232,19 @@ def test_mix_draws_reds_agent_for_every_episode(mix, shares):
 
 @pytest.mark.parametrize(("red", "code"), [("b_line", B_LINE), ("meander", MEANDER)])
 def test_episode_info_tells_who_played(red, code):
-    world = Cage2(np.arange(2), Cage2Settings(red=red, horizons=(1,)))
-    world.reset(seed=0)
-    world.step(np.zeros(2, int))
-    assert_array_equal(world.out.episode_info["red"], [code, code])
-    assert ASLEEP not in world.out.episode_info["red"]
+    env = Cage2(np.arange(2), Cage2Settings(red=red, horizons=(1,)))
+    env.reset(seed=0)
+    env.step(np.zeros(2, int))
+    assert_array_equal(env.out.episode_info["red"], [code, code])
+    assert ASLEEP not in env.out.episode_info["red"]
 
 
 def test_green_scans_every_other_step_and_all_its_hosts_alike():
     rows = 4000
-    world = Cage2(np.arange(rows), Cage2Settings(red="sleep", green="scan"))
-    world.reset(seed=0)
-    world.step(np.zeros(rows, int))
-    scanned = world.out.observation["bits"].reshape(rows, NUM_HOSTS, 4)[:, :, 0]
+    env = Cage2(np.arange(rows), Cage2Settings(red="sleep", green="scan"))
+    env.reset(seed=0)
+    env.step(np.zeros(rows, int))
+    scanned = env.out.observation["bits"].reshape(rows, NUM_HOSTS, 4)[:, :, 0]
     assert scanned.sum(axis=1).max() == 1
     assert scanned.sum() / rows == pytest.approx(0.5, abs=0.03)
     counts = scanned.sum(axis=0)
@@ -254,32 +254,32 @@ def test_green_scans_every_other_step_and_all_its_hosts_alike():
 
 @pytest.mark.parametrize("action", [-1, 145])
 def test_an_action_that_does_not_exist_is_refused_before_anything_moves(action):
-    world = Cage2(np.arange(10, 14))
-    world.reset(seed=0)
-    before = world.state()
+    env = Cage2(np.arange(10, 14))
+    env.reset(seed=0)
+    before = env.state()
     with pytest.raises(ActionError, match=f"action {action} for env 12"):
-        world.step(np.array([0, 0, action, 0]))
-    assert_same(world.state(), before)
+        env.step(np.array([0, 0, action, 0]))
+    assert_same(env.state(), before)
 
 
 def test_a_wrong_number_or_type_of_actions_is_refused():
-    world = Cage2(np.arange(4))
-    world.reset(seed=0)
+    env = Cage2(np.arange(4))
+    env.reset(seed=0)
     with pytest.raises(ShapeError, match=r"shape \(3,\) for 4 envs"):
-        world.step(np.zeros(3, int))
+        env.step(np.zeros(3, int))
     with pytest.raises(ShapeError, match="got float64 actions"):
-        world.step(np.full(4, 0.5))
+        env.step(np.full(4, 0.5))
 
 
 def test_actions_of_any_whole_number_type_and_stride_are_played():
     actions = random_actions(20, 8)
-    world, other = Cage2(np.arange(8)), Cage2(np.arange(8))
-    world.reset(seed=0)
+    env, other = Cage2(np.arange(8)), Cage2(np.arange(8))
+    env.reset(seed=0)
     other.reset(seed=0)
     for row in actions:
-        world.step(row)
+        env.step(row)
         other.step(np.repeat(row, 2).astype(np.int32)[::2])
-    assert_same(other.state(), world.state())
+    assert_same(other.state(), env.state())
 
 
 def test_cached_kernels_are_forgotten_when_a_file_with_rules_changes(monkeypatch):
@@ -305,7 +305,7 @@ def test_cached_kernels_are_forgotten_when_a_file_with_rules_changes(monkeypatch
         ({"horizons": (40_000,)}, "at least one length"),
         ({"mix": (0, 0, 0)}, "mix needs a weight"),
         ({"mix": (1, -1, 1)}, "mix needs a weight"),
-        ({"world_threads": 0}, "world_threads must be at least 1"),
+        ({"batch_threads": 0}, "batch_threads must be at least 1"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -323,19 +323,19 @@ def test_settings_that_cannot_be_are_refused(wrong, message):
 )
 def test_the_true_state_never_contradicts_itself(seed, red, ruleset, leaning):
     rows = 16
-    world = Cage2(
+    env = Cage2(
         np.arange(rows),
         Cage2Settings(
             red=red, ruleset=ruleset, green="scan", horizons=(101,), channels=ALL_CHANNELS
         ),
     )
-    out = world.reset(seed)
+    out = env.reset(seed)
     rng = np.random.default_rng(seed)
     state, seen = out.true_state, out.observation
     for step in range(100):
         decoys_before = state["decoys"].copy()
         actions = rng.integers(leaning * rng.integers(0, 2), NUM_ACTIONS, rows)
-        world.step(actions)
+        env.step(actions)
         n_sessions, access, first = (state[n] for n in ("n_sessions", "access", "access_first"))
         assert_array_equal(access == 0, n_sessions == 0)
         assert_array_equal(first == 0, n_sessions == 0)

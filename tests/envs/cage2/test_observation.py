@@ -246,7 +246,7 @@ ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "baits", "recency", "elapsed"
 
 def test_channels_tell_what_blue_knows_from_its_own_play():
     game = Game(channels=ALL_CHANNELS, horizons=(50,))
-    seen = game.world.out.observation
+    seen = game.env.out.observation
     assert seen["elapsed"][0, 0] == 0.0
     assert seen["remaining"][0, 0] == np.float32(0.5)
     game.step(decoy(VSFTPD, ENTERPRISE0)).step(decoy(VSFTPD, ENTERPRISE0))
@@ -264,7 +264,7 @@ def test_channels_tell_what_blue_knows_from_its_own_play():
 
 def test_baits_are_the_decoys_of_a_hosts_first_scan():
     game = Game(channels=("baits",))
-    baits = game.world.out.observation["baits"][0]
+    baits = game.env.out.observation["baits"][0]
     game.step(decoy(FEMITTER, USER2)).scan(USER2, blue=decoy(TOMCAT, USER2))
     assert np.flatnonzero(baits[USER2]).tolist() == [FEMITTER, TOMCAT]
     game.step(restore(USER2)).scan(USER2, blue=decoy(APACHE, USER2))
@@ -274,7 +274,7 @@ def test_baits_are_the_decoys_of_a_hosts_first_scan():
 
 def test_recency_fades_with_every_step_since_blue_saw_or_did_something():
     game = Game(channels=("recency",))
-    recency = game.world.out.observation["recency"][0]
+    recency = game.env.out.observation["recency"][0]
     assert not recency.any()
     game.break_in(USER2, BLUE_KEEP)
     assert recency[USER2].tolist() == [0.5, 1, 0, 0, 0]
@@ -289,16 +289,16 @@ def test_recency_fades_with_every_step_since_blue_saw_or_did_something():
 def test_a_host_that_only_showed_an_exploit_was_not_seen_scanned():
     game = Game(channels=("scans",)).scan(OP_SERVER0)  # empty: nobody sees it
     game.break_in(ENTERPRISE2, BLUE_KEEP)
-    game.world.out.observation["scans"][:] = 0
+    game.env.out.observation["scans"][:] = 0
     game.exploit(ENTERPRISE2, HTTPS_RFI)
     assert game.activity(ENTERPRISE2) == "Exploit"
-    assert not game.world.out.observation["scans"].any()
+    assert not game.env.out.observation["scans"].any()
 
 
 def test_channels_stand_in_a_fixed_order_and_only_when_asked_for():
-    assert list(Game().world.spec.observation) == ["bits"]
+    assert list(Game().env.spec.observation) == ["bits"]
     game = Game(channels=("elapsed", "decoys"))
-    assert list(game.world.spec.observation) == ["bits", "decoys", "elapsed"]
+    assert list(game.env.spec.observation) == ["bits", "decoys", "elapsed"]
 
 
 def test_nothing_shows_on_hosts_that_nobody_touched():

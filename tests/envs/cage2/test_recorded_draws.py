@@ -12,9 +12,9 @@ SLEEP = np.zeros(1, int)
 
 
 def duel(red, **settings):
-    world = Cage2(np.arange(1), Cage2Settings(red=red, horizons=(1000,), **settings))
-    world.reset(seed=0)
-    return world
+    env = Cage2(np.arange(1), Cage2Settings(red=red, horizons=(1000,), **settings))
+    env.reset(seed=0)
+    return env
 
 
 def one(**draws):
@@ -22,30 +22,30 @@ def one(**draws):
 
 
 def test_a_recorded_red_action_must_be_the_one_that_the_agent_chooses():
-    world = duel("b_line")
-    world.step_injected(SLEEP, one(red_action=DISCOVER, red_target=2))
+    env = duel("b_line")
+    env.step_injected(SLEEP, one(red_action=DISCOVER, red_target=2))
     with pytest.raises(InjectionError, match="another action than the recorded"):
-        world.step_injected(SLEEP, one(red_action=EXPLOIT, red_target=USER1))
+        env.step_injected(SLEEP, one(red_action=EXPLOIT, red_target=USER1))
 
 
 def test_a_recorded_target_must_be_among_the_candidates():
-    world = duel("b_line")
-    world.step_injected(SLEEP, {})
+    env = duel("b_line")
+    env.step_injected(SLEEP, {})
     with pytest.raises(InjectionError, match="recorded `red_target`"):
-        world.step_injected(SLEEP, one(red_target=ENTERPRISE1))
+        env.step_injected(SLEEP, one(red_target=ENTERPRISE1))
 
 
 def test_a_target_that_needs_no_draw_is_checked_as_well():
-    world = duel("b_line")
+    env = duel("b_line")
     with pytest.raises(InjectionError, match="recorded `red_target`"):
-        world.step_injected(SLEEP, one(red_target=0))
+        env.step_injected(SLEEP, one(red_target=0))
 
 
 def test_a_draw_that_is_needed_must_be_recorded():
-    world = duel("meander")
-    world.step_injected(SLEEP, {})
+    env = duel("meander")
+    env.step_injected(SLEEP, {})
     with pytest.raises(InjectionError, match="`red_target` is missing"):
-        world.step_injected(SLEEP, {})
+        env.step_injected(SLEEP, {})
 
 
 def test_an_exploit_must_be_among_the_options():
@@ -72,42 +72,42 @@ def test_green_scans_only_user_and_enterprise_hosts(target):
 
 
 def test_after_a_contradiction_the_message_names_the_env_and_counts_the_others():
-    world = Cage2(np.arange(5, 9), Cage2Settings(red="b_line"))
-    world.reset(seed=0)
-    world.step_injected(np.zeros(4, int), {})
+    env = Cage2(np.arange(5, 9), Cage2Settings(red="b_line"))
+    env.reset(seed=0)
+    env.step_injected(np.zeros(4, int), {})
     with pytest.raises(InjectionError, match=r"env 6: .*\(1 more envs are in trouble\)"):
-        world.step_injected(np.zeros(4, int), {"red_target": np.array([USER1, 0, USER2, 0])})
-    world.reset(seed=0)
-    world.step(np.zeros(4, int))
+        env.step_injected(np.zeros(4, int), {"red_target": np.array([USER1, 0, USER2, 0])})
+    env.reset(seed=0)
+    env.step(np.zeros(4, int))
 
 
 def test_forced_red_bypasses_the_agent_and_leaves_its_memory():
-    world = duel("b_line")
-    before = {name: array.copy() for name, array in world.kept().items()}
-    world.step_injected(SLEEP, force_red=(SCAN, USER3))
-    assert world.out.info["red_action"][0] == SCAN
-    assert world.out.info["red_target"][0] == USER3
+    env = duel("b_line")
+    before = {name: array.copy() for name, array in env.state_arrays().items()}
+    env.step_injected(SLEEP, force_red=(SCAN, USER3))
+    assert env.out.info["red_action"][0] == SCAN
+    assert env.out.info["red_target"][0] == USER3
     for name in ("b_line", "b_line_user", "hosts_scanned", "subnets_tried"):
-        np.testing.assert_array_equal(world.kept()[name], before[name])
+        np.testing.assert_array_equal(env.state_arrays()[name], before[name])
 
 
 def test_forced_red_can_differ_by_env():
-    world = Cage2(np.arange(3), Cage2Settings(red="sleep"))
-    world.reset(seed=0)
+    env = Cage2(np.arange(3), Cage2Settings(red="sleep"))
+    env.reset(seed=0)
     moves = (np.array([SCAN, DISCOVER, ESCALATE]), np.array([USER1, 0, USER0]))
-    world.step_injected(np.zeros(3, int), force_red=moves)
-    np.testing.assert_array_equal(world.out.info["red_action"], moves[0])
-    np.testing.assert_array_equal(world.out.info["red_target"], moves[1])
-    np.testing.assert_array_equal(world.out.true_state["scanned"].sum(axis=1), [1, 0, 0])
+    env.step_injected(np.zeros(3, int), force_red=moves)
+    np.testing.assert_array_equal(env.out.info["red_action"], moves[0])
+    np.testing.assert_array_equal(env.out.info["red_target"], moves[1])
+    np.testing.assert_array_equal(env.out.true_state["scanned"].sum(axis=1), [1, 0, 0])
 
 
 def test_forced_red_draws_from_the_stream_when_nothing_is_recorded():
     rows = 400
-    world = Cage2(np.arange(rows), Cage2Settings(red="sleep"))
-    world.reset(seed=0)
-    world.step_injected(np.zeros(rows, int), force_red=(SCAN, USER4))
-    world.step_injected(np.zeros(rows, int), force_red=(EXPLOIT, USER4))
-    assert set(world.out.true_state["access"][:, USER4]) == {1, 2}
+    env = Cage2(np.arange(rows), Cage2Settings(red="sleep"))
+    env.reset(seed=0)
+    env.step_injected(np.zeros(rows, int), force_red=(SCAN, USER4))
+    env.step_injected(np.zeros(rows, int), force_red=(EXPLOIT, USER4))
+    assert set(env.out.true_state["access"][:, USER4]) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_draws_must_fit_a_byte():
         duel("sleep").step_injected(SLEEP, one(red_target=256))
 
 
-def test_a_refused_injection_leaves_the_world_as_it_was():
-    world = duel("b_line")
-    before = world.state()
+def test_a_refused_injection_leaves_the_env_as_it_was():
+    env = duel("b_line")
+    before = env.state()
     with pytest.raises(InjectionError):
-        world.step_injected(SLEEP, one(red_target=-1))
-    for name, array in world.state().items():
+        env.step_injected(SLEEP, one(red_target=-1))
+    for name, array in env.state().items():
         np.testing.assert_array_equal(array, before[name])

@@ -197,14 +197,14 @@ def test_the_heaviest_exploit_is_the_one_with_the_highest_weight():
 
 def test_the_heaviest_exploit_is_chosen_three_times_in_four_and_the_others_alike():
     rows = 20_000
-    world = Cage2(np.arange(rows), Cage2Settings(red="sleep"))
-    world.reset(seed=1)
+    env = Cage2(np.arange(rows), Cage2Settings(red="sleep"))
+    env.reset(seed=1)
     sleep = np.zeros(rows, int)
-    world.step_injected(sleep, force_red=(red_actions.SCAN, USER4))
-    world.step_injected(sleep, force_red=(red_actions.EXPLOIT, USER4))
+    env.step_injected(sleep, force_red=(red_actions.SCAN, USER4))
+    env.step_injected(sleep, force_red=(red_actions.EXPLOIT, USER4))
     # User4 offers Haraka (root), SQL (root), HTTPS, HTTP (user, shell) and SSH (user, no malware).
-    state, malware = world.out.true_state, world.secrets["malware"] >> USER4 & 1
-    assert np.all(world.out.info["red_success"] == TRUE)
+    state, malware = env.out.true_state, env.secrets["malware"] >> USER4 & 1
+    assert np.all(env.out.info["red_success"] == TRUE)
     root = np.mean(state["access"][:, USER4] == 2)
     ssh = np.mean(malware == 0)
     assert root == pytest.approx(0.75 + 0.25 / 4, abs=0.01)
@@ -223,14 +223,14 @@ def test_escalation_makes_a_session_privileged_and_leaves_malware():
     game = Game().break_in(ENTERPRISE0).escalate(ENTERPRISE0)
     assert game["red_success"] == TRUE
     assert game["access"][ENTERPRISE0] == 2
-    assert game.world.secrets["malware"][0] >> ENTERPRISE0 & 1
+    assert game.env.secrets["malware"][0] >> ENTERPRISE0 & 1
     assert game.is_quiet
 
 
 def test_escalation_of_a_privileged_host_draws_nothing_and_leaves_no_file():
     game = Game().escalate(USER0, choice=255)
     assert game["red_success"] == TRUE
-    assert game.world.secrets["malware"][0] == 0
+    assert game.env.secrets["malware"][0] == 0
 
 
 def test_escalation_picks_one_of_several_sessions():

@@ -31,21 +31,21 @@ class Duel:
     """One env with a live red agent; luck can be given by name."""
 
     def __init__(self, red, **settings):
-        self.world = Cage2(np.arange(1), Cage2Settings(red=red, horizons=(1000,), **settings))
-        self.world.reset(seed=0)
+        self.env = Cage2(np.arange(1), Cage2Settings(red=red, horizons=(1000,), **settings))
+        self.env.reset(seed=0)
         self.moves = []
 
     def step(self, blue=SLEEP, **draws):
         recorded = {name: np.array([value]) for name, value in draws.items()} or None
-        self.world.step_injected(np.array([blue]), recorded)
+        self.env.step_injected(np.array([blue]), recorded)
         self.moves.append((self["red_action"], self["red_target"]))
         return self.moves[-1]
 
     def __getitem__(self, name):
-        return int(self.world.out.info[name][0])
+        return int(self.env.out.info[name][0])
 
     def secret(self, name):
-        return int(self.world.secrets[name][0])
+        return int(self.env.secrets[name][0])
 
     def hosts(self, name):
         """A set of hosts in red's memory."""
@@ -110,11 +110,11 @@ def test_b_line_keeps_its_user_host_for_the_whole_episode():
 
 def test_b_line_chooses_among_the_four_users_alike():
     rows = 8000
-    world = Cage2(np.arange(rows), Cage2Settings(red="b_line"))
-    world.reset(seed=2)
-    world.step(np.zeros(rows, int))
-    world.step(np.zeros(rows, int))
-    counts = np.bincount(world.out.info["red_target"], minlength=13)[USER1:]
+    env = Cage2(np.arange(rows), Cage2Settings(red="b_line"))
+    env.reset(seed=2)
+    env.step(np.zeros(rows, int))
+    env.step(np.zeros(rows, int))
+    counts = np.bincount(env.out.info["red_target"], minlength=13)[USER1:]
     assert counts.sum() == rows
     assert np.abs(counts / rows - 0.25).max() < 0.02
 
@@ -197,7 +197,7 @@ def test_meander_exploits_user0_too():
 
 def test_meander_tries_a_subnet_once_even_in_vain():
     duel = Duel("meander")
-    duel.world.out.true_state["red_subnets"][0] |= 1 << OPERATIONAL
+    duel.env.out.true_state["red_subnets"][0] |= 1 << OPERATIONAL
     assert duel.step() == (DISCOVER, OPERATIONAL)  # enterprise first, were it known; user last
     assert duel["red_success"] == FALSE
     assert duel.step() == (DISCOVER, USER)
@@ -207,9 +207,9 @@ def test_meander_tries_a_subnet_once_even_in_vain():
 def test_meander_never_scans_a_host_twice_even_if_the_scan_was_empty():
     duel = Duel("meander")
     duel.step()
-    duel.world.out.true_state["known"][0, OP_SERVER0] = 1
+    duel.env.out.true_state["known"][0, OP_SERVER0] = 1
     assert duel.step(red_target=OP_SERVER0) == (SCAN, OP_SERVER0)
-    assert duel.world.out.true_state["scanned"][0, OP_SERVER0] == 0
+    assert duel.env.out.true_state["scanned"][0, OP_SERVER0] == 0
     for host in (USER0, USER1, USER2, USER3, USER4):
         duel.step(red_target=host)
     assert duel.step(red_target=USER0) == (ESCALATE, USER0)
@@ -217,16 +217,16 @@ def test_meander_never_scans_a_host_twice_even_if_the_scan_was_empty():
 
 def test_meander_keeps_attacking_defender_and_doubts_its_conquests_each_time():
     duel = Duel("meander")
-    world = duel.world
-    world.out.true_state["known"][0, [DEFENDER, USER0]] = 1
-    world.secrets["subnets_tried"] = 0b111
+    env = duel.env
+    env.out.true_state["known"][0, [DEFENDER, USER0]] = 1
+    env.secrets["subnets_tried"] = 0b111
     escalated = {USER0, USER1, ENTERPRISE0, ENTERPRISE1}
     mask = sum(1 << host for host in escalated)
     for name in ("hosts_escalated", "hosts_exploited", "hosts_mastered"):
-        world.secrets[name] = mask
-    world.secrets["hosts_scanned"] = 0x1FFF
-    world.secrets["options"][0, DEFENDER] = 1 << 4
-    world.out.true_state["known"][0] = [1] + [h in escalated for h in range(1, 13)]
+        env.secrets[name] = mask
+    env.secrets["hosts_scanned"] = 0x1FFF
+    env.secrets["options"][0, DEFENDER] = 1 << 4
+    env.out.true_state["known"][0] = [1] + [h in escalated for h in range(1, 13)]
     assert duel.step(red_target=DEFENDER) == (EXPLOIT, DEFENDER)
     assert duel["red_success"] == FALSE
     # No operational host is held, so the enterprise servers are doubted; users are not.
@@ -237,7 +237,7 @@ def test_meander_keeps_attacking_defender_and_doubts_its_conquests_each_time():
 
 def test_meander_doubts_operational_hosts_before_enterprise_servers():
     duel = Duel("meander")
-    secrets = duel.world.secrets
+    secrets = duel.env.secrets
     held = 1 << ENTERPRISE0 | 1 << 4 | 1 << 5
     for name in ("hosts_escalated", "hosts_exploited", "hosts_mastered"):
         secrets[name] = held
@@ -249,7 +249,7 @@ def test_meander_doubts_operational_hosts_before_enterprise_servers():
 
 def test_meander_impacts_once_the_server_is_escalated_and_starts_over_when_thrown_out():
     duel = Duel("meander")
-    secrets = duel.world.secrets
+    secrets = duel.env.secrets
     for name in ("hosts_escalated", "hosts_exploited", "hosts_mastered"):
         secrets[name] = 1 << OP_SERVER0
     assert duel.step() == (IMPACT, OP_SERVER0)
@@ -273,11 +273,11 @@ def test_meander_repeats_a_failed_escalation_after_exploiting_again():
 
 def test_meander_picks_evenly_among_its_candidates():
     rows = 10_000
-    world = Cage2(np.arange(rows), Cage2Settings(red="meander"))
-    world.reset(seed=5)
-    world.step(np.zeros(rows, int))
-    world.step(np.zeros(rows, int))
-    counts = np.bincount(world.out.info["red_target"], minlength=13)
+    env = Cage2(np.arange(rows), Cage2Settings(red="meander"))
+    env.reset(seed=5)
+    env.step(np.zeros(rows, int))
+    env.step(np.zeros(rows, int))
+    counts = np.bincount(env.out.info["red_target"], minlength=13)
     assert counts[:USER0].sum() == 0
     assert np.abs(counts[USER0:] / rows - 0.2).max() < 0.02
 

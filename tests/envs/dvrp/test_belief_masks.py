@@ -20,31 +20,32 @@ def make(envs=NUM_ENVS, **settings):
     return Dvrp(np.arange(envs), DvrpSettings(num_customers=8, lns_iterations=0, **settings))
 
 
-def told(world, *, epsilon=0.0, sample_types=True, seed=0):
+def told(env, *, epsilon=0.0, sample_types=True, seed=0):
     rng = np.random.default_rng(seed)
     return {
-        "type_probabilities": rng.dirichlet(np.ones(NUM_TYPES), world.population.num_people),
-        "times_seen": np.arange(world.population.num_people),
+        "type_probabilities": rng.dirichlet(np.ones(NUM_TYPES), env.population.num_people),
+        "times_seen": np.arange(env.population.num_people),
         "accept_given_type": rng.random((NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS)),
         "epsilon": np.float32(epsilon),
         "sample_types": np.asarray(sample_types),
     }
 
 
-def start(world, **how):
-    knowledge = told(world, **how)
-    world.inform(knowledge)
-    out = world.reset(SEED)
-    callers = world.day["customer_id"][:, 0]
-    purposes = world.population.trips.purpose[world.day["trip_id"][:, 0]]
+def start(env, **how):
+    shared_params = told(env, **how)
+    env.set_shared_params(shared_params)
+    out = env.reset(SEED)
+    callers = env.day["customer_id"][:, 0]
+    purposes = env.population.trips.purpose[env.day["trip_id"][:, 0]]
     chances = np.stack(
         [
-            knowledge["type_probabilities"][person] @ knowledge["accept_given_type"][:, purpose]
+            shared_params["type_probabilities"][person]
+            @ shared_params["accept_given_type"][:, purpose]
             for person, purpose in zip(callers, purposes, strict=True)
         ]
     )
     chances[:, NO_CHANGE] = 1.0
-    return out, knowledge, chances
+    return out, shared_params, chances
 
 
 def test_each_type_taken_at_its_word_accepts_what_the_table_says():
@@ -57,24 +58,24 @@ def test_each_type_taken_at_its_word_accepts_what_the_table_says():
 
 
 def test_the_threshold_mask_allows_what_is_probably_accepted():
-    world = make(mask_mode="threshold", mask_threshold=0.4)
-    out, _, chances = start(world)
-    assert_array_equal(out.mask, (chances >= 0.4) & world.day["allowed"][:, 0])
+    env = make(mask_mode="threshold", mask_threshold=0.4)
+    out, _, chances = start(env)
+    assert_array_equal(out.mask, (chances >= 0.4) & env.day["allowed"][:, 0])
     assert 0.1 < out.mask.mean() < 0.9
 
 
 def test_a_sampled_type_decides_the_mask_and_the_most_likely_one_when_judged():
     judged = make(mask_mode="sampled_type")
-    out, knowledge, _ = start(judged, sample_types=False)
+    out, shared_params, _ = start(judged, sample_types=False)
     callers = judged.day["customer_id"][:, 0]
-    likely = knowledge["type_probabilities"][callers].argmax(axis=1)
+    likely = shared_params["type_probabilities"][callers].argmax(axis=1)
     assert_array_equal(out.mask, TYPE_MASKS[likely] & judged.day["allowed"][:, 0])
 
     drawing = make(1024, mask_mode="sampled_type")
-    knowledge = told(drawing)
+    shared_params = told(drawing)
     shares = np.array([0.1, 0.2, 0.3, 0.4])
-    knowledge["type_probabilities"][:] = shares
-    drawing.inform(knowledge)
+    shared_params["type_probabilities"][:] = shares
+    drawing.set_shared_params(shared_params)
     out = drawing.reset(SEED)
     fits = (out.mask[:, None] == (TYPE_MASKS & drawing.day["allowed"][:, :1])).all(axis=2)
     assert fits.any(axis=1).all()
@@ -84,89 +85,89 @@ def test_a_sampled_type_decides_the_mask_and_the_most_likely_one_when_judged():
 
 
 def test_a_soft_mask_forbids_nothing_and_leans_against_refusals():
-    world = make(mask_mode="soft", mask_strength=0.5)
-    out, _, chances = start(world)
-    assert_array_equal(out.mask, world.day["allowed"][:, 0])
+    env = make(mask_mode="soft", mask_strength=0.5)
+    out, _, chances = start(env)
+    assert_array_equal(out.mask, env.day["allowed"][:, 0])
     assert_allclose(
         out.observation["leaning"], 0.5 * np.log(np.maximum(chances, 1e-3)), rtol=1e-4, atol=1e-5
     )
-    assert world.spec.logit_bias == "leaning"
+    assert env.spec.logit_bias == "leaning"
     assert_allclose(out.observation["leaning"][:, NO_CHANGE], 0.0)
 
 
 def test_the_known_mask_is_the_truth():
-    world = make(mask_mode="known")
-    out, _, _ = start(world)
-    assert_array_equal(out.mask, world.day["accepts"][:, 0] & world.day["allowed"][:, 0])
+    env = make(mask_mode="known")
+    out, _, _ = start(env)
+    assert_array_equal(out.mask, env.day["accepts"][:, 0] & env.day["allowed"][:, 0])
 
 
 def test_without_a_mask_the_day_alone_decides():
-    world = make()
-    out, _, _ = start(world)
-    assert_array_equal(out.mask, world.day["allowed"][:, 0])
+    env = make()
+    out, _, _ = start(env)
+    assert_array_equal(out.mask, env.day["allowed"][:, 0])
 
 
 @pytest.mark.parametrize("mode", ["threshold", "sampled_type", "known", "soft"])
 def test_epsilon_lets_some_envs_ignore_their_mask(mode):
-    world = make(1024, mask_mode=mode)
-    out, _, _ = start(world, epsilon=0.25)
+    env = make(1024, mask_mode=mode)
+    out, _, _ = start(env, epsilon=0.25)
     if mode == "soft":
         free = (out.observation["leaning"] == 0.0).all(axis=1)
     else:
         strict = make(1024, mask_mode=mode)
         masked, _, _ = start(strict)
         narrowed = (masked.mask != strict.day["allowed"][:, 0]).any(axis=1)
-        free = (out.mask == world.day["allowed"][:, 0]).all(axis=1)[narrowed]
+        free = (out.mask == env.day["allowed"][:, 0]).all(axis=1)[narrowed]
     assert abs(free.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / len(free))
 
 
 def test_offer_12_is_open_under_every_mask_whatever_is_believed():
     for mode in ("threshold", "sampled_type", "known"):
-        world = make(mask_mode=mode)
-        hopeless = told(world)
+        env = make(mask_mode=mode)
+        hopeless = told(env)
         hopeless["accept_given_type"] = np.zeros_like(hopeless["accept_given_type"])
-        world.inform(hopeless)
-        out = world.reset(SEED)
+        env.set_shared_params(hopeless)
+        out = env.reset(SEED)
         for _ in range(8):
             assert out.mask[:, NO_CHANGE].all()
-            out = world.step(np.full(NUM_ENVS, NO_CHANGE))
+            out = env.step(np.full(NUM_ENVS, NO_CHANGE))
 
 
 def test_the_accept_hint_shows_the_believed_chances():
-    world = make(accept_hint=True)
-    out, _, chances = start(world)
+    env = make(accept_hint=True)
+    out, _, chances = start(env)
     assert_allclose(out.observation["accept_hint"], chances, rtol=1e-5)
 
 
 def test_masks_do_not_depend_on_how_envs_are_sliced():
     whole = make(6, mask_mode="sampled_type")
     parts = [Dvrp(ids, whole.settings) for ids in (np.arange(2), np.arange(2, 5), np.arange(5, 6))]
-    for world in (whole, *parts):
-        world.inform(told(world, epsilon=0.3))
-        world.reset(SEED)
+    for env in (whole, *parts):
+        env.set_shared_params(told(env, epsilon=0.3))
+        env.reset(SEED)
     for _ in range(12):
         assert_array_equal(whole.out.mask, np.concatenate([part.out.mask for part in parts]))
-        for world in (whole, *parts):
-            world.step(np.full(world.num_envs, NO_CHANGE))
+        for env in (whole, *parts):
+            env.step(np.full(env.num_envs, NO_CHANGE))
 
 
 def test_a_snapshot_keeps_what_was_told():
-    world = make(mask_mode="threshold", accept_hint=True)
-    start(world, epsilon=0.2)
+    env = make(mask_mode="threshold", accept_hint=True)
+    start(env, epsilon=0.2)
     other = make(mask_mode="threshold", accept_hint=True)
     other.reset(99)
-    other.restore(world.state())
-    for each in (world, other):
+    other.restore(env.state())
+    for each in (env, other):
         each.step(np.full(NUM_ENVS, NO_CHANGE))
-    assert_array_equal(world.out.mask, other.out.mask)
-    assert_array_equal(world.out.observation["accept_hint"], other.out.observation["accept_hint"])
+    assert_array_equal(env.out.mask, other.out.mask)
+    assert_array_equal(env.out.observation["accept_hint"], other.out.observation["accept_hint"])
 
 
 def test_knowledge_of_a_wrong_shape_is_refused_and_changes_nothing():
-    world = make()
-    before = {name: array.copy() for name, array in world.beliefs.arrays().items()}
-    wrong = told(world) | {"accept_given_type": np.ones((NUM_TYPES, 3, NUM_OFFERS))}
+    env = make()
+    before = {name: array.copy() for name, array in env.beliefs.arrays().items()}
+    wrong = told(env) | {"accept_given_type": np.ones((NUM_TYPES, 3, NUM_OFFERS))}
     with pytest.raises(ShapeError, match="accept_given_type"):
-        world.inform(wrong)
-    for name, array in world.beliefs.arrays().items():
+        env.set_shared_params(wrong)
+    for name, array in env.beliefs.arrays().items():
         assert_array_equal(array, before[name])

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.playing import Direct, assert_same_story, follow, play, play_world, same_story
+from helpers.playing import Direct, assert_same_story, follow, play, play_env, same_story
 from hundredfold.core.errors import CheckpointError, ShapeError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
@@ -18,15 +18,15 @@ def make(env_ids=range(6), **options):
 
 
 def told(env_ids=range(6), steps=20, **options):
-    return play_world(make(env_ids, **options), SEED, steps)
+    return play_env(make(env_ids, **options), SEED, steps)
 
 
-def play_offers(world, choose, seed=SEED, steps=None):
+def play_offers(env, choose, seed=SEED, steps=None):
     """Rewards, infos and episode infos of one day of every env."""
-    out = world.reset(seed)
+    out = env.reset(seed)
     rewards, infos = [], []
-    for _ in range(steps or world.settings.num_customers):
-        world.step(choose(out))
+    for _ in range(steps or env.settings.num_customers):
+        env.step(choose(out))
         rewards.append(out.reward.copy())
         infos.append({name: array.copy() for name, array in out.info.items()})
     together = {name: np.array([info[name] for info in infos]) for name in infos[0]}
@@ -106,33 +106,33 @@ def test_the_baseline_is_the_same_day_played_without_offers():
 
 
 def test_answers_follow_the_trip_and_bookings_follow_the_answers():
-    world = make()
-    out = world.reset(SEED)
+    env = make()
+    out = env.reset(SEED)
     choose = anything()
     for call in range(7):
-        day = {name: array.copy() for name, array in world.day.items()}
+        day = {name: array.copy() for name, array in env.day.items()}
         rows = np.arange(6)
         offers = choose(out)
-        world.step(offers)
+        env.step(offers)
         expected = day["accepts"][rows, call, offers]
         assert_array_equal(out.info["accepted"], expected)
         held = np.where(expected, offers, NO_CHANGE)
         assert_array_equal(
-            world.day["booked_windows"][:, call],
+            env.day["booked_windows"][:, call],
             shifted_windows(day["asked_windows"][:, call], held),
         )
         assert_array_equal(out.info["shift_minutes"], TOTAL_MINUTES[held])
         assert_array_equal(out.info["customer_id"], day["customer_id"][:, call])
-        assert_array_equal(world.day["num_booked"], call + 1)
-        assert_array_equal(world.day["asked_windows"], day["asked_windows"])
+        assert_array_equal(env.day["num_booked"], call + 1)
+        assert_array_equal(env.day["asked_windows"], day["asked_windows"])
 
 
 def test_hard_types_answer_by_personality_alone():
-    world = make(range(40), tolerances="types")
-    out = world.reset(SEED)
+    env = make(range(40), tolerances="types")
+    out = env.reset(SEED)
     for offer, flexible in ((0, (1, 3)), (15, (0, 3)), (3, (3,)), (NO_CHANGE, (0, 1, 2, 3))):
-        types = world.day["type"][np.arange(40), world.day["num_booked"]].copy()
-        world.step(np.full(40, offer))
+        types = env.day["type"][np.arange(40), env.day["num_booked"]].copy()
+        env.step(np.full(40, offer))
         assert_array_equal(out.info["accepted"], np.isin(types, flexible))
 
 
@@ -148,22 +148,22 @@ def test_noise_turns_some_answers_round_and_repeats_exactly():
 
 
 def test_the_mask_is_what_the_callers_trip_allows():
-    world = make(range(40), scenario="operator")
-    out = world.reset(SEED)
+    env = make(range(40), scenario="operator")
+    out = env.reset(SEED)
     seen = []
     for _ in range(10):
         rows = np.arange(40)
-        assert_array_equal(out.mask, world.day["allowed"][rows, world.day["num_booked"]])
+        assert_array_equal(out.mask, env.day["allowed"][rows, env.day["num_booked"]])
         assert out.mask[:, NO_CHANGE].all()
         seen.append(out.mask.all())
-        world.step(np.full(40, NO_CHANGE))
+        env.step(np.full(40, NO_CHANGE))
     assert not all(seen)
 
 
 def test_nobody_calls_twice_in_a_day_and_orders_differ():
-    world = make(range(50), num_customers=30, lns_iterations=0, improve_passes=0)
-    world.reset(SEED)
-    callers = world.day["customer_id"]
+    env = make(range(50), num_customers=30, lns_iterations=0, improve_passes=0)
+    env.reset(SEED)
+    callers = env.day["customer_id"]
     assert all(len(set(row)) == 30 for row in callers.tolist())
     assert len({tuple(row) for row in callers.tolist()}) == 50
 
@@ -183,7 +183,7 @@ def test_splits_meet_their_own_people():
 
 def test_another_seed_is_another_day_and_the_same_seed_the_same():
     assert_same_story(told(), told())
-    other = play_world(make(), SEED + 1, 20)
+    other = play_env(make(), SEED + 1, 20)
     assert not same_story(other, told())
 
 
@@ -208,7 +208,7 @@ def test_an_env_tells_the_same_story_in_any_company(env_ids, options):
 def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
     player = Direct(make(**options))
     play(player, SEED, 5)
-    state = player.world.state()
+    state = player.env.state()
     assert all(len(array) == 6 for array in state.values())
     rest = follow(player, 15, first_step=5)
     for part in (slice(0, 6), slice(2, 4)):
@@ -218,31 +218,31 @@ def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
 
 
 def test_a_snapshot_of_other_settings_is_refused():
-    world = make()
-    world.reset(SEED)
+    env = make()
+    env.reset(SEED)
     with pytest.raises(CheckpointError, match="snapshot"):
-        make(num_customers=9).restore(world.state())
+        make(num_customers=9).restore(env.state())
 
 
 # --- days that cannot be served
 
 
 def test_a_day_that_cannot_be_served_ends_at_once_and_another_begins():
-    world = make(range(30), num_vehicles=1, seats=1)
-    out = world.reset(SEED)
+    env = make(range(30), num_vehicles=1, seats=1)
+    out = env.reset(SEED)
     failures = 0
     for _ in range(24):
-        before = world.day["num_booked"].copy()
-        episodes = world.episodes.copy()
-        world.step(np.full(30, NO_CHANGE))
+        before = env.day["num_booked"].copy()
+        episodes = env.episodes.copy()
+        env.step(np.full(30, NO_CHANGE))
         failed = out.info["failed"]
         failures += failed.sum()
         assert_array_equal(out.reward[failed], -5000)
         assert out.terminated[failed].all()
         assert_array_equal(out.episode_info["improvement_pct"][failed], -100)
         assert_array_equal(out.ended, failed | (before == 7))
-        assert_array_equal(world.episodes - episodes, out.ended)
-        assert_array_equal(world.day["num_booked"], np.where(out.ended, 0, before + 1))
+        assert_array_equal(env.episodes - episodes, out.ended)
+        assert_array_equal(env.day["num_booked"], np.where(out.ended, 0, before + 1))
         assert np.isfinite(out.reward).all()
         assert np.isfinite(out.info["price"]).all()
     assert failures > 10
@@ -281,22 +281,22 @@ def test_the_end_of_a_day_tells_what_came_of_it():
 
 @pytest.mark.parametrize("scenario", ["research", "operator"])
 def test_every_plan_keeps_its_promises_and_its_price(scenario):
-    world = make(range(10), num_customers=12, scenario=scenario, service_minutes=1.0)
-    out = world.reset(SEED)
+    env = make(range(10), num_customers=12, scenario=scenario, service_minutes=1.0)
+    out = env.reset(SEED)
     choose = anything()
     for _ in range(11):
-        world.step(choose(out))
-        plans = world.plans.kept.plans()
-        assert violations(world.plans.kept.problems, plans) == []
-        assert_array_equal(plans.price, world.day["price"])
+        env.step(choose(out))
+        plans = env.plans.kept.plans()
+        assert violations(env.plans.kept.problems, plans) == []
+        assert_array_equal(plans.price, env.day["price"])
         assert not plans.unserved.any()
 
 
 @pytest.mark.parametrize("customers", [1, 10, 60, 100])
 def test_days_of_any_size_can_be_played(customers):
-    world = make(range(2), num_customers=customers, num_vehicles=None, lns_iterations=0)
-    _, _, ended = play_offers(world, anything())
-    assert_array_equal(world.episodes, 1)
+    env = make(range(2), num_customers=customers, num_vehicles=None, lns_iterations=0)
+    _, _, ended = play_offers(env, anything())
+    assert_array_equal(env.episodes, 1)
     assert ended["cost"].min() > 0
 
 
@@ -304,18 +304,18 @@ def test_days_of_any_size_can_be_played(customers):
 
 
 def test_a_companions_beliefs_show_in_the_view_from_the_next_step_on():
-    world = make()
-    out = world.reset(SEED)
-    people = world.population.num_people
+    env = make()
+    out = env.reset(SEED)
+    people = env.population.num_people
     assert_allclose(out.observation["request"][:, 20:24], 0.25)
     believed = np.random.default_rng(0).dirichlet(np.ones(4), people)
-    world.inform({"type_probabilities": believed, "times_seen": np.arange(people)})
-    world.step(np.full(6, NO_CHANGE))
-    callers = world.day["customer_id"][:, 1]
+    env.set_shared_params({"type_probabilities": believed, "times_seen": np.arange(people)})
+    env.step(np.full(6, NO_CHANGE))
+    callers = env.day["customer_id"][:, 1]
     assert_allclose(out.observation["request"][:, 20:24], believed[callers], rtol=1e-6)
     assert_allclose(out.observation["request"][:, 24], np.log1p(callers), rtol=1e-6)
     with pytest.raises(ShapeError, match="person"):
-        world.inform({"type_probabilities": believed[:-1]})
+        env.set_shared_params({"type_probabilities": believed[:-1]})
 
 
 # --- scenarios
@@ -332,13 +332,13 @@ def test_scenarios_fix_what_settings_leave_open():
 
 
 def test_the_operators_ride_limit_holds_in_every_plan():
-    world = make(range(10), scenario="operator", num_customers=12, num_vehicles=2)
-    out = world.reset(SEED)
+    env = make(range(10), scenario="operator", num_customers=12, num_vehicles=2)
+    out = env.reset(SEED)
     choose = anything()
     for _ in range(11):
-        world.step(choose(out))
-        glance = world.plans.glance()
-        booked = np.arange(12) < world.day["num_booked"][:, None]
+        env.step(choose(out))
+        glance = env.plans.glance()
+        booked = np.arange(12) < env.day["num_booked"][:, None]
         rides = (glance.stop_minutes[..., 1] - glance.stop_minutes[..., 0])[booked]
-        assert (rides <= world.day["max_ride_minutes"][booked] + 1e-6).all()
-        assert np.isfinite(world.day["max_ride_minutes"]).all()
+        assert (rides <= env.day["max_ride_minutes"][booked] + 1e-6).all()
+        assert np.isfinite(env.day["max_ride_minutes"]).all()

@@ -77,7 +77,7 @@ def test_failed_days_count_as_minus_a_hundred_and_are_told():
 
 def test_progress_is_told():
     heard = []
-    judge("none", splits=("known", "unseen_trips"), num_envs=10, tick=heard.append)
+    judge("none", splits=("known", "unseen_trips"), num_envs=10, on_progress=heard.append)
     assert heard == [10, 20, 24, 34, 44, 48]
 
 
@@ -92,9 +92,9 @@ def test_a_days_bookings_are_what_was_accepted():
 def test_the_days_are_those_of_no_training_with_the_same_seed():
     played, _ = play_days("none", SETTINGS, 20, EVALUATION_SEED)
     for seed in (EVALUATION_SEED, days_seed(EVALUATION_SEED, LEARNING_BRANCH)):
-        world = Dvrp(np.arange(20), SETTINGS)
-        world.reset(seed)
-        assert (world.day["trip_id"] != played.trip_id).any(axis=1).all()
+        env = Dvrp(np.arange(20), SETTINGS)
+        env.reset(seed)
+        assert (env.day["trip_id"] != played.trip_id).any(axis=1).all()
 
 
 def test_played_days_say_who_called_with_which_trip():
@@ -110,8 +110,10 @@ def test_a_run_is_judged_under_what_its_companion_told():
     masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
 
     def offers_when(chance):
-        knowledge = {"accept_given_type": np.full((4, len(PURPOSE_NAMES), 16), chance, np.float32)}
-        return play_days(always_max, masked, 6, 1, knowledge=knowledge)[0].offers
+        shared_params = {
+            "accept_given_type": np.full((4, len(PURPOSE_NAMES), 16), chance, np.float32)
+        }
+        return play_days(always_max, masked, 6, 1, shared_params=shared_params)[0].offers
 
     assert (offers_when(0.1) == NO_CHANGE).all()
     assert (offers_when(0.9) != NO_CHANGE).all()
@@ -122,8 +124,8 @@ def test_a_run_is_judged_under_what_its_companion_told():
 def test_judging_explores_nothing():
     masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
     shape = (4, len(PURPOSE_NAMES), 16)
-    knowledge = {"accept_given_type": np.zeros(shape, np.float32), "epsilon": np.array(1.0)}
-    played, _ = play_days(always_max, masked, 6, 1, knowledge=knowledge)
+    shared_params = {"accept_given_type": np.zeros(shape, np.float32), "epsilon": np.array(1.0)}
+    played, _ = play_days(always_max, masked, 6, 1, shared_params=shared_params)
     assert (played.offers == NO_CHANGE).all()
 
 

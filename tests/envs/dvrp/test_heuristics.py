@@ -18,15 +18,15 @@ STRICT = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=0, tolera
 
 
 @pytest.fixture
-def world():
-    world = Dvrp(np.arange(40), SETTINGS)
-    world.reset(5)
-    return world
+def env():
+    env = Dvrp(np.arange(40), SETTINGS)
+    env.reset(5)
+    return env
 
 
-def rule(name, world, rates, **options):
-    believer = Sure(world.population, rates)
-    return make_policy(name, world.population, world.settings, 1, believer=believer, **options)
+def rule(name, env, rates, **options):
+    believer = Sure(env.population, rates)
+    return make_policy(name, env.population, env.settings, 1, believer=believer, **options)
 
 
 def rates_of(**chances):
@@ -38,20 +38,20 @@ def rates_of(**chances):
     return rates
 
 
-def test_the_largest_believed_offer_is_at_least_as_likely_as_not(world):
+def test_the_largest_believed_offer_is_at_least_as_likely_as_not(env):
     rates = rates_of(offer_3=0.49, offer_7=0.5, offer_8=1.0)
-    assert_array_equal(rule("largest_believed", world, rates)(world.out), 7)
-    assert_array_equal(rule("largest_believed", world, rates_of())(world.out), NO_CHANGE)
+    assert_array_equal(rule("largest_believed", env, rates)(env.out), 7)
+    assert_array_equal(rule("largest_believed", env, rates_of())(env.out), NO_CHANGE)
 
 
-def test_with_a_price_an_offer_must_pay_for_itself_at_once(world):
-    hint = world.out.observation["price_hint"]
+def test_with_a_price_an_offer_must_pay_for_itself_at_once(env):
+    hint = env.out.observation["price_hint"]
     hint[:] = 0.0
     hint[:, 7], hint[:, 8] = -5.0, -2.0  # 50 minutes moved and 10
     rates = rates_of(offer_3=1.0, offer_7=1.0, offer_8=1.0)
 
     def at(price):
-        offers = rule("largest_believed", world, rates, patience_per_minute=price)(world.out)
+        offers = rule("largest_believed", env, rates, patience_per_minute=price)(env.out)
         return np.unique(offers).tolist()
 
     assert at(0.0) == [3]
@@ -60,23 +60,23 @@ def test_with_a_price_an_offer_must_pay_for_itself_at_once(world):
     assert at(0.3) == [NO_CHANGE]
 
 
-def test_greed_weighs_gain_less_price_by_the_believed_chance(world):
-    hint = world.out.observation["price_hint"]
+def test_greed_weighs_gain_less_price_by_the_believed_chance(env):
+    hint = env.out.observation["price_hint"]
     hint[:] = 0.0
     hint[:, 3], hint[:, 8] = -10.0, -6.0
     rates = rates_of(offer_3=0.5, offer_8=0.7)
     for price, expected in ((0.0, 3), (0.05, 8), (0.6, NO_CHANGE)):
-        policy = rule("greedy_believed", world, rates, patience_per_minute=price)
-        assert_array_equal(policy(world.out), expected)
+        policy = rule("greedy_believed", env, rates, patience_per_minute=price)
+        assert_array_equal(policy(env.out), expected)
 
 
 def test_thompson_asks_as_a_drawn_type_would_accept():
-    world = Dvrp(np.arange(3000), DvrpSettings(num_customers=2, lns_iterations=0))
-    out = world.reset(0)
-    believer = Sure(world.population, np.zeros((4, 16)))
+    env = Dvrp(np.arange(3000), DvrpSettings(num_customers=2, lns_iterations=0))
+    out = env.reset(0)
+    believer = Sure(env.population, np.zeros((4, 16)))
     believer.rates[[0, 1, 2, 3], [15, 0, NO_CHANGE, 3]] = 1.0
     believer.type_probabilities = lambda people: np.tile((0.5, 0.3, 0.2, 0.0), (len(people), 1))
-    policy = make_policy("thompson", world.population, world.settings, 1, believer=believer)
+    policy = make_policy("thompson", env.population, env.settings, 1, believer=believer)
     offers = policy(out)
     shares = np.bincount(offers, minlength=16) / 3000
     assert shares[15] == pytest.approx(0.5, abs=0.03)
@@ -86,14 +86,14 @@ def test_thompson_asks_as_a_drawn_type_would_accept():
 
 
 @pytest.mark.parametrize("name", BELIEVING)
-def test_rules_that_believe_want_somebody_to_believe(name, world):
+def test_rules_that_believe_want_somebody_to_believe(name, env):
     with pytest.raises(SettingsError, match="pass believer"):
-        make_policy(name, world.population, world.settings)
+        make_policy(name, env.population, env.settings)
 
 
-def test_rules_without_prices_refuse_one(world):
+def test_rules_without_prices_refuse_one(env):
     with pytest.raises(SettingsError, match="thompson does not know prices"):
-        rule("thompson", world, rates_of(), patience_per_minute=0.1)
+        rule("thompson", env, rates_of(), patience_per_minute=0.1)
 
 
 @pytest.mark.parametrize("name", ["largest_believed", "thompson"])

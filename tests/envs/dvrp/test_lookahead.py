@@ -20,18 +20,22 @@ SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=1)
 QUICK = ScenarioSettings(samples=2, search_rounds=1)
 
 
-def world_after(calls, settings=SETTINGS, envs=20):
-    world = Dvrp(np.arange(envs), settings)
-    out = world.reset(5)
+def env_after(calls, settings=SETTINGS, envs=20):
+    batch_env = Dvrp(np.arange(envs), settings)
+    out = batch_env.reset(5)
     offers = RandomOffers(2)
     for _ in range(calls):
-        world.step(offers(out))
-    return world
+        batch_env.step(offers(out))
+    return batch_env
 
 
-def scenario(world, thinks=QUICK, price=None, rates=None):
-    believer = prior_believer(world.settings) if rates is None else Sure(world.population, rates)
-    return Scenario(world.population, world.settings, believer, policy_key(1), thinks, price)
+def scenario(batch_env, thinks=QUICK, price=None, rates=None):
+    believer = (
+        prior_believer(batch_env.settings) if rates is None else Sure(batch_env.population, rates)
+    )
+    return Scenario(
+        batch_env.population, batch_env.settings, believer, policy_key(1), thinks, price
+    )
 
 
 def everything_known(chance=1.0):
@@ -43,14 +47,14 @@ def everything_known(chance=1.0):
 def test_a_tiny_day_is_decided_as_by_brute_force():
     """Two are booked, one calls, one is guessed: every offer's closing price can be proven."""
     tiny = DvrpSettings(num_customers=4, num_vehicles=2, lns_iterations=0)
-    world = world_after(2, tiny)
+    batch_env = env_after(2, tiny)
     rates = everything_known(0.5)
     rates[:, 3] = 0.2
-    policy = scenario(world, ScenarioSettings(samples=1, search_rounds=100), 0.01, rates)
-    offers = policy(world.out)
+    policy = scenario(batch_env, ScenarioSettings(samples=1, search_rounds=100), 0.01, rates)
+    offers = policy(batch_env.out)
 
-    day, trips, out = world.day, world.population.trips, world.out
-    calls = calling(out, world.population)
+    day, trips, out = batch_env.day, batch_env.population.trips, batch_env.out
+    calls = calling(out, batch_env.population)
     keys = call_keys(policy.key, out, calls)
     guessed = policy.guesses(out, calls, keys).trips[:, 0, 0]
     cells = np.concatenate([day["cells"][:, :3], trips.cells[guessed][:, None]], axis=1)
@@ -59,7 +63,7 @@ def test_a_tiny_day_is_decided_as_by_brute_force():
         windows = day["booked_windows"].copy()
         windows[:, 2] = windows_of_all_offers(calls.windows)[:, offer]
         windows[:, 3] = trips.windows[guessed]
-        books = day_problems(cells, windows, np.full((20, 4), np.inf), world.population, tiny)
+        books = day_problems(cells, windows, np.full((20, 4), np.inf), batch_env.population, tiny)
         price[:, offer] = ExactOracle().solve(books).price
     found = policy.closing_prices(out, calls, out.mask)[..., 0]
     assert np.isfinite(price).all()
@@ -74,21 +78,21 @@ def test_a_tiny_day_is_decided_as_by_brute_force():
 
 
 def test_guesses_are_trips_of_known_people_who_have_not_called():
-    world = world_after(3)
-    policy = scenario(world, ScenarioSettings(samples=50))
-    calls = calling(world.out, world.population)
-    keys = call_keys(policy.key, world.out, calls)
-    guesses = policy.guesses(world.out, calls, keys)
+    batch_env = env_after(3)
+    policy = scenario(batch_env, ScenarioSettings(samples=50))
+    calls = calling(batch_env.out, batch_env.population)
+    keys = call_keys(policy.key, batch_env.out, calls)
+    guesses = policy.guesses(batch_env.out, calls, keys)
     assert guesses.trips.shape == (20, 50, 4)
     assert_array_equal(guesses.number, 4)
-    population = world.population
+    population = batch_env.population
     person = np.repeat(np.arange(population.num_people), population.people.num_trips)
     people = person[guesses.trips]
     number = guesses.trips - population.first_trip[people]
     assert (people < population.people.num_known).all()
     assert (number < population.num_known_trips[people]).all()
     for env in range(20):
-        called = world.day["customer_id"][env, :4]
+        called = batch_env.day["customer_id"][env, :4]
         assert not np.isin(people[env], called).any()
         assert all(len(set(guess.tolist())) == 4 for guess in people[env])
     # Everybody who is left has a chance, and so has every trip.
@@ -97,28 +101,28 @@ def test_guesses_are_trips_of_known_people_who_have_not_called():
 
 
 def test_the_day_that_will_really_come_is_not_looked_at():
-    world = world_after(3)
-    expected = scenario(world)(world.out)
+    batch_env = env_after(3)
+    expected = scenario(batch_env)(batch_env.out)
     for name in ("customer_id", "trip_id", "cells", "asked_windows", "type"):
-        world.day[name][:, 4:] = world.day[name][:, 4:][::-1]
+        batch_env.day[name][:, 4:] = batch_env.day[name][:, 4:][::-1]
     for name in ("accepts", "tolerance", "type"):
-        world.day[name][...] = 0
-    assert_array_equal(scenario(world)(world.out), expected)
+        batch_env.day[name][...] = 0
+    assert_array_equal(scenario(batch_env)(batch_env.out), expected)
 
 
 @pytest.mark.parametrize("kind", ["research", "operator"])
 def test_forbidden_and_hopeless_offers_are_never_made(kind):
     settings = DvrpSettings(scenario=kind, num_customers=8, lns_iterations=0, day_minutes=1100)
-    world = world_after(0, settings)
+    batch_env = env_after(0, settings)
     rates = everything_known()
     rates[:, 8] = 0.05
-    policy = scenario(world, QUICK, price=0.0, rates=rates)
+    policy = scenario(batch_env, QUICK, price=0.0, rates=rates)
     made = []
     for _ in range(8):
-        offers = policy(world.out)
-        assert world.out.mask[np.arange(20), offers].all()
+        offers = policy(batch_env.out)
+        assert batch_env.out.mask[np.arange(20), offers].all()
         made.append(offers)
-        world.step(offers)
+        batch_env.step(offers)
     assert 8 not in np.unique(made)
     assert len(np.unique(made)) > 2
 
@@ -146,32 +150,34 @@ def test_it_repeats_and_batches_do_not_matter():
 
 
 def test_it_takes_up_a_day_wherever_it_stands():
-    world = world_after(0)
-    steady = scenario(world)
+    batch_env = env_after(0)
+    steady = scenario(batch_env)
     for _ in range(5):
-        expected = steady(world.out)
-        assert_array_equal(scenario(world)(world.out), expected)
-        world.step(expected)
+        expected = steady(batch_env.out)
+        assert_array_equal(scenario(batch_env)(batch_env.out), expected)
+        batch_env.step(expected)
 
 
 def test_followed_plans_hold_what_was_booked_and_forget_other_days():
-    world = world_after(5)
-    plans = FollowedPlans(world.population, SETTINGS, policy_key(0))
+    batch_env = env_after(5)
+    plans = FollowedPlans(batch_env.population, SETTINGS, policy_key(0))
 
     def assert_followed():
-        plans.follow(world.out)
-        assert_array_equal(plans.kept.num_requests, world.day["num_booked"])
-        booked = np.arange(8) < world.day["num_booked"][:, None]
-        assert_array_equal(plans.kept.problems.windows[booked], world.day["booked_windows"][booked])
+        plans.follow(batch_env.out)
+        assert_array_equal(plans.kept.num_requests, batch_env.day["num_booked"])
+        booked = np.arange(8) < batch_env.day["num_booked"][:, None]
+        assert_array_equal(
+            plans.kept.problems.windows[booked], batch_env.day["booked_windows"][booked]
+        )
 
     assert_followed()
-    world.step(np.full(20, NO_CHANGE))
+    batch_env.step(np.full(20, NO_CHANGE))
     assert_followed()
-    world.reset(6)
+    batch_env.reset(6)
     for _ in range(6):
-        world.step(np.full(20, NO_CHANGE))
+        batch_env.step(np.full(20, NO_CHANGE))
     assert_followed()
-    world = world_after(2, envs=7)
+    batch_env = env_after(2, envs=7)
     assert_followed()
 
 

@@ -11,19 +11,19 @@ from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 CUSTOMERS = 6
 
 
-def world_of(view, envs=5, **options):
+def batch_of(view, envs=5, **options):
     settings = {"num_customers": CUSTOMERS, "num_vehicles": 3, "lns_iterations": 0, **options}
     return Dvrp(np.arange(envs), DvrpSettings(view=view, **settings))
 
 
-def moments(world, seed=3):
+def moments(batch_env, seed=3):
     """After the reset and each step: what is seen and, copied, what there is to see."""
-    out = world.reset(seed)
+    out = batch_env.reset(seed)
     draw = np.random.default_rng(0)
     for call in range(CUSTOMERS):
-        yield call, out, world.day
-        last = {name: array.copy() for name, array in world.day.items()}
-        world.step(draw.integers(0, 16, len(out)))
+        yield call, out, batch_env.day
+        last = {name: array.copy() for name, array in batch_env.day.items()}
+        batch_env.step(draw.integers(0, 16, len(out)))
     yield CUSTOMERS, out, last
 
 
@@ -33,8 +33,8 @@ def test_counts_have_a_row_per_cell_and_half_hour(cells, rows):
 
 
 def test_counts_sum_the_bookings_and_show_the_request():
-    world = world_of("counts")
-    for call, out, day in moments(world):
+    batch_env = batch_of("counts")
+    for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
             break
         for env in range(5):
@@ -54,7 +54,7 @@ def test_counts_sum_the_bookings_and_show_the_request():
 
 
 def test_requests_list_the_bookings_and_then_the_request():
-    for call, out, day in moments(world_of("requests")):
+    for call, out, day in moments(batch_of("requests")):
         if call == CUSTOMERS:
             break
         seen = out.observation["requests"]
@@ -69,9 +69,9 @@ def test_requests_list_the_bookings_and_then_the_request():
 
 
 def test_the_booking_view_tells_the_request():
-    world = world_of("booking")
-    city, purposes = world.population.city, world.population.trips.purpose
-    for call, out, day in moments(world):
+    batch_env = batch_of("booking")
+    city, purposes = batch_env.population.city, batch_env.population.trips.purpose
+    for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
             break
         request = out.observation["request"]
@@ -91,8 +91,8 @@ def test_the_booking_view_tells_the_request():
 
 
 def test_the_booking_view_tells_the_book_and_the_plan():
-    world = world_of("booking")
-    for call, out, day in moments(world):
+    batch_env = batch_of("booking")
+    for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
             break
         book, mask = out.observation["book"], out.observation["book_mask"]
@@ -115,8 +115,8 @@ def test_the_booking_view_tells_the_book_and_the_plan():
 @pytest.mark.parametrize("view", ["booking", "counts", "requests"])
 def test_no_view_holds_anything_hidden(view):
     """Other tolerances and answers to come, same sight."""
-    soft = world_of(view, price_hint=True)
-    hard = world_of(view, price_hint=True, tolerances="types")
+    soft = batch_of(view, price_hint=True)
+    hard = batch_of(view, price_hint=True, tolerances="types")
     one, other = soft.reset(3), hard.reset(3)
     for _ in range(CUSTOMERS):
         for name, array in one.observation.items():
@@ -126,8 +126,10 @@ def test_no_view_holds_anything_hidden(view):
 
 
 def test_the_price_hint_tells_what_an_offer_would_add_against_offer_12():
-    world = world_of("booking", price_hint=True, tolerances="unlimited", improve_passes=0, envs=16)
-    out = world.reset(3)
+    batch_env = batch_of(
+        "booking", price_hint=True, tolerances="unlimited", improve_passes=0, envs=16
+    )
+    out = batch_env.reset(3)
     draw = np.random.default_rng(1)
     found, hinted = [], []
     for _ in range(CUSTOMERS - 1):
@@ -135,12 +137,12 @@ def test_the_price_hint_tells_what_an_offer_would_add_against_offer_12():
         assert_array_equal(hint[:, NO_CHANGE], 0)
         assert np.isfinite(hint).all()
         offers = draw.integers(0, 16, 16)
-        state = world.state()
-        world.step(np.full(16, NO_CHANGE))
-        without = world.day["price"].copy()
-        world.restore(state)
-        world.step(offers)
-        found.append(world.day["price"] - without)
+        state = batch_env.state()
+        batch_env.step(np.full(16, NO_CHANGE))
+        without = batch_env.day["price"].copy()
+        batch_env.restore(state)
+        batch_env.step(offers)
+        found.append(batch_env.day["price"] - without)
         hinted.append(hint[np.arange(16), offers])
     # Plans trade their tails after every booking, so now and then the difference is another one.
     close = np.isclose(found, hinted, atol=1e-3)

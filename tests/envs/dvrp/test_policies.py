@@ -21,51 +21,51 @@ SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=0, price
 
 
 @pytest.fixture
-def world():
-    world = Dvrp(np.arange(20), SETTINGS)
-    world.reset(5)
+def env():
+    env = Dvrp(np.arange(20), SETTINGS)
+    env.reset(5)
     for _ in range(3):
-        world.step(np.full(20, NO_CHANGE))
-    return world
+        env.step(np.full(20, NO_CHANGE))
+    return env
 
 
-def rule(name, world):
-    believer = prior_believer(world.settings) if name in BELIEVING else None
-    return make_policy(name, world.population, world.settings, seed=1, believer=believer)
+def rule(name, env):
+    believer = prior_believer(env.settings) if name in BELIEVING else None
+    return make_policy(name, env.population, env.settings, seed=1, believer=believer)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_rule_makes_allowed_offers_only(name, world):
-    policy = rule(name, world)
+def test_every_rule_makes_allowed_offers_only(name, env):
+    policy = rule(name, env)
     for _ in range(7):
-        offers = policy(world.out)
+        offers = policy(env.out)
         assert offers.shape == (20,)
-        assert world.out.mask[np.arange(20), offers].all()
-        world.step(offers)
+        assert env.out.mask[np.arange(20), offers].all()
+        env.step(offers)
 
 
 @pytest.mark.parametrize("name", ["greedy_known", "largest_known", "hindsight"])
-def test_rules_that_know_are_never_refused(name, world):
-    policy = rule(name, world)
+def test_rules_that_know_are_never_refused(name, env):
+    policy = rule(name, env)
     for _ in range(9):
-        world.step(policy(world.out))
-        assert world.out.info["accepted"].all()
+        env.step(policy(env.out))
+        assert env.out.info["accepted"].all()
 
 
-def test_the_largest_known_offer_is_the_largest_accepted_one(world):
-    offers = rule("largest_known", world)(world.out)
-    accepts = world.day["accepts"][np.arange(20), world.day["num_booked"]]
+def test_the_largest_known_offer_is_the_largest_accepted_one(env):
+    offers = rule("largest_known", env)(env.out)
+    accepts = env.day["accepts"][np.arange(20), env.day["num_booked"]]
     assert_array_equal(TOTAL_MINUTES[offers], np.where(accepts, TOTAL_MINUTES, 0).max(axis=1))
 
 
-def test_none_offers_nothing_and_always_max_the_most(world):
-    assert_array_equal(rule("none", world)(world.out), NO_CHANGE)
-    assert_array_equal(rule("always_max", world)(world.out), 3)
+def test_none_offers_nothing_and_always_max_the_most(env):
+    assert_array_equal(rule("none", env)(env.out), NO_CHANGE)
+    assert_array_equal(rule("always_max", env)(env.out), 3)
 
 
 def test_random_offers_are_uniform_over_what_is_allowed_and_repeat():
-    world = Dvrp(np.arange(4000), DvrpSettings(num_customers=2, lns_iterations=0))
-    out = world.reset(0)
+    env = Dvrp(np.arange(4000), DvrpSettings(num_customers=2, lns_iterations=0))
+    out = env.reset(0)
     out.mask[:, 5:] = False
     offers = RandomOffers(3)(out)
     assert_array_equal(offers, RandomOffers(3)(out))
@@ -85,39 +85,39 @@ def test_ties_go_to_the_offer_that_asks_least():
     assert largest(everything) == 3
 
 
-def test_greedy_looks_ahead_by_the_hint_and_weighs_it_by_acceptance(world):
-    hint = world.out.observation["price_hint"]
+def test_greedy_looks_ahead_by_the_hint_and_weighs_it_by_acceptance(env):
+    hint = env.out.observation["price_hint"]
     hint[:] = 0.0
     hint[:, 3], hint[:, 8] = -10.0, -6.0
-    assert_array_equal(rule("greedy_blind", world)(world.out), 3)
+    assert_array_equal(rule("greedy_blind", env)(env.out), 3)
     rate = np.full(16, 0.5)
     rate[3] = 0.1
-    assert_array_equal(GreedyExpected(rate)(world.out), 8)
-    assert_array_equal(GreedyExpected(rate, price=0.7)(world.out), NO_CHANGE)
-    accepts = world.day["accepts"][np.arange(20), world.day["num_booked"]]
+    assert_array_equal(GreedyExpected(rate)(env.out), 8)
+    assert_array_equal(GreedyExpected(rate, price=0.7)(env.out), NO_CHANGE)
+    accepts = env.day["accepts"][np.arange(20), env.day["num_booked"]]
     accepts_3, accepts_8 = accepts[:, 3], accepts[:, 8]
     expected = np.where(accepts_3, 3, np.where(accepts_8, 8, NO_CHANGE))
-    assert_array_equal(rule("greedy_known", world)(world.out), expected)
+    assert_array_equal(rule("greedy_known", env)(env.out), expected)
 
 
 def test_greedy_without_a_hint_is_told_what_is_missing():
-    world = Dvrp(np.arange(2), DvrpSettings(num_customers=2))
+    env = Dvrp(np.arange(2), DvrpSettings(num_customers=2))
     with pytest.raises(SettingsError, match="price_hint"):
-        rule("greedy_blind", world)(world.reset(0))
+        rule("greedy_blind", env)(env.reset(0))
 
 
-def test_an_unknown_rule_gets_a_hint(world):
+def test_an_unknown_rule_gets_a_hint(env):
     with pytest.raises(SettingsError, match="did you mean greedy_blind"):
-        rule("greedy_blnd", world)
+        rule("greedy_blnd", env)
 
 
-def test_hindsight_finds_days_at_least_as_cheap_as_its_start(world):
-    world.reset(5)
-    hindsight = Hindsight(world.population, world.settings)
-    offers = hindsight.best_offers(world.day)
-    acceptable = world.day["accepts"] & world.day["allowed"]
+def test_hindsight_finds_days_at_least_as_cheap_as_its_start(env):
+    env.reset(5)
+    hindsight = Hindsight(env.population, env.settings)
+    offers = hindsight.best_offers(env.day)
+    acceptable = env.day["accepts"] & env.day["allowed"]
     assert np.take_along_axis(acceptable, offers[:, :, None], axis=2).all()
     start = np.where(acceptable, TOTAL_MINUTES, -1.0).argmax(axis=2)
-    found = hindsight._prices(world.day, offers)
-    assert (found <= hindsight._prices(world.day, start)).all()
-    assert (found < hindsight._prices(world.day, start)).any()
+    found = hindsight._prices(env.day, offers)
+    assert (found <= hindsight._prices(env.day, start)).all()
+    assert (found < hindsight._prices(env.day, start)).any()

@@ -45,7 +45,7 @@ def showcase():
     return record_showcase(
         largest_known,
         SETTINGS,
-        knowledge=perfect_knowledge(SETTINGS),
+        shared_params=perfect_knowledge(SETTINGS),
         days=DAYS,
         rules=("none", "random", "hindsight"),
     )
@@ -118,7 +118,7 @@ def test_the_policy_sees_what_the_companion_believes_and_the_rules_do_not():
     told = record_showcase(
         always_max,
         settings,
-        knowledge=perfect_knowledge(settings),
+        shared_params=perfect_knowledge(settings),
         days=DAYS,
         rules=("always_max", "largest_known", "largest_believed"),
     )

@@ -1,4 +1,4 @@
-"""`--engine sb3`: real Stable-Baselines3 on our worlds, with our run folder around it."""
+"""`--engine sb3`: real Stable-Baselines3 on built-in envs, with our run folder around it."""
 
 import multiprocessing
 import os
@@ -116,7 +116,9 @@ def test_its_ppo_and_our_network_agree_on_every_observation(make_env, shared):
     # What it would play is what our policy plays.
     best, _ = model.predict(rows, deterministic=True, **masks)
     played = Window(parts.backend.spec).played(best)
-    assert_allclose(played, parts.learner.policy.best(seen, mask), rtol=1e-5, atol=1e-5)
+    assert_allclose(
+        played, parts.learner.policy.act_deterministic(seen, mask), rtol=1e-5, atol=1e-5
+    )
     parts.close()
 
 
@@ -133,15 +135,15 @@ def test_its_dqn_and_our_network_agree_on_every_observation(make_env):
         theirs = model.policy.q_net(torch.from_numpy(rows))
         assert_allclose(network(tensors(seen, torch.device("cpu"))), theirs, rtol=1e-4, atol=1e-5)
     best, _ = model.predict(rows, deterministic=True)
-    assert_array_equal(parts.learner.policy.best(seen, None), best)
+    assert_array_equal(parts.learner.policy.act_deterministic(seen, None), best)
     parts.close()
 
 
 @pytest.mark.parametrize(
-    ("world", "settings"), [("cartpole", SMALL), ("corridor", SMALL), ("cartpole", SMALL_DQN)]
+    ("env", "settings"), [("cartpole", SMALL), ("corridor", SMALL), ("cartpole", SMALL_DQN)]
 )
-def test_a_run_of_sb3_is_a_run_like_any_other(tmp_path, world, settings):
-    run = hundredfold.train(world, engine="sb3", save_dir=tmp_path, name="run", **settings)
+def test_a_run_of_sb3_is_a_run_like_any_other(tmp_path, env, settings):
+    run = hundredfold.train(env, engine="sb3", save_dir=tmp_path, name="run", **settings)
     assert run.finished
     assert [row["epoch"] for row in run.metrics] == [1, 2, 3, 4]
     assert [row["total_steps"] for row in run.metrics] == [64, 128, 192, 256]
@@ -189,10 +191,10 @@ def test_envs_that_mind_forbidden_actions_never_meet_one(tmp_path, make_env):
     assert run.finished
 
 
-@pytest.mark.parametrize("world", ["corridor", third_party_envs.MaskInInfo])
-def test_its_dqn_is_refused_where_there_are_masks(tmp_path, world):
+@pytest.mark.parametrize("env", ["corridor", third_party_envs.MaskInInfo])
+def test_its_dqn_is_refused_where_there_are_masks(tmp_path, env):
     with pytest.raises(SettingsError, match=r"has action masks .* Use our DQN .* MaskablePPO"):
-        hundredfold.train(world, engine="sb3", save_dir=tmp_path, **SMALL_DQN)
+        hundredfold.train(env, engine="sb3", save_dir=tmp_path, **SMALL_DQN)
     assert not list(tmp_path.iterdir())
 
 
@@ -252,7 +254,7 @@ def test_a_signal_saves_the_last_whole_epoch_and_ends_the_run(tmp_path):
 # Sends Ctrl-C to everybody, as a terminal does, from a worker in the middle of the third epoch.
 CTRL_C = """
 import os, signal
-import foreign_envs
+from helpers import third_party_envs
 
 class PressesCtrlC(third_party_envs.Dice):
     steps_played = 0
@@ -277,7 +279,7 @@ def test_ctrl_c_that_reaches_the_workers_too_saves_as_well(tmp_path):
         CTRL_C.format(save_dir=str(tmp_path)),
         expect=0,
         start_new_session=True,
-        env={"PYTHONPATH": str(Path(third_party_envs.__file__).parent)},
+        env={"PYTHONPATH": str(Path(third_party_envs.__file__).parents[1])},
     )
     assert saved_epochs(RunFolder.open(tmp_path / "run")) == [2]
 
@@ -290,8 +292,8 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path):
 
 
 def test_ends_of_episodes_reach_it_as_it_wants_them():
-    make_world = partial(CartPole, settings=CartPoleSettings(max_episode_steps=12))
-    envs = BackendVecEnv(make_backend("in_process", make_world, 3), seed=1)
+    make_envs = partial(CartPole, settings=CartPoleSettings(max_episode_steps=12))
+    envs = BackendVecEnv(make_backend("in_process", make_envs, 3), seed=1)
     envs.reset()
     ends = {True: 0, False: 0}
     for step in range(60):

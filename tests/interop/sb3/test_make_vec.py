@@ -1,4 +1,4 @@
-"""Stable-Baselines3 trains on our worlds through the Gymnasium door, unchanged."""
+"""Stable-Baselines3 trains on built-in envs through the Gymnasium door, unchanged."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""Kept plans with a policy, alone and in the world."""
+"""Kept plans with a policy, alone and in the env."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.routing.incremental import KeptPlans, KeptPlanSettings
+from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import random_days
 from hundredfold.routing.neural.oracle import NeuralKeptPlans, NeuralOracle, NeuralSettings
 from hundredfold.routing.verifier import violations
@@ -38,8 +38,8 @@ def test_plans_are_verified_and_no_dearer_than_the_policy_says():
 
 def test_one_more_request_is_never_priced_above_putting_it_in():
     neural = book(neural_plans(), calls=range(9))
-    settings = KeptPlanSettings(improve_passes=1, lns_iterations=0)
-    plain = KeptPlans(DAYS.travel, DAYS.fleet, len(DAYS), DAYS.max_requests, settings)
+    settings = IncrementalSettings(improve_passes=1, lns_iterations=0)
+    plain = IncrementalRoutes(DAYS.travel, DAYS.fleet, len(DAYS), DAYS.max_requests, settings)
     plain.restore(neural.state())
     book(plain, calls=[9])
     book(neural, calls=[9])
@@ -59,42 +59,42 @@ def test_a_plan_does_not_depend_on_who_else_is_there():
 
 
 def played(num_envs, first=0, **settings):
-    world = Dvrp(
+    env = Dvrp(
         np.arange(first, first + num_envs),
         DvrpSettings(oracle="neural", num_customers=6, **settings),
     )
-    world.reset(3)
+    env.reset(3)
     prices = []
     for step in range(8):
-        out = world.step(np.full(num_envs, 5 if step % 2 else NO_CHANGE))
+        out = env.step(np.full(num_envs, 5 if step % 2 else NO_CHANGE))
         prices.append(out.info["price"].copy())
     return np.array(prices)
 
 
-def test_the_world_tells_the_same_story_in_any_batch():
+def test_the_env_tells_the_same_story_in_any_batch():
     together = played(4)
     assert_array_equal(played(2, first=2), together[:, 2:])
     assert_array_equal(played(4, oracle_batch=1, oracle_threads=2), together)
 
 
 def test_offering_nothing_earns_nothing():
-    world = Dvrp(np.arange(3), DvrpSettings(oracle="neural", num_customers=5))
-    world.reset(1)
+    env = Dvrp(np.arange(3), DvrpSettings(oracle="neural", num_customers=5))
+    env.reset(1)
     for _ in range(5):
-        out = world.step(np.full(3, NO_CHANGE))
+        out = env.step(np.full(3, NO_CHANGE))
         assert_array_equal(out.reward, 0.0)
     assert_array_equal(out.episode_info["improvement_pct"], 0.0)
 
 
-def test_a_snapshot_of_the_world_goes_on_alike():
+def test_a_snapshot_of_the_env_goes_on_alike():
     settings = DvrpSettings(oracle="neural", num_customers=6)
-    world, other = Dvrp(np.arange(3), settings), Dvrp(np.arange(3), settings)
-    world.reset(5)
+    env, other = Dvrp(np.arange(3), settings), Dvrp(np.arange(3), settings)
+    env.reset(5)
     other.reset(6)
-    world.step(np.full(3, 5))
-    other.restore(world.state())
+    env.step(np.full(3, 5))
+    other.restore(env.state())
     offers = np.array([3, 12, 7])
-    assert_array_equal(world.step(offers).reward, other.step(offers).reward)
+    assert_array_equal(env.step(offers).reward, other.step(offers).reward)
 
 
 def test_unknown_oracles_and_empty_batches_are_refused():

@@ -12,7 +12,7 @@ from hundredfold.cli.main import main
 from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.envs.dvrp.training_instances import PracticeBooks, world_books
+from hundredfold.envs.dvrp.training_instances import PracticeBooks, env_instances
 from hundredfold.routing.instances import random_days
 from hundredfold.routing.lns_oracle import InsertionOracle
 from hundredfold.routing.neural.inputs import prepared
@@ -34,11 +34,11 @@ QUICK = TrainingSettings(
     validate_every=2,
     validation_books=4,
 )
-WORLD = DvrpSettings(num_customers=6)
+ENV = DvrpSettings(num_customers=6)
 
 
 def training(folder, settings=QUICK, **others):
-    draw = PracticeBooks(WORLD).draw
+    draw = PracticeBooks(ENV).draw
     return OracleTraining(folder, draw, draw, 6, settings, size=TINY, **others)
 
 
@@ -99,7 +99,7 @@ def test_practice_makes_cheaper_plans_likelier(baseline):
     torch.manual_seed(0)
     policy = RoutingPolicy(TINY)
     settings = replace(QUICK, baseline=baseline, practice_books=4, practice_samples=16)
-    books = world_books(DvrpSettings(), rng.seed_key(3), 4, 14)
+    books = env_instances(DvrpSettings(), rng.seed_key(3), 4, 14)
     optimiser = torch.optim.Adam(policy.parameters(), lr=3e-3)
     minutes = []
     for update in range(25):
@@ -137,15 +137,15 @@ def test_a_searched_plan_is_told_move_by_move():
 
 
 def test_practice_books_repeat_and_differ():
-    books = PracticeBooks(WORLD, variety=0.5)
+    books = PracticeBooks(ENV, variety=0.5)
     key = rng.spawn(rng.seed_key(1), np.arange(12))
     drawn = [books.draw(one, 3, 4) for one in key]
     again = [books.draw(one, 3, 4) for one in key]
     for first, second in zip(drawn, again, strict=True):
         assert_array_equal(first.windows, second.windows)
     assert len({book.travel.minutes.tobytes() for book in drawn}) > 2
-    plain = world_books(WORLD, key[0], 20, 6, offered=False)
-    moved = world_books(WORLD, key[0], 20, 6, offered=True)
+    plain = env_instances(ENV, key[0], 20, 6, offered=False)
+    moved = env_instances(ENV, key[0], 20, 6, offered=True)
     assert_array_equal(plain.cells, moved.cells)
     assert 0 < (plain.windows != moved.windows).any(axis=(1, 2, 3)).sum() < 20
 
@@ -165,7 +165,7 @@ def test_the_command_trains_and_its_weights_price_books(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rows"] == first["rows"]
     facts = weight_facts(tmp_path / BEST)
     assert facts["training"]["seed"] == 9
-    assert facts["world"]["num_customers"] == 5
+    assert facts["env"]["num_customers"] == 5
     oracle = NeuralOracle(NeuralSettings(weights=str(tmp_path / BEST)))
     assert np.isfinite(oracle.solve(random_days(2, 5)).price).all()
 

@@ -29,17 +29,17 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, State, StepBatch, copies
 from hundredfold.core.errors import ShapeError, TurnError, WorkerError
 from hundredfold.core.failures import Failure
-from hundredfold.core.protocols import Knowledge, WorldFactory
+from hundredfold.core.protocols import EnvFactory, SharedParams
 
 # The share of envs that `first_ready` waits for when nobody says otherwise.
 READY_SHARE: Final = 8
 
 
 class ProcessBackend:
-    """Slices of a world in worker processes, side by side in shared memory."""
+    """Slices of an env in worker processes, side by side in shared memory."""
 
     def __init__(
-        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.settings = settings or WorkerSettings()
@@ -47,18 +47,18 @@ class ProcessBackend:
         self.turns = Turns()
         self.batch_envs = min(self.settings.batch_envs or self.num_envs, self.num_envs)
         self.traffic = Traffic(self.num_envs)
-        self.crew = Crew(make_world, self.traffic, self.settings, self.batch_envs)
+        self.crew = Crew(make_envs, self.traffic, self.settings, self.batch_envs)
         # Also when nobody calls `close`: at the end of the program, or of this object.
         self.closing = Finalize(self, self.crew.close, exitpriority=10)
         self.spec = self.crew.spec
         self.arrays = self.crew.arrays
         self.groups = self._groups()
-        if not self.crew.is_foreign:
+        if not self.crew.is_per_env:
             self.crew.doorbell.step_together(self.groups)
         self.batch = batch_over(self.arrays, self.spec)
         self.everyone = self.batch.env_ids
-        if self.crew.is_foreign:
-            self.batch.foreign_infos = LazyInfos(
+        if self.crew.is_per_env:
+            self.batch.infos = LazyInfos(
                 self.arrays, self.everyone, self.crew.info_of, self.crew.story.cut_off
             )
         self.received = self.everyone  # whom the last recv() was about
@@ -100,10 +100,10 @@ class ProcessBackend:
                 # What recv() returned is in order already.
                 self.crew.send(ids if env_ids is None else np.sort(ids))
 
-    def broadcast(self, knowledge: Knowledge) -> None:
+    def broadcast(self, shared_params: SharedParams) -> None:
         self.turns.expect_open("broadcast()")
-        self.crew.order("inform", [(dict(knowledge),)] * self.num_workers)
-        self.crew.story.knowledge |= copies(knowledge)
+        self.crew.order("inform", [(dict(shared_params),)] * self.num_workers)
+        self.crew.story.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
@@ -122,7 +122,7 @@ class ProcessBackend:
 
     def timings(self) -> dict[str, float]:
         """Of the busiest worker, since they work at once; one that was replaced counts anew."""
-        if self.crew.is_foreign:
+        if self.crew.is_per_env:
             return {}
         told = self.crew.order("timings")
         return {name: max(part[name] for part in told) for name in told[0]}
@@ -148,14 +148,14 @@ class ProcessBackend:
 
     def _follow(self, batch: StepBatch) -> None:
         """Count episodes, and forgive envs that came to the end of one by themselves."""
-        story, guard, ended = self.crew.story, self.crew.guard, batch.ended
+        story, restart_policy, ended = self.crew.story, self.crew.restart_policy, batch.ended
         if np.count_nonzero(ended):
             story.ended[batch.env_ids] += ended
         if story.any_cut_off:
             ended = ended & ~story.tell(batch.env_ids)
-        if guard.in_a_row:
+        if restart_policy.in_a_row:
             for env_id in batch.env_ids[ended].tolist():
-                guard.well(env_id)
+                restart_policy.clear_failures(env_id)
 
     def _mask_of(self, env_ids: IntArray) -> BoolArray | None:
         """What these envs allow, as far as it can be held against their actions."""
@@ -182,7 +182,7 @@ class ProcessBackend:
                 f"send() got an action for env {given[~waits][0]}, which does not wait for one: "
                 "recv() has not returned it since its last action."
             )
-        if not self.crew.is_foreign:
+        if not self.crew.is_per_env:
             sizes = np.bincount(self.groups)
             named = np.bincount(self.groups[given], minlength=len(sizes))
             torn = np.flatnonzero((named > 0) & (named < sizes))
@@ -195,8 +195,8 @@ class ProcessBackend:
         return given
 
     def _groups(self) -> IntArray:
-        """Envs that step together: a shard of a world of ours, or each on its own."""
-        if self.crew.is_foreign:
+        """Envs that step together: a shard of a built-in env, or each on its own."""
+        if self.crew.is_per_env:
             return np.arange(self.num_envs)
         groups = np.zeros(self.num_envs, np.int64)
         for worker in self.crew.workers:
@@ -210,12 +210,12 @@ class FirstReadyBackend(ProcessBackend):
     """Worker processes that are not waited for: `recv` returns whoever is ready."""
 
     def __init__(
-        self, make_world: WorldFactory, num_envs: int, settings: WorkerSettings | None = None
+        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         settings = settings or WorkerSettings()
         share = max(1, check_num_envs(num_envs) // READY_SHARE)
         batch_envs = settings.batch_envs or share
-        super().__init__(make_world, num_envs, replace(settings, batch_envs=batch_envs))
+        super().__init__(make_envs, num_envs, replace(settings, batch_envs=batch_envs))
 
 
 def _cut(state: Arrays, rows: slice) -> Arrays:

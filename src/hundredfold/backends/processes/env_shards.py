@@ -1,6 +1,6 @@
-"""The envs one worker owns, and how it steps them when their world is one of ours.
+"""The envs one worker owns, and how it steps them when their env is one of ours.
 
-Such a world is a batch: it is cut into shards, and a shard steps when all its envs have their
+Such an env is a batch: it is cut into shards, and a shard steps when all its envs have their
 actions.
 
 Envs of somebody else's making in a worker: each of them steps by itself.
@@ -32,29 +32,29 @@ from hundredfold.backends.processes.remote_errors import report_of
 from hundredfold.backends.processes.shared_memory import InfoWriter, batch_over, pickled_info
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Arrays, IntArray, State, copies
-from hundredfold.core.protocols import ForeignWorld, Knowledge, World
+from hundredfold.core.protocols import BatchEnv, PerEnvBatch, SharedParams
 
 
 def shard_edges(env_ids: range, batch_envs: int, num_envs: int) -> list[int]:
-    """Where a slice of a batch world is cut: nowhere, or near the batches that are asked for."""
+    """Where a slice of a batch env is cut: nowhere, or near the batches that are asked for."""
     size = len(env_ids)
     shards = 1 if batch_envs >= num_envs else -(-size // min(batch_envs, size))
     return [env_ids.start + shard * size // shards for shard in range(shards + 1)]
 
 
 class Slice(ABC):
-    """Worlds side by side, each writing into its rows of the shared batch."""
+    """Envs side by side, each writing into its rows of the shared batch."""
 
     # Whether a snapshot has to wait until nothing is being stepped.
     rests_for_state = True
 
-    def __init__(self, worlds: list[World], edges: list[int]) -> None:
-        self.worlds = worlds
+    def __init__(self, envs: list[BatchEnv], edges: list[int]) -> None:
+        self.envs = envs
         self.edges = edges
         self.first, self.last = edges[0], edges[-1]
-        self.spec = worlds[0].spec
+        self.spec = envs[0].spec
 
-    def bind(self, arrays: Arrays, wire: Wire) -> None:
+    def set_output_buffers(self, arrays: Arrays, wire: Wire) -> None:
         """Work in these shared arrays and report over this wire."""
         self.wire = wire
         self.actions = arrays["actions"]
@@ -66,8 +66,8 @@ class Slice(ABC):
         # Envs whose episode was cut off when a lost worker was replaced. Their next action belongs
         # to that episode: it is not played, the end of the episode is the answer to it.
         self.lost: set[int] = set()
-        for world, (first, last) in zip(self.worlds, pairs(self.edges), strict=True):
-            world.bind(batch.rows(first, last))
+        for env, (first, last) in zip(self.envs, pairs(self.edges), strict=True):
+            env.set_output_buffers(batch.rows(first, last))
 
     @abstractmethod
     def step(self, first: int, last: int) -> None:
@@ -92,22 +92,22 @@ class Slice(ABC):
 
     def reset(self, seed: int) -> None:
         self.lost.clear()
-        for world, rows in self._parts():
+        for env, rows in self._parts():
             with self.at_work(rows):
-                world.reset(seed)
+                env.reset(seed)
 
     def restore(self, state: State) -> None:
         self.lost.clear()
-        for world, rows in self._parts():
+        for env, rows in self._parts():
             cut = slice(rows.start - self.first, rows.stop - self.first)
             with self.at_work(rows):
-                world.restore({name: array[cut] for name, array in state.items()})
+                env.restore({name: array[cut] for name, array in state.items()})
 
-    def cut_off(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
+    def truncate_all(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
         """Cut off all episodes, with these as their last observations, and begin later ones."""
-        for world, rows in self._parts():
+        for env, rows in self._parts():
             with self.at_work(rows):
-                world.cut_off(ahead[rows.start - self.first : rows.stop - self.first], seed)
+                env.truncate_all(ahead[rows.start - self.first : rows.stop - self.first], seed)
         for name, array in last_seen.items():
             self.out.final_observation[name][...] = array
         self.lost.update(range(self.first, self.last))
@@ -120,21 +120,21 @@ class Slice(ABC):
                 array[~np.isfinite(array)] = 0
         return seen
 
-    def inform(self, knowledge: Knowledge) -> None:
-        for world in self.worlds:
-            world.inform(knowledge)
+    def set_shared_params(self, shared_params: SharedParams) -> None:
+        for env in self.envs:
+            env.set_shared_params(shared_params)
 
     def state(self) -> Arrays:
-        states = [world.state() for world in self.worlds]
+        states = [env.state() for env in self.envs]
         return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
     def timings(self) -> dict[str, float]:
-        told = [world.timings() for world in self.worlds]
+        told = [env.timings() for env in self.envs]
         return {name: sum(part[name] for part in told) for name in told[0]}
 
     def close(self) -> None:
-        for world in self.worlds:
-            world.close()
+        for env in self.envs:
+            env.close()
 
     def tell_failures(self) -> None:
         """Tell the parent which envs failed and were made anew."""
@@ -143,32 +143,32 @@ class Slice(ABC):
         """The info of a foreign env, pickled."""
         raise KeyError(env_id)
 
-    def _parts(self) -> list[tuple[World, slice]]:
+    def _parts(self) -> list[tuple[BatchEnv, slice]]:
         cuts = [slice(first, last) for first, last in pairs(self.edges)]
-        return list(zip(self.worlds, cuts, strict=True))
+        return list(zip(self.envs, cuts, strict=True))
 
 
 class BatchSlice(Slice):
-    """Shards of a world of ours: what belongs to one shard steps as one."""
+    """Shards of a built-in env: what belongs to one shard steps as one."""
 
-    def bind(self, arrays: Arrays, wire: Wire) -> None:
-        super().bind(arrays, wire)
+    def set_output_buffers(self, arrays: Arrays, wire: Wire) -> None:
+        super().set_output_buffers(arrays, wire)
         self.asked = np.zeros(self.last, bool)
 
     def step(self, first: int, last: int) -> None:
         self.asked[first:last] = True
-        for world, rows in self._parts():
+        for env, rows in self._parts():
             if rows.start < last and first < rows.stop and self.asked[rows].all():
                 self.asked[rows] = False
-                self._step_shard(world, rows)
+                self._step_shard(env, rows)
 
-    def _step_shard(self, world: World, rows: slice) -> None:
+    def _step_shard(self, env: BatchEnv, rows: slice) -> None:
         if rows.start in self.lost:
             self.lost.difference_update(range(rows.start, rows.stop))
         else:
             try:
                 with self.at_work(rows):
-                    world.step(self.actions[rows])
+                    env.step(self.actions[rows])
             except BaseException as error:
                 self.wire.say("error", report_of("step()", error))
                 return
@@ -198,23 +198,23 @@ FAILURES_PER_NOTE: Final = 10
 class ForeignSlice(Slice):
     """Envs of somebody else's making, each of which steps by itself."""
 
-    world: ForeignWorld
+    env: PerEnvBatch
     # Whoever goes on from such a snapshot begins new episodes, so a step more or less does not
     # matter; waiting for the slowest at every snapshot would.
     rests_for_state = False
 
     def __init__(
         self,
-        world: ForeignWorld,
+        env: PerEnvBatch,
         env_ids: range,
         settings: WorkerSettings,
         *,
         in_pieces: bool,
         core: int | None = None,
     ) -> None:
-        super().__init__([world], [env_ids.start, env_ids.stop])
-        self.world = world
-        world.guard = settings.guard()
+        super().__init__([env], [env_ids.start, env_ids.stop])
+        self.env = env
+        env.restart_policy = settings.restart_policy()
         self.in_pieces = in_pieces
         self.piece = 1 if in_pieces else len(env_ids)
         self.num_threads = settings.env_threads
@@ -224,9 +224,9 @@ class ForeignSlice(Slice):
         self.meeting: threading.Barrier | None = None  # where threads gather once all is done
         self.watch = WaitingWatch()
 
-    def bind(self, arrays: Arrays, wire: Wire) -> None:
-        super().bind(arrays, wire)
-        self.world.watch(self.entered[self.first : self.last])
+    def set_output_buffers(self, arrays: Arrays, wire: Wire) -> None:
+        super().set_output_buffers(arrays, wire)
+        self.env.watch(self.entered[self.first : self.last])
         self.own_actions = self.actions[self.first : self.last]
         self.infos = InfoWriter(arrays)
         if self.num_threads > 1:
@@ -234,7 +234,7 @@ class ForeignSlice(Slice):
 
     @contextmanager
     def at_work(self, rows: slice) -> Iterator[None]:
-        """The world itself marks each env in turn."""
+        """The env itself marks each env in turn."""
         yield
 
     def step(self, first: int, last: int) -> None:
@@ -266,17 +266,17 @@ class ForeignSlice(Slice):
         super().restore(state)
         self._write_infos(self.first, self.last)
 
-    def cut_off(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
-        super().cut_off(ahead, seed, last_seen)
+    def truncate_all(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
+        super().truncate_all(ahead, seed, last_seen)
         self._write_infos(self.first, self.last)
 
     def tell_failures(self) -> None:
-        news = self.world.guard.take_news()
+        news = self.env.restart_policy.drain()
         for start in range(0, len(news), FAILURES_PER_NOTE):
             self.wire.say("failures", news[start : start + FAILURES_PER_NOTE])
 
     def info_of(self, env_id: int) -> bytes:
-        return pickled_info(self.world.infos[env_id - self.first])
+        return pickled_info(self.env.infos[env_id - self.first])
 
     def _step_span(self, first: int, last: int) -> bool:
         """Step these envs and post them; False when the run must stop."""
@@ -287,11 +287,11 @@ class ForeignSlice(Slice):
         else:
             try:
                 rows = first - self.first, last - self.first
-                self.world.step_rows(*rows, self.actions[first:last])
+                self.env.step_rows(*rows, self.actions[first:last])
             except BaseException as error:
                 return self._give_up(error)
             self._write_infos(first, last)
-            if self.world.guard.news:
+            if self.env.restart_policy.news:
                 self.tell_failures()
         self.post(first, last)
         return True
@@ -301,17 +301,17 @@ class ForeignSlice(Slice):
         if env_id in self.lost:
             self.lost.discard(env_id)
         else:
-            row, world = env_id - self.first, self.world
+            row, env = env_id - self.first, self.env
             try:
-                world.step_row(row, self.own_actions)
+                env.step_row(row, self.own_actions)
             except BaseException as error:
                 self._give_up(error)
                 return
-            if info := world.infos[row]:
+            if info := env.infos[row]:
                 self.infos.write(env_id, info)
             else:
                 self.infos.size_one[env_id] = 0
-            if world.guard.news:
+            if env.restart_policy.news:
                 self.tell_failures()
         if self.doorbell.finish_one(env_id):
             self.wire.ring()
@@ -323,7 +323,7 @@ class ForeignSlice(Slice):
         return False
 
     def _write_infos(self, first: int, last: int) -> None:
-        infos = self.world.infos[first - self.first : last - self.first]
+        infos = self.env.infos[first - self.first : last - self.first]
         self.infos.sizes[first:last] = 0
         for env_id, info in enumerate(infos, first):
             if info:

@@ -15,7 +15,7 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, IntArray, StepBatch, WorldSpec
+from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, IntArray, StepBatch
 
 Layout = dict[str, tuple[tuple[int, ...], str]]
 
@@ -27,13 +27,13 @@ INFO_SLOT: Final = 1 << 18
 ELSEWHERE: Final = -1
 
 
-def action_array(spec: WorldSpec) -> ArraySpec:
+def action_array(spec: EnvSpec) -> ArraySpec:
     """What one env's action looks like: the one place that says so."""
     return ArraySpec(spec.action_shape, spec.action_dtype)
 
 
-def layout_of(spec: WorldSpec, num_envs: int, *, foreign: bool) -> Layout:
-    """Every shared array of a world of so many envs."""
+def layout_of(spec: EnvSpec, num_envs: int, *, foreign: bool) -> Layout:
+    """Every shared array of an env of so many envs."""
     actions = action_array(spec)
     layout: Layout = {
         "actions": ((num_envs, *actions.shape), actions.dtype),
@@ -74,7 +74,7 @@ def mapped(layout: Layout, handle: int) -> Arrays:
     return arrays
 
 
-def batch_over(arrays: Arrays, spec: WorldSpec) -> StepBatch:
+def batch_over(arrays: Arrays, spec: EnvSpec) -> StepBatch:
     """The shared batch of all envs."""
 
     def group(kind: str, specs: Mapping[str, ArraySpec]) -> Arrays:

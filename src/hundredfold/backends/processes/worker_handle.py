@@ -24,7 +24,7 @@ from hundredfold.backends.processes.remote_errors import ErrorReport
 from hundredfold.backends.processes.worker_main import WorkerPlan, worker_main
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import EnvError, HundredfoldError, WorkerError
-from hundredfold.core.protocols import WorldFactory
+from hundredfold.core.protocols import EnvFactory
 
 # What a write meets when the worker is gone.
 GONE = (BrokenPipeError, ConnectionResetError)
@@ -42,7 +42,7 @@ class WorkerProcess:
         self.size = plan.last - plan.first
         self.whole = SPAN.pack(plan.first, plan.last)
         self.ready = False
-        self.is_foreign = False
+        self.is_per_env = False
         self.last_sign = monotonic()
         self.exit_code: int | None = None  # known once it is over, unless it had to be ended
         ours, theirs = socket.socketpair()
@@ -75,9 +75,9 @@ class WorkerProcess:
 
     @property
     def step_timeout(self) -> float:
-        """Seconds a step may take. Our own worlds never hang, but compile now and then."""
+        """Seconds a step may take. built-in envs never hang, but compile now and then."""
         settings = self.plan.settings
-        if self.is_foreign:
+        if self.is_per_env:
             return settings.step_timeout
         return max(settings.step_timeout, settings.start_timeout)
 
@@ -132,15 +132,15 @@ class WorkerProcess:
         self.end()
 
 
-def packed_factory(make_world: WorldFactory, start_method: str) -> WorldFactory | bytes:
+def packed_factory(make_envs: EnvFactory, start_method: str) -> EnvFactory | bytes:
     """The factory as it travels to a worker: a forked one simply has it."""
     if start_method == "fork":
-        return make_world
+        return make_envs
     try:
-        packed: bytes = cloudpickle.dumps(make_world)
+        packed: bytes = cloudpickle.dumps(make_envs)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise WorkerError(
-            f"the world cannot be sent to a worker that starts by {start_method}: {error}. Let it "
+            f"the env cannot be sent to a worker that starts by {start_method}: {error}. Let it "
             "make its parts itself rather than carry them along, or use the start method fork."
         ) from error
     return packed
@@ -202,7 +202,7 @@ def blame(
             f"{worker} gave no sign of life for {worker.patience:g} seconds, as if it were "
             "stopped, and was ended. Allow more with step_timeout or start_timeout."
         )
-    if hanging is not None and worker.is_foreign:
+    if hanging is not None and worker.is_per_env:
         env_id = int(hanging[0])
         return env_id, HungError(
             f"env {env_id} hung: it did not return from step() or reset() within "
@@ -214,7 +214,7 @@ def blame(
             f"{worker} did not return from a step within {worker.step_timeout:g} seconds and was "
             "ended. Allow more with step_timeout."
         )
-    if worker.is_foreign and len(inside) == 1:
+    if worker.is_per_env and len(inside) == 1:
         env_id = int(inside[0])
         return env_id, EnvError(
             f"{worker} is gone while env {env_id} was in step() or reset(): {how}."

@@ -1,4 +1,4 @@
-"""A worker process: makes its slice of the world and does what the parent asks.
+"""A worker process: makes its slice of the env and does what the parent asks.
 
 Spans of env ids come in and go out as they are stepped; rare things (reset, snapshots, what a
 companion has learned) come as messages, in order with the spans. Torch is never imported here.
@@ -41,7 +41,7 @@ from hundredfold.backends.processes.remote_errors import Answer, report_of
 from hundredfold.backends.processes.shared_memory import layout_of, mapped
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import IntArray, State
-from hundredfold.core.protocols import ForeignWorld, Knowledge, WorldFactory
+from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
 
 def settle_in() -> None:
@@ -93,7 +93,7 @@ class WorkerPlan:
     batch_envs: int
     settings: WorkerSettings
     # The factory itself for a forked worker, else its bytes: so the worker can say what is wrong.
-    make_world: WorldFactory | bytes
+    make_envs: EnvFactory | bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Origin:
 
     seed: int | None
     state: State | None
-    knowledge: Knowledge
+    shared_params: SharedParams
     ahead: IntArray  # (envs of the worker,) episodes to go on from there
 
 
@@ -125,11 +125,11 @@ def serve(wire: Wire, plan: WorkerPlan) -> None:
         wire.say("unmade", report_of("being made", error))
         return
     try:
-        is_foreign = isinstance(part, ForeignSlice)
-        wire.say("ready", part.spec, is_foreign)
+        is_per_env = isinstance(part, ForeignSlice)
+        wire.say("ready", part.spec, is_per_env)
         (memory,) = receive_handles(wire.messages, 1)
-        layout = layout_of(part.spec, plan.num_envs, foreign=is_foreign)
-        part.bind(mapped(layout, memory), wire)
+        layout = layout_of(part.spec, plan.num_envs, foreign=is_per_env)
+        part.set_output_buffers(mapped(layout, memory), wire)
         while (spans := wire.collect()) is not None:
             for first, last in spans:
                 if first >= 0:
@@ -146,21 +146,21 @@ def serve(wire: Wire, plan: WorkerPlan) -> None:
 
 
 def make_slice(plan: WorkerPlan) -> Slice:
-    """The slice that holds the planned envs, made as suits their world."""
-    make_world: WorldFactory = (
-        pickle.loads(plan.make_world) if isinstance(plan.make_world, bytes) else plan.make_world
+    """The slice that holds the planned envs, made as suits their env."""
+    make_envs: EnvFactory = (
+        pickle.loads(plan.make_envs) if isinstance(plan.make_envs, bytes) else plan.make_envs
     )
     env_ids = range(plan.first, plan.last)
-    world = make_world(np.arange(plan.first, plan.last))
-    if isinstance(world, ForeignWorld):
+    env = make_envs(np.arange(plan.first, plan.last))
+    if isinstance(env, PerEnvBatch):
         in_pieces = plan.batch_envs < plan.num_envs
         core = core_for(plan.number, plan.settings.num_workers(plan.num_envs))
-        return ForeignSlice(world, env_ids, plan.settings, in_pieces=in_pieces, core=core)
+        return ForeignSlice(env, env_ids, plan.settings, in_pieces=in_pieces, core=core)
     edges = shard_edges(env_ids, plan.batch_envs, plan.num_envs)
     if len(edges) == 2:
-        return BatchSlice([world], edges)
-    world.close()
-    return BatchSlice([make_world(np.arange(*ends)) for ends in pairs(edges)], edges)
+        return BatchSlice([env], edges)
+    env.close()
+    return BatchSlice([make_envs(np.arange(*ends)) for ends in pairs(edges)], edges)
 
 
 def obey(wire: Wire, part: Slice, order: str, serial: int, arguments: list[Any]) -> None:
@@ -193,8 +193,8 @@ def rejoin(part: Slice, origin: Origin) -> None:
     last_seen = part.observations()
     if origin.state is not None:
         part.restore(origin.state)
-    part.inform(origin.knowledge)
-    part.cut_off(origin.ahead, origin.seed, last_seen)
+    part.set_shared_params(origin.shared_params)
+    part.truncate_all(origin.ahead, origin.seed, last_seen)
 
 
 # What can be asked while envs are at work. An env whose info is asked for is not: it has been
@@ -204,10 +204,10 @@ UNHURRIED: Final = ("state", "info")
 ORDERS: dict[str, Callable[..., Any]] = {
     "reset": lambda part, seed: part.reset(seed),
     "restore": lambda part, state: part.restore(state),
-    "inform": lambda part, knowledge: part.inform(knowledge),
+    "inform": lambda part, shared_params: part.set_shared_params(shared_params),
     "state": lambda part: part.state(),
     "timings": lambda part: part.timings(),
     "info": lambda part, env_id: part.info_of(env_id),
-    "probe": lambda part: probe(part.world),
+    "probe": lambda part: probe(part.env),
     "rejoin": rejoin,
 }

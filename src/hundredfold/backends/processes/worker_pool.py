@@ -39,7 +39,7 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray, State
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Failure, Health
-from hundredfold.core.protocols import WorldFactory
+from hundredfold.core.protocols import EnvFactory
 
 
 class Story:
@@ -48,7 +48,7 @@ class Story:
     def __init__(self, num_envs: int) -> None:
         self.seed: int | None = None
         self.state: State | None = None
-        self.knowledge: dict[str, Any] = {}
+        self.shared_params: dict[str, Any] = {}
         self.begun = False
         self.ended = np.zeros(num_envs, np.int64)  # episodes since the beginning
         # Envs whose worker was lost and whose end of episode is still to be told.
@@ -74,7 +74,7 @@ class Story:
 
     def go_on_from(self, state: State) -> None:
         """Everybody was restored; what they had learned is part of the snapshot."""
-        self.seed, self.state, self.knowledge, self.begun = None, state, {}, True
+        self.seed, self.state, self.shared_params, self.begun = None, state, {}, True
         self._forget_the_past()
 
     def origin(self, rows: slice) -> Origin:
@@ -82,7 +82,7 @@ class Story:
         state = self.state
         if state is not None:
             state = {name: array[rows] for name, array in state.items()}
-        return Origin(self.seed, state, self.knowledge, self.ended[rows] + 1)
+        return Origin(self.seed, state, self.shared_params, self.ended[rows] + 1)
 
     def _forget_the_past(self) -> None:
         self.ended[:] = 0
@@ -171,11 +171,11 @@ class Crew:
     """The workers of one backend and the memory they share."""
 
     def __init__(
-        self, make_world: WorldFactory, traffic: Traffic, settings: WorkerSettings, batch_envs: int
+        self, make_envs: EnvFactory, traffic: Traffic, settings: WorkerSettings, batch_envs: int
     ) -> None:
         self.traffic, self.settings = traffic, settings
         self.story = Story(traffic.num_envs)
-        self.guard, self.health = settings.guard(), Health()
+        self.restart_policy, self.health = settings.restart_policy(), Health()
         self.context = multiprocessing.get_context(settings.start_by())
         self.owner = os.getpid()
         self.memory: int | None = None
@@ -192,10 +192,10 @@ class Crew:
         self.pending: dict[int, tuple[Any, ...]] = {}  # orders without an answer, by worker
         self.answers: dict[int, Any] = {}
         self.step_errors: list[tuple[str, ErrorReport]] = []
-        self.is_foreign = self.is_started = False
+        self.is_per_env = self.is_started = False
         num_envs, num_workers = traffic.num_envs, settings.num_workers(traffic.num_envs)
         self.edges = np.arange(num_workers + 1) * num_envs // num_workers
-        packed = packed_factory(make_world, settings.start_by())
+        packed = packed_factory(make_envs, settings.start_by())
         try:
             for number, (first, last) in enumerate(pairs(self.edges.tolist())):
                 self._hire(WorkerPlan(number, first, last, num_envs, batch_envs, settings, packed))
@@ -323,7 +323,7 @@ class Crew:
         """Wait until everybody has made their envs, and give them memory to show them in."""
         while not all(worker.ready for worker in self.workers):
             self._listen(self.look_seconds)
-        layout = layout_of(self.spec, self.traffic.num_envs, foreign=self.is_foreign)
+        layout = layout_of(self.spec, self.traffic.num_envs, foreign=self.is_per_env)
         self.memory = anonymous_memory(layout)
         for worker in self.workers:
             worker.wire.hand_memory(self.memory)
@@ -367,10 +367,10 @@ class Crew:
             raise
         if kind == "ready":
             worker.ready = True
-            self.spec, self.is_foreign = content
-            worker.is_foreign = self.is_foreign
+            self.spec, self.is_per_env = content
+            worker.is_per_env = self.is_per_env
         elif kind == "failures":
-            self.health.mended(_from(worker, content[0]))
+            self.health.count_restarts(_from(worker, content[0]))
         elif kind == "error":
             self.step_errors.append((str(worker), content[0]))
         elif kind == "unmade" or (kind == "refusal" and content[0] == REJOIN):
@@ -436,8 +436,10 @@ class Crew:
         env_id, error = blame(worker, how, report, hanging, inside)
         played = self.played[worker.rows].sum() if env_id is None else self.played[env_id]
         self.played[worker.rows] = 0
-        self.guard.failed(env_id, error, good_steps=int(played), worker=worker.plan.number)
-        self.health.replaced(self.guard.take_news(), worker.size)
+        self.restart_policy.record_failure(
+            env_id, error, good_steps=int(played), worker=worker.plan.number
+        )
+        self.health.replaced(self.restart_policy.drain(), worker.size)
         self._replace(worker)
 
     def _let_go(self, worker: WorkerProcess) -> str:

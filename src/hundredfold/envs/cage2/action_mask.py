@@ -12,7 +12,7 @@ actions without taking anything useful away, as long as green sleeps:
   A host that is believed Privileged already needs no Analyse.
 * Red never gets into Defender and never leaves User0, where nothing is at stake.
 
-The rule `show_mask` fills the world's mask; `sensible` is the same for an agent outside of it.
+The rule `show_mask` fills the env's mask; `sensible` is the same for an agent outside of it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ AT_STAKE: Final = np.array([host not in (DEFENDER, USER0) for host in range(NUM_
 
 @rule
 def show_mask(game: Any, seen: Any, report: Any, i: Any) -> None:
-    """Write what blue may do next, where the world has a mask."""
+    """Write what blue may do next, where the env has a mask."""
     if report.mask.shape[0] == 0:
         return
     for action in range(NUM_ACTIONS):

@@ -1,7 +1,7 @@
 """Blue policies that need no learning: the yardsticks `sleep`, `random` and `reactive`.
 
 A policy is anything that can be called with an observation (named arrays, one row per env) and
-returns one action per row; in a world with masks it is given the mask as well. One that remembers
+returns one action per row; in an env with masks it is given the mask as well. One that remembers
 may have a method `begin(num_envs)`: it is called before the first step of a batch of episodes.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, IntArray
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.envs.cage2.blue_actions import ANALYSE_FIRST, NUM_ACTIONS, RESTORE_FIRST
 from hundredfold.envs.cage2.network import (
     DEFENDER,
@@ -90,5 +90,5 @@ POLICIES: Final[dict[str, Callable[[int], BluePolicy]]] = {
 def make_policy(name: str, seed: int = 0) -> BluePolicy:
     """A yardstick policy by name."""
     if name not in POLICIES:
-        raise SettingsError(f"there is no blue policy {name!r}; {near_names(name, POLICIES)}")
+        raise SettingsError(f"there is no blue policy {name!r}; {suggest(name, POLICIES)}")
     return POLICIES[name](seed)

@@ -1,6 +1,6 @@
 """A trained blue policy as an agent of its own: 52 bits in, one of 145 actions out.
 
-This is what plays against the original simulator. The world gives a policy more than the 52 bits:
+This is what plays against the original simulator. The env gives a policy more than the 52 bits:
 its own decoys, what it saw and did and when, the time, a mask. All of that follows from what blue
 did and saw, so the agent keeps the same books for one episode.
 """
@@ -45,7 +45,7 @@ MEMORY_OF: Final = {ANALYSE: DID_ANALYSE, REMOVE: DID_REMOVE, RESTORE: DID_RESTO
 class Policy(Protocol):
     """Whatever takes the best action for a batch of observations."""
 
-    def best(self, observation: Arrays, mask: BoolArray | None) -> IntArray: ...
+    def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> IntArray: ...
 
 
 class BlueAgent:
@@ -72,7 +72,7 @@ class BlueAgent:
         from hundredfold.training.run_folder import RunFolder
 
         path = shipped_run() if str(run) == SHIPPED else Path(run)
-        settings = RunFolder.open(path).settings().world_settings
+        settings = RunFolder.open(path).settings().env_settings
         if not isinstance(settings, Cage2Settings):
             raise SettingsError(f"{run} was not trained on cage2.")
         return cls(load(path, checkpoint).policy, settings)
@@ -99,11 +99,11 @@ class BlueAgent:
         if self.last_action is not None:
             self._remember(self.last_action, seen)
         mask = sensible(seen, self.decoys, self.touched)[None] if self.masked else None
-        self.last_action = int(self.policy.best(self.observation(seen), mask)[0])
+        self.last_action = int(self.policy.act_deterministic(self.observation(seen), mask)[0])
         return self.last_action
 
     def observation(self, bits: ArrayLike) -> Arrays:
-        """What the policy sees: one row of named arrays, as the world would give it."""
+        """What the policy sees: one row of named arrays, as the env would give it."""
         known: Arrays = {
             "bits": np.asarray(bits, np.uint8),
             "decoys": self.decoys,

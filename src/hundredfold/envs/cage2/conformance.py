@@ -1,7 +1,7 @@
-"""Does this world play the original game? Replays of recordings, and a check of returns.
+"""Does this env play the original game? Replays of recordings, and a check of returns.
 
-`verify` feeds the recorded blue actions and outcomes of chance into the world and compares every
-field after every step. `check_returns` lets the world draw for itself and compares mean returns.
+`verify` feeds the recorded blue actions and outcomes of chance into the env and compares every
+field after every step. `check_returns` lets the env draw for itself and compares mean returns.
 
 Recorded episodes of the original simulator: what a trace file holds, read with care.
 """
@@ -30,6 +30,10 @@ from hundredfold.envs.cage2.red_agents import RED_AGENTS
 from hundredfold.envs.cage2.state import DRAWS, INFO, TRUE_STATE
 
 Word = TypeVar("Word", bound=str)
+
+# Episodes and mean returns of the original simulator that come with the package.
+RECORDINGS: Final = Path(__file__).parent / "recordings"
+RECORDED_RETURNS: Final = RECORDINGS / "returns.csv"
 
 RULESETS: Final[tuple[Ruleset, ...]] = ("current", "leaderboard")
 WRAPPERS: Final[tuple[Wrapper, ...]] = ("table", "cardiff")
@@ -163,7 +167,7 @@ _RED_NAMES: Final[dict[str, RedAgent]] = {name: name for name in REDS}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One recorded step that this world plays differently."""
+    """One recorded step that this env plays differently."""
 
     file: str
     episode: int
@@ -264,14 +268,14 @@ def replay(trace: Trace, ruleset: Ruleset, observation: Wrapper) -> tuple[Arrays
                 ruleset=ruleset,
                 observation=observation,
             )
-            world = Cage2(np.arange(len(episodes)), settings)
-            out = world.reset(seed=0)
+            env = Cage2(np.arange(len(episodes)), settings)
+            out = env.reset(seed=0)
             ours["obs"][episodes, 0] = out.observation["bits"]
             for step in range(trace.num_steps):
                 draws = {name: recorded[name][episodes, step] for name in DRAWS}
-                world.advance_injected(recorded["blue_action"][episodes, step], draws)
-                troubles[episodes, step] = world.troubles
-                world.troubles[:] = NO_TROUBLE
+                env.advance_injected(recorded["blue_action"][episodes, step], draws)
+                troubles[episodes, step] = env.troubles
+                env.troubles[:] = NO_TROUBLE
                 ours["obs"][episodes, step + 1] = out.observation["bits"]
                 ours["reward10"][episodes, step] = np.rint(10 * out.reward)
                 for name, array in (*out.info.items(), *out.true_state.items()):

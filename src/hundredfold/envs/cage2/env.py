@@ -1,4 +1,4 @@
-"""CAGE Challenge 2 as a batch world: blue defends thirteen hosts against a red agent.
+"""CAGE Challenge 2 as a batch env: blue defends thirteen hosts against a red agent.
 
 This module owns the arrays and the doors; the game itself is in `blue_moves`, `red_moves`,
 `red_agents` and `view`, put together in `step`.
@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hundredfold.core.batch import Array, Arrays, ArraySpec, IntArray, State, StepBatch, WorldSpec
-from hundredfold.core.errors import ActionError, SettingsError, ShapeError, near_names
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.batch import Array, Arrays, ArraySpec, EnvSpec, IntArray, State, StepBatch
+from hundredfold.core.errors import ActionError, SettingsError, ShapeError, suggest
+from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.cage2.array_pointers import BOARD, address, check_buffers
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.network import NOBODY
@@ -65,7 +65,7 @@ class Cage2Settings:
     remaining."""
     action_mask: Mask = "none"
     """`sensible` forbids what blue can know to be useless: see `mask.py`."""
-    world_threads: int = 1
+    batch_threads: int = 1
     """Threads that may share the envs, from 1000 envs each; the story stays the same."""
 
     def __post_init__(self) -> None:
@@ -83,8 +83,8 @@ class Cage2Settings:
                 f"mix needs a weight of at least 0 for each of {', '.join(RED_AGENTS)}, "
                 f"not all 0; got {self.mix}."
             )
-        if self.world_threads < 1:
-            raise SettingsError(f"world_threads must be at least 1, got {self.world_threads}.")
+        if self.batch_threads < 1:
+            raise SettingsError(f"batch_threads must be at least 1, got {self.batch_threads}.")
 
 
 _CHOICES: Final = {
@@ -98,18 +98,18 @@ _CHOICES: Final = {
 
 def _check_name(setting: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        raise SettingsError(f"{setting} has no {given!r}; {near_names(given, known)}")
+        raise SettingsError(f"{setting} has no {given!r}; {suggest(given, known)}")
 
 
-def cage2_spec(settings: Cage2Settings) -> WorldSpec:
-    """The arrays of the world; channels come in a fixed order, however the settings list them."""
+def cage2_spec(settings: Cage2Settings) -> EnvSpec:
+    """The arrays of the env; channels come in a fixed order, however the settings list them."""
     channels: dict[str, ArraySpec] = {
         name: spec for name, spec in CHANNELS.items() if name in settings.channels
     }
-    return WorldSpec(
+    return EnvSpec(
         name="cage2",
         observation={"bits": BITS, **channels},
-        choices=(NUM_ACTIONS,),
+        action_nvec=(NUM_ACTIONS,),
         has_mask=settings.action_mask != "none",
         episode_steps=settings.horizons[0] if len(set(settings.horizons)) == 1 else None,
         info=INFO,
@@ -118,7 +118,7 @@ def cage2_spec(settings: Cage2Settings) -> WorldSpec:
     )
 
 
-class Cage2(BatchWorld):
+class Cage2(ArrayBatchEnv):
     """Keep red out of thirteen hosts for as long as the horizon, with 145 actions.
 
     `out.true_state` holds the live state itself, by host: before a step what blue acts on, after it
@@ -133,12 +133,12 @@ class Cage2(BatchWorld):
         super().__init__(cage2_spec(self.settings), env_ids)
         self.secrets = np.zeros(self.num_envs, SECRETS)
         self.horizons = np.array(self.settings.horizons, np.int64)
-        self.shared_step = SharedStep(self.num_envs, self.settings.world_threads)
+        self.shared_step = SharedStep(self.num_envs, self.settings.batch_threads)
         self.board = np.zeros(1, BOARD)
         self._write_rules()
-        self.bind(self.out)
+        self.set_output_buffers(self.out)
 
-    def bind(self, out: StepBatch) -> None:
+    def set_output_buffers(self, out: StepBatch) -> None:
         rows = self.num_envs
         check_buffers(out.observation, self.spec.observation, rows)
         check_buffers(out.final_observation, self.spec.observation, rows)
@@ -149,7 +149,7 @@ class Cage2(BatchWorld):
         check_buffers({"reward": out.reward, "terminated": out.terminated}, flat, rows)
         if out.mask is not None:
             check_buffers({"mask": out.mask}, {"mask": ArraySpec((NUM_ACTIONS,), "bool")}, rows)
-        super().bind(out)
+        super().set_output_buffers(out)
         self._write_addresses()
 
     def start(self) -> None:
@@ -223,7 +223,7 @@ class Cage2(BatchWorld):
         """(envs,) codes of what went wrong since the last reset; 0 for nothing."""
         return self.secrets["trouble"]
 
-    def kept(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
         return {name: self.secrets[name] for name in SECRETS.names or ()}
 
     def close(self) -> None:
@@ -272,6 +272,6 @@ class Cage2(BatchWorld):
 
 
 def _revived(env_ids: IntArray, settings: Cage2Settings, state: State) -> Cage2:
-    world = Cage2(env_ids, settings)
-    world.restore(state)
-    return world
+    env = Cage2(env_ids, settings)
+    env.restore(state)
+    return env

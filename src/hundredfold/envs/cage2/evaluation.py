@@ -46,14 +46,14 @@ def step_rewards(
     rewards = np.empty((episodes, horizon))
     for first in range(0, episodes, batch):
         env_ids = np.arange(first, min(first + batch, episodes))
-        world = Cage2(env_ids, settings)
-        out = world.reset(seed)
+        env = Cage2(env_ids, settings)
+        out = env.reset(seed)
         begin = getattr(policy, "begin", None)
         if begin is not None:
             begin(len(env_ids))
         for step in range(horizon):
             shown = (out.observation,) if out.mask is None else (out.observation, out.mask)
-            world.step(policy(*shown))
+            env.step(policy(*shown))
             rewards[env_ids, step] = out.reward
     return rewards
 

@@ -54,7 +54,7 @@ from hundredfold.envs.cage2.state import (
 
 MESSAGES: Final = {
     TOO_MANY_SESSIONS: f"red opened more than {MAX_SESSIONS} sessions on one host, the most this "
-    "world can keep; use a shorter horizon or a blue that fights back.",
+    "env can keep; use a shorter horizon or a blue that fights back.",
     OTHER_RED_ACTION: "red's agent chose another action than the recorded `red_action`; the "
     "recording belongs to another red agent, ruleset or history.",
     OTHER_RED_TARGET: "the recorded `red_target` is missing or not among the targets that red's "
@@ -70,7 +70,7 @@ MESSAGES: Final = {
 
 
 class SessionsError(HundredfoldError):
-    """Red holds more sessions on a host than the world can keep."""
+    """Red holds more sessions on a host than the env can keep."""
 
 
 class InjectionError(HundredfoldError):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hundredfold.core.batch import Array
-from hundredfold.core.errors import ShapeError, near_names
+from hundredfold.core.errors import ShapeError, suggest
 from hundredfold.envs.cage2.network import NUM_HOSTS, OP_SERVER0, SUBNETS
 from hundredfold.envs.cage2.random_draws import InjectionError
 from hundredfold.envs.cage2.red_actions import DISCOVER, IMPACT, RED_ACTIONS, SLEEP
@@ -21,7 +21,7 @@ def drawn_columns(draws: Mapping[str, ArrayLike], num_envs: int) -> Array:
     columns = np.full((num_envs, len(DRAWS)), NOT_DRAWN, np.uint8)
     for name, values in draws.items():
         if name not in DRAWS:
-            raise InjectionError(f"there is no draw {name!r}; {near_names(name, DRAWS)}")
+            raise InjectionError(f"there is no draw {name!r}; {suggest(name, DRAWS)}")
         columns[:, DRAWS.index(name)] = _bytes(name, values, num_envs)
     return columns
 

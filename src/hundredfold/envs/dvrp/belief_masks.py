@@ -16,8 +16,8 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray
 from hundredfold.core.errors import ShapeError
-from hundredfold.core.protocols import Knowledge
-from hundredfold.core.rng import Words
+from hundredfold.core.protocols import SharedParams
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.observation import BELIEF_WIDTH
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
@@ -61,7 +61,7 @@ class Beliefs:
             "sample_types": self.sample_types,
         }
 
-    def inform(self, knowledge: Knowledge) -> None:
+    def set_shared_params(self, shared_params: SharedParams) -> None:
         """Take in what is told by name; whatever is missing stays as it was.
 
         `type_probabilities` (people, 4), `times_seen` (people,), `accept_given_type`
@@ -74,7 +74,9 @@ class Beliefs:
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
-        told = {name: np.asarray(knowledge[name]) for name in places.keys() & knowledge.keys()}
+        told = {
+            name: np.asarray(shared_params[name]) for name in places.keys() & shared_params.keys()
+        }
         for name, array in told.items():
             wanted = places[name].shape[1:]
             if array.shape != wanted:
@@ -135,7 +137,7 @@ class Beliefs:
         return np.asarray(np.where(self.sample_types, drawn, types.argmax(axis=1)), np.int64)
 
 
-def mask_luck(episode_keys: Words, calls: IntArray, child: int) -> Array:
+def mask_luck(episode_keys: Keys, calls: IntArray, child: int) -> Array:
     """(envs, 2) the draws of every env's current call."""
     counts = calls[:, None] * DRAWS_PER_CALL + np.arange(DRAWS_PER_CALL)
     return rng.uniforms(rng.spawn(episode_keys, child)[:, None], counts)

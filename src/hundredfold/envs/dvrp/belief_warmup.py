@@ -16,7 +16,7 @@ from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.evaluation import days_seed, world_settings_for
+from hundredfold.envs.dvrp.evaluation import days_seed, env_settings_for
 from hundredfold.envs.dvrp.heuristics import Believer, call_keys, calling, open_offers
 from hundredfold.envs.dvrp.policies import OfferPolicy, make_policy, policy_key
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -27,7 +27,7 @@ LEARNING_BRANCH: Final = 0x6C6561726E
 LEARNS_BY: Final = {"scenario": "thompson"}
 
 
-class Companion(Believer, Protocol):
+class BeliefModel(Believer, Protocol):
     """A believer that learns from answers."""
 
     def refit(self, answers: Any) -> Any:
@@ -71,36 +71,36 @@ class LearningSettings:
 def learn_by_asking(
     rule: str,
     settings: DvrpSettings,
-    companion: Companion,
+    companion: BeliefModel,
     answers: AnswerBook,
     learning: LearningSettings | None = None,
     *,
     seed: int,
-    tick: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> None:
     """Let the companion of a rule learn, by the questions the rule itself would ask."""
     learning = learning or LearningSettings()
     rule = LEARNS_BY.get(rule, rule)
-    settings = world_settings_for(rule, replace(settings, split="known"))
+    settings = env_settings_for(rule, replace(settings, split="known"))
     days = learning.learning_days
     for first in range(0, days, learning.refit_days):
-        world = Dvrp(np.arange(first, min(first + learning.refit_days, days)), settings)
-        ask = make_policy(rule, world.population, settings, seed, believer=companion)
-        _ask_for_a_day(world, ask, answers, learning.explore * (1.0 - first / days), seed)
+        env = Dvrp(np.arange(first, min(first + learning.refit_days, days)), settings)
+        ask = make_policy(rule, env.population, settings, seed, believer=companion)
+        _ask_for_a_day(env, ask, answers, learning.explore * (1.0 - first / days), seed)
         companion.refit(answers.rows())
-        tick(min(first + learning.refit_days, days))
+        on_progress(min(first + learning.refit_days, days))
 
 
 def _ask_for_a_day(
-    world: Dvrp, ask: OfferPolicy, answers: AnswerBook, explore: float, seed: int
+    env: Dvrp, ask: OfferPolicy, answers: AnswerBook, explore: float, seed: int
 ) -> None:
-    out = world.reset(days_seed(seed, LEARNING_BRANCH))
+    out = env.reset(days_seed(seed, LEARNING_BRANCH))
     key = rng.spawn(policy_key(seed), LEARNING_BRANCH)
-    for _ in range(world.settings.num_customers):
+    for _ in range(env.settings.num_customers):
         luck = rng.uniforms(
-            call_keys(key, out, calling(out, world.population))[:, None], np.arange(17)
+            call_keys(key, out, calling(out, env.population))[:, None], np.arange(17)
         )
         anything = np.where(open_offers(out), luck[:, 1:], -1.0).argmax(axis=1)
-        world.step(np.where(luck[:, 0] < explore, anything, ask(out)))
+        env.step(np.where(luck[:, 0] < explore, anything, ask(out)))
         info = out.info
         answers.add(info["customer_id"], info["purpose"], info["offer"], info["accepted"])

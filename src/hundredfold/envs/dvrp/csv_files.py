@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.envs.dvrp.trip_purposes import normalised, purpose_of
 from hundredfold.routing.problem import DROPOFF, PICKUP
 
@@ -50,7 +50,7 @@ class CsvTable:
             if name not in self.header:
                 found = [word for word in self.header if word]
                 raise SettingsError(
-                    f"{self.path} has no column {name}; {near_names(name, map(shown, found[:20]))}"
+                    f"{self.path} has no column {name}; {suggest(name, map(shown, found[:20]))}"
                 )
 
     def error(self, number: int, column: str, complaint: str) -> SettingsError:

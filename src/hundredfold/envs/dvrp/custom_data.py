@@ -18,8 +18,8 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.core.rng import Words
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     TOLERANCE_BRANCH,
     TRIP_BRANCH,
@@ -197,7 +197,7 @@ def _depot_cell(labels: tuple[str, ...], minutes: FloatArray, settings: DvrpSett
         if settings.depot not in labels:
             raise SettingsError(
                 f"the depot {settings.depot!r} is not in {settings.travel_times}; "
-                f"{near_names(settings.depot, labels[:20])}"
+                f"{suggest(settings.depot, labels[:20])}"
             )
         return labels.index(settings.depot)
     if USUAL_DEPOT in labels:
@@ -231,7 +231,7 @@ def _check_servable(
     )
 
 
-def _row_keys(rows: TripRows, settings: DvrpSettings, branch: int) -> Words:
+def _row_keys(rows: TripRows, settings: DvrpSettings, branch: int) -> Keys:
     root = rng.spawn(rng.seed_key(settings.city_seed), branch)
     return rng.spawn(root, np.arange(len(rows.traveller)))
 

@@ -1,9 +1,9 @@
 """Days: who calls, in which order and with which trip; and the arrays that hold a day.
 
-The arrays of a day are the world's true state itself: whoever may look behind the curtain reads
-them as they are, and a snapshot of the world's buffers has them already.
+The arrays of a day are the env's true state itself: whoever may look behind the curtain reads
+them as they are, and a snapshot of the env's buffers has them already.
 
-Which population a world plays with: the user's own when files are named, else the built-in.
+Which population an env plays with: the user's own when files are named, else the built-in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, IntArray
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.custom_data import load_population
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import Population, built_in_population
@@ -56,7 +56,7 @@ class DayDraw:
         self.num_customers = num_customers
         self.people, self.first_trip, self.num_trips = population.callers(split)
 
-    def draw(self, keys: Words) -> tuple[IntArray, IntArray]:
+    def draw(self, keys: Keys) -> tuple[IntArray, IntArray]:
         """(days, customers) people in calling order, nobody twice, and the trip each asks for."""
         luck = rng.uniforms(rng.spawn(keys, CALLERS_CHILD)[:, None], np.arange(len(self.people)))
         chosen = np.argsort(luck, axis=1, kind="stable")[:, : self.num_customers]
@@ -64,7 +64,7 @@ class DayDraw:
         which = rng.integers(trip_keys, np.arange(self.num_customers), self.num_trips[chosen])
         return self.people[chosen], self.first_trip[chosen] + which
 
-    def write(self, day: Arrays, rows: BoolArray, keys: Words) -> None:
+    def write(self, day: Arrays, rows: BoolArray, keys: Keys) -> None:
         """Fill these rows of a day's arrays with new days, one key each; prices come later."""
         people, trip = self.draw(keys)
         trips = self.population.trips
@@ -86,7 +86,7 @@ class DayDraw:
 
 
 def answers(
-    day: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, keys: Words, noise: float
+    day: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, keys: Keys, noise: float
 ) -> BoolArray:
     """(envs,) whether each caller accepts; `at` is (rows, callers), `keys` the episodes' streams.
 
@@ -101,7 +101,7 @@ def answers(
 
 
 def population_for(settings: DvrpSettings) -> Population:
-    """The population of these settings; worlds in one process share it."""
+    """The population of these settings; envs in one process share it."""
     files = (settings.trips, settings.travel_times, settings.decisions)
     return _population(settings, tuple(_last_change(path) for path in files))
 

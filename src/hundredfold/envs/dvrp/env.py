@@ -1,4 +1,4 @@
-"""A day of dial-a-ride bookings as a batch world.
+"""A day of dial-a-ride bookings as a batch env.
 
 Customers call one after another; each hears one of sixteen offers, answers, and is booked. After
 every booking the whole day's book is priced by a kept plan. All calls come before any vehicle
@@ -24,16 +24,16 @@ from hundredfold.core.batch import (
     Arrays,
     ArraySpec,
     BoolArray,
+    EnvSpec,
     FloatArray,
     IntArray,
     State,
     StepBatch,
-    WorldSpec,
     with_prefix,
 )
-from hundredfold.core.protocols import Knowledge
-from hundredfold.core.rng import Words
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.protocols import SharedParams
+from hundredfold.core.rng import Keys
+from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.dvrp.belief_masks import Beliefs, mask_luck
 from hundredfold.envs.dvrp.demand import (
     MASKS_CHILD,
@@ -130,14 +130,14 @@ def offer_columns(settings: DvrpSettings) -> tuple[str, ...]:
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
 
-def dvrp_spec(settings: DvrpSettings, population: Population) -> WorldSpec:
-    """The arrays of the world."""
+def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
+    """The arrays of the env."""
     customers = settings.num_customers
     cells = population.city.num_cells
-    return WorldSpec(
+    return EnvSpec(
         name="dvrp",
         observation=view_arrays(settings.view, customers, cells, offer_columns(settings)),
-        choices=(NUM_OFFERS,),
+        action_nvec=(NUM_OFFERS,),
         has_mask=True,
         episode_steps=customers,
         info=INFO,
@@ -147,7 +147,7 @@ def dvrp_spec(settings: DvrpSettings, population: Population) -> WorldSpec:
     )
 
 
-class Dvrp(BatchWorld):
+class Dvrp(ArrayBatchEnv):
     """Offer each caller a change of plans, so that the day costs few driving minutes.
 
     A step is one call. A refused offer books the trip as asked; nobody is turned away. The day ends
@@ -212,11 +212,11 @@ class Dvrp(BatchWorld):
         self._show()
         return out
 
-    def inform(self, knowledge: Knowledge) -> None:
+    def set_shared_params(self, shared_params: SharedParams) -> None:
         """What a companion believes, see `Beliefs.inform`; it counts from the next step on."""
-        self.beliefs.inform(knowledge)
+        self.beliefs.set_shared_params(shared_params)
 
-    def kept(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
         return {
             **with_prefix("beliefs", self.beliefs.arrays()),
             **with_prefix("plans", self.plans.arrays()),
@@ -285,7 +285,7 @@ class Dvrp(BatchWorld):
         self.plans.clear(rows)
         day["baseline_price"][rows] = self._baseline_prices(rows, keys)
 
-    def _baseline_prices(self, rows: BoolArray, keys: Words) -> FloatArray:
+    def _baseline_prices(self, rows: BoolArray, keys: Keys) -> FloatArray:
         """(days, customers + 1) prices of these rows' days when nothing is offered.
 
         They are kept by the very process that keeps the agent's plans, on the same streams: where
@@ -304,7 +304,7 @@ class Dvrp(BatchWorld):
         self.baseline_seconds += plans.seconds
         return prices
 
-    def _episode_keys(self) -> Words:
+    def _episode_keys(self) -> Keys:
         """(envs,) the stream of every env's current day."""
         return rng.spawn(self.env_keys, self.episodes)
 

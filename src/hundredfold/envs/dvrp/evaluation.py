@@ -15,7 +15,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
-from hundredfold.core.protocols import Knowledge
+from hundredfold.core.protocols import SharedParams
 from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.env import FAILED_DAY_PCT, Dvrp, improvement_pct
 from hundredfold.envs.dvrp.heuristics import Believer
@@ -26,7 +26,7 @@ from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
-from hundredfold.routing.problem import Oracle, RoutePlans
+from hundredfold.routing.problem import Oracle, Solutions
 
 Row = dict[str, Any]
 
@@ -35,7 +35,7 @@ EVALUATION_SEED: Final = 9999
 # Days hang under a branch of their own: no training seed, 9999 included, ever meets them.
 DAYS_BRANCH: Final = 0x64617973
 # A judged policy explores nothing and supposes the most likely type.
-UNEXPLORING: Final[Knowledge] = {"epsilon": np.array(0.0), "sample_types": np.array(False)}
+UNEXPLORING: Final[SharedParams] = {"epsilon": np.array(0.0), "sample_types": np.array(False)}
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class ClosingPrices:
 
     def __init__(self, oracle: Oracle | None = None) -> None:
         self.oracle = oracle or InsertionOracle(InsertionSettings())
-        self.asked: dict[tuple[bytes, ...], RoutePlans] = {}
+        self.asked: dict[tuple[bytes, ...], Solutions] = {}
 
     def scores(
         self, played: PlayedDays, population: Population, settings: DvrpSettings
@@ -153,7 +153,7 @@ class ClosingPrices:
         windows: FloatArray,
         population: Population,
         settings: DvrpSettings,
-    ) -> RoutePlans:
+    ) -> Solutions:
         return self.oracle.solve(
             day_problems(played.cells, windows, played.max_ride_minutes, population, settings)
         )
@@ -169,13 +169,13 @@ def evaluate_policy(
     name: str | None = None,
     closing: Oracle | None = None,
     num_envs: int = 256,
-    knowledge: Knowledge | None = None,
+    shared_params: SharedParams | None = None,
     advice: Advice = NO_ADVICE,
-    tick: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """One row per split; `policy` is a rule's name or a function from a batch to offers.
 
-    `knowledge` is what a run's companion told its worlds, `advice` what a rule is told. `tick`
+    `knowledge` is what a run's companion told its envs, `advice` what a rule is told. `tick`
     hears how many days have been played, over all splits.
     """
     settings = settings or DvrpSettings()
@@ -185,7 +185,7 @@ def evaluate_policy(
     for number, split in enumerate(splits):
 
         def tell(done: int, before: int = number * days) -> None:
-            tick(before + done)
+            on_progress(before + done)
 
         played, population = play_days(
             policy,
@@ -194,7 +194,7 @@ def evaluate_policy(
             seed,
             num_envs,
             tell,
-            knowledge=knowledge,
+            shared_params=shared_params,
             advice=advice,
         )
         scores = judge.scores(played, population, settings)
@@ -202,10 +202,10 @@ def evaluate_policy(
     return rows
 
 
-def world_settings_for(
+def env_settings_for(
     policy: str | OfferPolicy, settings: DvrpSettings, patience_per_minute: float | None = None
 ) -> DvrpSettings:
-    """The world a rule needs: some look ahead, one supposes that everybody is flexible.
+    """The env a rule needs: some look ahead, one supposes that everybody is flexible.
 
     Rules have their own way to decide whom to ask; no mask of a run's companion decides for them.
     """
@@ -220,7 +220,7 @@ def world_settings_for(
 
 
 def days_seed(seed: int, branch: int = DAYS_BRANCH) -> int:
-    """The seed of the worlds in which the days of an evaluation's seed unfold."""
+    """The seed of the envs in which the days of an evaluation's seed unfold."""
     return int(rng.spawn(rng.seed_key(seed), branch))
 
 
@@ -230,18 +230,18 @@ def play_days(
     days: int,
     seed: int,
     num_envs: int = 256,
-    tick: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
     *,
-    knowledge: Knowledge | None = None,
+    shared_params: SharedParams | None = None,
     advice: Advice = NO_ADVICE,
 ) -> tuple[PlayedDays, Population]:
     """Play the first day of as many envs as days, in batches of at most `num_envs`."""
-    settings = world_settings_for(policy, settings, advice.patience_per_minute)
+    settings = env_settings_for(policy, settings, advice.patience_per_minute)
     parts: list[PlayedDays] = []
     population: Population | None = None
     for first in range(0, days, num_envs):
-        world = Dvrp(np.arange(first, min(first + num_envs, days)), settings)
-        population = world.population
+        env = Dvrp(np.arange(first, min(first + num_envs, days)), settings)
+        population = env.population
         act = policy
         if isinstance(act, str):
             act = make_policy(
@@ -253,9 +253,9 @@ def play_days(
                 patience_per_minute=advice.patience_per_minute,
                 scenario=advice.scenario,
             )
-        world.inform({**(knowledge or {}), **UNEXPLORING})
-        parts.append(_play_one_day(world, act, days_seed(seed)))
-        tick(min(first + num_envs, days))
+        env.set_shared_params({**(shared_params or {}), **UNEXPLORING})
+        parts.append(_play_one_day(env, act, days_seed(seed)))
+        on_progress(min(first + num_envs, days))
     assert population is not None, "days must be at least 1"
 
     def joined(field: str) -> Array:
@@ -264,22 +264,22 @@ def play_days(
     return PlayedDays(**{field: joined(field) for field in PlayedDays.__slots__}), population
 
 
-def _play_one_day(world: Dvrp, act: OfferPolicy, seed: int) -> PlayedDays:
-    out = world.reset(seed)
-    shape = (world.num_envs, world.settings.num_customers)
+def _play_one_day(env: Dvrp, act: OfferPolicy, seed: int) -> PlayedDays:
+    out = env.reset(seed)
+    shape = (env.num_envs, env.settings.num_customers)
     played = PlayedDays(
-        customer_id=world.day["customer_id"].copy(),
-        trip_id=world.day["trip_id"].copy(),
-        cells=world.day["cells"].copy(),
-        asked_windows=world.day["asked_windows"].copy(),
-        max_ride_minutes=world.day["max_ride_minutes"].copy(),
+        customer_id=env.day["customer_id"].copy(),
+        trip_id=env.day["trip_id"].copy(),
+        cells=env.day["cells"].copy(),
+        asked_windows=env.day["asked_windows"].copy(),
+        max_ride_minutes=env.day["max_ride_minutes"].copy(),
         offers=np.full(shape, NO_CHANGE),
         accepted=np.zeros(shape, bool),
         failed=np.zeros(len(out), bool),
     )
-    for call in range(world.settings.num_customers):
+    for call in range(env.settings.num_customers):
         going = ~played.failed
-        world.step(act(out))
+        env.step(act(out))
         played.offers[going, call] = out.info["offer"][going]
         played.accepted[going, call] = out.info["accepted"][going]
         # A day that failed is over; what its env does from here on is another day.

@@ -17,7 +17,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES
 from hundredfold.envs.dvrp.population import Population
 
@@ -141,7 +141,7 @@ class Thompson:
     Whoever is not yet known hears different offers from call to call, and so becomes known.
     """
 
-    def __init__(self, population: Population, believer: Believer, key: Words) -> None:
+    def __init__(self, population: Population, believer: Believer, key: Keys) -> None:
         self.population = population
         self.believer = believer
         self.key = key
@@ -155,7 +155,7 @@ class Thompson:
         return largest(with_no_change(open_offers(batch) & (chance >= THRESHOLD)))
 
 
-def call_keys(key: Words, batch: StepBatch, calls: Calls) -> Words:
+def call_keys(key: Keys, batch: StepBatch, calls: Calls) -> Keys:
     """(envs,) a stream per call, the same whatever the batch and whatever was played before."""
     return rng.spawn(rng.spawn(rng.spawn(key, batch.env_ids), calls.num_booked), calls.trip)
 

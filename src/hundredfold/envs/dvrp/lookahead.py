@@ -19,7 +19,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.heuristics import (
     Believer,
     Calls,
@@ -70,7 +70,7 @@ class Scenario:
         population: Population,
         settings: DvrpSettings,
         believer: Believer,
-        key: Words,
+        key: Keys,
         scenario: ScenarioSettings | None = None,
         price: float | None = None,
     ) -> None:
@@ -122,7 +122,7 @@ class Scenario:
             LEFT_OUT_MINUTES,
         )
 
-    def guesses(self, batch: StepBatch, calls: Calls, keys: Words) -> Guesses:
+    def guesses(self, batch: StepBatch, calls: Calls, keys: Keys) -> Guesses:
         """Who may still call, drawn from history without replacement, and with which trip."""
         number = self.settings.num_customers - 1 - calls.num_booked
         width = np.arange(int(number.max()))

@@ -16,8 +16,8 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
-from hundredfold.core.errors import SettingsError, near_names
-from hundredfold.core.rng import Words
+from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.heuristics import (
     Believer,
     GreedyBelieved,
@@ -99,7 +99,7 @@ def acceptable(batch: StepBatch) -> BoolArray:
     return accepts & open_offers(batch)
 
 
-def policy_key(seed: int) -> Words:
+def policy_key(seed: int) -> Keys:
     """The root of everything a policy draws."""
     return rng.spawn(rng.seed_key(seed), POLICY_BRANCH)
 
@@ -115,7 +115,7 @@ class RuleNeeds:
     """Who knows how likely people accept; the rules in `BELIEVING` need one."""
     patience_per_minute: float | None = None
     """Driving minutes that an accepted minute of shift costs, for the rules in `PRICED`. By default
-    nothing, save for `scenario`, which takes the world's price."""
+    nothing, save for `scenario`, which takes the env's price."""
     scenario: ScenarioSettings | None = None
 
     @property
@@ -132,7 +132,7 @@ class RuleNeeds:
         return self.patience_per_minute or 0.0
 
     @property
-    def key(self) -> Words:
+    def key(self) -> Keys:
         return policy_key(self.seed)
 
 
@@ -164,7 +164,7 @@ POLICIES: Final[dict[str, Callable[[RuleNeeds], OfferPolicy]]] = {
     "thompson": lambda needs: Thompson(needs.population, needs.trusted, needs.key),
     "scenario": _scenario,
     "hindsight": _hindsight,
-    # The same in a world where everybody accepts everything; `world_settings_for` makes it so.
+    # The same in an env where everybody accepts everything; `env_settings_for` makes it so.
     "fully_flexible": _hindsight,
 }
 BELIEVING: Final = ("largest_believed", "thompson", "greedy_believed", "scenario")
@@ -186,7 +186,7 @@ def make_policy(
 ) -> OfferPolicy:
     """A rule by name; see `RuleNeeds` for what some of them need."""
     if name not in POLICIES:
-        raise SettingsError(f"dvrp has no rule {name!r}; {near_names(name, POLICIES)}")
+        raise SettingsError(f"dvrp has no rule {name!r}; {suggest(name, POLICIES)}")
     if patience_per_minute is not None and name not in PRICED:
         raise SettingsError(
             f"the rule {name} does not know prices; patience_per_minute is for {', '.join(PRICED)}."

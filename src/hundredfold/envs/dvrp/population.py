@@ -17,7 +17,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     PEOPLE_BRANCH,
     PLACES,
@@ -194,7 +194,7 @@ def servable_trips(
 
 
 def drawn_tolerances(
-    types: IntArray, purpose: IntArray, keys: Words, mode: Tolerances, softness: float
+    types: IntArray, purpose: IntArray, keys: Keys, mode: Tolerances, softness: float
 ) -> FloatArray:
     """(trips, 2) minutes that each trip tolerates; `types`, `purpose` and `keys` are per trip."""
     flexible = FLEXIBLE_SIDES[types]
@@ -266,7 +266,7 @@ def _purpose_weights(settings: DvrpSettings) -> FloatArray:
     return np.array([p.paratransit_weight if paratransit else p.weight for p in PURPOSES])
 
 
-def _habits(keys: Words, weights: FloatArray) -> FloatArray:
+def _habits(keys: Keys, weights: FloatArray) -> FloatArray:
     """(people, purposes) weights of each person's two to four usual purposes, 0 for the others."""
     luck = rng.uniforms(keys[:, None], _HABITS + np.arange(len(weights)))
     # Drawing without replacement by weight is taking the first arrivals of exponential clocks.
@@ -286,7 +286,7 @@ def _occupation(has_habit: FloatArray, age: int) -> str:
 
 
 def _trips(
-    person_keys: Words, habits: FloatArray, types: IntArray, city: City, settings: DvrpSettings
+    person_keys: Keys, habits: FloatArray, types: IntArray, city: City, settings: DvrpSettings
 ) -> Trips:
     root = rng.spawn(person_keys, TRIP_BRANCH)[:, None]
     keys = rng.spawn(root, np.arange(TRIPS_PER_PERSON)).ravel()
@@ -320,7 +320,7 @@ def _trips(
     return Trips(cells=cells, windows=windows, purpose=purpose, tolerance=tolerance)
 
 
-def _origins(kind: Purpose, keys: Words, home: IntArray, office: IntArray) -> IntArray:
+def _origins(kind: Purpose, keys: Keys, home: IntArray, office: IntArray) -> IntArray:
     if kind.origin == HOME:
         return home
     places = np.ones(len(PLACES) + 1)
@@ -341,7 +341,7 @@ def _elsewhere(weights: FloatArray, origin: IntArray, luck: FloatArray) -> IntAr
     return picks(table, luck)
 
 
-def _starts(kind: Purpose, keys: Words) -> FloatArray:
+def _starts(kind: Purpose, keys: Keys) -> FloatArray:
     """Start of the pickup window, on the grid inside one of the purpose's bands of hours."""
     hours = np.array(kind.hours)
     band = hours[picks(hours[:, 2], rng.uniforms(keys, _BAND))]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
-from hundredfold.core.protocols import Knowledge
+from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.evaluation import PlayedDays
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
@@ -26,7 +26,7 @@ def companion_record(
     played: PlayedDays,
     asked_at_random: PlayedDays,
     population: Population,
-    knowledge: Knowledge,
+    shared_params: SharedParams,
     noise: float = 0.0,
 ) -> Record:
     """Types told apart, how soon, and whether believed chances of acceptance are true.
@@ -34,14 +34,14 @@ def companion_record(
     How soon is told by answers to random offers: a policy that has learned whom to ask hardly asks
     the others any more.
     """
-    believed_types = np.asarray(knowledge["type_probabilities"], np.float64)
-    rates = np.asarray(knowledge["accept_given_type"], np.float64)
+    believed_types = np.asarray(shared_params["type_probabilities"], np.float64)
+    rates = np.asarray(shared_params["accept_given_type"], np.float64)
     known = population.people.num_known
     types = population.people.types[:known]
     guesses = believed_types[:known].argmax(axis=1)
     confusion = np.zeros((NUM_TYPES, NUM_TYPES), np.int64)
     np.add.at(confusion, (types, guesses), 1)
-    heard = np.asarray(knowledge["times_seen"], np.float64)[:known]
+    heard = np.asarray(shared_params["times_seen"], np.float64)[:known]
     return {
         "people": known,
         "answers_per_person": float(np.median(heard)),

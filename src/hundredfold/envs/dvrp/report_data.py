@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
-from hundredfold.core.protocols import Knowledge
+from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.city import DEPOT, PLACES
 from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
 from hundredfold.envs.dvrp.env import improvement_pct
@@ -43,15 +43,15 @@ from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
-from hundredfold.routing.problem import Oracle, RoutePlans, RouteProblems
+from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 
 Record = dict[str, Any]
 
 
 def ordinary_day(
     played: PlayedDays,
-    before: RoutePlans,
-    after: RoutePlans,
+    before: Solutions,
+    after: Solutions,
     population: Population,
     settings: DvrpSettings,
 ) -> Record | None:
@@ -119,7 +119,7 @@ def call_record(played: PlayedDays, population: Population, day: int, call: int)
     }
 
 
-def plan_record(plans: RoutePlans, day: int, names: IntArray) -> Record:
+def plan_record(plans: Solutions, day: int, names: IntArray) -> Record:
     """A plan of one day. Stop 2i+1 is where caller i is picked up, stop 2i+2 where set down."""
     routes = []
     for vehicle in np.flatnonzero(plans.lengths[day]).tolist():
@@ -155,7 +155,7 @@ def city_record(population: Population, settings: DvrpSettings) -> Record:
 def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | None:
     """(cells, 2) latitude and longitude, NaN for cells no trip touches; None without coordinates.
 
-    Worlds need positions on a square only, so the degrees are looked up where they came from.
+    Envs need positions on a square only, so the degrees are looked up where they came from.
     """
     if settings.trips is None:
         return np.array([(spot.latitude, spot.longitude) for spot in (DEPOT, *PLACES)])
@@ -187,23 +187,23 @@ def record_showcase(
     act: OfferPolicy,
     settings: DvrpSettings,
     *,
-    knowledge: Knowledge | None = None,
+    shared_params: SharedParams | None = None,
     days: int = 128,
     seed: int = EVALUATION_SEED,
     rules: Sequence[str] = RULES,
     trade_off: Sequence[Row] = (),
-    tick: Callable[[str], None] = lambda doing: None,
+    on_progress: Callable[[str], None] = lambda doing: None,
 ) -> Showcase:
     """Play and price some days; everything in what comes back can be written as JSON.
 
-    `knowledge` is what the companion last told the worlds; the policy sees it, rules that believe
+    `knowledge` is what the companion last told the envs; the policy sees it, rules that believe
     believe it, and without it these rules are left out. `trade_off` are rows of `TradeOff.row`;
     those with a price become curves, one per policy. `tick` hears who plays.
     """
     settings = replace(settings, split="known")
     closing = RememberedPlans(InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1)))
-    tick(THIS_RUN)
-    played, population = play_days(act, settings, days, seed, knowledge=knowledge)
+    on_progress(THIS_RUN)
+    played, population = play_days(act, settings, days, seed, shared_params=shared_params)
     rows: list[Row] = [
         {"policy": THIS_RUN, "split": "known", **judged(played, population, settings, closing)}
     ]
@@ -217,18 +217,23 @@ def record_showcase(
     for split in SPLITS[1:]:
         if len(population.callers(split)[0]) >= settings.num_customers:
             rows += evaluate_policy(
-                act, settings, splits=(split,), name=THIS_RUN, knowledge=knowledge, **options
+                act,
+                settings,
+                splits=(split,),
+                name=THIS_RUN,
+                shared_params=shared_params,
+                **options,
             )
     companion: Showcase | None = None
-    if knowledge is not None:
-        options["advice"] = Advice(believer=ToldBeliefs(knowledge))
+    if shared_params is not None:
+        options["advice"] = Advice(believer=ToldBeliefs(shared_params))
         at_random, _ = play_days("random", settings, days, seed)
         companion = companion_record(
-            played, at_random, population, knowledge, settings.answer_noise
+            played, at_random, population, shared_params, settings.answer_noise
         )
     for rule in rules:
-        if knowledge is not None or rule not in BELIEVING:
-            tick(rule)
+        if shared_params is not None or rule not in BELIEVING:
+            on_progress(rule)
             rows += evaluate_policy(rule, settings, splits=("known",), **options)
     return {
         "format": FORMAT,
@@ -247,11 +252,11 @@ def record_showcase(
 
 
 class ToldBeliefs:
-    """A believer that says what a companion told the worlds."""
+    """A believer that says what a companion told the envs."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self.types = np.asarray(knowledge["type_probabilities"], np.float64)
-        self.rates = np.asarray(knowledge["accept_given_type"], np.float64)
+    def __init__(self, shared_params: SharedParams) -> None:
+        self.types = np.asarray(shared_params["type_probabilities"], np.float64)
+        self.rates = np.asarray(shared_params["accept_given_type"], np.float64)
 
     @property
     def accept_given_type(self) -> FloatArray:
@@ -272,9 +277,9 @@ class RememberedPlans:
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
-        self.found: dict[bytes, RoutePlans] = {}
+        self.found: dict[bytes, Solutions] = {}
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """Plans of these books; the fleet is taken to be the same at every call."""
         asked = (problems.cells, problems.windows, problems.max_ride_minutes)
         key = b"".join(array.tobytes() for array in asked)

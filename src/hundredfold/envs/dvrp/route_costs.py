@@ -5,7 +5,7 @@ The same books as problems for an oracle that starts from nothing are made by `d
 Plans that a rule keeps for itself, booking by booking, from what it sees of the day.
 
 A rule that looks further ahead than the price hint needs a plan to look ahead in. This one grows
-with the bookings, takes up any day wherever it stands, and asks nothing of the world.
+with the bookings, takes up any day wherever it stands, and asks nothing of the env.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.observation import PlanGlance
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.routing.incremental import KeptPlans, KeptPlanSettings
-from hundredfold.routing.problem import Fleet, RoutePlans, RouteProblems
+from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
+from hundredfold.routing.problem import Fleet, RouteProblems, Solutions
 
 if TYPE_CHECKING:
     from hundredfold.routing.neural.oracle import NeuralOracle
@@ -33,7 +33,7 @@ LEFT_OUT_MINUTES: Final = 200.0
 
 
 def fleet_of(population: Population, settings: DvrpSettings) -> Fleet:
-    """The vehicles of a world; all of them are free to use."""
+    """The vehicles of an env; all of them are free to use."""
     return Fleet(
         num_vehicles=settings.fleet_size,
         seats=settings.seats,
@@ -61,7 +61,7 @@ def day_problems(
     )
 
 
-def finite_prices(plans: RoutePlans) -> FloatArray:
+def finite_prices(plans: Solutions) -> FloatArray:
     """(books,) prices in which everybody left out costs a fixed number of minutes."""
     penalty = LEFT_OUT_MINUTES * plans.unserved.sum(axis=1)
     return np.where(np.isfinite(plans.price), plans.price, plans.driving_minutes + penalty)
@@ -75,7 +75,7 @@ class DayPlans:
         self.settings = settings
         self.kept = _kept_plans(num_days, population, settings)
         # Where requests are tried out while the plans above stay as they are; made when needed.
-        self.trial: KeptPlans | None = None
+        self.trial: IncrementalRoutes | None = None
         self.seconds = 0.0  # spent on plans so far
 
     @property
@@ -98,7 +98,7 @@ class DayPlans:
         self.kept.clear(rows)
 
     def add(
-        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Words
+        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
     ) -> FloatArray:
         """Book one request per day and return the prices; `keys` are the days' routing streams."""
         began = time.perf_counter()
@@ -107,7 +107,7 @@ class DayPlans:
         return self.price
 
     def price_with(
-        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Words
+        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
     ) -> FloatArray:
         """(days,) what `add` would return; the plans stay as they are."""
         began = time.perf_counter()
@@ -166,11 +166,11 @@ class DayPlans:
 
     def _book(
         self,
-        plans: KeptPlans,
+        plans: IncrementalRoutes,
         cells: IntArray,
         windows: FloatArray,
         max_ride_minutes: FloatArray,
-        keys: Words,
+        keys: Keys,
     ) -> None:
         plans.add(
             cells,
@@ -181,7 +181,7 @@ class DayPlans:
         )
 
 
-def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -> KeptPlans:
+def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -> IncrementalRoutes:
     travel, fleet = population.city.travel, fleet_of(population, settings)
     if settings.oracle == "neural":
         # Torch and the policy are loaded for whoever asks for them.
@@ -189,12 +189,12 @@ def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -
 
         oracle = _neural_oracle(settings)
         return NeuralKeptPlans(travel, fleet, num_days, settings.num_customers, oracle)
-    return KeptPlans(
+    return IncrementalRoutes(
         travel,
         fleet,
         num_days,
         settings.num_customers,
-        KeptPlanSettings(
+        IncrementalSettings(
             improve_passes=settings.improve_passes,
             lns_iterations=settings.lns_iterations,
             threads=settings.oracle_threads,
@@ -204,7 +204,7 @@ def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -
 
 @lru_cache(maxsize=4)
 def _neural_oracle(settings: DvrpSettings) -> NeuralOracle:
-    """One oracle for all plans of a world, so that a batch halved once stays halved."""
+    """One oracle for all plans of an env, so that a batch halved once stays halved."""
     from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 
     return NeuralOracle(
@@ -219,7 +219,7 @@ def _neural_oracle(settings: DvrpSettings) -> NeuralOracle:
     )
 
 
-def _finite(plans: KeptPlans) -> FloatArray:
+def _finite(plans: IncrementalRoutes) -> FloatArray:
     served = np.isfinite(plans.price)
     if served.all():
         return plans.price.copy()
@@ -230,7 +230,7 @@ def _finite(plans: KeptPlans) -> FloatArray:
 class FollowedPlans:
     """One kept plan per env of whatever batch comes."""
 
-    def __init__(self, population: Population, settings: DvrpSettings, key: Words) -> None:
+    def __init__(self, population: Population, settings: DvrpSettings, key: Keys) -> None:
         self.population = population
         self.settings = settings
         self.key = key
@@ -238,7 +238,7 @@ class FollowedPlans:
         self.plans = DayPlans(0, population, settings)
 
     @property
-    def kept(self) -> KeptPlans:
+    def kept(self) -> IncrementalRoutes:
         """The plans themselves."""
         return self.plans.kept
 

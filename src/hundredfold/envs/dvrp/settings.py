@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from hundredfold.core.errors import SettingsError, near_names
+from hundredfold.core.errors import SettingsError, suggest
 
 Reward = Literal["marginal", "step", "percent", "counterfactual"]
 View = Literal["booking", "counts", "requests"]
@@ -120,7 +120,7 @@ class DvrpSettings:
         for name, known in _CHOICES.items():
             given = getattr(self, name)
             if given not in known:
-                raise SettingsError(f"{name} has no {given!r}; {near_names(given, known)}")
+                raise SettingsError(f"{name} has no {given!r}; {suggest(given, known)}")
         _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
         _at_least(self, 1, "oracle_threads", "oracle_batch", "oracle_samples")
         _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")

@@ -1,6 +1,6 @@
-"""Books for a routing policy to learn from: days of a world, cut off after any number of calls.
+"""Books for a routing policy to learn from: days of an env, cut off after any number of calls.
 
-Callers, trips and the order of calls are drawn as the world draws them, on streams that no world
+Callers, trips and the order of calls are drawn as the env draws them, on streams that no env
 ever meets. In half of the books customers have accepted offers, as they will once an agent makes
 them.
 """
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.demand import DayDraw, population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, shifted_windows
 from hundredfold.envs.dvrp.route_costs import day_problems
@@ -28,17 +28,17 @@ OTHER_CITIES: Final = 12
 
 
 class PracticeBooks:
-    """Draws books of one world; `variety` is the share of batches from other cities and fleets."""
+    """Draws books of one env; `variety` is the share of batches from other cities and fleets."""
 
     def __init__(self, settings: DvrpSettings, variety: float = 0.0) -> None:
         self.settings = settings
         self.variety = variety
 
-    def draw(self, key: Words, num_books: int, num_requests: int) -> RouteProblems:
+    def draw(self, key: Keys, num_books: int, num_requests: int) -> RouteProblems:
         """Books of this size from one city; `key` is a single stream key."""
         kind = rng.uniforms(rng.spawn(key, KIND_CHILD), np.arange(2))
         if kind[0] >= self.variety:
-            return world_books(self.settings, key, num_books, num_requests)
+            return env_instances(self.settings, key, num_books, num_requests)
         seed = int(rng.integers(rng.spawn(key, KIND_CHILD), 2, 2**31))
         if kind[1] < 0.3:
             return random_days(num_books, num_requests, seed)
@@ -49,11 +49,11 @@ class PracticeBooks:
             city_seed=1 + seed % OTHER_CITIES if self.settings.trips is None else 0,
             scenario="operator" if kind[1] < 0.75 else "research",
         )
-        return world_books(other, key, num_books, num_requests)
+        return env_instances(other, key, num_books, num_requests)
 
 
-def world_books(
-    settings: DvrpSettings, key: Words, num_books: int, num_requests: int, offered: bool = True
+def env_instances(
+    settings: DvrpSettings, key: Keys, num_books: int, num_requests: int, offered: bool = True
 ) -> RouteProblems:
     """The first calls of as many days; `offered` lets some customers have accepted offers."""
     population = population_for(settings)

@@ -1,4 +1,4 @@
-"""Our worlds in RLlib, whole batches at a time, masks included.
+"""built-in envs in RLlib, whole batches at a time, masks included.
 
     from hundredfold.interop.rllib import module_spec, register
 
@@ -10,7 +10,7 @@
         .rl_module(rl_module_spec=module_spec("hundredfold/CAGE2-v0"))
     )
 
-Settings of a world go into `env_config`, by name.
+Settings of an env go into `env_config`, by name.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from typing import Any
 import numpy as np
 
 from hundredfold.distributed.placement import load_ray
-from hundredfold.envs.registry import WORLDS, own_name, settings_class, world_factory
+from hundredfold.envs.registry import ENVS, canonical_name, env_factory, settings_class
 
 
 def register() -> None:
-    """Tell RLlib about our worlds, by the ids they have in Gymnasium; call it once per program."""
+    """Register the built-in envs with RLlib by their Gymnasium ids; call it once per program."""
     load_ray()
     from ray.tune.registry import register_env
 
     from hundredfold.interop.rllib.envs import make_env
 
-    for name, entry in WORLDS.items():
+    for name, entry in ENVS.items():
         register_env(entry.gymnasium_id, partial(make_env, name))
 
 
-def module_spec(world: str, network: Any = None, **settings: Any) -> Any:
-    """An RLModule for one of our worlds: our network, which knows the masks.
+def module_spec(env: str, network: Any = None, **settings: Any) -> Any:
+    """An RLModule for one of built-in envs: our network, which knows the masks.
 
-    `network` are `NetworkSettings`; settings of the world go by name, as in `env_config`.
+    `network` are `NetworkSettings`; settings of the env go by name, as in `env_config`.
     """
     load_ray()
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
     from hundredfold.algorithms.actor_critic import NetworkSettings
-    from hundredfold.interop.rllib.module import WorldModule
+    from hundredfold.interop.rllib.module import ActorCriticModule
 
-    name = own_name(world)
-    made = world_factory(name, settings_class(name)(**settings))(np.arange(1))
+    name = canonical_name(env)
+    made = env_factory(name, settings_class(name)(**settings))(np.arange(1))
     made.close()
-    model = {"world": made.spec, "network": network or NetworkSettings()}
-    return RLModuleSpec(module_class=WorldModule, model_config=model)
+    model = {"env": made.spec, "network": network or NetworkSettings()}
+    return RLModuleSpec(module_class=ActorCriticModule, model_config=model)

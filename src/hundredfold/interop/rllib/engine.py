@@ -1,4 +1,4 @@
-"""RLlib trains a run: its PPO and env runners, our worlds and network, our run folder.
+"""RLlib trains a run: its PPO and env runners, built-in envs and network, our run folder.
 
 A result of RLlib's is an epoch of ours: the weights come home, the policy is judged, metrics and
 checkpoints are written as ever.
@@ -29,18 +29,18 @@ from ray.tune.registry import register_env
 from hundredfold.algorithms.actor_critic import ActorCritic, Inputs, tensors
 from hundredfold.config.run import RunSettings
 from hundredfold.core.errors import EnvError, WorkerError
-from hundredfold.core.protocols import ForeignWorld, WorldFactory
+from hundredfold.core.protocols import EnvFactory, PerEnvBatch
 from hundredfold.distributed import placement
 from hundredfold.interop.rllib.envs import Postbox, make_env
-from hundredfold.interop.rllib.module import WorldModule
+from hundredfold.interop.rllib.module import ActorCriticModule
 from hundredfold.interop.rllib.settings_map import (
     notes_on,
     ppo_options,
     refuse_what_it_lacks,
     runners_for,
 )
-from hundredfold.rollout.episode_stats import Episodes
-from hundredfold.training.build import Parts
+from hundredfold.rollout.episode_stats import EpisodeStats
+from hundredfold.training.build import Components
 from hundredfold.training.build import build as build_ours
 from hundredfold.training.evaluate import random_actor
 from hundredfold.training.process_setup import Interrupted, Interruptible
@@ -52,19 +52,19 @@ NUM_STEPS: Final = 64
 MOST_SECONDS: Final = 10.0
 
 
-def learn_first_scales(inputs: Inputs, make_world: WorldFactory, settings: RunSettings) -> None:
+def learn_first_scales(inputs: Inputs, make_envs: EnvFactory, settings: RunSettings) -> None:
     """Set the scales from some steps of random allowed actions."""
     num_envs = min(MOST_ENVS, settings.rollout.num_envs)
     until = monotonic() + MOST_SECONDS
-    with closing(make_world(np.arange(num_envs))) as world:
-        if isinstance(world, ForeignWorld):
-            world.guard = settings.processes.guard()
-        act, batch = random_actor(world.spec, settings.seed), world.reset(settings.seed)
+    with closing(make_envs(np.arange(num_envs))) as env:
+        if isinstance(env, PerEnvBatch):
+            env.restart_policy = settings.processes.restart_policy()
+        act, batch = random_actor(env.spec, settings.seed), env.reset(settings.seed)
         for step in range(NUM_STEPS):
             inputs.learn_scale(tensors(batch.observation, inputs.mean.device))
             if step and monotonic() > until:
                 break
-            batch = world.step(act(batch))
+            batch = env.step(act(batch))
 
 
 # Half of it has types, and they are stricter than what it takes.
@@ -87,7 +87,7 @@ class EnvRunners:
 
 
 @dataclass(slots=True)
-class RLlibParts(Parts):
+class RLlibParts(Components):
     """Our parts, of which the learner's network is what weights are brought home to."""
 
     num_runners: int = field(kw_only=True)
@@ -110,17 +110,17 @@ class RLlibParts(Parts):
         placement.leave()
 
 
-def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
+def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
     """Our own parts on one env, to look at and to judge with; the envs live with RLlib."""
     refuse_what_it_lacks(settings)
     num_runners, reason = runners_for(settings)
     here = replace(settings, machine=replace(settings.machine, backend="in_process"))
-    ours = build_ours(replace(here, rollout=replace(here.rollout, num_envs=1)), make_world)
+    ours = build_ours(replace(here, rollout=replace(here.rollout, num_envs=1)), make_envs)
     try:
         ours.settings = here.resolved(ours.backend.spec)
         if settings.network.normalise_observations:
             inputs = _network(ours).inputs
-            learn_first_scales(inputs, ours.make_world, settings)
+            learn_first_scales(inputs, ours.make_envs, settings)
         placement.join(settings.ray, num_runners + 1)
     except BaseException:
         ours.close()
@@ -130,7 +130,7 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
         backend=ours.backend,
         learner=ours.learner,
         collector=ours.collector,
-        make_world=ours.make_world,
+        make_envs=ours.make_envs,
         choice=ours.choice,
         companion=None,
         num_runners=num_runners,
@@ -175,10 +175,10 @@ def make_algorithm(parts: RLlibParts) -> Any:
         .environment(
             ENV,
             env_config={
-                "world": settings.world,
-                "make_world": parts.make_world,
+                "env": settings.env,
+                "make_envs": parts.make_envs,
                 "seed": settings.seed,
-                "guard": settings.processes.guard(),
+                "guard": settings.processes.restart_policy(),
                 "postbox": parts.postbox,
             },
             # Numbers around 0, which the envs themselves bring within bounds.
@@ -199,9 +199,9 @@ def make_algorithm(parts: RLlibParts) -> Any:
         .training(**ppo_options(settings))
         .rl_module(
             rl_module_spec=RLModuleSpec(
-                module_class=WorldModule,
+                module_class=ActorCriticModule,
                 model_config={
-                    "world": parts.backend.spec,
+                    "env": parts.backend.spec,
                     "network": settings.network,
                     "inputs": {k: v.cpu() for k, v in _network(parts).inputs.state_dict().items()},
                 },
@@ -212,14 +212,14 @@ def make_algorithm(parts: RLlibParts) -> Any:
     return config.build_algo()
 
 
-def _network(parts: Parts) -> ActorCritic:
+def _network(parts: Components) -> ActorCritic:
     network = parts.learner.network
     assert isinstance(network, ActorCritic)
     return network
 
 
 def _made_here(context: Mapping[str, Any]) -> Any:
-    return make_env(str(context["world"]), context)
+    return make_env(str(context["env"]), context)
 
 
 def _placed(*, env: Any, env_context: Any, **more: Any) -> None:
@@ -241,7 +241,7 @@ def _epoch(run: Run, parts: RLlibParts, algorithm: Any, signals: Interruptible) 
     run.counters.total_episodes += int(result["env_runners"].get("num_episodes", 0))
     with run.timed("evaluate"):
         told |= run.evaluate_if_due(signals)
-    run.record(Episodes(), told)
+    run.record(EpisodeStats(), told)
     run.save_if_due()
 
 

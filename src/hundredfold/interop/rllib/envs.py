@@ -1,8 +1,8 @@
-"""A world as RLlib's env runners want it: flat rows, and a step of its own for every reset.
+"""An env as RLlib's env runners want it: flat rows, and a step of its own for every reset.
 
-RLlib begins the next episode with the step after the one that ended the last, where our worlds
+RLlib begins the next episode with the step after the one that ended the last, where built-in envs
 begin it at once. Rows that wait for that step stand still while the others go on: somebody else's
-envs are stepped one by one, and what a world of ours did with them meanwhile is taken back.
+envs are stepped one by one, and what a built-in env did with them meanwhile is taken back.
 
 What envs in RLlib's runners have to say to the driver: RLlib ends a runner without its words.
 """
@@ -22,14 +22,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from hundredfold.backends.call_checks import checked_actions
-from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, StepBatch, WorldSpec
-from hundredfold.core.failures import Failure, Guard, Health
-from hundredfold.core.protocols import ForeignWorld, World, WorldFactory
+from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, IntArray, StepBatch
+from hundredfold.core.failures import Failure, Health, RestartPolicy
+from hundredfold.core.protocols import BatchEnv, EnvFactory, PerEnvBatch
 from hundredfold.distributed.actor import SliceFactory
 from hundredfold.distributed.placement import NODE_LABEL, load_ray
-from hundredfold.envs.registry import settings_class, world_factory
+from hundredfold.envs.registry import env_factory, settings_class
 from hundredfold.interop.flat_spaces import Window
-from hundredfold.interop.gymnasium import WorldEnv
+from hundredfold.interop.gymnasium import BuiltinEnv
 
 
 class Letters:
@@ -39,7 +39,7 @@ class Letters:
         self.health, self.last_words = Health(), ""
 
     def failed(self, failures: Sequence[Failure]) -> None:
-        self.health.mended(failures)
+        self.health.count_restarts(failures)
 
     def gave_up(self, why: str) -> None:
         self.last_words = self.last_words or why
@@ -82,26 +82,26 @@ Rows = NDArray[np.float32]
 Outcome = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]
 
 
-def make_env(world: str, context: Mapping[str, Any]) -> VectorEnv[Any, Any, Any] | WorldEnv:
+def make_env(env: str, context: Mapping[str, Any]) -> VectorEnv[Any, Any, Any] | BuiltinEnv:
     """What RLlib calls: a batch where it says how many envs, else a single one.
 
-    `context` has the world's settings by name; the rest of it is for our own engine.
+    `context` has the env's settings by name; the rest of it is for our own engine.
     """
     settings = {name: value for name, value in context.items() if name not in OWN_WORDS}
     if "num_envs" not in context:
-        return WorldEnv(world, **settings)
-    make_world: WorldFactory | None = context.get("make_world")
-    if make_world is None:
-        make_world = world_factory(world, settings_class(world)(**settings))
+        return BuiltinEnv(env, **settings)
+    make_envs: EnvFactory | None = context.get("make_envs")
+    if make_envs is None:
+        make_envs = env_factory(env, settings_class(env)(**settings))
     words = {name: context[name] for name in ("seed", "guard", "postbox") if name in context}
-    return FlatVectorEnv(make_world, int(context["num_envs"]), **words)
+    return FlatVectorEnv(make_envs, int(context["num_envs"]), **words)
 
 
-OWN_WORDS = ("num_envs", "world", "make_world", "seed", "guard", "postbox")
+OWN_WORDS = ("num_envs", "env", "make_envs", "seed", "guard", "postbox")
 
 
 class FlatVectorEnv(VectorEnv[Any, Any, Any]):
-    """A slice of a world; observations are rows of numbers, with the mask behind them if any.
+    """A slice of an env; observations are rows of numbers, with the mask behind them if any.
 
     Its envs are made when they are first reset: RLlib makes one more of these than it plays, and
     says only afterwards which of its runners it is for.
@@ -111,19 +111,19 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        make_world: WorldFactory,
+        make_envs: EnvFactory,
         num_envs: int,
         *,
         seed: int | None = None,
-        guard: Guard | None = None,
+        restart_policy: RestartPolicy | None = None,
         postbox: Postbox | None = None,
     ) -> None:
-        self.make_world, self.num_envs, self.seed = make_world, num_envs, seed
-        self.guard, self.postbox = guard, postbox
+        self.make_envs, self.num_envs, self.seed = make_envs, num_envs, seed
+        self.restart_policy, self.postbox = restart_policy, postbox
         self.first = 0
-        self.world: World | None = None
-        with closing(make_world(np.arange(1))) as one:
-            spec = self.spec_of_world = one.spec
+        self.env: BatchEnv | None = None
+        with closing(make_envs(np.arange(1))) as one:
+            spec = self.env_spec = one.spec
         self.single_observation_space = spaces.Box(-np.inf, np.inf, (width_of(spec),), np.float32)
         self.window = Window(spec)
         self.single_action_space = self.window.action_space
@@ -146,11 +146,11 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         """
         chosen = seed if self.seed is None and isinstance(seed, int) else self.seed
         with self._overheard():
-            if self.world is None:
-                self.world = self._made()
-            self.out = self.world.reset(secrets.randbits(31) if chosen is None else chosen)
+            if self.env is None:
+                self.env = self._made()
+            self.out = self.env.reset(secrets.randbits(31) if chosen is None else chosen)
         self.over[:] = False
-        return flat_rows(self.out.observation, self.out.mask, self.spec_of_world), {}
+        return flat_rows(self.out.observation, self.out.mask, self.env_spec), {}
 
     def step(self, actions: Any) -> Outcome:
         """Play one action per env; rows that ended last time show their next episode instead."""
@@ -162,24 +162,24 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         moved = ~waiting
         terminated, truncated = out.terminated & moved, out.truncated & moved
         reward = np.where(moved, out.reward, 0.0).astype(np.float32)
-        rows = flat_rows(out.observation, out.mask, self.spec_of_world)
+        rows = flat_rows(out.observation, out.mask, self.env_spec)
         self.over = terminated | truncated
         if self.over.any():
             # Nobody acts on these: what would have been allowed does not matter.
-            last = flat_rows(out.final_observation, None, self.spec_of_world)
+            last = flat_rows(out.final_observation, None, self.env_spec)
             rows[self.over] = last[self.over]
         return rows, reward, terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
-        if self.world is not None:
-            self.world.close()
+        if self.env is not None:
+            self.env.close()
 
-    def _made(self) -> World:
-        world = SliceFactory(self.make_world, self.first)(np.arange(self.num_envs))
-        if self.guard is not None and isinstance(world, ForeignWorld):
+    def _made(self) -> BatchEnv:
+        env = SliceFactory(self.make_envs, self.first)(np.arange(self.num_envs))
+        if self.restart_policy is not None and isinstance(env, PerEnvBatch):
             # An env that fails is made anew here as it is with our own backends.
-            world.guard = self.guard
-        return world
+            env.restart_policy = self.restart_policy
+        return env
 
     @contextmanager
     def _overheard(self) -> Iterator[None]:
@@ -190,43 +190,43 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
             if self.postbox is not None:
                 self.postbox.gave_up(f"{type(error).__name__}: {error}")
             raise
-        if self.guard is not None and self.guard.news:
-            failures = self.guard.take_news()
+        if self.restart_policy is not None and self.restart_policy.news:
+            failures = self.restart_policy.drain()
             if self.postbox is not None:
                 self.postbox.failed(failures)
 
     def _play(self, moves: Array, waiting: BoolArray) -> None:
-        assert self.world is not None, "reset() comes first"
+        assert self.env is not None, "reset() comes first"
         if not waiting.any():
-            self.out = self.world.step(checked_actions(moves, self.out, self.spec_of_world))
+            self.out = self.env.step(checked_actions(moves, self.out, self.env_spec))
             return
         moves = np.where(_along(waiting, moves), self._any_move(), moves)
-        moves = checked_actions(moves, self.out, self.spec_of_world)
-        if isinstance(self.world, ForeignWorld):
+        moves = checked_actions(moves, self.out, self.env_spec)
+        if isinstance(self.env, PerEnvBatch):
             for row in np.flatnonzero(~waiting).tolist():
-                self.world.step_row(row, moves)
+                self.env.step_row(row, moves)
             return
-        before = self.world.state()
-        self.world.step(moves)
-        after = self.world.state()
+        before = self.env.state()
+        self.env.step(moves)
+        after = self.env.state()
         for name, array in after.items():
             array[waiting] = before[name][waiting]
-        self.out = self.world.restore(after)
+        self.out = self.env.restore(after)
 
     def _any_move(self) -> Array:
         """Some allowed action of every row."""
-        if self.spec_of_world.action_box is not None:
-            return self.window.played(np.zeros((self.num_envs, self.spec_of_world.num_logits)))
-        return first_allowed(self.out, self.spec_of_world)
+        if self.env_spec.continuous_action is not None:
+            return self.window.played(np.zeros((self.num_envs, self.env_spec.num_logits)))
+        return first_allowed(self.out, self.env_spec)
 
 
-def width_of(spec: WorldSpec) -> int:
+def width_of(spec: EnvSpec) -> int:
     """Numbers in a row: all arrays side by side, then the mask where there is one."""
     seen = sum(array.size for array in spec.observation.values())
     return seen + spec.num_logits if spec.has_mask else seen
 
 
-def flat_rows(observation: Arrays, mask: BoolArray | None, spec: WorldSpec) -> Rows:
+def flat_rows(observation: Arrays, mask: BoolArray | None, spec: EnvSpec) -> Rows:
     """(envs, width) fresh rows; without a mask everything is allowed."""
     rows = np.ones((len(next(iter(observation.values()))), width_of(spec)), np.float32)
     first = 0
@@ -238,11 +238,11 @@ def flat_rows(observation: Arrays, mask: BoolArray | None, spec: WorldSpec) -> R
     return rows
 
 
-def first_allowed(batch: StepBatch, spec: WorldSpec) -> IntArray:
+def first_allowed(batch: StepBatch, spec: EnvSpec) -> IntArray:
     """Some allowed action of every row."""
     if batch.mask is None:
         return np.zeros((len(batch), *spec.action_shape), np.int64)
-    edges = np.cumsum((0, *spec.choices))
+    edges = np.cumsum((0, *spec.action_nvec))
     parts = [batch.mask[:, first:last].argmax(axis=1) for first, last in pairwise(edges)]
     return np.stack(parts, axis=1).reshape(len(batch), *spec.action_shape)
 

@@ -1,6 +1,6 @@
-"""`--engine sb3`: our worlds and settings, trained by Stable-Baselines3.
+"""`--engine sb3`: built-in envs and settings, trained by Stable-Baselines3.
 
-`engine` runs the training and keeps our books, `envs` shows worlds as vector envs, `options`
+`engine` runs the training and keeps our books, `envs` shows envs as vector envs, `options`
 translates settings, `networks` brings weights home. Only `hundredfold.training.engines` comes here,
 when someone chooses this engine by name.
 
@@ -22,5 +22,5 @@ def require_contrib() -> None:
     """MaskablePPO lives in a package of its own."""
     if not is_installed("sb3_contrib"):
         raise MissingExtraError(
-            "sb3-contrib", "sb3", "a masked world with --engine sb3 (MaskablePPO)"
+            "sb3-contrib", "sb3", "a masked env with --engine sb3 (MaskablePPO)"
         )

@@ -1,6 +1,6 @@
-"""Stable-Baselines3 trains a run: its algorithms, our worlds, our run folder.
+"""Stable-Baselines3 trains a run: its algorithms, built-in envs, our run folder.
 
-PPO becomes MaskablePPO where a world has masks. A callback closes our epochs: it brings the weights
+PPO becomes MaskablePPO where an env has masks. A callback closes our epochs: it brings the weights
 home, judges, records and saves, and listens for signals between two steps.
 """
 
@@ -18,12 +18,12 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.q_network import QNetwork
-from hundredfold.backends.auto_select import Choice, refuse_in_worker
+from hundredfold.backends.auto_select import BackendChoice, refuse_in_worker
 from hundredfold.config.run import LengthSettings, RunSettings
-from hundredfold.core.batch import WorldSpec
+from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import EnvError
-from hundredfold.core.protocols import WorldFactory
-from hundredfold.envs.registry import WORLDS
+from hundredfold.core.protocols import EnvFactory
+from hundredfold.envs.registry import ENVS
 from hundredfold.interop.sb3 import require_contrib
 from hundredfold.interop.sb3.envs import BackendVecEnv, single_envs
 from hundredfold.interop.sb3.networks import Reader, bring_home, policy_options
@@ -33,7 +33,7 @@ from hundredfold.interop.sb3.settings_map import (
     ppo_options,
     refuse_what_it_lacks,
 )
-from hundredfold.training.build import Parts
+from hundredfold.training.build import Components
 from hundredfold.training.build import build as build_ours
 from hundredfold.training.engines import EpisodesHeard
 from hundredfold.training.process_setup import Interrupted, Interruptible
@@ -58,7 +58,7 @@ WORKER_GONE: Final = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 @dataclass(slots=True)
-class SB3Parts(Parts):
+class SB3Parts(Components):
     """Our parts, of which the learner's network is what weights are brought home to."""
 
     envs: VecEnv = field(kw_only=True)
@@ -83,13 +83,13 @@ class SB3Parts(Parts):
         super(SB3Parts, self).close()
 
 
-def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Parts:
-    """Worlds of ours on a backend of ours, other envs in the vector envs of Stable-Baselines3."""
+def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
+    """Envs of ours on a backend of ours, other envs in the vector envs of Stable-Baselines3."""
     refuse_in_worker()
     if settings.machine.backend == "first_ready":
         # It steps everybody together.
         settings = with_backend(settings, "processes")
-    ours, spec = _first_look(settings, make_world)
+    ours, spec = _first_look(settings, make_envs)
     try:
         refuse_what_it_lacks(settings, spec)
         if spec.has_mask:
@@ -103,16 +103,16 @@ def build(settings: RunSettings, make_world: WorldFactory | None = None) -> Part
                 "auto",
                 "processes",
             )
-            envs = single_envs(ours.make_world, settings, apart=apart)
+            envs = single_envs(ours.make_envs, settings, apart=apart)
             ran = "processes" if isinstance(envs, SubprocVecEnv) else "in_process"
-            ours.choice = Choice(ran, settings.processes, type(envs).__name__)
+            ours.choice = BackendChoice(ran, settings.processes, type(envs).__name__)
             ours.settings = with_backend(settings, ran)
         return SB3Parts(
             settings=ours.settings,
             backend=ours.backend,
             learner=ours.learner,
             collector=ours.collector,
-            make_world=ours.make_world,
+            make_envs=ours.make_envs,
             choice=ours.choice,
             companion=ours.companion,
             envs=envs,
@@ -180,7 +180,7 @@ class Bookkeeper(BaseCallback):
         super().__init__()
         assert isinstance(run.parts, SB3Parts)
         self.run, self.signals, self.envs = run, signals, run.parts.envs
-        self.tick = run.ticking(signals)
+        self.on_progress = run.ticking(signals)
         rollout = run.settings.rollout
         self.heard = EpisodesHeard(rollout.num_envs)
         self.steps_per_epoch = rollout.num_steps
@@ -201,7 +201,7 @@ class Bookkeeper(BaseCallback):
 
     def _on_step(self) -> bool:
         self._hear()
-        self.tick()
+        self.on_progress()
         if self.n_calls % self.steps_per_epoch == 0:
             self._count_as("collect")
             if self.steps_per_update and self.n_calls % self.steps_per_update == 0:
@@ -280,9 +280,9 @@ def with_backend(settings: RunSettings, name: str) -> RunSettings:
     return replace(settings, machine=replace(settings.machine, backend=name))
 
 
-def _first_look(settings: RunSettings, make_world: WorldFactory | None) -> tuple[Parts, WorldSpec]:
-    """Our parts for this world, and what it looks like; of envs that are not ours a single one."""
-    if make_world is None and settings.world in WORLDS:
+def _first_look(settings: RunSettings, make_envs: EnvFactory | None) -> tuple[Components, EnvSpec]:
+    """Our parts for this env, and what it looks like; of envs that are not ours a single one."""
+    if make_envs is None and settings.env in ENVS:
         ours = build_ours(settings)
         return ours, ours.backend.spec
     alone = replace(
@@ -290,5 +290,5 @@ def _first_look(settings: RunSettings, make_world: WorldFactory | None) -> tuple
         rollout=replace(settings.rollout, num_envs=1, num_steps=max(settings.rollout.num_steps, 1)),
         length=LengthSettings(epochs=settings.rollout.policy_update_interval),
     )
-    ours = build_ours(alone, make_world)
+    ours = build_ours(alone, make_envs)
     return ours, ours.backend.spec

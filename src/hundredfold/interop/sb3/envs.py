@@ -1,4 +1,4 @@
-"""Our worlds, and other people's envs, as the vector envs of Stable-Baselines3.
+"""built-in envs, and other people's envs, as the vector envs of Stable-Baselines3.
 
 Observations and actions are those of `interop.window`: flat rows, so that its replay of several
 steps, which takes plain arrays only, works everywhere; `networks` knows what lies where in them.
@@ -20,8 +20,8 @@ from hundredfold.backends.call_checks import checked_actions
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.run import RunSettings
 from hundredfold.core.batch import Array, BoolArray, StepBatch
-from hundredfold.core.protocols import Backend, ForeignWorld, WorldFactory
-from hundredfold.envs.batch_env import BatchWorld
+from hundredfold.core.protocols import Backend, EnvFactory, PerEnvBatch
+from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.interop.flat_spaces import Window
 
 Env = gymnasium.Env[Any, Any]
@@ -94,54 +94,54 @@ class BackendVecEnv(VecEnv):
 
 
 class OneEnv(Env):
-    """One env of a world that holds nothing else, for vector envs that are made of single ones."""
+    """One env of an env that holds nothing else, for vector envs that are made of single ones."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(
-        self, make_world: WorldFactory, env_id: int, seed: int, workers: WorkerSettings
+        self, make_envs: EnvFactory, env_id: int, seed: int, workers: WorkerSettings
     ) -> None:
-        world = make_world(np.array([env_id]))
-        assert isinstance(world, BatchWorld)
-        if isinstance(world, ForeignWorld):
+        env = make_envs(np.array([env_id]))
+        assert isinstance(env, ArrayBatchEnv)
+        if isinstance(env, PerEnvBatch):
             # An env that fails is made anew here as it is with our own backends.
-            world.guard = workers.guard()
-        self.world, self.first_seed, self.has_begun = world, seed, False
-        self.window = Window(world.spec)
+            env.restart_policy = workers.restart_policy()
+        self.env, self.first_seed, self.has_begun = env, seed, False
+        self.window = Window(env.spec)
         self.observation_space = self.window.observation_space
         self.action_space = self.window.action_space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """The first observation of an episode that the world itself has begun, save the first."""
+        """The first observation of an episode that the env itself has begun, save the first."""
         if not self.has_begun:
-            self.world.reset(self.first_seed)
+            self.env.reset(self.first_seed)
             self.has_begun = True
-        return self.window.seen(self.world.out.observation)[0], {}
+        return self.window.seen(self.env.out.observation)[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Play one action."""
         moves = self.window.played(np.asarray(action)[None])
-        out = self.world.step(checked_actions(moves, self.world.out, self.world.spec))
+        out = self.env.step(checked_actions(moves, self.env.out, self.env.spec))
         shown = out.final_observation if out.ended[0] else out.observation
         seen = self.window.seen(shown)[0]
         return seen, float(out.reward[0]), bool(out.terminated[0]), bool(out.truncated[0]), {}
 
     def action_masks(self) -> BoolArray:
         """(actions,) what may be done now."""
-        assert self.world.out.mask is not None
-        mask: BoolArray = self.world.out.mask[0].copy()
+        assert self.env.out.mask is not None
+        mask: BoolArray = self.env.out.mask[0].copy()
         return mask
 
     def close(self) -> None:
-        self.world.close()
+        self.env.close()
 
 
-def single_envs(make_world: WorldFactory, settings: RunSettings, *, apart: bool) -> VecEnv:
+def single_envs(make_envs: EnvFactory, settings: RunSettings, *, apart: bool) -> VecEnv:
     """Envs that are not ours: a process each, or one after another where that is not to be."""
     makers: list[Callable[[], Env]] = [
-        partial(OneEnv, make_world, env_id, settings.seed, settings.processes)
+        partial(OneEnv, make_envs, env_id, settings.seed, settings.processes)
         for env_id in range(settings.rollout.num_envs)
     ]
     if apart:

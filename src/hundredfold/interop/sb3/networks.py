@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hundredfold.algorithms.actor_critic import ACTIVATIONS, ActorCritic, Inputs, NetworkSettings
 from hundredfold.algorithms.image_encoder import Eyes
 from hundredfold.algorithms.q_network import QNetwork
-from hundredfold.core.batch import Array, WorldSpec
+from hundredfold.core.batch import Array, EnvSpec
 
 
 class Reader(BaseFeaturesExtractor):
@@ -31,7 +31,7 @@ class Reader(BaseFeaturesExtractor):
         self,
         observation_space: spaces.Box,
         *,
-        spec: WorldSpec,
+        spec: EnvSpec,
         inputs: Inputs,
         eyes: Eyes | None = None,
         layers: nn.Sequential | None = None,
@@ -69,7 +69,7 @@ class Reader(BaseFeaturesExtractor):
 
 
 def policy_options(
-    network: ActorCritic | QNetwork, spec: WorldSpec, settings: NetworkSettings
+    network: ActorCritic | QNetwork, spec: EnvSpec, settings: NetworkSettings
 ) -> dict[str, Any]:
     """`policy_kwargs` of a policy that is built like this network of ours."""
     if isinstance(network, QNetwork):
@@ -135,7 +135,7 @@ def _actor_critic_pairs(policy: Any, network: ActorCritic) -> list[tuple[nn.Modu
     return pairs
 
 
-def _read_by(reader: dict[str, Any], spec: WorldSpec) -> dict[str, Any]:
+def _read_by(reader: dict[str, Any], spec: EnvSpec) -> dict[str, Any]:
     return {
         "features_extractor_class": Reader,
         "features_extractor_kwargs": {"spec": spec, **reader},

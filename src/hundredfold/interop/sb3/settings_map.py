@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hundredfold.config.run import RunSettings
-from hundredfold.core.batch import WorldSpec
+from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import SettingsError
 
 OURS = "leave --engine away"
 
 
-def refuse_what_it_lacks(settings: RunSettings, spec: WorldSpec) -> None:
+def refuse_what_it_lacks(settings: RunSettings, spec: EnvSpec) -> None:
     """Settings that would train something else than what was asked for."""
     if settings.algo == "dqn":
         _refuse_for_dqn(settings, spec)
@@ -70,7 +70,7 @@ def ppo_options(settings: RunSettings) -> dict[str, Any]:
     }
 
 
-def dqn_options(settings: RunSettings, spec: WorldSpec) -> dict[str, Any]:
+def dqn_options(settings: RunSettings, spec: EnvSpec) -> dict[str, Any]:
     """Arguments of its DQN, which counts steps of all envs at once where we count samples."""
     dqn, num_envs = settings.dqn, settings.rollout.num_envs
     samples_per_gradient_step = dqn.train_frequency / dqn.gradient_steps
@@ -93,7 +93,7 @@ def dqn_options(settings: RunSettings, spec: WorldSpec) -> dict[str, Any]:
     }
 
 
-def _refuse_for_dqn(settings: RunSettings, spec: WorldSpec) -> None:
+def _refuse_for_dqn(settings: RunSettings, spec: EnvSpec) -> None:
     dqn = settings.dqn
     if spec.has_mask:
         raise SettingsError(

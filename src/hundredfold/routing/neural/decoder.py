@@ -13,8 +13,8 @@ import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel, sum_kernel, uniform
-from hundredfold.core.rng import Words
-from hundredfold.routing.instance_arrays import Books, Rules
+from hundredfold.core.rng import Keys
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.lns import share_out
 from hundredfold.routing.neural.model import NUM_MOVE_FEATURES, RoutingPolicy
 from hundredfold.routing.neural.transitions import (
@@ -88,14 +88,14 @@ def decoder_weights(policy: RoutingPolicy) -> DecoderWeights:
 
 
 def decode_rows(
-    books: Books,
-    rules: Rules,
+    books: InstanceArrays,
+    rules: FleetConstraints,
     pace: Pace,
     weights: DecoderWeights,
     rows: IntArray,
     stops: FloatArray,
     book: FloatArray,
-    keys: Words,
+    keys: Keys,
     temperature: float,
     routes: IntArray,
     lengths: IntArray,

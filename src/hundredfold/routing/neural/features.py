@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.routing.instance_arrays import Books, Rules
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.problem import TravelTable
 
 NUM_NODE_FEATURES: Final = 28
@@ -73,7 +73,11 @@ def scaled_map(distance: FloatArray) -> FloatArray:
 
 
 def stop_table(
-    books: Books, rules: Rules, city: City, rows: IntArray, turn: FloatArray | None = None
+    books: InstanceArrays,
+    rules: FleetConstraints,
+    city: City,
+    rows: IntArray,
+    turn: FloatArray | None = None,
 ) -> StopTable:
     """The chosen rows, which must be books of one size. `turn` (2, 2) rotates the map."""
     requests = int(books.num_requests[rows[0]])
@@ -98,8 +102,8 @@ def _in_drives(ticks: IntArray, city: City) -> FloatArray:
 
 
 def _node_features(
-    books: Books,
-    rules: Rules,
+    books: InstanceArrays,
+    rules: FleetConstraints,
     city: City,
     rows: IntArray,
     early: FloatArray,

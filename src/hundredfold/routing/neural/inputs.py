@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hundredfold.core.batch import IntArray
-from hundredfold.core.rng import Words
-from hundredfold.routing.instance_arrays import Books, Rules, books_of
+from hundredfold.core.rng import Keys
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
 from hundredfold.routing.lns import BY_REGRET, Search, improve_rows
 from hundredfold.routing.neural.features import City, city_of
 from hundredfold.routing.neural.transitions import Pace, pace_of
@@ -21,8 +21,8 @@ from hundredfold.routing.problem import FOREVER, RouteProblems, TravelTable
 class Prepared(NamedTuple):
     """A batch of books with everything that decoding asks for."""
 
-    books: Books
-    rules: Rules
+    books: InstanceArrays
+    rules: FleetConstraints
     city: City
     pace: Pace
     drive: Tensor  # (cells, cells) in mean drives
@@ -34,7 +34,7 @@ def prepared(problems: RouteProblems) -> Prepared:
     return prepared_books(problems.travel, books, rules)
 
 
-def prepared_books(travel: TravelTable, books: Books, rules: Rules) -> Prepared:
+def prepared_books(travel: TravelTable, books: InstanceArrays, rules: FleetConstraints) -> Prepared:
     """The same for books that are in ticks already."""
     early, late = int(books.early[0, 0]), int(books.late[0, 0])
     city, drive = _city(travel, early, late)
@@ -55,7 +55,7 @@ def rows_by_size(num_requests: IntArray) -> list[IntArray]:
 
 def finish_plans(
     ready: Prepared,
-    keys: Words,
+    keys: Keys,
     routes: IntArray,
     lengths: IntArray,
     improve_passes: int,

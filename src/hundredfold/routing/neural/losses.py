@@ -15,8 +15,8 @@ from torch import Tensor
 from hundredfold.core import rng
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.core.rng import Words
-from hundredfold.routing.instance_arrays import Books, Rules
+from hundredfold.core.rng import Keys
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.routing.neural.decoder import decode_rows, decoder_weights
 from hundredfold.routing.neural.features import StopTable, stop_table
@@ -66,7 +66,12 @@ class _Record(NamedTuple):
 
 
 def told_again(
-    books: Books, rules: Rules, pace: Pace, rows: IntArray, routes: IntArray, lengths: IntArray
+    books: InstanceArrays,
+    rules: FleetConstraints,
+    pace: Pace,
+    rows: IntArray,
+    routes: IntArray,
+    lengths: IntArray,
 ) -> Told:
     """The decisions behind `routes` (plans, books, vehicles, width) of some rows, all of one size.
 
@@ -209,7 +214,7 @@ def _write_decision(
             record.features[place, at, there, k] = ride.features[move, k]
 
 
-def in_order_of_leaving(books: Books, routes: IntArray, lengths: IntArray) -> None:
+def in_order_of_leaving(books: InstanceArrays, routes: IntArray, lengths: IntArray) -> None:
     """Sort every plan's vehicles by the window of their first stop, unused ones last; in place.
 
     A plan does not care which vehicle is which. The policy plans them one after the other, and
@@ -230,7 +235,7 @@ USUAL_SPREAD: Final = 0.02
 
 
 def imitation_loss(
-    policy: RoutingPolicy, problems: RouteProblems, key: Words, settings: TrainingSettings
+    policy: RoutingPolicy, problems: RouteProblems, key: Keys, settings: TrainingSettings
 ) -> tuple[Tensor, dict[str, float]]:
     """Cross-entropy of a searched plan's moves, on books of one size."""
     teacher = InsertionOracle(
@@ -254,7 +259,7 @@ def imitation_loss(
 
 
 def practice_loss(
-    policy: RoutingPolicy, problems: RouteProblems, key: Words, settings: TrainingSettings
+    policy: RoutingPolicy, problems: RouteProblems, key: Keys, settings: TrainingSettings
 ) -> tuple[Tensor, dict[str, float]]:
     """REINFORCE: moves of plans that turned out cheaper than their baseline become likelier."""
     ready = prepared(problems)
@@ -292,7 +297,7 @@ def sampled_routes(
     ready: Prepared,
     tables: Tables,
     rows: IntArray,
-    keys: Words,
+    keys: Keys,
     first_greedy: bool,
 ) -> tuple[IntArray, IntArray]:
     """Plans drawn from the policy as it is: (plans, books, vehicles, width) and their lengths."""
@@ -321,7 +326,7 @@ def sampled_routes(
     return routes, lengths
 
 
-def turned_table(ready: Prepared, rows: IntArray, key: Words) -> StopTable:
+def turned_table(ready: Prepared, rows: IntArray, key: Keys) -> StopTable:
     """What the encoder sees, with the map turned and mirrored at random: north means nothing."""
     luck = rng.uniforms(rng.spawn(key, TURN_CHILD), np.arange(2))
     angle = 2.0 * np.pi * luck[0]
@@ -338,7 +343,7 @@ def _real_decisions(policy: RoutingPolicy, tables: Tables, told: Told) -> tuple[
 
 
 def _prices(
-    ready: Prepared, routes: IntArray, lengths: IntArray, key: Words, finished_share: float
+    ready: Prepared, routes: IntArray, lengths: IntArray, key: Keys, finished_share: float
 ) -> FloatArray:
     """(plans, books) minutes: before and after relocation, weighed. Plans are finished in place."""
     keys = rng.spawn(rng.spawn(key, FINISH_CHILD), np.arange(routes.shape[1]))

@@ -34,9 +34,9 @@ import torch
 from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import HundredfoldError, SettingsError
-from hundredfold.core.rng import Words
-from hundredfold.routing.incremental import KeptPlans, KeptPlanSettings
-from hundredfold.routing.instance_arrays import Books
+from hundredfold.core.rng import Keys
+from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
+from hundredfold.routing.instance_arrays import InstanceArrays
 from hundredfold.routing.lns import content_keys
 from hundredfold.routing.neural.decoder import decode_rows, decoder_weights
 from hundredfold.routing.neural.features import StopTable, stop_table
@@ -51,7 +51,7 @@ from hundredfold.routing.neural.model import RoutingPolicy, Tables
 from hundredfold.routing.neural.torch_decoder import decode_batched
 from hundredfold.routing.neural.transitions import plans_hold
 from hundredfold.routing.neural.weights import load_policy
-from hundredfold.routing.problem import Fleet, RoutePlans, RouteProblems, TravelTable
+from hundredfold.routing.problem import Fleet, RouteProblems, Solutions, TravelTable
 from hundredfold.routing.solution import finished_plans, plans_of_lists
 
 
@@ -105,7 +105,7 @@ class Router:
         self.weights = decoder_weights(policy)
         self.batch = settings.oracle_batch
 
-    def routes(self, ready: Prepared, keys: Words) -> tuple[IntArray, IntArray]:
+    def routes(self, ready: Prepared, keys: Keys) -> tuple[IntArray, IntArray]:
         """(samples, books, vehicles, width) routes and their lengths.
 
         `keys` (samples, books). The first sample is greedy, the others are drawn.
@@ -153,7 +153,7 @@ class Router:
 
     @torch.inference_mode()
     def _route_chunk(
-        self, ready: Prepared, rows: IntArray, keys: Words, routes: IntArray, lengths: IntArray
+        self, ready: Prepared, rows: IntArray, keys: Keys, routes: IntArray, lengths: IntArray
     ) -> None:
         in_loop = self.settings.device == "cpu" and not self.settings.batched_decode
         # One compiled thread gains nothing from many tables at once, and loses them from its cache.
@@ -169,7 +169,7 @@ class Router:
         ready: Prepared,
         rows: IntArray,
         tables: Tables,
-        keys: Words,
+        keys: Keys,
         first: int,
         last: int,
         routes: IntArray,
@@ -232,7 +232,7 @@ class NeuralOracle:
         loaded = policy or load_policy(self.settings.weights)
         self.router = Router(loaded, self.settings)
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where somebody is left out."""
         if len(problems) == 0:
             return plans_of_lists(problems, [])
@@ -240,7 +240,7 @@ class NeuralOracle:
         routes, lengths, _ = self.routes(ready, content_keys(ready.books))
         return finished_plans(ready.books, ready.rules, routes, lengths)
 
-    def routes(self, ready: Prepared, keys: Words) -> tuple[IntArray, IntArray, IntArray]:
+    def routes(self, ready: Prepared, keys: Keys) -> tuple[IntArray, IntArray, IntArray]:
         """Finished routes (books, vehicles, width), their lengths and objectives in ticks."""
         samples = np.arange(self.settings.oracle_samples)
         sample_keys = rng.spawn(keys[None], samples[:, None])
@@ -272,8 +272,8 @@ def drop_impossible(ready: Prepared, routes: IntArray, lengths: IntArray) -> int
     return int(broken.sum())
 
 
-class NeuralKeptPlans(KeptPlans):
-    """`KeptPlans` whose plans may also come from a neural oracle."""
+class NeuralKeptPlans(IncrementalRoutes):
+    """`IncrementalRoutes` whose plans may also come from a neural oracle."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class NeuralKeptPlans(KeptPlans):
         max_requests: int,
         oracle: NeuralOracle,
     ) -> None:
-        settings = KeptPlanSettings(
+        settings = IncrementalSettings(
             improve_passes=oracle.settings.improve_passes,
             lns_iterations=0,
             threads=oracle.settings.threads,
@@ -291,7 +291,7 @@ class NeuralKeptPlans(KeptPlans):
         super().__init__(travel, fleet, num_envs, max_requests, settings)
         self.oracle = oracle
 
-    def _replan(self, chosen: IntArray, keys: Words) -> IntArray:
+    def _replan(self, chosen: IntArray, keys: Keys) -> IntArray:
         ticks = super()._replan(chosen, keys)
         if not len(chosen):
             return ticks
@@ -304,13 +304,13 @@ class NeuralKeptPlans(KeptPlans):
         return ticks
 
 
-def chosen_rows(books: Books, chosen: IntArray) -> Books:
+def chosen_rows(books: InstanceArrays, chosen: IntArray) -> InstanceArrays:
     """These rows as books of their own."""
     if len(chosen) == len(books.num_requests):
         return books
     parts = {
         name: np.ascontiguousarray(getattr(books, name)[chosen])
-        for name in Books._fields
+        for name in InstanceArrays._fields
         if name != "drive"
     }
-    return Books(drive=books.drive, **parts)
+    return InstanceArrays(drive=books.drive, **parts)

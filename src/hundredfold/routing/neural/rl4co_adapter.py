@@ -42,7 +42,7 @@ from hundredfold.routing.lns import content_keys
 from hundredfold.routing.neural.features import scaled_map
 from hundredfold.routing.neural.inputs import finish_plans, prepared, rows_by_size
 from hundredfold.routing.neural.oracle import drop_impossible
-from hundredfold.routing.problem import RoutePlans, RouteProblems
+from hundredfold.routing.problem import RouteProblems, Solutions
 from hundredfold.routing.solution import finished_plans
 
 Policy = Callable[..., Mapping[str, Any]]
@@ -70,7 +70,7 @@ class Rl4coOracle:
             found[rows] = -_numbers(reward, (len(rows),), "reward") * self.minutes_per_unit
         return found
 
-    def solve(self, problems: RouteProblems) -> RoutePlans:
+    def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book out of the policy's actions; a route that cannot be is built anew."""
         ready = prepared(problems)
         width = max(1, 2 * problems.max_requests)

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
-from hundredfold.core.rng import Words
-from hundredfold.routing.instance_arrays import Books, Rules
+from hundredfold.core.rng import Keys
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.neural.decoder import TIE
 from hundredfold.routing.neural.inputs import Prepared
 from hundredfold.routing.neural.model import (
@@ -43,7 +43,7 @@ from hundredfold.routing.neural.transitions import (
 MOST: Final = float(FAR)
 
 
-def state_features(now: Now, rules: Rules, pace: Pace) -> Tensor:
+def state_features(now: Now, rules: FleetConstraints, pace: Pace) -> Tensor:
     """(R, state features)."""
     requests = now.open.shape[1] // 2
     seen = torch.zeros((len(now.at), NUM_STATE_FEATURES), device=now.at.device)
@@ -61,7 +61,7 @@ def state_features(now: Now, rules: Rules, pace: Pace) -> Tensor:
 
 
 def move_features(
-    stops: Stops, now: Now, rules: Rules, pace: Pace, allowed: Tensor, there: Tensor
+    stops: Stops, now: Now, rules: FleetConstraints, pace: Pace, allowed: Tensor, there: Tensor
 ) -> Tensor:
     """(R, N, move features); only what is written where allowed means anything."""
     book = now.book
@@ -254,7 +254,7 @@ def decode_batched(
     ready: Prepared,
     rows: IntArray,
     tables: Tables,
-    keys: Words,
+    keys: Keys,
     temperature: float,
     routes: IntArray,
     lengths: IntArray,
@@ -303,7 +303,7 @@ def decode_batched(
     _write_routes(torch.cat(driven, dim=1).cpu().numpy(), rows, routes, lengths)
 
 
-def _laid_out(books: Books, rows: IntArray, device: torch.device) -> Stops:
+def _laid_out(books: InstanceArrays, rows: IntArray, device: torch.device) -> Stops:
     num_stops = 2 * int(books.num_requests[rows[0]]) + 1
 
     def part(values: IntArray) -> Tensor:
@@ -338,7 +338,7 @@ def _in_depot(stops: Stops, samples: int) -> Now:
     )
 
 
-def _moves(stops: Stops, now: Now, rules: Rules) -> tuple[Tensor, Tensor]:
+def _moves(stops: Stops, now: Now, rules: FleetConstraints) -> tuple[Tensor, Tensor]:
     """(R, N) where each row may drive, and when service would start there."""
     book = now.book
     num_stops = now.open.shape[1]
@@ -414,7 +414,7 @@ def _scores(
 
 
 def _make_moves(
-    stops: Stops, now: Now, rules: Rules, chosen: Tensor, there: Tensor, over: Tensor
+    stops: Stops, now: Now, rules: FleetConstraints, chosen: Tensor, there: Tensor, over: Tensor
 ) -> None:
     """Drive everybody to the stop that was chosen; rows that are over stay where they are."""
     book = now.book

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, TrainingError
-from hundredfold.core.rng import Words
+from hundredfold.core.rng import Keys
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.routing.neural.losses import imitation_loss, practice_loss
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
@@ -32,7 +32,7 @@ from hundredfold.routing.neural.training_settings import TrainingSettings
 from hundredfold.routing.neural.weights import save_policy
 from hundredfold.routing.problem import RouteProblems
 
-Draw = Callable[[Words, int, int], RouteProblems]
+Draw = Callable[[Keys, int, int], RouteProblems]
 
 # What plans are compared with: search from nothing with this many rounds.
 REFERENCE: Final = InsertionSettings(lns_iterations=100, final_restarts=1)
@@ -179,7 +179,7 @@ class OracleTraining:
                 )
         return told
 
-    def _size(self, key: Words) -> int:
+    def _size(self, key: Keys) -> int:
         luck = rng.uniforms(rng.spawn(key, SIZE_CHILD), np.arange(2))
         least = max(1, round(LARGE_FROM * self.max_requests)) if luck[0] < LARGE_SHARE else 1
         return least + int(luck[1] * (self.max_requests - least + 1))

@@ -17,49 +17,52 @@ from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
-WORLD = DvrpSettings(num_customers=10, num_travellers=20, tolerances="types")
+ENV = DvrpSettings(num_customers=10, num_travellers=20, tolerances="types")
 NUM_ENVS = 8
-STEPS = NUM_ENVS * WORLD.num_customers
+STEPS = NUM_ENVS * ENV.num_customers
 
 
-def companion(num_epochs=6, world=WORLD, **changes):
+def companion(num_epochs=6, env=ENV, **changes):
     settings = CompanionSettings(**{"embedding_epochs": 2, **changes})
-    return companion_for(settings, world, num_envs=NUM_ENVS, num_epochs=num_epochs, seed=3)
+    return companion_for(settings, env, num_envs=NUM_ENVS, num_epochs=num_epochs, seed=3)
 
 
-def epoch_of(friend, number, world=WORLD):
+def epoch_of(friend, number, env=ENV):
     """One day of every env, call by call; returns what the companion tells of it."""
-    calls = asked_calls(world, NUM_ENVS, seed=number)
-    for call in range(world.num_customers):
-        rows = np.arange(NUM_ENVS) * world.num_customers + call
+    calls = asked_calls(env, NUM_ENVS, seed=number)
+    for call in range(env.num_customers):
+        rows = np.arange(NUM_ENVS) * env.num_customers + call
         friend.hear(as_batch(*(array[rows] for array in calls)))
     return friend.after_update()
 
 
 def assert_same_knowledge(one, other):
     for exploring in (True, False):
-        told, retold = one.knowledge(exploring=exploring), other.knowledge(exploring=exploring)
+        told, retold = (
+            one.shared_params(exploring=exploring),
+            other.shared_params(exploring=exploring),
+        )
         for name, array in told.items():
             assert_array_equal(retold[name], array, strict=True)
 
 
 def test_epsilon_fades_from_the_first_epoch_to_the_last():
     friend = companion(num_epochs=5)
-    told = [float(friend.knowledge(exploring=True)["epsilon"])]
+    told = [float(friend.shared_params(exploring=True)["epsilon"])]
     used = []
     for number in range(5):
         used.append(epoch_of(friend, number)["epsilon"])
-        told.append(float(friend.knowledge(exploring=True)["epsilon"]))
+        told.append(float(friend.shared_params(exploring=True)["epsilon"]))
     assert_allclose(used, (0.2, 0.15, 0.1, 0.05, 0.0), atol=1e-12)
     assert_allclose(told, (*used, 0.0), atol=1e-7)
-    assert friend.knowledge(exploring=False)["epsilon"] == 0
+    assert friend.shared_params(exploring=False)["epsilon"] == 0
     assert companion(num_epochs=1).epsilon == 0.2
 
 
-def test_knowledge_has_the_shapes_that_worlds_want():
+def test_knowledge_has_the_shapes_that_envs_want():
     friend = companion()
     for exploring in (True, False):
-        told = friend.knowledge(exploring=exploring)
+        told = friend.shared_params(exploring=exploring)
         assert {name: (array.shape, array.dtype.name) for name, array in told.items()} == {
             "type_probabilities": ((40, 4), "float32"),
             "times_seen": ((40,), "float32"),
@@ -70,28 +73,28 @@ def test_knowledge_has_the_shapes_that_worlds_want():
         assert told["sample_types"] == exploring
 
 
-def test_it_listens_and_speaks_to_the_world_itself():
+def test_it_listens_and_speaks_to_the_env_itself():
     settings = DvrpSettings(num_customers=4, num_travellers=6, lns_iterations=0)
-    world = Dvrp(np.arange(3), settings)
+    env = Dvrp(np.arange(3), settings)
     friend = companion_for(CompanionSettings(), settings, num_envs=3, num_epochs=1, seed=0)
-    world.reset(1)
+    env.reset(1)
     offers = np.array([0, 15, NO_CHANGE])
     for _ in range(4):
-        friend.hear(world.step(offers))
-        world.inform(friend.knowledge(exploring=True))
-    rows, day = friend.answers.rows(), world.draw.draw(rng.stream_keys(1, np.arange(3), 0))
+        friend.hear(env.step(offers))
+        env.set_shared_params(friend.shared_params(exploring=True))
+    rows, day = friend.answers.rows(), env.draw.draw(rng.stream_keys(1, np.arange(3), 0))
     assert_array_equal(rows.person.reshape(4, 2).T, day[0][:2])
-    assert_array_equal(rows.purpose.reshape(4, 2).T, world.population.trips.purpose[day[1][:2]])
-    accepts = world.population.accepts[day[1][:2], offers[:2, None]]
+    assert_array_equal(rows.purpose.reshape(4, 2).T, env.population.trips.purpose[day[1][:2]])
+    accepts = env.population.accepts[day[1][:2], offers[:2, None]]
     assert_array_equal(rows.accepted.reshape(4, 2).T, accepts)
 
 
 def test_it_counts_real_answers_of_everybody():
     friend = companion()
     epoch_of(friend, 0)
-    person, _, offer, _ = asked_calls(WORLD, NUM_ENVS, seed=0)
+    person, _, offer, _ = asked_calls(ENV, NUM_ENVS, seed=0)
     real = np.bincount(person[offer != NO_CHANGE], minlength=40)
-    assert_array_equal(friend.knowledge(exploring=True)["times_seen"], real)
+    assert_array_equal(friend.shared_params(exploring=True)["times_seen"], real)
     assert len(friend.answers) == real.sum() < STEPS
 
 
@@ -122,9 +125,9 @@ def test_a_refit_tells_how_well_it_went():
 
 
 def test_a_model_that_waits_is_asked_again_after_the_next_epoch():
-    world = DvrpSettings(num_customers=1, num_travellers=20)
-    friend = companion(world=world, companion="embedding", companion_refit_interval=1)
-    refits = [epoch_of(friend, number, world)["companion/refits"] for number in range(6)]
+    env = DvrpSettings(num_customers=1, num_travellers=20)
+    friend = companion(env=env, companion="embedding", companion_refit_interval=1)
+    refits = [epoch_of(friend, number, env)["companion/refits"] for number in range(6)]
     assert refits[0] == 0
     assert refits[-1] > 0
 
@@ -170,14 +173,17 @@ def test_a_background_refit_is_heard_of_one_epoch_later(model):
     options = {"companion": model, "companion_refit_interval": STEPS, "num_epochs": 9}
     inline = companion(**options)
     beside = companion(**options, companion_refit="background")
-    before = beside.knowledge(exploring=False)["type_probabilities"]
+    before = beside.shared_params(exploring=False)["type_probabilities"]
     told = []
     for number in range(4):
         epoch_of(inline, number)
         epoch_of(beside, number)
         beside.pending.thread.join()  # being ready early changes nothing
         told.append(
-            [friend.knowledge(exploring=False)["type_probabilities"] for friend in (inline, beside)]
+            [
+                friend.shared_params(exploring=False)["type_probabilities"]
+                for friend in (inline, beside)
+            ]
         )
     beside.close()
     assert_array_equal(told[0][1], before)
@@ -216,7 +222,7 @@ def test_closing_ends_a_background_refit():
 
 
 def test_a_snapshot_of_another_population_is_refused():
-    other = companion(world=DvrpSettings(num_customers=10, num_travellers=30))
+    other = companion(env=DvrpSettings(num_customers=10, num_travellers=30))
     with pytest.raises(CheckpointError, match="knows 60 people while the population has 40"):
         companion().restore(other.state())
 

@@ -21,8 +21,8 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.errors import CheckpointError, SettingsError, near_names
-from hundredfold.core.protocols import Knowledge
+from hundredfold.core.errors import CheckpointError, SettingsError, suggest
+from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.embedding import BackgroundRefit
 from hundredfold.envs.dvrp.acceptance.model import FLEXIBILITY_MODELS, FlexibilityModel, ModelNeeds
@@ -63,9 +63,7 @@ class CompanionSettings:
         for name, known in (("companion", CompanionName), ("companion_refit", RefitPlace)):
             given = getattr(self, name)
             if given not in get_args(known):
-                raise SettingsError(
-                    f"{name} has no {given!r}; {near_names(given, get_args(known))}"
-                )
+                raise SettingsError(f"{name} has no {given!r}; {suggest(given, get_args(known))}")
         for name, least in (
             ("companion_buffer", 1),
             ("companion_refit_interval", 0),
@@ -156,8 +154,8 @@ class FlexibilityCompanion:
         report["companion/refits"] = float(self.refits)
         return report
 
-    def knowledge(self, *, exploring: bool) -> Knowledge:
-        """What the worlds may know of everybody; `exploring` is off when a policy is judged."""
+    def shared_params(self, *, exploring: bool) -> SharedParams:
+        """What the envs may know of everybody; `exploring` is off when a policy is judged."""
         people = np.arange(len(self.times_seen))
         return {
             "type_probabilities": self.model.type_probabilities(people).astype(np.float32),
@@ -211,7 +209,7 @@ class FlexibilityCompanion:
         return rows if self.model.ready(rows) else None
 
     def _begin(self, answers: AnswerRows) -> None:
-        """Teach a copy: the model that the worlds hear of stays as it is until the next epoch."""
+        """Teach a copy: the model that the envs hear of stays as it is until the next epoch."""
         learner = self._new_model()
         learner.restore(self.model.state())
         self.pending = BackgroundRefit(learner, answers)
@@ -240,28 +238,28 @@ class FlexibilityCompanion:
 
 def companion_for(
     settings: CompanionSettings,
-    world: DvrpSettings,
+    env: DvrpSettings,
     *,
     num_envs: int,
     num_epochs: int,
     seed: int,
     device: str = "cpu",
 ) -> FlexibilityCompanion | None:
-    """The companion for a world's people; None when nobody should learn."""
+    """The companion for an env's people; None when nobody should learn."""
     if settings.companion == "none":
         return None
-    population, prior = population_for(world), prior_for(world)
+    population, prior = population_for(env), prior_for(env)
     return FlexibilityCompanion(
         settings,
         num_people=population.num_people,
         prior=prior,
         num_envs=num_envs,
-        num_customers=world.num_customers,
+        num_customers=env.num_customers,
         num_epochs=num_epochs,
         seed=seed,
         device=device,
         truth=Truth(
             population.people.types,
-            metrics.true_accept_rates(population, prior.accept, world.answer_noise),
+            metrics.true_accept_rates(population, prior.accept, env.answer_noise),
         ),
     )

@@ -51,7 +51,7 @@ SHAPES: Final = {
 
 
 @dataclass(slots=True)
-class Parts:
+class Components:
     """Mean losses over some answers."""
 
     reconstruction: float
@@ -200,14 +200,14 @@ class Descent:
             self.descend(rows, counts / len(rows))
 
     @torch.no_grad()
-    def losses(self, counts: Tensor) -> Parts:
+    def losses(self, counts: Tensor) -> Components:
         """The parts of the loss; `counts` (people, patterns) sum to 1."""
         table = self.weights["table"]
         _, _, log_odds = self.forward(table)
         taught = self.lessons(log_odds.exp(), counts)
         entropy = -(log_odds.exp() * log_odds).sum(dim=1) @ counts.sum(dim=1)
         variance = table.var(dim=0)
-        return Parts(
+        return Components(
             reconstruction=-float((taught * log_odds).sum()),
             evenness=float(((variance / variance.mean() - 1.0) ** 2).sum()),
             entropy=float(entropy),
