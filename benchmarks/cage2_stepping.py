@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import IntArray
-from hundredfold.core.numba_kernels import entry
+from hundredfold.core.numba_kernels import entry_kernel
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.step import step_rows
@@ -159,7 +159,7 @@ def compiled_loop() -> Contender:
     return Contender(1, 1, play, COMPILED_LOOP, reads=False)
 
 
-@entry
+@entry_kernel
 def play_alone(boards: Any, actions: Any) -> None:
     """Step an env of one env once per action."""
     for step in range(len(actions)):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.distributions import BELOW_ONE
 from hundredfold.core.batch import Arrays, BoolArray
-from hundredfold.core.numba_kernels import kernel, sum_kernel
+from hundredfold.core.numba_kernels import fast_sum_kernel, kernel
 from hundredfold.rollout.rollout_buffer import ActionSample
 
 Floats = NDArray[np.float32]
@@ -113,7 +113,7 @@ def _draw(
         actions[row], log_probs[row] = _choose(above, there, uniforms[row, 0])
 
 
-@sum_kernel
+@fast_sum_kernel
 def _pass_on(below: Any, weights: Any, bias: Any, above: Any) -> None:
     """One layer: `weights` is (outputs, inputs)."""
     for to in range(len(above)):

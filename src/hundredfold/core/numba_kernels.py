@@ -1,15 +1,12 @@
-"""How the house compiles: three decorators for Numba kernels, and the streams inside kernels.
+"""Numba decorators of the package, and the random number functions of `core.rng` for kernels.
 
-Kept apart from `streams` because importing Numba takes a moment, and a worker process that steps
-somebody's Gymnasium env has no use for it.
+Separate from `core.rng` because importing Numba takes a moment, and a worker process that steps a
+Gymnasium env does not need it.
 
-How this env compiles: rules that melt into one kernel, and arrays passed by address.
-
-Two facts, measured, shape this folder. Rules are many small functions over many arrays; called as
-such they cost twenty times the work they do, because arrays travel by value and count references.
-So a `rule` is always inlined, and a kernel meets its arrays through a board of addresses
-(`board.py`), which owns nothing and counts nothing: 50 ns per env and step instead of 800, and a
-call takes four arguments instead of forty.
+Passing many arrays on costs more than most small functions do: array structs travel by value and
+their references are counted. Three decorators avoid that: `inlined` removes the call, `outlined`
+functions take addresses (see `pointer`) instead of arrays, and `noalloc_kernel` switches reference
+counting off. In the step of `cage2` this took an env from 800 ns to 50 ns.
 """
 
 from __future__ import annotations
@@ -27,25 +24,63 @@ from hundredfold.core import rng
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# For functions that only other kernels call: compiling the wrappers takes a third of the time.
+NO_WRAPPERS: Final[dict[str, Any]] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Reference counting off, which is safe only in functions that allocate nothing.
+NO_REFCOUNTS: Final[dict[str, Any]] = {"_nrt": False}
+
 
 def kernel(function: Function) -> Function:
-    """Compile for one thread: cached on disk, the interpreter lock released while it runs."""
+    """Compile for one thread: cached on disk, the GIL released while it runs."""
     return cast(Function, numba.njit(cache=True, nogil=True)(function))
 
 
-def parallel_kernel(function: Function) -> Function:
-    """Compile with `numba.prange` over envs; rows must not share sums, so threads cannot matter."""
-    return cast(Function, numba.njit(cache=True, nogil=True, parallel=True)(function))
+def noalloc_kernel(function: Function, **flags: Any) -> Function:
+    """Compile a function that allocates nothing and is called by other kernels only.
 
+    Without reference counting, which would take a third of the time of an inner loop.
 
-def sum_kernel(function: Function, **more: Any) -> Function:
-    """Compile a part of a kernel whose sums may be added up in any order, the same every time.
+    Args:
+        function: must not create arrays or other objects that Numba counts references of.
+        flags: further options of `numba.njit`.
 
-    It makes no arrays, and only other kernels call it.
     """
-    free = {"reassoc", "nsz", "contract"}
-    options: Any = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **more}
-    return cast(Function, numba.njit(cache=True, nogil=True, fastmath=free, **options)(function))
+    options = {**NO_REFCOUNTS, **NO_WRAPPERS, **flags}
+    return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
+
+
+def fast_sum_kernel(function: Function, **flags: Any) -> Function:
+    """A `noalloc_kernel` whose sums may be reordered by the compiler, so that they use SIMD.
+
+    The order is fixed when it is compiled: the same machine gives the same sums every time.
+    """
+    return noalloc_kernel(function, fastmath={"reassoc", "nsz", "contract"}, **flags)
+
+
+def inlined(function: Function) -> Function:
+    """Compile a function that is inlined into every kernel that calls it."""
+    return cast(Function, numba.njit(nogil=True, forceinline=True, **NO_WRAPPERS)(function))
+
+
+def outlined(function: Function) -> Function:
+    """Compile a function that stays a call of its own and is handed addresses instead of arrays.
+
+    For rare branches: inlined, they slow a kernel down (by 4 % in `cage2`) without being taken.
+    """
+    return cast(Function, numba.njit(nogil=True, **NO_WRAPPERS)(function))
+
+
+def entry_kernel(function: Function) -> Function:
+    """Compile a kernel made of `inlined` functions, cached until one of their files changes."""
+    compiled = cast(Any, kernel(function))
+    # Numba checks only the file of the kernel itself; without this, an edited function or table in
+    # another file of its folder would leave the old machine code in use.
+    sources = {*Path(compiled.py_func.__code__.co_filename).parent.glob("*.py")}
+    sources |= {Path(__file__), Path(rng.__file__)}
+    stats = [source.stat() for source in sorted(sources)]
+    stamp = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+    compiled._cache._cache_file._source_stamp = stamp
+    return cast(Function, compiled)
 
 
 random_bits = kernel(rng.random_bits)
@@ -59,54 +94,14 @@ def uniform(key: Any, count: Any) -> Any:
 
 @kernel
 def integer(key: Any, count: Any, below: Any) -> Any:
-    """A whole number in 0 .. below-1, as `rng.integers`."""
+    """An integer in 0 .. below-1, as `rng.integers`."""
     return np.int64(uniform(key, count) * below)
 
 
 @kernel
-def spawned(key: Any, index: Any) -> Any:
+def spawn(key: Any, index: Any) -> Any:
     """The key of a child stream (uint64), as `rng.spawn`."""
     return random_bits(key ^ rng.SPAWN_SALT, np.uint64(index))
-
-
-# Without the wrappers for Python and C, which nobody calls, compiling takes two thirds of the time.
-ASIDE_OPTIONS: Final[dict[str, Any]] = {
-    "nogil": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
-RULE_OPTIONS: Final[dict[str, Any]] = {**ASIDE_OPTIONS, "forceinline": True}
-
-
-def rule(function: Function) -> Function:
-    """Compile a part of a kernel; it melts into the kernels that call it. Python cannot call it."""
-    return cast(Function, numba.njit(**RULE_OPTIONS)(function))
-
-
-def aside(function: Function) -> Function:
-    """Compile a part of a kernel that stays apart and is handed a board instead of arrays.
-
-    For what many envs do without: melted in, it slowed them by 4 % without ever being called.
-    """
-    return cast(Function, numba.njit(**ASIDE_OPTIONS)(function))
-
-
-def entry(function: Function) -> Function:
-    """Compile a kernel made of rules, cached until one of their files changes."""
-    return _renewed_with_sources(kernel(function))
-
-
-def _renewed_with_sources(function: Function) -> Function:
-    # Numba watches only the file of the kernel itself; without this, an edited rule or table in a
-    # file next to it would leave the old machine code in use.
-    dispatcher = cast(Any, function)
-    here, core = Path(__file__).parent, Path(__file__).parent
-    sources = {*here.glob("*.py"), core / "py", core / "streams.py"}
-    sources.add(Path(dispatcher.py_func.__code__.co_filename))
-    stats = [source.stat() for source in sorted(sources)]
-    stamp = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
-    dispatcher._cache._cache_file._source_stamp = stamp
-    return function
 
 
 @intrinsic

@@ -15,7 +15,7 @@ import numpy as np
 
 from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.numba_kernels import kernel, spawned, uniform
+from hundredfold.core.numba_kernels import kernel, spawn, uniform
 from hundredfold.envs.batch_env import ArrayBatchEnv
 
 GRAVITY = 9.8
@@ -94,7 +94,7 @@ class CartPole(ArrayBatchEnv):
 @kernel
 def draw_start(physics: FloatArray, row: Any, env_key: Any, episode: Any) -> None:
     """Put one cart near the upright rest."""
-    key = spawned(env_key, episode)
+    key = spawn(env_key, episode)
     for part in range(4):
         physics[row, part] = (2.0 * uniform(key, np.uint64(part)) - 1.0) * START_SPREAD
 

@@ -19,7 +19,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hundredfold.core.batch import IntArray
-from hundredfold.core.numba_kernels import integer, kernel, random_bits, spawned, uniform
+from hundredfold.core.numba_kernels import (
+    integer,
+    kernel,
+    noalloc_kernel,
+    random_bits,
+    spawn,
+    uniform,
+)
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.operators import (
@@ -48,7 +55,6 @@ from hundredfold.routing.workspace import (
     OFFER_STAMP,
     STOP,
     TICKS,
-    bare_kernel,
     fetch,
     fetch_route,
     lay_out,
@@ -75,7 +81,7 @@ class Search(NamedTuple):
     regret_share: float = 0.5  # share of rounds that repair by regret rather than in turn
 
 
-@bare_kernel
+@noalloc_kernel
 def improve(desk: Any, rules: Any, search: Any, num_requests: Any, left: Any, key: Any) -> Any:
     """Improve the plan on the desk by all means; returns how many requests are still left out."""
     if num_requests == 0:
@@ -87,7 +93,7 @@ def improve(desk: Any, rules: Any, search: Any, num_requests: Any, left: Any, ke
     return search_neighbourhoods(desk, rules, search, num_requests, left, key)
 
 
-@bare_kernel
+@noalloc_kernel
 def relocate(desk: Any, rules: Any, num_requests: Any, passes: Any) -> None:
     """Take each request out and put it where it is cheapest, until a pass changes nothing."""
     for _ in range(passes):
@@ -100,7 +106,7 @@ def relocate(desk: Any, rules: Any, num_requests: Any, passes: Any) -> None:
             return
 
 
-@bare_kernel
+@noalloc_kernel
 def _moved(desk: Any, rules: Any, request: Any, home: Any) -> Any:
     """Move one request if that saves anything."""
     shelve_route(desk, home, ACCEPTED)
@@ -119,7 +125,7 @@ def _moved(desk: Any, rules: Any, request: Any, home: Any) -> Any:
     return False
 
 
-@bare_kernel
+@noalloc_kernel
 def search_neighbourhoods(
     desk: Any, rules: Any, search: Any, num_requests: Any, left: Any, key: Any
 ) -> Any:
@@ -156,7 +162,7 @@ def search_neighbourhoods(
     return best_left
 
 
-@bare_kernel
+@noalloc_kernel
 def _take_some_out(
     desk: Any, rules: Any, search: Any, num_requests: Any, key: Any, count: Any
 ) -> Any:
@@ -184,7 +190,7 @@ def _take_some_out(
     return waiting, holds, count
 
 
-@bare_kernel
+@noalloc_kernel
 def _put_back(desk: Any, rules: Any, search: Any, waiting: Any, key: Any, count: Any) -> Any:
     """Repair the plan: how many are left out, and the next count."""
     manner = uniform(key, count)
@@ -312,7 +318,7 @@ def _improve_some(
             store_plan(desk, rules, routes, lengths, row)
 
 
-@bare_kernel
+@noalloc_kernel
 def improved_objective(
     desk: Any, rules: Any, search: Any, order: Any, num_requests: Any, key: Any
 ) -> Any:
@@ -322,13 +328,13 @@ def improved_objective(
         left = insert_most_regretted(desk, rules, waiting)
     else:
         if order == SHUFFLED:
-            shuffle_pool(desk, waiting, spawned(key, BUILD_DRAWS), np.uint64(0))
+            shuffle_pool(desk, waiting, spawn(key, BUILD_DRAWS), np.uint64(0))
         left = insert_in_turn(desk, rules, waiting)
-    left = improve(desk, rules, search, num_requests, left, spawned(key, SEARCH_DRAWS))
+    left = improve(desk, rules, search, num_requests, left, spawn(key, SEARCH_DRAWS))
     return objective(desk, rules, left)
 
 
-@bare_kernel
+@noalloc_kernel
 def load_plan(desk: Any, rules: Any, routes: Any, lengths: Any, row: Any) -> None:
     """Put a stored plan on the desk."""
     for vehicle in range(rules.num_vehicles):
@@ -342,7 +348,7 @@ def load_plan(desk: Any, rules: Any, routes: Any, lengths: Any, row: Any) -> Non
         note_change(desk, rules, vehicle)
 
 
-@bare_kernel
+@noalloc_kernel
 def store_plan(desk: Any, rules: Any, routes: Any, lengths: Any, row: Any) -> None:
     """Write the plan on the desk to where it is stored."""
     for vehicle in range(rules.num_vehicles):

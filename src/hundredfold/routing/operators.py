@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.core.numba_kernels import integer, uniform
+from hundredfold.core.numba_kernels import integer, noalloc_kernel, uniform
 from hundredfold.routing.problem import EARLY, FOREVER, LATE, TICKS_PER_MINUTE
 from hundredfold.routing.route_kernels import cheapest_insertion, note_change, put_in, trial_holds
 from hundredfold.routing.workspace import (
@@ -39,7 +39,6 @@ from hundredfold.routing.workspace import (
     STOP,
     TICKS,
     TRIAL_STOP,
-    bare_kernel,
 )
 
 # A request's distance from the seed is multiplied by a number between these, afresh each time.
@@ -48,7 +47,7 @@ LEAST_BLUR, MOST_BLUR = 0.5, 1.5
 TIME_WEIGHT: Final = 0.5
 
 
-@bare_kernel
+@noalloc_kernel
 def collect_waiting(desk: Any, num_requests: Any) -> Any:
     """Write the requests nobody serves into the pool; returns how many."""
     waiting = 0
@@ -59,7 +58,7 @@ def collect_waiting(desk: Any, num_requests: Any) -> Any:
     return waiting
 
 
-@bare_kernel
+@noalloc_kernel
 def score_by_distance(desk: Any, num_requests: Any, seed: Any, key: Any, count: Any) -> Any:
     """Score requests by how far they are from the seed, blurred; returns the next count."""
     travel, stops = desk.travel, desk.stops
@@ -77,7 +76,7 @@ def score_by_distance(desk: Any, num_requests: Any, seed: Any, key: Any, count: 
     return count
 
 
-@bare_kernel
+@noalloc_kernel
 def score_by_chance(desk: Any, num_requests: Any, key: Any, count: Any) -> Any:
     """Score requests at random; returns the next count."""
     for request in range(num_requests):
@@ -86,7 +85,7 @@ def score_by_chance(desk: Any, num_requests: Any, key: Any, count: Any) -> Any:
     return count
 
 
-@bare_kernel
+@noalloc_kernel
 def remove_lowest(desk: Any, num_requests: Any, number: Any, waiting: Any) -> Any:
     """Move the served requests with the lowest scores into the pool; returns how many wait."""
     for _ in range(number):
@@ -107,7 +106,7 @@ def remove_lowest(desk: Any, num_requests: Any, number: Any, waiting: Any) -> An
 UNSERVED_TICKS: Final = 10_000_000 * TICKS_PER_MINUTE
 
 
-@bare_kernel
+@noalloc_kernel
 def vehicles_used(desk: Any, rules: Any) -> Any:
     """Vehicles that leave the depot."""
     used = 0
@@ -116,7 +115,7 @@ def vehicles_used(desk: Any, rules: Any) -> Any:
     return used
 
 
-@bare_kernel
+@noalloc_kernel
 def opening_ticks(desk: Any, rules: Any) -> Any:
     """What it costs to send out one more vehicle."""
     if rules.vehicle_ticks > 0 and vehicles_used(desk, rules) >= rules.free_vehicles:
@@ -124,7 +123,7 @@ def opening_ticks(desk: Any, rules: Any) -> Any:
     return 0
 
 
-@bare_kernel
+@noalloc_kernel
 def objective(desk: Any, rules: Any, num_left: Any) -> Any:
     """What the search makes small: drive, service, extra vehicles, and requests left out."""
     ticks = num_left * UNSERVED_TICKS
@@ -134,7 +133,7 @@ def objective(desk: Any, rules: Any, num_left: Any) -> Any:
     return ticks + extra * rules.vehicle_ticks
 
 
-@bare_kernel
+@noalloc_kernel
 def refresh_offer(desk: Any, rules: Any, request: Any, vehicle: Any) -> None:
     """Find the request's cheapest place in the route, if the route changed since last time."""
     stamp = desk.head[vehicle, STAMP]
@@ -154,7 +153,7 @@ def refresh_offer(desk: Any, rules: Any, request: Any, vehicle: Any) -> None:
         desk.offers[request, vehicle, OFFER_STAMP] = stamp
 
 
-@bare_kernel
+@noalloc_kernel
 def two_best_offers(desk: Any, rules: Any, request: Any, opening: Any) -> Any:
     """The cheapest vehicle, what it adds, and what the second cheapest adds.
 
@@ -178,7 +177,7 @@ def two_best_offers(desk: Any, rules: Any, request: Any, opening: Any) -> Any:
     return best_vehicle, best, second
 
 
-@bare_kernel
+@noalloc_kernel
 def accept_offer(desk: Any, rules: Any, request: Any, vehicle: Any) -> None:
     """Put the request where its offer for this vehicle says."""
     pickup_after = desk.offers[request, vehicle, PICKUP_AFTER]
@@ -186,7 +185,7 @@ def accept_offer(desk: Any, rules: Any, request: Any, vehicle: Any) -> None:
     put_in(desk, rules, vehicle, request, pickup_after, dropoff_after)
 
 
-@bare_kernel
+@noalloc_kernel
 def insert_most_regretted(desk: Any, rules: Any, waiting: Any) -> Any:
     """Put in whoever would lose most by waiting, again and again; returns how many are left."""
     while waiting > 0:
@@ -205,7 +204,7 @@ def insert_most_regretted(desk: Any, rules: Any, waiting: Any) -> Any:
     return waiting
 
 
-@bare_kernel
+@noalloc_kernel
 def insert_in_turn(desk: Any, rules: Any, waiting: Any) -> Any:
     """Put in one after the other where it is cheapest; returns how many are left."""
     left = 0
@@ -221,7 +220,7 @@ def insert_in_turn(desk: Any, rules: Any, waiting: Any) -> Any:
     return left
 
 
-@bare_kernel
+@noalloc_kernel
 def shuffle_pool(desk: Any, waiting: Any, key: Any, count: Any) -> Any:
     """Put the waiting requests into random order; returns the next count."""
     for last in range(waiting - 1, 0, -1):
@@ -233,7 +232,7 @@ def shuffle_pool(desk: Any, waiting: Any, key: Any, count: Any) -> Any:
     return count
 
 
-@bare_kernel
+@noalloc_kernel
 def trade_tails(desk: Any, rules: Any) -> None:
     """Make the best trade of every pair with a touched route, until no trade saves anything."""
     traded = True
@@ -251,7 +250,7 @@ def trade_tails(desk: Any, rules: Any) -> None:
                     traded = True
 
 
-@bare_kernel
+@noalloc_kernel
 def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
     """Behind which positions to cut the two routes, and the ticks it saves; 0 when nothing does."""
     travel, one, two = desk.travel, desk.route[first], desk.route[second]
@@ -296,7 +295,7 @@ def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
     return best, best_i, best_j
 
 
-@bare_kernel
+@noalloc_kernel
 def _joint_holds(desk: Any, rules: Any, first: Any, i: Any, second: Any, j: Any) -> Any:
     """Whether the head of one route and the tail of the other make a route within all limits."""
     for k in range(i + 1):
@@ -307,7 +306,7 @@ def _joint_holds(desk: Any, rules: Any, first: Any, i: Any, second: Any, j: Any)
     return trial_holds(desk.travel, desk.stops, desk.trial, i + tail, rules.max_route)
 
 
-@bare_kernel
+@noalloc_kernel
 def _swap(desk: Any, rules: Any, first: Any, i: Any, second: Any, j: Any) -> None:
     one, two, trial = desk.route[first], desk.route[second], desk.trial
     one_tail = desk.head[first, LENGTH] - i

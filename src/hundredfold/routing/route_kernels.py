@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from hundredfold.core.numba_kernels import noalloc_kernel
 from hundredfold.routing.problem import EARLY, FOREVER, LATE
 from hundredfold.routing.workspace import (
     DEPOT,
@@ -39,11 +40,10 @@ from hundredfold.routing.workspace import (
     TRIAL_STOP,
     TRIAL_TIME,
     TRIAL_WHERE,
-    bare_kernel,
 )
 
 
-@bare_kernel
+@noalloc_kernel
 def schedule_exists(stops: Any, trial: Any, length: Any, max_route: Any) -> Any:
     """Write the earliest times at which the trial route keeps all rules; False when it cannot.
 
@@ -65,7 +65,7 @@ def schedule_exists(stops: Any, trial: Any, length: Any, max_route: Any) -> Any:
     return False
 
 
-@bare_kernel
+@noalloc_kernel
 def _pushed_forward(stops: Any, trial: Any, start: Any, last: Any) -> Any:
     """Let every stop wait for the one before it; False when one misses its deadline."""
     time = trial[start, TRIAL_TIME]
@@ -79,7 +79,7 @@ def _pushed_forward(stops: Any, trial: Any, start: Any, last: Any) -> Any:
     return True
 
 
-@bare_kernel
+@noalloc_kernel
 def _raised_by_limits(stops: Any, trial: Any, last: Any, max_route: Any) -> Any:
     """Delay pickups and the departure as the limits ask; the first position raised, or beyond."""
     first = last + 1
@@ -98,7 +98,7 @@ def _raised_by_limits(stops: Any, trial: Any, last: Any, max_route: Any) -> Any:
     return first
 
 
-@bare_kernel
+@noalloc_kernel
 def windows_hold(travel: Any, stops: Any, route: Any, head: Any, limited: Any) -> Any:
     """Work out a route's times and loads after a change; False when a window is missed."""
     length = head[LENGTH]
@@ -135,7 +135,7 @@ def windows_hold(travel: Any, stops: Any, route: Any, head: Any, limited: Any) -
     return holds
 
 
-@bare_kernel
+@noalloc_kernel
 def _measure_room(travel: Any, stops: Any, route: Any, length: Any) -> None:
     """Write how much longer each leg may become, as far as the riders on board are concerned."""
     for k in range(length + 2):
@@ -154,7 +154,7 @@ def _measure_room(travel: Any, stops: Any, route: Any, length: Any) -> None:
             route[k, ROOM] = min(route[k, ROOM], longest - ridden)
 
 
-@bare_kernel
+@noalloc_kernel
 def cheapest_insertion(
     travel: Any, stops: Any, route: Any, head: Any, trial: Any, rules: Any, request: Any
 ) -> Any:
@@ -244,7 +244,7 @@ def cheapest_insertion(
     return best, best_i, best_j
 
 
-@bare_kernel
+@noalloc_kernel
 def _limits_hold(
     travel: Any,
     stops: Any,
@@ -274,7 +274,7 @@ def _limits_hold(
     return trial_holds(travel, stops, trial, length + 2, rules.max_route)
 
 
-@bare_kernel
+@noalloc_kernel
 def trial_holds(travel: Any, stops: Any, trial: Any, length: Any, max_route: Any) -> Any:
     """Whether the stops written on the trial route have a schedule within all limits."""
     for k in range(length + 1):
@@ -282,7 +282,7 @@ def trial_holds(travel: Any, stops: Any, trial: Any, length: Any, max_route: Any
     return schedule_exists(stops, trial, length, max_route)
 
 
-@bare_kernel
+@noalloc_kernel
 def put_in(desk: Any, rules: Any, vehicle: Any, request: Any, i: Any, j: Any) -> None:
     """Put pickup behind position i and dropoff behind position j, which must be feasible."""
     route = desk.route[vehicle]
@@ -298,7 +298,7 @@ def put_in(desk: Any, rules: Any, vehicle: Any, request: Any, i: Any, j: Any) ->
     note_change(desk, rules, vehicle)
 
 
-@bare_kernel
+@noalloc_kernel
 def take_out_unassigned(desk: Any, rules: Any, vehicle: Any) -> Any:
     """Take out the stops of requests that left this vehicle; False when the rest does not hold.
 
@@ -322,7 +322,7 @@ def take_out_unassigned(desk: Any, rules: Any, vehicle: Any) -> Any:
     return holds
 
 
-@bare_kernel
+@noalloc_kernel
 def note_change(desk: Any, rules: Any, vehicle: Any) -> Any:
     """Time a route anew and give it a fresh stamp; False when a window is missed."""
     if desk.head[vehicle, LENGTH] == 0:

@@ -12,14 +12,14 @@ import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import ShapeError
-from hundredfold.core.numba_kernels import kernel
+from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.core.rng import Keys
 from hundredfold.routing.incremental import IncrementalRoutes
 from hundredfold.routing.instance_arrays import NewRequests, TripTicks, trip_ticks, write_requests
 from hundredfold.routing.lns import BY_REGRET, Search, improved_objective, load_plan, share_out
 from hundredfold.routing.operators import UNSERVED_TICKS
 from hundredfold.routing.problem import EARLY, LATE, TravelTable, to_minutes
-from hundredfold.routing.workspace import NOBODY, OFFER_STAMP, bare_kernel, lay_out, new_desk
+from hundredfold.routing.workspace import NOBODY, OFFER_STAMP, lay_out, new_desk
 
 
 class TripTable(NamedTuple):
@@ -157,7 +157,7 @@ def _roll_out_some(
                 )
 
 
-@bare_kernel
+@noalloc_kernel
 def _write_trip(books: Any, book: Any, request: Any, table: Any, trip: Any) -> None:
     for side in range(2):
         stop = 2 * request + 1 + side

@@ -8,16 +8,12 @@ Plans put aside and fetched back: a stamp tells which routes really differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple
 
-import numba
 import numpy as np
 
-from hundredfold.core.numba_kernels import kernel
+from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.routing.problem import EARLY, LATE
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Columns of `stops`, after EARLY and LATE: who gets on, and the longest time from the start of the
 # pickup's service to the start of the dropoff's.
@@ -40,15 +36,6 @@ ACCEPTED: Final = np.int64(0)  # places on the shelf
 BEST: Final = np.int64(1)
 DEPOT: Final = np.int64(0)
 NOBODY: Final = np.int64(-1)
-
-
-def bare_kernel(function: Function) -> Function:
-    """Compile a kernel that allocates nothing, and therefore needs no reference counts.
-
-    Counting references to the desk's arrays would take a third of the inner loops' time.
-    """
-    options: Any = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
 
 
 class Desk(NamedTuple):
@@ -93,7 +80,7 @@ def new_desk(num_vehicles: Any, num_requests: Any) -> Any:
     )
 
 
-@bare_kernel
+@noalloc_kernel
 def lay_out(desk: Any, books: Any, book: Any, num_requests: Any) -> None:
     """Put a book's first requests on the desk, all still waiting, and forget the one before."""
     num_stops = 2 * num_requests + 1
@@ -116,7 +103,7 @@ def lay_out(desk: Any, books: Any, book: Any, num_requests: Any) -> None:
         desk.shelf_head[BEST, vehicle, STAMP] = NOBODY
 
 
-@bare_kernel
+@noalloc_kernel
 def shelve(desk: Any, rules: Any, num_requests: Any, place: Any) -> None:
     """Put a copy of the plan in hand on the shelf."""
     for vehicle in range(rules.num_vehicles):
@@ -126,7 +113,7 @@ def shelve(desk: Any, rules: Any, num_requests: Any, place: Any) -> None:
         desk.shelf_vehicle[place, request] = desk.vehicle[request]
 
 
-@bare_kernel
+@noalloc_kernel
 def fetch(desk: Any, rules: Any, num_requests: Any, place: Any) -> None:
     """Take a copy of the plan on the shelf in hand."""
     for vehicle in range(rules.num_vehicles):
@@ -136,7 +123,7 @@ def fetch(desk: Any, rules: Any, num_requests: Any, place: Any) -> None:
         desk.vehicle[request] = desk.shelf_vehicle[place, request]
 
 
-@bare_kernel
+@noalloc_kernel
 def shelve_route(desk: Any, vehicle: Any, place: Any) -> None:
     """Put a copy of one route on the shelf."""
     for column in range(desk.head.shape[1]):
@@ -146,7 +133,7 @@ def shelve_route(desk: Any, vehicle: Any, place: Any) -> None:
             desk.shelf_route[place, vehicle, k, column] = desk.route[vehicle, k, column]
 
 
-@bare_kernel
+@noalloc_kernel
 def fetch_route(desk: Any, vehicle: Any, place: Any) -> None:
     """Take a copy of one route on the shelf in hand."""
     for column in range(desk.head.shape[1]):

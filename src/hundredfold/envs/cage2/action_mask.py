@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import Array, BoolArray
-from hundredfold.core.numba_kernels import rule
+from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.blue_actions import (
     ANALYSE_FIRST,
     DECOY_FIRST,
@@ -66,7 +66,7 @@ AT_STAKE: Final = np.array([host not in (DEFENDER, USER0) for host in range(NUM_
 """(hosts,) where red can get in and can be thrown out."""
 
 
-@rule
+@inlined
 def show_mask(game: Any, seen: Any, report: Any, i: Any) -> None:
     """Write what blue may do next, where the env has a mask."""
     if report.mask.shape[0] == 0:

@@ -14,7 +14,7 @@ from numba.np.numpy_support import carray
 
 from hundredfold.core.batch import Array, ArraySpec
 from hundredfold.core.errors import ShapeError
-from hundredfold.core.numba_kernels import pointer, rule
+from hundredfold.core.numba_kernels import inlined, pointer
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_HOSTS
 from hundredfold.envs.cage2.state import DRAWS, NUM_MEMORIES, SECRETS, Game, Observation, Report
@@ -60,19 +60,19 @@ def check_buffers(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], r
             raise ShapeError(f"the buffer {name!r} must be contiguous, aligned and writeable.")
 
 
-@rule
+@inlined
 def array_at(where: Any, shape: Any, dtype: Any) -> Any:
     """The array that begins at an address."""
     return carray(pointer(where), shape, dtype)  # type: ignore[call-arg]
 
 
-@rule
+@inlined
 def rows_at(where: Any, num_envs: Any) -> Any:
     """How many rows the array at an address has: none if it is switched off."""
     return num_envs if where else 0
 
 
-@rule
+@inlined
 def game_on(board: Any) -> Any:
     """The arrays the rules play on."""
     n = board.num_envs
@@ -94,7 +94,7 @@ def game_on(board: Any) -> Any:
     )
 
 
-@rule
+@inlined
 def observation_at(
     n: Any,
     bits: Any,
@@ -119,7 +119,7 @@ def observation_at(
     )
 
 
-@rule
+@inlined
 def seen_on(board: Any) -> Any:
     """The observation that blue acts on."""
     return observation_at(
@@ -135,7 +135,7 @@ def seen_on(board: Any) -> Any:
     )
 
 
-@rule
+@inlined
 def final_on(board: Any) -> Any:
     """Where the last observation of an episode is kept."""
     return observation_at(
@@ -151,7 +151,7 @@ def final_on(board: Any) -> Any:
     )
 
 
-@rule
+@inlined
 def report_on(board: Any) -> Any:
     """Rewards, endings and infos."""
     n = (board.num_envs,)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.core.numba_kernels import rule
+from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.network import (
     DECOYS,
     FITTING_DECOYS,
@@ -58,13 +58,13 @@ def action_name(action: int) -> str:
     return verb if host == NOBODY else f"{verb} {HOSTS[host]}"
 
 
-@rule
+@inlined
 def analyse(game: Any, i: Any, host: Any) -> Any:
     """Whether the host holds a malware file now, before red moves."""
     return game.secrets[i].malware >> host & 1 == 1
 
 
-@rule
+@inlined
 def remove(game: Any, i: Any, host: Any) -> None:
     """Kill red's user-level sessions whose process monitoring has caught.
 
@@ -85,7 +85,7 @@ def remove(game: Any, i: Any, host: Any) -> None:
     _keep_sessions(game, i, host, kept, privileged, removable)
 
 
-@rule
+@inlined
 def place_decoy(game: Any, i: Any, decoy: Any, host: Any) -> Any:
     """Install a decoy if the system suits it and its port is free; whether it was."""
     if not FITTING_DECOYS[host, game.decoys[i, host]] >> decoy & 1:
@@ -95,7 +95,7 @@ def place_decoy(game: Any, i: Any, decoy: Any, host: Any) -> Any:
     return True
 
 
-@rule
+@inlined
 def restore(game: Any, i: Any, host: Any) -> None:
     """Reinstall the host: sessions, decoys and malware go, what red knows stays.
 
@@ -116,7 +116,7 @@ def restore(game: Any, i: Any, host: Any) -> None:
         secrets.ot_killable = 0
 
 
-@rule
+@inlined
 def _keep_sessions(
     game: Any, i: Any, host: Any, kept: Any, privileged: Any, removable: Any
 ) -> None:
@@ -133,7 +133,7 @@ def _keep_sessions(
         game.access_first[i, host] = PRIVILEGED_ACCESS if privileged & 1 else USER_ACCESS
 
 
-@rule
+@inlined
 def play_blue(game: Any, i: Any, action: Any) -> Any:
     """Execute one of the 145 actions: (success, host with a new decoy, host with malware found).
 

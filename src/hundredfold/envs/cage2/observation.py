@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.core.numba_kernels import rule
+from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.blue_actions import (
     ACTION_DECOY,
     ACTION_HOST,
@@ -54,7 +54,7 @@ TIME_UNIT_STEPS: Final = 100
 QUIET, SCANNED, EXPLOITED = range(3)
 
 
-@rule
+@inlined
 def reward_tenths(game: Any, i: Any, action: Any) -> Any:
     """What the step brings blue, in tenths and never positive.
 
@@ -72,7 +72,7 @@ def reward_tenths(game: Any, i: Any, action: Any) -> Any:
     return tenths
 
 
-@rule
+@inlined
 def show_step(
     game: Any,
     seen: Any,
@@ -115,7 +115,7 @@ def show_step(
     show_time(game, seen, i)
 
 
-@rule
+@inlined
 def activity(
     scan_events: Any, open_ports: Any, hits: Any, shells: Any, placed: Any, cardiff: Any
 ) -> Any:
@@ -137,7 +137,7 @@ def activity(
     return SCANNED
 
 
-@rule
+@inlined
 def show_activity(seen: Any, i: Any, host: Any, made_of_it: Any) -> None:
     """Set the activity bits: None 00, Scan 10, Exploit 11; after an exploit blue believes User."""
     if made_of_it == QUIET:
@@ -150,14 +150,14 @@ def show_activity(seen: Any, i: Any, host: Any, made_of_it: Any) -> None:
         seen.scans[i, host] = 1
 
 
-@rule
+@inlined
 def believe(seen: Any, i: Any, host: Any, first: Any, second: Any) -> None:
     """Set the belief bits: No 00, Unknown 10, User 01, Privileged 11."""
     seen.bits[i, 4 * host + 2] = first
     seen.bits[i, 4 * host + 3] = second
 
 
-@rule
+@inlined
 def show_own_move(seen: Any, i: Any, action: Any, placed: Any) -> None:
     """What blue concludes from its own move: Restore makes a host clean, Remove leaves a doubt."""
     kind, host = ACTION_KIND[action], ACTION_HOST[action]
@@ -174,7 +174,7 @@ def show_own_move(seen: Any, i: Any, action: Any, placed: Any) -> None:
             seen.decoy_counts[i, host] += 1
 
 
-@rule
+@inlined
 def forget_decoys(seen: Any, i: Any, host: Any) -> None:
     """No decoys on the host any more, as blue's own books say."""
     if seen.decoys.shape[0] > 0:
@@ -184,7 +184,7 @@ def forget_decoys(seen: Any, i: Any, host: Any) -> None:
         seen.decoy_counts[i, host] = 0
 
 
-@rule
+@inlined
 def show_time(game: Any, seen: Any, i: Any) -> None:
     """How many steps were played and how many are left."""
     secrets = game.secrets[i]
@@ -194,7 +194,7 @@ def show_time(game: Any, seen: Any, i: Any) -> None:
         seen.remaining[i, 0] = (secrets.horizon - secrets.step) / TIME_UNIT_STEPS
 
 
-@rule
+@inlined
 def show_start(game: Any, seen: Any, i: Any) -> None:
     """The first observation of an episode: all zero, but for the steps left."""
     for bit in range(NUM_BITS):
@@ -206,7 +206,7 @@ def show_start(game: Any, seen: Any, i: Any) -> None:
     show_time(game, seen, i)
 
 
-@rule
+@inlined
 def keep_final(seen: Any, final: Any, i: Any) -> None:
     """Save the last observation of an episode before the next one begins."""
     # Element by element: a row-to-row assignment makes Numba compile ten seconds of error messages.
@@ -229,7 +229,7 @@ def keep_final(seen: Any, final: Any, i: Any) -> None:
 ONE: Final = np.float32(1.0)
 
 
-@rule
+@inlined
 def keep_books(game: Any, seen: Any, i: Any, action: Any) -> None:
     """Note what blue did in this step and what it was then shown."""
     secrets = game.secrets[i]
@@ -254,7 +254,7 @@ def keep_books(game: Any, seen: Any, i: Any, action: Any) -> None:
             note_baits(game, seen, i, host)
 
 
-@rule
+@inlined
 def let_memories_fade(seen: Any, i: Any) -> None:
     """Everything is one step longer ago: from 1 / n to 1 / (n + 1)."""
     if seen.recency.shape[0] > 0:
@@ -264,14 +264,14 @@ def let_memories_fade(seen: Any, i: Any) -> None:
                 seen.recency[i, host, memory] = fresh / (ONE + fresh)
 
 
-@rule
+@inlined
 def remember(seen: Any, i: Any, host: Any, memory: Any) -> None:
     """Note what happened just now; from here on it fades: 1, 1/2, 1/3, 1/4, ..."""
     if seen.recency.shape[0] > 0:
         seen.recency[i, host, memory] = ONE
 
 
-@rule
+@inlined
 def note_baits(game: Any, seen: Any, i: Any, host: Any) -> None:
     """Keep the decoys of a host's first scan: what red found then it may believe for long."""
     if seen.baits.shape[0] > 0:
@@ -279,7 +279,7 @@ def note_baits(game: Any, seen: Any, i: Any, host: Any) -> None:
             seen.baits[i, host, decoy] = game.decoys[i, host] >> decoy & 1
 
 
-@rule
+@inlined
 def open_books(game: Any, seen: Any, i: Any) -> None:
     """Empty books for a new episode."""
     game.secrets[i].touched = 0
@@ -293,7 +293,7 @@ def open_books(game: Any, seen: Any, i: Any) -> None:
                 seen.recency[i, host, memory] = 0
 
 
-@rule
+@inlined
 def keep_final_books(seen: Any, final: Any, i: Any) -> None:
     """Save the channels of an episode's last observation."""
     for host in range(NUM_HOSTS):

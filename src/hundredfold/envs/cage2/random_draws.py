@@ -14,7 +14,7 @@ import numpy as np
 
 from hundredfold.core.batch import Array, IntArray
 from hundredfold.core.errors import HundredfoldError
-from hundredfold.core.numba_kernels import integer, rule, uniform
+from hundredfold.core.numba_kernels import inlined, integer, uniform
 from hundredfold.envs.cage2.network import (
     ENTERPRISE0,
     ENTERPRISE1,
@@ -95,7 +95,7 @@ GREEN_HOSTS: Final = np.array(
 )
 
 
-@rule
+@inlined
 def count_bits(mask: Any) -> Any:
     """How many members a set has."""
     count = 0
@@ -105,7 +105,7 @@ def count_bits(mask: Any) -> Any:
     return count
 
 
-@rule
+@inlined
 def nth_bit(mask: Any, n: Any) -> Any:
     """The n-th smallest member of a set, counted from 0."""
     for _ in range(n):
@@ -116,38 +116,38 @@ def nth_bit(mask: Any, n: Any) -> Any:
     return position
 
 
-@rule
+@inlined
 def is_recorded(game: Any) -> Any:
     """Whether this step replays a recording."""
     return game.draws.shape[0] > 0
 
 
-@rule
+@inlined
 def note_trouble(game: Any, i: Any, code: Any) -> None:
     """Keep what went wrong in env i, unless something did before."""
     if game.secrets[i].trouble == NO_TROUBLE:
         game.secrets[i].trouble = code
 
 
-@rule
+@inlined
 def draw_number(step: Any, purpose: Any) -> Any:
     """Where in the episode's stream a step finds its draw for a purpose."""
     return np.uint64(step * DRAWS_PER_STEP + purpose)
 
 
-@rule
+@inlined
 def drawn_unit(game: Any, i: Any, purpose: Any) -> Any:
     """A number in [0, 1) for this step and purpose."""
     return uniform(game.secrets[i].key, draw_number(game.secrets[i].step, purpose))
 
 
-@rule
+@inlined
 def drawn_below(game: Any, i: Any, purpose: Any, below: Any) -> Any:
     """A whole number in 0 .. below-1 for this step and purpose."""
     return integer(game.secrets[i].key, draw_number(game.secrets[i].step, purpose), below)
 
 
-@rule
+@inlined
 def pick_host(game: Any, i: Any, candidates: Any) -> Any:
     """Red's next target: one of a set of hosts, uniformly."""
     if is_recorded(game):
@@ -158,7 +158,7 @@ def pick_host(game: Any, i: Any, candidates: Any) -> Any:
     return nth_bit(candidates, drawn_below(game, i, RED_TARGET, count_bits(candidates)))
 
 
-@rule
+@inlined
 def pick_exploit(game: Any, i: Any, options: Any) -> Any:
     """The only option; of several the heaviest in three cases of four, else one of the others."""
     if is_recorded(game):
@@ -179,7 +179,7 @@ def pick_exploit(game: Any, i: Any, options: Any) -> Any:
     return nth_bit(others, np.int64(share * count_bits(others)))
 
 
-@rule
+@inlined
 def is_detected(game: Any, i: Any) -> Any:
     """Whether blue's monitoring catches the process of a fresh shell."""
     if is_recorded(game):
@@ -190,7 +190,7 @@ def is_detected(game: Any, i: Any) -> Any:
     return drawn_unit(game, i, EXPLOIT_DETECTED) < DETECTED_CHANCE
 
 
-@rule
+@inlined
 def pick_session(game: Any, i: Any, n_sessions: Any) -> Any:
     """Which of red's sessions on a host is escalated, oldest = 0."""
     if is_recorded(game):
@@ -201,7 +201,7 @@ def pick_session(game: Any, i: Any, n_sessions: Any) -> Any:
     return drawn_below(game, i, ESCALATE_CHOICE, n_sessions)
 
 
-@rule
+@inlined
 def pick_green_target(game: Any, i: Any) -> Any:
     """The user or enterprise host that green scans, or NOBODY in the half of cases it sleeps."""
     if is_recorded(game):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hundredfold.core.numba_kernels import rule
+from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.network import (
     ABSENT,
     ENTERPRISE0,
@@ -62,7 +62,7 @@ RED_ACTIONS: Final = (
 SSH_TRIES: Final = 10
 
 
-@rule
+@inlined
 def in_reach(game: Any, i: Any, subnet: Any) -> Any:
     """Whether red gets through to a subnet at this moment."""
     return (
@@ -73,7 +73,7 @@ def in_reach(game: Any, i: Any, subnet: Any) -> Any:
     )
 
 
-@rule
+@inlined
 def discover_systems(game: Any, i: Any, subnet: Any) -> Any:
     """Learn a subnet and the addresses of all its hosts, if it is in reach."""
     if not in_reach(game, i, subnet):
@@ -84,7 +84,7 @@ def discover_systems(game: Any, i: Any, subnet: Any) -> Any:
     return TRUE
 
 
-@rule
+@inlined
 def scan(game: Any, i: Any, host: Any, adds_to_memory: Any) -> Any:
     """See the ports that are open now; whether the scan got through.
 
@@ -100,7 +100,7 @@ def scan(game: Any, i: Any, host: Any, adds_to_memory: Any) -> Any:
     return True
 
 
-@rule
+@inlined
 def exploit(game: Any, i: Any, host: Any, leaderboard: Any) -> Any:
     """Attack a service that red saw at its last scan: (success, events on its port, shells seen).
 
@@ -134,7 +134,7 @@ def exploit(game: Any, i: Any, host: Any, leaderboard: Any) -> Any:
     return TRUE, 1, detected
 
 
-@rule
+@inlined
 def open_session(game: Any, i: Any, host: Any, privileged: Any, removable: Any) -> None:
     """Append red's newest session on a host."""
     secrets = game.secrets[i]
@@ -153,7 +153,7 @@ def open_session(game: Any, i: Any, host: Any, privileged: Any, removable: Any) 
         game.access_first[i, host] = level
 
 
-@rule
+@inlined
 def escalate(game: Any, i: Any, host: Any) -> Any:
     """Make a session privileged unless one is, then explore the host; FALSE without a session.
 
@@ -180,7 +180,7 @@ def escalate(game: Any, i: Any, host: Any) -> Any:
     return TRUE
 
 
-@rule
+@inlined
 def impact(game: Any, i: Any) -> Any:
     """Stop the OT service on Op_Server0; any session there will do, once red knows the service."""
     secrets = game.secrets[i]
@@ -191,7 +191,7 @@ def impact(game: Any, i: Any) -> Any:
     return TRUE
 
 
-@rule
+@inlined
 def play_red(game: Any, i: Any, action: Any, target: Any, leaderboard: Any) -> Any:
     """Execute a red move: (success, target scanned, events on one port, shells seen)."""
     secrets = game.secrets[i]

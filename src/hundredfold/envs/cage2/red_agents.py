@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.core.numba_kernels import rule
+from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.network import (
     ENTERPRISE,
     ENTERPRISE0,
@@ -76,7 +76,7 @@ ENTERPRISE_SERVERS: Final = 1 << ENTERPRISE0 | 1 << ENTERPRISE1 | 1 << ENTERPRIS
 OPERATIONAL_HOSTS: Final = 1 << OP_HOST0 | 1 << OP_HOST1 | 1 << OP_HOST2 | 1 << OP_SERVER0
 
 
-@rule
+@inlined
 def b_line(game: Any, i: Any) -> Any:
     """Climb a fixed plan towards Op_Server0, falling back where a step fails.
 
@@ -106,7 +106,7 @@ def b_line(game: Any, i: Any) -> Any:
     return PLAN_ACTION[position], target
 
 
-@rule
+@inlined
 def meander(game: Any, i: Any) -> Any:
     """Wander through everything red knows: discover, scan, escalate, exploit, in that order.
 
@@ -148,7 +148,7 @@ def meander(game: Any, i: Any) -> Any:
     return np.int64(EXPLOIT), host
 
 
-@rule
+@inlined
 def known_hosts(game: Any, i: Any) -> Any:
     """The set of hosts whose address red knows."""
     mask: Any = 0
@@ -157,7 +157,7 @@ def known_hosts(game: Any, i: Any) -> Any:
     return mask
 
 
-@rule
+@inlined
 def learn_from_last_exploit(game: Any, i: Any) -> None:
     """After a success the host is mastered; after a failure Meander doubts its deepest conquests.
 
@@ -179,7 +179,7 @@ def learn_from_last_exploit(game: Any, i: Any) -> None:
     secrets.hosts_exploited &= ~(doubted | target)
 
 
-@rule
+@inlined
 def learn_from_last_escalation(game: Any, i: Any) -> None:
     """A failed escalation or impact is to be repeated; a host once mastered is exploited before."""
     secrets = game.secrets[i]
@@ -192,7 +192,7 @@ def learn_from_last_escalation(game: Any, i: Any) -> None:
         secrets.hosts_exploited &= ~(target & secrets.hosts_mastered)
 
 
-@rule
+@inlined
 def choose_red(game: Any, i: Any) -> Any:
     """Red's next action and target: forced from outside, or chosen by the episode's agent."""
     if game.forced_red.shape[0] > 0:

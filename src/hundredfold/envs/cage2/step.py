@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import Array, IntArray
-from hundredfold.core.numba_kernels import aside, entry, integer, rule, spawned, uniform
+from hundredfold.core.numba_kernels import entry_kernel, inlined, integer, outlined, spawn, uniform
 from hundredfold.envs.cage2.action_mask import show_mask
 from hundredfold.envs.cage2.array_pointers import array_at, final_on, game_on, report_on, seen_on
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, play_blue
@@ -41,7 +41,7 @@ from hundredfold.envs.cage2.state import NO_ACCESS, PRIVILEGED_ACCESS, UNKNOWN
 WHICH_RED, WHICH_HORIZON = range(2)
 
 
-@entry
+@entry_kernel
 def start_all(boards: Any) -> None:
     """Begin the current episode of every env; `boards` holds one board."""
     board = boards[0]
@@ -52,7 +52,7 @@ def start_all(boards: Any) -> None:
             note_start(boards, i)
 
 
-@entry
+@entry_kernel
 def step_rows(boards: Any, actions: Any, first: Any, last: Any) -> Any:
     """Step envs first .. last-1: how many ran into trouble, or -1 - row of an unknown action."""
     # All actions, not only those of our rows: of several threads either all refuse or none.
@@ -84,7 +84,7 @@ def step_rows(boards: Any, actions: Any, first: Any, last: Any) -> Any:
     return troubled
 
 
-@rule
+@inlined
 def step_env(board: Any, game: Any, seen: Any, report: Any, i: Any, action: Any) -> None:
     """Blue moves, then green, then red; the reward and the view follow from all three."""
     game.secrets[i].step += 1
@@ -116,7 +116,7 @@ def step_env(board: Any, game: Any, seen: Any, report: Any, i: Any, action: Any)
     report.blue_success[i] = blue_success
 
 
-@rule
+@inlined
 def start_episode(board: Any, game: Any, seen: Any, i: Any) -> None:
     """Red holds one permanent session on User0 and knows little else; all is quiet."""
     secrets = game.secrets[i]
@@ -163,22 +163,22 @@ def start_episode(board: Any, game: Any, seen: Any, i: Any) -> None:
     show_start(game, seen, i)
 
 
-@rule
+@inlined
 def episode_key(board: Any, i: Any) -> Any:
     """The key of the stream that holds everything random in the env's current episode."""
     env_keys = array_at(board.env_keys, (board.num_envs,), np.uint64)
     episodes = array_at(board.episodes, (board.num_envs,), np.int64)
-    return spawned(env_keys[i], episodes[i])
+    return spawn(env_keys[i], episodes[i])
 
 
-@rule
+@inlined
 def horizon_of_episode(board: Any, key: Any) -> Any:
     """One of the horizons in the settings, all equally likely."""
     horizons = array_at(board.horizons, (board.num_horizons,), np.int64)
     return horizons[integer(key, draw_number(0, WHICH_HORIZON), board.num_horizons)]
 
 
-@rule
+@inlined
 def red_of_episode(board: Any, key: Any) -> Any:
     """The agent of the settings, or the one that `mix` draws."""
     if board.red != MIX:
@@ -189,7 +189,7 @@ def red_of_episode(board: Any, key: Any) -> Any:
     return MEANDER if unit < board.meander_below else ASLEEP
 
 
-@aside
+@outlined
 def note_start(boards: Any, i: Any) -> None:
     """Open blue's books for a new episode, and tell what it may do first."""
     board = boards[0]
@@ -198,7 +198,7 @@ def note_start(boards: Any, i: Any) -> None:
     show_mask(game, seen, report_on(board), i)
 
 
-@aside
+@outlined
 def note_step(boards: Any, i: Any, action: Any) -> None:
     """Keep blue's books after a step, and tell what it may do next."""
     board = boards[0]
@@ -207,7 +207,7 @@ def note_step(boards: Any, i: Any, action: Any) -> None:
     show_mask(game, seen, report_on(board), i)
 
 
-@aside
+@outlined
 def note_end(boards: Any, i: Any) -> None:
     """Save blue's books with the last observation of an episode."""
     board = boards[0]

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.core.numba_kernels import kernel, sum_kernel, uniform
+from hundredfold.core.numba_kernels import fast_sum_kernel, kernel, noalloc_kernel, uniform
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.lns import share_out
@@ -31,7 +31,7 @@ from hundredfold.routing.neural.transitions import (
     make_move,
     new_ride,
 )
-from hundredfold.routing.workspace import DEPOT, bare_kernel
+from hundredfold.routing.workspace import DEPOT
 
 # Moves whose scores differ by less are equal, and the lowest stop wins; so two ways of adding up
 # the same score choose the same route.
@@ -174,7 +174,7 @@ def _decode_some(
             )
 
 
-@bare_kernel
+@noalloc_kernel
 def _decode_one(
     ride: Any,
     thought: Any,
@@ -216,7 +216,7 @@ def _decode_one(
             return
 
 
-@bare_kernel
+@noalloc_kernel
 def _sum_open(waiting: Any, stops: Any, requests: Any) -> None:
     width = len(waiting)
     for k in range(width):
@@ -227,7 +227,7 @@ def _sum_open(waiting: Any, stops: Any, requests: Any) -> None:
             waiting[k] += row[5 * width + k]
 
 
-@bare_kernel
+@noalloc_kernel
 def _leave_open(waiting: Any, stops: Any, pickup: Any) -> None:
     width = len(waiting)
     row = stops[pickup]
@@ -235,7 +235,7 @@ def _leave_open(waiting: Any, stops: Any, pickup: Any) -> None:
         waiting[k] -= row[5 * width + k]
 
 
-@sum_kernel
+@fast_sum_kernel
 def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, count: Any) -> None:
     """Write the scores of the first `count` moves; `RoutingPolicy.scores` tells the same."""
     query, busy, glimpse = thought.query, thought.busy, thought.glimpse
@@ -284,7 +284,7 @@ def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, co
         thought.score[move] = total
 
 
-@sum_kernel
+@fast_sum_kernel
 def _add_product(values: Any, matrix: Any, sums: Any) -> None:
     """Add values @ matrix to the sums, four rows at a time: each trip to memory does four sums."""
     rows = len(values)
@@ -304,7 +304,7 @@ def _add_product(values: Any, matrix: Any, sums: Any) -> None:
             sums[k] += values[row] * matrix[row, k]
 
 
-@partial(sum_kernel, forceinline=True)
+@partial(fast_sum_kernel, forceinline=True)
 def _look(
     choice: Any, query: Any, glimpse: Any, weight: Any, size: Any, stops: Any, count: Any
 ) -> None:
@@ -334,7 +334,7 @@ def _look(
                 glimpse[start + k] += share * row[width + start + k]
 
 
-@bare_kernel
+@noalloc_kernel
 def _add_luck(ride: Any, thought: Any, key: Any, drawn: Any, temperature: Any, count: Any) -> None:
     """Add Gumbel noise, so that the largest score is a sample of the softmax."""
     for move in range(count):
@@ -343,7 +343,7 @@ def _add_luck(ride: Any, thought: Any, key: Any, drawn: Any, temperature: Any, c
         thought.score[move] += temperature * np.float32(luck)
 
 
-@bare_kernel
+@noalloc_kernel
 def best_move(ride: Any, score: Any, count: Any) -> Any:
     """The move with the highest score; of equals the lowest stop."""
     most = score[0]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hundredfold.core import rng
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.core.numba_kernels import kernel
+from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
@@ -42,7 +42,7 @@ from hundredfold.routing.neural.transitions import (
     new_ride,
 )
 from hundredfold.routing.problem import TICKS_PER_MINUTE, RouteProblems
-from hundredfold.routing.workspace import DEPOT, bare_kernel
+from hundredfold.routing.workspace import DEPOT
 
 
 class Told(NamedTuple):
@@ -154,7 +154,7 @@ def _tell_all(
             )
 
 
-@bare_kernel
+@noalloc_kernel
 def _tell_one(
     ride: Any,
     rules: Any,
@@ -190,7 +190,7 @@ def _tell_one(
     record.counts[place, plan] = made
 
 
-@bare_kernel
+@noalloc_kernel
 def _write_decision(
     ride: Any, rules: Any, pace: Any, record: Any, place: Any, at: Any, count: Any, stop: Any
 ) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hundredfold.core.numba_kernels import kernel
+from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.routing.neural.model import NUM_MOVE_FEATURES, NUM_STATE_FEATURES
 from hundredfold.routing.problem import EARLY, LATE
 from hundredfold.routing.route_kernels import schedule_exists
@@ -30,7 +30,6 @@ from hundredfold.routing.workspace import (
     RIDERS,
     TRIAL_LEG,
     TRIAL_STOP,
-    bare_kernel,
 )
 
 # Parties that decoding puts into one vehicle at once: orders of dropoffs are tried over subsets.
@@ -91,7 +90,7 @@ def new_ride(num_requests: Any) -> Any:
     )
 
 
-@bare_kernel
+@noalloc_kernel
 def begin(ride: Any, books: Any, book: Any) -> None:
     """Lay out a book with everybody waiting and the first vehicle in the depot."""
     requests = books.num_requests[book]
@@ -111,7 +110,7 @@ def begin(ride: Any, books: Any, book: Any) -> None:
     _next_vehicle(ride)
 
 
-@bare_kernel
+@noalloc_kernel
 def _next_vehicle(ride: Any) -> None:
     ride.now[AT] = DEPOT
     ride.now[TIME] = ride.stops[DEPOT, EARLY]
@@ -122,7 +121,7 @@ def _next_vehicle(ride: Any) -> None:
     ride.now[STOPS] = 0
 
 
-@bare_kernel
+@noalloc_kernel
 def list_moves(ride: Any, rules: Any) -> Any:
     """Write the allowed moves, pickups first, then dropoffs, then home; returns how many.
 
@@ -195,7 +194,7 @@ def list_moves(ride: Any, rules: Any) -> Any:
     return found
 
 
-@bare_kernel
+@noalloc_kernel
 def _all_in_time(
     travel: Any,
     stops: Any,
@@ -244,7 +243,7 @@ def _all_in_time(
     return False
 
 
-@bare_kernel
+@noalloc_kernel
 def _soonest_due_first(
     travel: Any,
     stops: Any,
@@ -272,7 +271,7 @@ def _soonest_due_first(
     return time + travel[at, DEPOT] <= home_by
 
 
-@bare_kernel
+@noalloc_kernel
 def make_move(ride: Any, rules: Any, stop: Any, there: Any) -> None:
     """Drive to a stop that `list_moves` allowed, where service starts at `there`."""
     now = ride.now
@@ -304,7 +303,7 @@ def make_move(ride: Any, rules: Any, stop: Any, there: Any) -> None:
             return
 
 
-@bare_kernel
+@noalloc_kernel
 def describe_state(ride: Any, rules: Any, pace: Any) -> None:
     """Write the features of the moment."""
     now, state = ride.now, ride.state
@@ -323,7 +322,7 @@ def describe_state(ride: Any, rules: Any, pace: Any) -> None:
         state[7] = min(np.float32(rules.vehicle_ticks * pace.per_drive), FAR)
 
 
-@bare_kernel
+@noalloc_kernel
 def describe_moves(ride: Any, rules: Any, pace: Any, count: Any) -> None:
     """Write the features of the first `count` moves."""
     now, stops, travel = ride.now, ride.stops, ride.travel
@@ -363,12 +362,12 @@ def describe_moves(ride: Any, rules: Any, pace: Any, count: Any) -> None:
             seen[15] = max(-FAR, min(_drives(leg - nearest, pace), FAR))
 
 
-@bare_kernel
+@noalloc_kernel
 def _drives(ticks: Any, pace: Any) -> Any:
     return np.float32(ticks * pace.per_drive)
 
 
-@bare_kernel
+@noalloc_kernel
 def _least_spare(
     travel: Any, aboard: Any, due: Any, count: Any, pace: Any, stop: Any, there: Any
 ) -> Any:
@@ -382,7 +381,7 @@ def _least_spare(
     return least
 
 
-@bare_kernel
+@noalloc_kernel
 def _describe_onward(
     travel: Any, stops: Any, waits: Any, requests: Any, pace: Any, stop: Any, there: Any, seen: Any
 ) -> None:
@@ -400,7 +399,7 @@ def _describe_onward(
     seen[13] = min(_drives(soonest, pace), FAR)
 
 
-@bare_kernel
+@noalloc_kernel
 def _advantage(
     travel: Any, stops: Any, waits: Any, requests: Any, pace: Any, pickup: Any, leg: Any
 ) -> Any:
@@ -450,7 +449,7 @@ def plans_hold(books: Any, rules: Any, routes: Any, lengths: Any) -> Any:
     return holds
 
 
-@bare_kernel
+@noalloc_kernel
 def _in_order(
     books: Any, book: Any, rules: Any, stops: Any, seen: Any, route: Any, length: Any
 ) -> Any:
@@ -476,7 +475,7 @@ def _in_order(
     return aboard == 0
 
 
-@bare_kernel
+@noalloc_kernel
 def _in_time(
     books: Any, book: Any, rules: Any, stops: Any, trial: Any, route: Any, length: Any
 ) -> Any:
