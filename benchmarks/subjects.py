@@ -13,7 +13,7 @@ import numpy as np
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.action_scaling import spread_over
+from hundredfold.core.action_scaling import uniform_actions
 from hundredfold.core.batch import Array, EnvSpec
 from hundredfold.core.errors import is_installed
 from hundredfold.core.protocols import EnvFactory
@@ -29,7 +29,7 @@ def drawn_actions(spec: EnvSpec, num_envs: int) -> Array:
     draw = np.random.default_rng(0)
     if spec.continuous_action is not None:
         luck = draw.random((DRAWN * num_envs, spec.num_action_dims))
-        return spread_over(spec.continuous_action, luck).reshape(
+        return uniform_actions(spec.continuous_action, luck).reshape(
             DRAWN, num_envs, *spec.action_shape
         )
     choices = spec.action_nvec if spec.action_shape else spec.action_nvec[0]

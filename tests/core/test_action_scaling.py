@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hundredfold.core.action_scaling import box_scale, spread_over
+from hundredfold.core.action_scaling import action_scale, uniform_actions
 from hundredfold.core.batch import ArraySpec, EnvSpec
 
 INF = float("inf")
@@ -15,13 +15,13 @@ def box_of(*bounds):
 
 
 def test_bounds_become_minus_one_and_one():
-    place = box_scale(box_of((-2.0, 2.0), (10.0, 14.0), (5.0, 5.0)))
+    place = action_scale(box_of((-2.0, 2.0), (10.0, 14.0), (5.0, 5.0)))
     assert_allclose(place.centre, [0, 12, 5])
     assert_allclose(place.scale, [2, 2, 0])
 
 
 def test_without_a_bound_a_step_is_a_step_and_one_bound_is_a_step_away():
-    place = box_scale(box_of((-INF, INF), (100.0, INF), (-INF, -7.0)))
+    place = action_scale(box_of((-INF, INF), (100.0, INF), (-INF, -7.0)))
     assert_allclose(place.centre, [0, 101, -8])
     assert_allclose(place.scale, [1, 1, 1])
     assert_array_equal(place.low, [-INF, 100, -INF])
@@ -30,13 +30,13 @@ def test_without_a_bound_a_step_is_a_step_and_one_bound_is_a_step_away():
 
 def test_the_largest_number_there_is_counts_as_no_bound():
     largest = float(np.finfo(np.float32).max)
-    place = box_scale(box_of((-largest, largest), (0.0, largest)))
+    place = action_scale(box_of((-largest, largest), (0.0, largest)))
     assert_allclose(place.centre, [0, 1])
     assert_allclose(place.scale, [1, 1])
 
 
 def test_bounds_that_float32_cannot_say_are_rounded_inwards():
-    place = box_scale(box_of((-0.1, 0.1), (0.3, 0.7)))
+    place = action_scale(box_of((-0.1, 0.1), (0.3, 0.7)))
     assert (place.low.astype(np.float64) >= [-0.1, 0.3]).all()
     assert (place.high.astype(np.float64) <= [0.1, 0.7]).all()
     assert_allclose(place.high, [0.1, 0.7], rtol=1e-6)
@@ -45,7 +45,7 @@ def test_bounds_that_float32_cannot_say_are_rounded_inwards():
 def test_random_actions_fill_a_box_and_stay_in_it():
     box = ArraySpec((2, 2), "float32", -0.1, 0.1)
     draw = np.random.default_rng(3)
-    actions = spread_over(box, np.concatenate([draw.random((500, 4)), [[0, 0, 1, 1]]]))
+    actions = uniform_actions(box, np.concatenate([draw.random((500, 4)), [[0, 0, 1, 1]]]))
     assert (actions.shape, actions.dtype) == ((501, 2, 2), np.float32)
     assert np.abs(actions.astype(np.float64)).max() <= 0.1
     assert actions[:500].min() < -0.099

@@ -7,9 +7,9 @@ from numpy.testing import assert_array_equal
 from hundredfold.core.batch import (
     ArraySpec,
     EnvSpec,
+    concat_batches,
     copies,
     fill,
-    joined,
     with_prefix,
     without_prefix,
 )
@@ -195,7 +195,7 @@ def test_infos_of_taken_rows_are_looked_up_when_they_are_read():
 
 def test_joined_batches_are_one_after_the_other():
     one, other = filled([4, 5], seed=1), filled([0], seed=2)
-    both = joined(one, other)
+    both = concat_batches(one, other)
     assert both.env_ids.tolist() == [4, 5, 0]
     for name, array in both.arrays().items():
         assert_array_equal(array, np.concatenate([one.arrays()[name], other.arrays()[name]]))

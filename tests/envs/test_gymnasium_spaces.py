@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
 from helpers.gymnasium_batches import batch_of
-from hundredfold.core.action_scaling import spread_over
+from hundredfold.core.action_scaling import uniform_actions
 from hundredfold.core.errors import SettingsError
 
 SEED = 5
@@ -97,7 +97,7 @@ def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high)
 def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
     env = batch_of(make_env, 3)
     box = env.spec.continuous_action
-    actions = spread_over(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
+    actions = uniform_actions(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
     env.reset(SEED)
     # The envs refuse what their own space does not contain, doubles rounded to floats included.
     batch = env.step(actions)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.testing import assert_array_equal
 
-from hundredfold.core.action_scaling import spread_over
+from hundredfold.core.action_scaling import uniform_actions
 from hundredfold.core.batch import Array, BoolArray, EnvSpec, IntArray, StepBatch
 from hundredfold.core.batch import copies as snapshot
 
@@ -140,7 +140,7 @@ def steady_actions(
     pages = steps if mood is None else steps + 101 * mood(batch.env_ids)
     numbers = ACTION_BOOK[batch.env_ids % len(ACTION_BOOK), pages % ACTION_BOOK.shape[1]]
     if spec.continuous_action is not None:
-        return spread_over(spec.continuous_action, numbers[:, : spec.num_action_dims] / 2**31)
+        return uniform_actions(spec.continuous_action, numbers[:, : spec.num_action_dims] / 2**31)
     mask = batch.mask
     if mask is None:
         mask = np.ones((len(batch), spec.num_logits), bool)

@@ -12,7 +12,7 @@ from helpers.cases import ENV_CASES
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import joined
+from hundredfold.core.batch import concat_batches
 from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.rollout_buffer import ActionSample, RolloutBuffer
 
@@ -83,7 +83,7 @@ class OneByOne:
 def together(batches):
     whole = batches[0]
     for batch in batches[1:]:
-        whole = joined(whole, batch)
+        whole = concat_batches(whole, batch)
     return whole
 
 

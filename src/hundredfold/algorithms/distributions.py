@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from hundredfold.core.action_scaling import box_scale
+from hundredfold.core.action_scaling import action_scale
 from hundredfold.core.batch import ArraySpec
 
 # Far below any logit a network produces: its probability is exactly 0 in single precision, and,
@@ -123,7 +123,7 @@ class Bounds(nn.Module):
 
     def __init__(self, box: ArraySpec) -> None:
         super().__init__()
-        place = box_scale(box)
+        place = action_scale(box)
         for name in ("centre", "scale", "low", "high"):
             self.register_buffer(name, torch.from_numpy(getattr(place, name)))
 

@@ -27,7 +27,7 @@ from hundredfold.algorithms.weights import (
     optimiser_arrays,
 )
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, EnvSpec, State, with_prefix, without_prefix
+from hundredfold.core.batch import Arrays, EnvSpec, State, slice_rows, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.rollout.gae import Floats, advantages_of
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, RolloutSettings
@@ -231,7 +231,7 @@ class PPO:
         size = PICTURE_CHUNK if self.network.pictures else VALUE_CHUNK
         for start in range(0, rows, size):
             cut = slice(start, start + size)
-            part = tensors({name: array[cut] for name, array in flat.items()}, self.device)
+            part = tensors(slice_rows(flat, cut), self.device)
             found[cut] = self.network.value(part).cpu().numpy()
         return found
 

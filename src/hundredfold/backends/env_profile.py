@@ -15,8 +15,8 @@ from hundredfold.backends.processes.env_shards import (
     voluntary_switches,
 )
 from hundredfold.core import rng
-from hundredfold.core.action_scaling import spread_over
-from hundredfold.core.batch import Array, EnvSpec, FloatArray, StepBatch
+from hundredfold.core.action_scaling import random_actions
+from hundredfold.core.batch import FloatArray, StepBatch
 from hundredfold.core.protocols import PerEnvBatch
 
 # A probe ends after so many steps or so many seconds, whichever comes first; two steps it takes in
@@ -70,14 +70,14 @@ def probe(env: PerEnvBatch, steps: int = PROBE_STEPS, seconds: float = PROBE_SEC
     counts = np.arange((steps + 1) * spec.num_logits)
     luck = rng.uniforms(rng.seed_key(PROBE_SEED), counts).reshape(steps + 1, -1)
     # Drawn beforehand where no mask has a say: in between it would cool down the caches.
-    actions = luckiest(spec, luck)
+    actions = random_actions(spec, luck)
     walls, cpus = np.zeros(steps + 1), np.zeros(steps + 1)
     begun = perf_counter()
     taken = switches = 0
     while taken <= steps and (taken < 2 or perf_counter() - begun < seconds):
         chosen = actions[taken : taken + 1]
         if batch.mask is not None:
-            chosen = luckiest(spec, np.where(batch.mask, luck[taken : taken + 1], -1.0))
+            chosen = random_actions(spec, luck[taken : taken + 1], batch.mask)
         if taken == 1:
             switches = voluntary_switches()
         wall, cpu = perf_counter(), process_time()
@@ -88,18 +88,6 @@ def probe(env: PerEnvBatch, steps: int = PROBE_STEPS, seconds: float = PROBE_SEC
     spared = call_seconds(env)
     walls, cpus = (np.maximum(times[1:taken] - spared, 0.0) for times in (walls, cpus))
     return Probe(walls, cpus, switches, step_bytes(batch))
-
-
-def luckiest(spec: EnvSpec, luck: FloatArray) -> Array:
-    """(rows, ...) in each part of an action the choice with the largest of these numbers.
-
-    In a box the numbers themselves say where.
-    """
-    if spec.continuous_action is not None:
-        return spread_over(spec.continuous_action, luck)
-    parts = np.split(luck, np.cumsum(spec.action_nvec)[:-1], axis=1)
-    chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
-    return chosen.reshape(len(luck), *spec.action_shape)
 
 
 def call_seconds(env: PerEnvBatch) -> float:

@@ -12,7 +12,7 @@ from hundredfold.backends.call_checks import (
     checked_actions,
 )
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch
+from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, concat_rows
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
@@ -66,7 +66,7 @@ class SerialBackend:
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
         states = [env.state() for env in self.envs]
-        return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+        return concat_rows(states)
 
     def restore(self, state: State) -> None:
         self.turns.expect_open("restore()")

@@ -1,7 +1,7 @@
-"""Continuous actions: the scale on which a box is played, whatever its bounds.
+"""Scaling of continuous actions, and actions from uniform random numbers.
 
-Policies and random players think in numbers around 0, of which -1 and 1 stand for the bounds. Where
-a side has no bound, a step of 1 is a step of 1 in the env.
+Policies work on a normalised scale on which -1 and 1 are the bounds of the action space. Where a
+dimension lacks a bound it is not scaled: 1 is a step of 1 in the env.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hundredfold.core.batch import Array, ArraySpec, FloatArray
+from hundredfold.core.batch import Array, ArraySpec, BoolArray, EnvSpec, FloatArray, IntArray
 
 Floats = NDArray[np.float32]
 
-# Some envs write the largest number there is where they mean that there is no bound.
-AS_GOOD_AS_NONE: Final = 1e18
+# Some envs declare the largest float where they mean that there is no bound.
+UNBOUNDED: Final = 1e18
 
 
 @dataclass(frozen=True, slots=True)
-class BoxScale:
-    """Where each flat entry of a box lies: an action is `centre + scale * number`, cut off."""
+class ActionScale:
+    """Affine map from normalised to env actions: `clip(centre + scale * x, low, high)`."""
 
     centre: Floats  # (size,)
     scale: Floats  # (size,)
@@ -30,19 +30,19 @@ class BoxScale:
     high: Floats  # (size,)
 
 
-def box_scale(box: ArraySpec) -> BoxScale:
-    """The scale of a box; its bounds rounded inwards to what float32 can say."""
-    low = np.where(flat_bound(box.low, box) < -AS_GOOD_AS_NONE, -np.inf, flat_bound(box.low, box))
-    high = np.where(flat_bound(box.high, box) > AS_GOOD_AS_NONE, np.inf, flat_bound(box.high, box))
-    is_low, is_high = np.isfinite(low), np.isfinite(high)
-    # One bound alone: begin a step away from it, where both sides can be tried.
-    centre = np.where(is_low, np.where(is_low, low, 0.0) + 1.0, 0.0)
-    centre = np.where(is_high, np.where(is_high, high, 0.0) - 1.0, centre)
+def action_scale(box: ArraySpec) -> ActionScale:
+    """The scale of a continuous action space, its bounds rounded inwards to float32."""
+    low = np.where(flat_bound(box.low, box) < -UNBOUNDED, -np.inf, flat_bound(box.low, box))
+    high = np.where(flat_bound(box.high, box) > UNBOUNDED, np.inf, flat_bound(box.high, box))
+    has_low, has_high = np.isfinite(low), np.isfinite(high)
+    # With one bound only, the centre lies 1 away from it, so that both directions can be tried.
+    centre = np.where(has_low, np.where(has_low, low, 0.0) + 1.0, 0.0)
+    centre = np.where(has_high, np.where(has_high, high, 0.0) - 1.0, centre)
     scale = np.ones(box.size)
-    both = is_low & is_high
+    both = has_low & has_high
     centre[both] = (low[both] + high[both]) / 2
     scale[both] = (high[both] - low[both]) / 2
-    return BoxScale(
+    return ActionScale(
         centre.astype(np.float32),
         scale.astype(np.float32),
         _rounded(low, towards=np.inf),
@@ -50,12 +50,45 @@ def box_scale(box: ArraySpec) -> BoxScale:
     )
 
 
-def spread_over(box: ArraySpec, uniforms: FloatArray) -> Array:
-    """(rows, *shape) actions from (rows, size) numbers in [0, 1): anywhere within the bounds."""
-    place = box_scale(box)
-    actions = place.centre + place.scale * (2.0 * uniforms - 1.0)
-    kept = np.clip(actions.astype(np.float32), place.low, place.high)
-    return kept.reshape(len(uniforms), *box.shape)
+def uniform_actions(box: ArraySpec, uniforms: FloatArray) -> Array:
+    """Continuous actions, uniform within their bounds.
+
+    Args:
+        box: the action space; where a dimension lacks a bound, within 1 of its centre.
+        uniforms: (rows, size) numbers in [0, 1).
+
+    Returns:
+        (rows, *box.shape) float32 actions.
+
+    """
+    scale = action_scale(box)
+    actions = scale.centre + scale.scale * (2.0 * uniforms - 1.0)
+    clipped = np.clip(actions.astype(np.float32), scale.low, scale.high)
+    return clipped.reshape(len(uniforms), *box.shape)
+
+
+def random_actions(spec: EnvSpec, uniforms: FloatArray, mask: BoolArray | None = None) -> Array:
+    """Random actions, every allowed one equally likely.
+
+    Args:
+        spec: the env's spec.
+        uniforms: (rows, num_logits) numbers in [0, 1).
+        mask: (rows, num_logits) True where an action is allowed; discrete actions only.
+
+    Returns:
+        (rows, *action_shape) actions.
+
+    """
+    if spec.continuous_action is not None:
+        return uniform_actions(spec.continuous_action, uniforms)
+    return argmax_actions(spec, uniforms if mask is None else np.where(mask, uniforms, -1.0))
+
+
+def argmax_actions(spec: EnvSpec, scores: Array) -> IntArray:
+    """(rows, *action_shape) the discrete actions of the highest of (rows, num_logits) scores."""
+    by_dim = np.split(scores, np.cumsum(spec.action_nvec)[:-1], axis=1)
+    actions = np.stack([dim_scores.argmax(axis=1) for dim_scores in by_dim], axis=1)
+    return actions.reshape(len(scores), *spec.action_shape)
 
 
 def flat_bound(bound: float | tuple[float, ...], box: ArraySpec) -> FloatArray:
@@ -64,7 +97,7 @@ def flat_bound(bound: float | tuple[float, ...], box: ArraySpec) -> FloatArray:
 
 
 def _rounded(bound: FloatArray, towards: float) -> Floats:
-    """As float32, on the inner side of a bound that float32 cannot say."""
+    """As float32, rounded inwards where float32 cannot represent the bound."""
     near = bound.astype(np.float32)
     outside = near < bound if towards > 0 else near > bound
     return np.where(outside, np.nextafter(near, np.float32(towards)), near)

@@ -139,19 +139,19 @@ class StepBatch:
 
     def rows(self, start: int, stop: int) -> StepBatch:
         """The same buffers, seen through a slice of rows."""
-        cut = slice(start, stop)
+        rows = slice(start, stop)
         return StepBatch(
-            env_ids=self.env_ids[cut],
-            observation=_cut(self.observation, cut),
-            reward=self.reward[cut],
-            terminated=self.terminated[cut],
-            truncated=self.truncated[cut],
-            mask=None if self.mask is None else self.mask[cut],
-            final_observation=_cut(self.final_observation, cut),
-            info=_cut(self.info, cut),
-            episode_info=_cut(self.episode_info, cut),
-            true_state=_cut(self.true_state, cut),
-            infos=None if self.infos is None else self.infos[cut],
+            env_ids=self.env_ids[rows],
+            observation=slice_rows(self.observation, rows),
+            reward=self.reward[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            mask=None if self.mask is None else self.mask[rows],
+            final_observation=slice_rows(self.final_observation, rows),
+            info=slice_rows(self.info, rows),
+            episode_info=slice_rows(self.episode_info, rows),
+            true_state=slice_rows(self.true_state, rows),
+            infos=None if self.infos is None else self.infos[rows],
         )
 
     def take(self, rows: IntArray) -> StepBatch:
@@ -168,7 +168,7 @@ class StepBatch:
             info=_taken(self.info, rows),
             episode_info=_taken(self.episode_info, rows),
             true_state=_taken(self.true_state, rows),
-            infos=None if infos is None else ChosenInfos(infos, rows),
+            infos=None if infos is None else SelectedInfos(infos, rows),
             is_copy=True,
         )
 
@@ -186,7 +186,7 @@ class StepBatch:
         return named
 
 
-class ChosenInfos(Sequence[Mapping[str, Any]]):
+class SelectedInfos(Sequence[Mapping[str, Any]]):
     """Some infos of others, looked up when they are read and not before."""
 
     def __init__(self, infos: Sequence[Mapping[str, Any]], rows: IntArray) -> None:
@@ -199,36 +199,39 @@ class ChosenInfos(Sequence[Mapping[str, Any]]):
     @overload
     def __getitem__(self, index: int) -> Mapping[str, Any]: ...
     @overload
-    def __getitem__(self, index: slice) -> ChosenInfos: ...
-    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | ChosenInfos:
+    def __getitem__(self, index: slice) -> SelectedInfos: ...
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | SelectedInfos:
         if isinstance(index, slice):
-            return ChosenInfos(self.infos, self.rows[index])
+            return SelectedInfos(self.infos, self.rows[index])
         return self.infos[int(self.rows[index])]
 
 
-def joined(one: StepBatch, other: StepBatch) -> StepBatch:
-    """The rows of two batches, as copies, one after the other; infos of foreign envs are left."""
-
-    def both(group: str) -> Arrays:
-        first, second = getattr(one, group), getattr(other, group)
-        return {name: np.concatenate([array, second[name]]) for name, array in first.items()}
-
-    mask = None
-    if one.mask is not None and other.mask is not None:
-        mask = np.concatenate([one.mask, other.mask])
+def concat_batches(first: StepBatch, second: StepBatch) -> StepBatch:
+    """The rows of two batches, one after the other, as copies. Infos are dropped."""
+    arrays = concat_rows([first.arrays(), second.arrays()])
     return StepBatch(
-        env_ids=np.concatenate([one.env_ids, other.env_ids]),
-        observation=both("observation"),
-        reward=np.concatenate([one.reward, other.reward]),
-        terminated=np.concatenate([one.terminated, other.terminated]),
-        truncated=np.concatenate([one.truncated, other.truncated]),
-        mask=mask,
-        final_observation=both("final_observation"),
-        info=both("info"),
-        episode_info=both("episode_info"),
-        true_state=both("true_state"),
+        env_ids=np.concatenate([first.env_ids, second.env_ids]),
+        observation=without_prefix("observation", arrays),
+        reward=arrays["reward"],
+        terminated=arrays["terminated"],
+        truncated=arrays["truncated"],
+        mask=arrays.get("mask"),
+        final_observation=without_prefix("final_observation", arrays),
+        info=without_prefix("info", arrays),
+        episode_info=without_prefix("episode_info", arrays),
+        true_state=without_prefix("true_state", arrays),
         is_copy=True,
     )
+
+
+def concat_rows(parts: Sequence[State], axis: int = 0) -> Arrays:
+    """Arrays of the same names, joined along an axis; the first part's names count."""
+    return {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}
+
+
+def slice_rows(arrays: State, rows: slice | Array) -> Arrays:
+    """These rows of every array: views for a slice, copies for indices or a boolean mask."""
+    return {name: array[rows] for name, array in arrays.items()}
 
 
 def copies(arrays: State) -> Arrays:
@@ -275,7 +278,3 @@ def _empty(specs: Mapping[str, ArraySpec], rows: int) -> Arrays:
 def _taken(arrays: Arrays, rows: IntArray) -> Arrays:
     # For a few rows of several numbers, indexing takes three times as long.
     return {name: array.take(rows, axis=0) for name, array in arrays.items()}
-
-
-def _cut(arrays: Arrays, cut: slice) -> Arrays:
-    return {name: array[cut] for name, array in arrays.items()}

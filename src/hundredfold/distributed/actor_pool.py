@@ -17,11 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
-
 from hundredfold.backends.processes.cpu_affinity import Seat
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.batch import Arrays, IntArray, copies
+from hundredfold.core.batch import Arrays, IntArray, concat_rows, copies
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory
@@ -166,7 +164,7 @@ class Fleet:
         states = [held.snapshot for held in self.slices if held.snapshot and not held.log]
         if len(states) < len(self.slices):
             return None
-        return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+        return concat_rows(states)
 
     def health(self) -> dict[str, int]:
         """What went wrong: in envs that actors mended themselves, and with actors."""

@@ -28,6 +28,7 @@ from hundredfold.core.batch import (
     State,
     StepBatch,
     copies,
+    slice_rows,
     with_prefix,
     without_prefix,
 )
@@ -136,7 +137,7 @@ class RayBackend:
         whole = {**with_prefix("env", state), **with_prefix("collector", collector)}
         self.fleet.forget_orders()
         with self.turns.leading_to("recv"):
-            self._show(self.fleet.ask("restore", each=lambda held: (_cut(whole, held.rows),)))
+            self._show(self.fleet.ask("restore", each=lambda held: (slice_rows(whole, held.rows),)))
 
     def health(self) -> dict[str, int]:
         return self.fleet.health()
@@ -206,7 +207,3 @@ class RayBackend:
         if told.infos is not None:
             self.infos[held.rows] = told.infos
             self.batch.infos = self.infos  # type: ignore[assignment]
-
-
-def _cut(state: State, rows: slice) -> Arrays:
-    return {name: array[rows] for name, array in state.items()}

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, StepBatch
+from hundredfold.core.batch import (
+    Array,
+    Arrays,
+    FloatArray,
+    IntArray,
+    StepBatch,
+    concat_rows,
+    slice_rows,
+)
 from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
@@ -97,7 +105,7 @@ def cut_out(
     nothing = np.zeros(0, np.int64)
     cut_off = rollout.all_cut_off() if rollout.cut_off else (nothing, nothing, {})
     return Fragment(
-        stored={name: array[:steps] for name, array in rollout.stored.items()},
+        stored=slice_rows(rollout.stored, slice(steps)),
         seen=rollout.observation,
         cut_off=cut_off,
         ended=notes.ended(episodes),
@@ -131,8 +139,8 @@ def outcomes(fragments: Sequence[Fragment]) -> Iterator[StepBatch]:
         name: np.concatenate([fragment.stored[name] for fragment in fragments], axis=1)
         for name in ("rewards", "terminated", "ended")
     }
-    seen = _side_by_side([fragment.seen for fragment in fragments])
-    info = _side_by_side([fragment.info for fragment in fragments])
+    seen = concat_rows([fragment.seen for fragment in fragments], axis=1)
+    info = concat_rows([fragment.info for fragment in fragments], axis=1)
     for step in range(len(stored["ended"])):
         terminated = stored["terminated"][step]
         yield StepBatch(
@@ -147,10 +155,6 @@ def outcomes(fragments: Sequence[Fragment]) -> Iterator[StepBatch]:
             episode_info={},
             true_state={},
         )
-
-
-def _side_by_side(parts: Sequence[Arrays]) -> Arrays:
-    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
 def _joined(parts: Sequence[IntArray]) -> IntArray:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from gymnasium import spaces
 
-from hundredfold.core.action_scaling import box_scale
+from hundredfold.core.action_scaling import action_scale
 from hundredfold.core.batch import Array, Arrays, EnvSpec
 from hundredfold.interop.gymnasium import action_space
 
@@ -28,7 +28,9 @@ class Window:
         kind = kinds.pop() if len(kinds) == 1 else "float32"
         # Its spaces have no place for truth values.
         self.dtype = np.dtype("uint8" if kind == "bool" else kind)
-        self.place = None if spec.continuous_action is None else box_scale(spec.continuous_action)
+        self.place = (
+            None if spec.continuous_action is None else action_scale(spec.continuous_action)
+        )
 
     @property
     def observation_space(self) -> spaces.Box:

@@ -23,9 +23,10 @@ import numpy as np
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.auto_select import fit_workers, ready_batch
-from hundredfold.backends.env_profile import Probe, luckiest, probe
+from hundredfold.backends.env_profile import Probe, probe
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core import rng
+from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.batch import EnvSpec, IntArray, StepBatch
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.gymnasium_env import EnvMaker, GymnasiumBatchEnv
@@ -291,7 +292,7 @@ def _actor(spec: EnvSpec, num_envs: int, seconds: float) -> Callable[[StepBatch]
     """Acts by luck that was drawn beforehand; what it takes is as good as the given seconds."""
     counts = np.arange(DRAWN * num_envs * spec.num_logits)
     luck = rng.uniforms(rng.seed_key(0), counts).reshape(-1, spec.num_logits)
-    drawn = luckiest(spec, luck).reshape(DRAWN, num_envs, *spec.action_shape)
+    drawn = random_actions(spec, luck).reshape(DRAWN, num_envs, *spec.action_shape)
     moments = cycle(range(DRAWN))
 
     def act(batch: StepBatch) -> IntArray:
@@ -300,7 +301,7 @@ def _actor(spec: EnvSpec, num_envs: int, seconds: float) -> Callable[[StepBatch]
         actions: IntArray = drawn[moment, batch.env_ids]
         if batch.mask is not None:
             mine = luck[moment * num_envs + batch.env_ids]
-            actions = luckiest(spec, np.where(batch.mask, mine, -1.0))
+            actions = random_actions(spec, mine, batch.mask)
         while perf_counter() < until:
             pass
         return actions

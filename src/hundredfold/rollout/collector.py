@@ -22,9 +22,9 @@ from hundredfold.core.batch import (
     IntArray,
     State,
     StepBatch,
+    concat_batches,
     copies,
     fill,
-    joined,
 )
 from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
@@ -128,7 +128,7 @@ class Collector:
                 self._send(acting, choice)
             batch = self._recv()
             self._count(batch)
-            self.waiting = batch if held is None else joined(held, batch)
+            self.waiting = batch if held is None else concat_batches(held, batch)
             if batch.is_copy:
                 unheard = batch
             else:

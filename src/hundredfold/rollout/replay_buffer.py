@@ -23,6 +23,7 @@ from hundredfold.core.batch import (
     StepBatch,
     copies,
     fill,
+    slice_rows,
 )
 from hundredfold.rollout.rollout_buffer import ActionSample
 
@@ -100,7 +101,7 @@ class ReplayBuffer:
         self._advance(ids)
         if len(cut):
             # No env says what would have been allowed after the end: take what was before it.
-            final = {name: array[cut] for name, array in batch.final_observation.items()}
+            final = slice_rows(batch.final_observation, cut)
             self._see(ids[cut], final, last_mask)
             self._end_here(ids[cut])
         self._see(ids, batch.observation, batch.mask)

@@ -20,8 +20,10 @@ from hundredfold.core.batch import (
     IntArray,
     State,
     StepBatch,
+    concat_rows,
     copies,
     fill,
+    slice_rows,
     with_prefix,
     without_prefix,
 )
@@ -153,7 +155,7 @@ class RolloutBuffer:
         if num_cut:
             cut = np.flatnonzero(batch.truncated > batch.terminated)
             ids = batch.env_ids[cut]
-            final = {name: array[cut] for name, array in batch.final_observation.items()}
+            final = slice_rows(batch.final_observation, cut)
             self._note_cut_off(self.cursor[ids] - 1, ids, final)
         if num_full:
             rows = self.cursor[batch.env_ids] == self.num_steps
@@ -183,10 +185,7 @@ class RolloutBuffer:
         return (
             np.concatenate([cut.steps for cut in self.cut_off]),
             np.concatenate([cut.env_ids for cut in self.cut_off]),
-            {
-                name: np.concatenate([cut.final_observation[name] for cut in self.cut_off])
-                for name in self.observation
-            },
+            concat_rows([cut.final_observation for cut in self.cut_off]),
         )
 
     def truncate_here(self, batch: StepBatch) -> None:
@@ -198,7 +197,7 @@ class RolloutBuffer:
         rows = np.flatnonzero(known & ~self.stored["ended"][last, ids])
         if len(rows):
             self.stored["ended"][last[rows], ids[rows]] = True
-            final = {name: array[rows] for name, array in batch.final_observation.items()}
+            final = slice_rows(batch.final_observation, rows)
             self._note_cut_off(last[rows], ids[rows], final)
 
     def state(self) -> Arrays:
@@ -251,7 +250,7 @@ class RolloutBuffer:
             if rows.all():
                 noted.append(Truncations(steps, env_ids, final))
             elif rows.any():
-                part = {name: array[rows] for name, array in final.items()}
+                part = slice_rows(final, rows)
                 noted.append(Truncations(steps[rows], env_ids[rows], part))
 
     def _place(self, env_ids: IntArray) -> Index:

@@ -15,7 +15,7 @@ import numpy as np
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.run import RunSettings
 from hundredfold.core import rng
-from hundredfold.core.action_scaling import spread_over
+from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.batch import Array, EnvSpec, FloatArray, IntArray, StepBatch
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.core.statistics import bootstrap_interval, standard_error
@@ -147,16 +147,8 @@ def random_actor(spec: EnvSpec, seed: int) -> Actor:
 
     def act(batch: StepBatch) -> Array:
         keys = rng.spawn(key, batch.env_ids)[:, None]
-        luck = rng.uniforms(keys, counts + np.arange(spec.num_logits))
+        uniforms = rng.uniforms(keys, counts + np.arange(spec.num_logits))
         counts[0] += spec.num_logits
-        if spec.continuous_action is not None:
-            return spread_over(spec.continuous_action, luck)
-        if batch.mask is not None:
-            luck = np.where(batch.mask, luck, -1.0)
-        parts, offset = [], 0
-        for count in spec.action_nvec:
-            parts.append(luck[:, offset : offset + count].argmax(axis=1))
-            offset += count
-        return np.stack(parts, axis=1).reshape(len(batch), *spec.action_shape)
+        return random_actions(spec, uniforms, batch.mask)
 
     return act

@@ -26,7 +26,17 @@ from hundredfold.backends.processes.shared_memory import LazyInfos, batch_over
 from hundredfold.backends.processes.worker_handle import MAIN_GUARD
 from hundredfold.backends.processes.worker_pool import Crew, Traffic
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, State, StepBatch, copies
+from hundredfold.core.batch import (
+    Array,
+    Arrays,
+    BoolArray,
+    IntArray,
+    State,
+    StepBatch,
+    concat_rows,
+    copies,
+    slice_rows,
+)
 from hundredfold.core.errors import ShapeError, TurnError, WorkerError
 from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, SharedParams
@@ -109,14 +119,16 @@ class ProcessBackend:
         self.turns.expect("send", "state()")
         with self.turns.leading_to("send"):
             states = self.crew.order("state")
-        return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+        return concat_rows(states)
 
     def restore(self, state: State) -> None:
         self.turns.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         kept = copies(state)
         with self.turns.leading_to("recv"):
-            self.crew.order("restore", [(_cut(kept, worker.rows),) for worker in self.crew.workers])
+            self.crew.order(
+                "restore", [(slice_rows(kept, worker.rows),) for worker in self.crew.workers]
+            )
             self.crew.story.go_on_from(kept)
             self.crew.start_over()
 
@@ -216,10 +228,6 @@ class FirstReadyBackend(ProcessBackend):
         share = max(1, check_num_envs(num_envs) // READY_SHARE)
         batch_envs = settings.batch_envs or share
         super().__init__(make_envs, num_envs, replace(settings, batch_envs=batch_envs))
-
-
-def _cut(state: Arrays, rows: slice) -> Arrays:
-    return {name: array[rows] for name, array in state.items()}
 
 
 def _refuse_while_importing_main() -> None:

@@ -31,7 +31,7 @@ from hundredfold.backends.processes.ready_flags import Doorbell
 from hundredfold.backends.processes.remote_errors import report_of
 from hundredfold.backends.processes.shared_memory import InfoWriter, batch_over, pickled_info
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import Arrays, IntArray, State, copies
+from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies, slice_rows
 from hundredfold.core.protocols import BatchEnv, PerEnvBatch, SharedParams
 
 
@@ -101,7 +101,7 @@ class Slice(ABC):
         for env, rows in self._parts():
             cut = slice(rows.start - self.first, rows.stop - self.first)
             with self.at_work(rows):
-                env.restore({name: array[cut] for name, array in state.items()})
+                env.restore(slice_rows(state, cut))
 
     def truncate_all(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
         """Cut off all episodes, with these as their last observations, and begin later ones."""
@@ -126,7 +126,7 @@ class Slice(ABC):
 
     def state(self) -> Arrays:
         states = [env.state() for env in self.envs]
-        return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
+        return concat_rows(states)
 
     def timings(self) -> dict[str, float]:
         told = [env.timings() for env in self.envs]

@@ -36,7 +36,7 @@ from hundredfold.backends.processes.worker_handle import (
 )
 from hundredfold.backends.processes.worker_main import Origin, WorkerPlan
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import BoolArray, FloatArray, IntArray, State
+from hundredfold.core.batch import BoolArray, FloatArray, IntArray, State, slice_rows
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Failure, Health
 from hundredfold.core.protocols import EnvFactory
@@ -81,7 +81,7 @@ class Story:
         """What a worker of these rows needs to know."""
         state = self.state
         if state is not None:
-            state = {name: array[rows] for name, array in state.items()}
+            state = slice_rows(state, rows)
         return Origin(self.seed, state, self.shared_params, self.ended[rows] + 1)
 
     def _forget_the_past(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch
+from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch, slice_rows
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
@@ -43,9 +43,7 @@ class Hindsight:
             self.planned = np.concatenate([self.planned, rows])
         fresh = day["num_booked"] == 0
         if fresh.any():
-            self.planned[ids[fresh]] = self.best_offers(
-                {name: array[fresh] for name, array in day.items()}
-            )
+            self.planned[ids[fresh]] = self.best_offers(slice_rows(day, fresh))
         chosen: IntArray = self.planned[ids, day["num_booked"]]
         return chosen
 
@@ -79,9 +77,7 @@ class Hindsight:
         tried = offers[days]
         tried[:, customer] = candidates
         table = np.full(acceptable.shape, np.inf)
-        table[days, candidates] = self._prices(
-            {name: array[days] for name, array in day.items()}, tried
-        )
+        table[days, candidates] = self._prices(slice_rows(day, days), tried)
         best = table.argmin(axis=1)
         found = table[np.arange(len(table)), best]
         better = found < prices

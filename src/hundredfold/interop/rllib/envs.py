@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from hundredfold.backends.call_checks import checked_actions
+from hundredfold.core.action_scaling import argmax_actions
 from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, IntArray, StepBatch
 from hundredfold.core.failures import Failure, Health, RestartPolicy
 from hundredfold.core.protocols import BatchEnv, EnvFactory, PerEnvBatch
@@ -242,9 +242,7 @@ def first_allowed(batch: StepBatch, spec: EnvSpec) -> IntArray:
     """Some allowed action of every row."""
     if batch.mask is None:
         return np.zeros((len(batch), *spec.action_shape), np.int64)
-    edges = np.cumsum((0, *spec.action_nvec))
-    parts = [batch.mask[:, first:last].argmax(axis=1) for first, last in pairwise(edges)]
-    return np.stack(parts, axis=1).reshape(len(batch), *spec.action_shape)
+    return argmax_actions(spec, batch.mask)
 
 
 def _along(rows: BoolArray, moves: Array) -> BoolArray:
