@@ -51,9 +51,9 @@ def _preset_rows(
     )
     parts = build(settings)
     try:
-        assert parts.companion is not None, "presets of dvrp have a companion"
+        assert parts.belief_model is not None, "presets of dvrp have a belief model"
         assert isinstance(parts.learner, PPO), "presets of dvrp learn with PPO"
-        parts.backend.broadcast(parts.companion.shared_params(exploring=True))
+        parts.backend.broadcast(parts.belief_model.params(exploring=True))
         parts.collector.start(settings.seed)
         _epoch(parts)  # compiles and allocates
         bare = BareLoop(parts.learner, parts.settings)
@@ -96,26 +96,26 @@ def _preset_rows(
 
 def _epoch(parts: Components) -> dict[str, float]:
     """Seconds of one whole epoch by phase; they add up to all of it."""
-    collector, learner, companion = parts.collector, parts.learner, parts.companion
-    assert companion is not None
+    collector, learner, belief_model = parts.collector, parts.learner, parts.belief_model
+    assert belief_model is not None
     before = _counted(parts)
     begin = time.perf_counter()
     collector.collect(
         learner.policy,
         learner.experience,
         parts.settings.rollout.num_steps,
-        listeners=[companion.hear],
+        listeners=[belief_model.observe],
     )
     collected = time.perf_counter()
     learner.update()
     updated = time.perf_counter()
-    companion.after_update()
-    parts.backend.broadcast(companion.shared_params(exploring=True))
+    belief_model.update()
+    parts.backend.broadcast(belief_model.params(exploring=True))
     done = time.perf_counter()
     phases = {name: seconds - before[name] for name, seconds in _counted(parts).items()}
     phases["env"] -= phases["oracle"]
     phases["bookkeeping"] = collected - begin - sum(phases.values())
-    return {**phases, "update": updated - collected, "companion": done - updated}
+    return {**phases, "update": updated - collected, "belief_model": done - updated}
 
 
 def _counted(parts: Components) -> dict[str, float]:

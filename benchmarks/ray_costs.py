@@ -76,7 +76,7 @@ def bench_ray(
         machine=MachineSettings(backend="ray", device="cpu"),
         processes=replace(start.processes, workers=1),
         ray=RaySettings(object_store_mb=1_000),
-        companion=None,
+        belief_model=None,
     )
     on_progress(f"{env}: {num_envs} envs in one actor")
     with closing(build(settings)) as parts:

@@ -31,7 +31,7 @@ from hundredfold.envs.registry import (
     env_factory,
 )
 from hundredfold.training.auto_config import fit_run
-from hundredfold.training.build import build, saved_companion
+from hundredfold.training.build import build, load_belief_model
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
 from hundredfold.training.console import announce, describe_plan
 from hundredfold.training.engines import OWN, engine_of, refuse_resume
@@ -45,7 +45,7 @@ from hundredfold.training.saved_policy import saved_policy
 
 MAX_PARALLEL_EPISODES = 256
 # Days a finished policy plays for its page; `hundredfold report --days` plays more.
-SHOWCASE_DAYS = 64
+REPORT_DAYS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +216,9 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
 
 
 def knowledge_of(run: str | Path, checkpoint: str | int = "best") -> SharedParams | None:
-    """What the companion of a run believed at a checkpoint; None where there was no companion."""
-    companion = saved_companion(RunFolder.open(Path(run)), str(checkpoint))
-    return None if companion is None else companion.shared_params(exploring=False)
+    """Parameters of a run's belief model at a checkpoint; None if the run has none."""
+    belief_model = load_belief_model(RunFolder.open(Path(run)), str(checkpoint))
+    return None if belief_model is None else belief_model.params(exploring=False)
 
 
 def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
@@ -264,16 +264,16 @@ def draw_page(folder: RunFolder, days: int = 0) -> Path:
     from hundredfold.report.page import write_report
 
     entry = ENVS.get(folder.settings().env)
-    if days and entry is not None and entry.showcase is not None and saved_epochs(folder):
-        from hundredfold.report.dvrp_sections import write_showcase
+    if days and entry is not None and entry.report_data is not None and saved_epochs(folder):
+        from hundredfold.report.dvrp_sections import write_report_data
 
-        recorded = import_module(entry.showcase).record_showcase(
+        recorded = import_module(entry.report_data).record_report_data(
             load(folder.path).actor,
             folder.settings().env_settings,
             shared_params=knowledge_of(folder.path),
             days=days,
         )
-        write_showcase(folder, recorded)
+        write_report_data(folder, recorded)
     return write_report(folder)
 
 
@@ -347,7 +347,7 @@ def _finish(run: Run, report: bool) -> TrainedRun:
         finished = engine_of(run.settings).train(run)
         if report:
             run.display.say("drawing the page")
-            draw_page(run.folder, SHOWCASE_DAYS)
+            draw_page(run.folder, REPORT_DAYS)
         return TrainedRun(run.folder.path, finished)
     finally:
         run.close()

@@ -1,4 +1,4 @@
-"""`hundredfold evaluate dvrp`: rules that learn first, prices, fairness and companions."""
+"""`hundredfold evaluate dvrp`: rules that learn first, prices, fairness and acceptance models."""
 
 import json
 
@@ -61,15 +61,15 @@ def test_a_tradeoff_has_curves_and_dots_and_compares_them(capsys, run_folder):
     assert all(row["ci_low"] <= row["mean"] <= row["ci_high"] for row in compared)
 
 
-def test_fairness_and_companion_of_a_run_and_of_a_rule(capsys, run_folder):
-    words = [run_folder, "--beside", "thompson", "none", "--fairness", "--companion"]
+def test_fairness_and_acceptance_model_of_a_run_and_of_a_rule(capsys, run_folder):
+    words = [run_folder, "--beside", "thompson", "none", "--fairness", "--belief-metrics"]
     rows = rows_of(capsys, *words)
     tables = {}
     for row in rows:
         tables.setdefault(row.get("table", "policies"), []).append(row)
     assert {row["policy"] for row in tables["fairness"]} == {str(run_folder), "thompson", "none"}
     assert {row["by"] for row in tables["fairness"]} >= {"all", "type", "purpose"}
-    known = {row["policy"]: row for row in tables["companion"]}
+    known = {row["policy"]: row for row in tables["beliefs"]}
     assert set(known) == {str(run_folder), "thompson"}
     for row in known.values():
         assert 0.0 <= row["type_accuracy"] <= 1.0
@@ -90,7 +90,7 @@ def test_fairness_and_companion_of_a_run_and_of_a_rule(capsys, run_folder):
 
 
 def test_people_see_tables(capsys):
-    words = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--companion", *FEW]
+    words = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--belief-metrics", *FEW]
     assert call(*words) == 0
     shown = capsys.readouterr().out
     for title in ("improvement in percent", "who is asked", "how well people are known"):

@@ -28,8 +28,8 @@ COMMON = {
     "log_interval": 1,
     "eval_interval": 5,
     "eval_seed": 9999,
-    "companion": "embedding",
-    "companion_buffer": 64_000,
+    "acceptance_model": "embedding",
+    "acceptance_buffer_size": 64_000,
     "epsilon_start": 0.2,
     "epsilon_end": 0.0,
     "mask_mode": "sampled_type",
@@ -74,7 +74,7 @@ def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
         settings.network,
         settings.evaluation,
         settings.saving,
-        settings.companion,
+        settings.belief_model,
         settings.env_settings,
         settings.length,
     )
@@ -90,7 +90,7 @@ def test_our_own_preset_sums_rewards_without_discount():
     )
     assert settings.ppo.gamma == 1.0
     assert settings.ppo.normalise_values
-    assert settings.companion.companion == "counting"
+    assert settings.belief_model.acceptance_model == "bayes"
     assert settings.env_settings.mask_mode == "threshold"
 
 

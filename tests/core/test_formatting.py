@@ -66,7 +66,7 @@ def test_headlines_shorten_millions():
         ("avg_wait_minutes", "Average wait", "min"),
         ("avg_episode_steps", "Average episode steps", "steps"),
         ("avg_reached_exit", "Average reached exit", ""),
-        ("companion/accuracy", "Companion accuracy", ""),
+        ("acceptance/accuracy", "Acceptance accuracy", ""),
         ("minutes", "Minutes", "min"),
         ("", "", ""),
     ],

@@ -113,7 +113,7 @@ def test_an_actor_lost_in_the_middle_of_a_fragment_changes_nothing(happens, tmp_
     assert health["worker_restarts"] >= 1
 
 
-def test_a_killed_actor_is_replaced_while_companions_teach_and_envs_are_reset():
+def test_a_killed_actor_is_replaced_while_belief_models_teach_and_envs_are_reset():
     def told(disturbed):
         backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS)
         with closing(backend):

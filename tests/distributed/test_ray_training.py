@@ -79,7 +79,7 @@ def test_a_run_with_one_actor_is_the_run_in_one_process(actors, tmp_path):
     assert RunFolder.open(there.path).settings().machine.backend == "ray"
 
 
-def test_a_companion_learns_the_same_from_actors(actors, tmp_path):
+def test_a_belief_model_learns_the_same_from_actors(actors, tmp_path):
     day = {**SMALL, "num_customers": 6, "num_steps": 0, "lns_iterations": 1, "oracle_threads": 1}
     here = hundredfold.train("dvrp", save_dir=tmp_path, name="here", **day)
     there = hundredfold.train("dvrp", save_dir=tmp_path, name="there", **day, **ON_RAY)

@@ -4,7 +4,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import StepBatch
-from hundredfold.envs.dvrp.acceptance.responses import Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
 from hundredfold.envs.dvrp.demand import DayDraw, population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 
@@ -19,14 +19,14 @@ def asked_calls(settings, days, seed=1, split="known"):
     key, calls = rng.spawn(rng.seed_key(seed), 99), np.arange(len(trips))
     luck = rng.uniforms(rng.spawn(key, calls)[:, None], np.arange(NUM_OFFERS + 1))
     offer = np.where(population.allowed[trips], luck[:, :NUM_OFFERS], -1.0).argmax(axis=1)
-    turned = (luck[:, NUM_OFFERS] < settings.answer_noise) & (offer != NO_CHANGE)
+    turned = (luck[:, NUM_OFFERS] < settings.response_noise) & (offer != NO_CHANGE)
     accepted = population.accepts[trips, offer] ^ turned
     return people, population.trips.purpose[trips], offer, accepted
 
 
 def asked(settings, days, seed=1, split="known", capacity=64_000):
     """The answers of these days as a model gets them."""
-    answers = Answers(capacity)
+    answers = ResponseBuffer(capacity)
     answers.add(*asked_calls(settings, days, seed, split))
     return answers.rows()
 

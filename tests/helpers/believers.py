@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from hundredfold.envs.dvrp.acceptance.bayes import Counting
+from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
 from hundredfold.envs.dvrp.acceptance.prior import prior_for
-from hundredfold.envs.dvrp.acceptance.responses import Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
 from hundredfold.envs.dvrp.belief_warmup import LearningSettings, learn_by_asking
 from hundredfold.envs.dvrp.demand import population_for
 
@@ -29,12 +29,12 @@ class Sure:
 
 def prior_believer(settings):
     """Who has heard nothing yet."""
-    return Counting(population_for(settings).num_people, prior_for(settings))
+    return BayesianTypeModel(population_for(settings).num_people, prior_for(settings))
 
 
 def taught_believer(rule, settings, days=20, seed=1):
-    """A counting companion after some days of asking, and its answers."""
-    companion, answers = prior_believer(settings), Answers()
+    """A Bayesian type model after some days of asking, and its answers."""
+    belief_model, answers = prior_believer(settings), ResponseBuffer()
     learning = LearningSettings(learning_days=days, refit_days=5)
-    learn_by_asking(rule, settings, companion, answers, learning, seed=seed)
-    return companion, answers
+    learn_by_asking(rule, settings, belief_model, answers, learning, seed=seed)
+    return belief_model, answers

@@ -310,7 +310,7 @@ def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch)
     ("change", "says"),
     [
         ({"env": "corridor", "algo": "dqn"}, "trains ppo"),
-        ({"env": "dvrp"}, "companion none"),
+        ({"env": "dvrp"}, "acceptance-model none"),
         ({"env": "corridor", "num_value_epochs": 2, "num_policy_epochs": 2}, "one loss"),
     ],
 )

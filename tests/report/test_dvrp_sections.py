@@ -16,11 +16,11 @@ from hundredfold.envs.dvrp.evaluation import SPLITS
 from hundredfold.envs.dvrp.policies import make_policy
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.report_beliefs import true_rates
-from hundredfold.envs.dvrp.report_data import record_showcase
+from hundredfold.envs.dvrp.report_data import record_report_data
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.report.dvrp_day import clock, route_map, window_chart
 from hundredfold.report.dvrp_figures import acceptance_maps, policy_bars, trade_off
-from hundredfold.report.dvrp_sections import dvrp_sections, read_showcase, write_showcase
+from hundredfold.report.dvrp_sections import dvrp_sections, read_report_data, write_report_data
 from hundredfold.report.page import write_report
 from hundredfold.report.run_sections import Table
 
@@ -37,17 +37,17 @@ NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 3
 
 
 @pytest.fixture(scope="module")
-def showcase():
-    """Eight real days under random offers, with a companion that knows everybody."""
+def report_data():
+    """Eight real days under random offers, with an acceptance model that knows everybody."""
     population = population_for(SETTINGS)
     shared_params = {
         "type_probabilities": np.eye(NUM_TYPES)[population.people.types],
-        "times_seen": np.full(population.num_people, 40),
+        "response_counts": np.full(population.num_people, 40),
         "accept_given_type": true_rates(population),
     }
     act = make_policy("random", population, SETTINGS, seed=3)
     rules = ("none", "random", "largest_known", "hindsight")
-    return record_showcase(act, SETTINGS, shared_params=shared_params, days=8, rules=rules)
+    return record_report_data(act, SETTINGS, shared_params=shared_params, days=8, rules=rules)
 
 
 @pytest.fixture
@@ -64,21 +64,21 @@ def dvrp_run(path):
     return make_run(path, rows, env="dvrp", best=20)
 
 
-def test_a_showcase_comes_back_as_it_was_written(folder, showcase):
-    assert read_showcase(folder) is None
-    write_showcase(folder, showcase)
-    assert read_showcase(folder) == showcase
+def test_a_showcase_comes_back_as_it_was_written(folder, report_data):
+    assert read_report_data(folder) is None
+    write_report_data(folder, report_data)
+    assert read_report_data(folder) == report_data
 
 
 def test_a_file_that_is_no_showcase_is_refused_by_name(folder):
     for text, said in (("{", "cannot be read as JSON"), ('{"format": 99}', "has format 99")):
-        (folder.path / "showcase.json").write_text(text)
+        (folder.path / "report_data.json").write_text(text)
         with pytest.raises(CheckpointError, match=said):
-            read_showcase(folder)
+            read_report_data(folder)
 
 
-def test_all_sections_are_made_from_the_files_alone(folder, showcase):
-    write_showcase(folder, json.loads(json.dumps(showcase)))
+def test_all_sections_are_made_from_the_files_alone(folder, report_data):
+    write_report_data(folder, json.loads(json.dumps(report_data)))
     sections = dvrp_sections(folder)
     assert [section.title for section in sections] == SECTIONS
     figures = [part for one in sections for part in one.contents if not isinstance(part, Table)]
@@ -93,16 +93,16 @@ def test_without_a_showcase_one_line_names_the_command(folder):
     assert f"hundredfold report {folder.path}" in missing.explanation
 
 
-def test_without_days_or_companion_the_page_has_fewer_sections(folder, showcase):
-    known = [row for row in showcase["policies"] if row["split"] == "known"]
-    less = {**showcase, "companion": None, "day": None, "policies": known}
-    write_showcase(folder, less)
+def test_without_days_or_acceptance_model_the_page_has_fewer_sections(folder, report_data):
+    known = [row for row in report_data["policies"] if row["split"] == "known"]
+    less = {**report_data, "acceptance_model": None, "day": None, "policies": known}
+    write_report_data(folder, less)
     titles = [section.title for section in dvrp_sections(folder)]
     assert titles == [*SECTIONS[:2], "One day", SECTIONS[4]]
 
 
 def test_a_broken_showcase_does_not_cost_the_page(folder):
-    (folder.path / "showcase.json").write_text("[]")
+    (folder.path / "report_data.json").write_text("[]")
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         page = write_report(folder).read_text("utf-8")
@@ -119,8 +119,8 @@ def test_the_improvement_curve_has_both_axes_and_the_evaluations(folder):
     assert figure.layout.yaxis.title.text == "% of driving minutes saved"
 
 
-def test_routes_start_and_end_at_the_depot_and_pass_every_stop(showcase):
-    day = showcase["day"]
+def test_routes_start_and_end_at_the_depot_and_pass_every_stop(report_data):
+    day = report_data["day"]
     depot = day["city"]["points"][day["city"]["depot"]]
     figure = route_map(day, day["after"], "After", compare=day["before"])
     vehicles = [trace for trace in figure.data if trace.name.startswith("vehicle")]
@@ -132,8 +132,8 @@ def test_routes_start_and_end_at_the_depot_and_pass_every_stop(showcase):
     assert figure.layout.yaxis.scaleratio == pytest.approx(1.265, abs=0.01)
 
 
-def test_places_nobody_can_locate_leave_a_gap(showcase):
-    day = json.loads(json.dumps(showcase["day"]))
+def test_places_nobody_can_locate_leave_a_gap(report_data):
+    day = json.loads(json.dumps(report_data["day"]))
     lost = day["calls"][0]["cells"][0]
     day["city"]["points"][lost] = None
     gaps = [
@@ -146,16 +146,16 @@ def test_places_nobody_can_locate_leave_a_gap(showcase):
     assert gaps
 
 
-def test_a_city_without_coordinates_is_drawn_on_a_square(showcase):
-    day = json.loads(json.dumps(showcase["day"]))
+def test_a_city_without_coordinates_is_drawn_on_a_square(report_data):
+    day = json.loads(json.dumps(report_data["day"]))
     day["city"]["unit"] = "square"
     figure = route_map(day, day["before"], "Before")
     assert figure.layout.yaxis.scaleratio == 1.0
     assert not any("km" in str(trace.text) for trace in figure.data)
 
 
-def test_every_caller_has_a_row_and_refusals_are_crossed(showcase):
-    day = showcase["day"]
+def test_every_caller_has_a_row_and_refusals_are_crossed(report_data):
+    day = report_data["day"]
     figure = window_chart(day)
     assert len(figure.layout.yaxis.ticktext) == SETTINGS.num_customers
     traces = {trace.name: trace for trace in figure.data}
@@ -169,8 +169,8 @@ def test_every_caller_has_a_row_and_refusals_are_crossed(showcase):
         assert base - 0.01 <= begin <= base + width + 0.01
 
 
-def test_hindsight_is_a_line_and_this_run_stands_out(showcase):
-    rows = [row for row in showcase["policies"] if row["split"] == SPLITS[0]]
+def test_hindsight_is_a_line_and_this_run_stands_out(report_data):
+    rows = [row for row in report_data["policies"] if row["split"] == SPLITS[0]]
     figure = policy_bars(rows)
     (bars,) = figure.data
     assert sorted(bars.y) == ["largest_known", "none", "random", "this run"]
@@ -180,14 +180,14 @@ def test_hindsight_is_a_line_and_this_run_stands_out(showcase):
     assert line.x0 == next(row["mean"] for row in rows if row["policy"] == "hindsight")
 
 
-def test_names_in_the_trade_off_stand_apart(showcase):
-    row = showcase["policies"][0]
+def test_names_in_the_trade_off_stand_apart(report_data):
+    row = report_data["policies"][0]
     together = [{**row, "policy": f"policy {number}"} for number in range(4)]
     (dots,) = trade_off(together).data
     assert len(set(dots.textposition)) == 4
 
 
-def test_a_policy_at_several_prices_is_a_curve_from_cheap_to_dear(showcase):
+def test_a_policy_at_several_prices_is_a_curve_from_cheap_to_dear(report_data):
     prices = [
         {
             "policy": "scenario",
@@ -197,10 +197,10 @@ def test_a_policy_at_several_prices_is_a_curve_from_cheap_to_dear(showcase):
         }
         for price, moved in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0), (None, 50.0))
     ]
-    curve, dots = trade_off(showcase["policies"], prices).data
+    curve, dots = trade_off(report_data["policies"], prices).data
     assert list(curve.x) == [300.0, 120.0, 30.0]
     assert list(curve.customdata) == [0.0, 0.1, 0.5]
-    assert len(dots.x) == len(showcase["policies"])
+    assert len(dots.x) == len(report_data["policies"])
 
 
 def test_offers_nobody_heard_are_blank():
@@ -220,9 +220,9 @@ def test_minutes_become_times_of_day():
 
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1200], ids=["phone", "desk"])
-def test_a_browser_draws_every_figure_and_scrolls_in_one_direction(tmp_path, showcase, width):
+def test_a_browser_draws_every_figure_and_scrolls_in_one_direction(tmp_path, report_data, width):
     folder = dvrp_run(tmp_path / "run")
-    write_showcase(folder, showcase)
+    write_report_data(folder, report_data)
     seen = look_at(write_report(folder), width, tmp_path / "profile")
     assert [title for title in seen["sections"] if title in SECTIONS] == SECTIONS
     # Beside dvrp's own: learning, two averages, six of the learner, shares and throughput.

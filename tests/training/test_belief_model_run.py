@@ -1,4 +1,4 @@
-"""Training with a companion: what it learns reaches the envs, and a resumed run is the same."""
+"""Training with a belief model: what it learns reaches the envs, and a resumed run is the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = {
     "eval_interval": 2,
     "eval_episodes": 4,
     "save_interval": 3,
-    "companion_refit_interval": 30,
+    "acceptance_refit_interval": 30,
     "embedding_epochs": 2,
 }
 
@@ -49,13 +49,17 @@ def train(tmp_path, name="run", **settings):
 @pytest.mark.parametrize(
     "choices",
     [
-        {"companion": "counting", "companion_refit": "inline", "mask_mode": "threshold"},
-        {"companion": "counting", "companion_refit": "background", "mask_mode": "soft"},
-        {"companion": "embedding", "companion_refit": "background", "mask_mode": "sampled_type"},
+        {"acceptance_model": "bayes", "acceptance_refit": "inline", "mask_mode": "threshold"},
+        {"acceptance_model": "bayes", "acceptance_refit": "background", "mask_mode": "soft"},
+        {
+            "acceptance_model": "embedding",
+            "acceptance_refit": "background",
+            "mask_mode": "sampled_type",
+        },
     ],
     ids=lambda choices: "-".join(choices.values()),
 )
-def test_a_killed_run_with_companion_masks_and_epsilon_resumes_bit_for_bit(tmp_path, choices):
+def test_a_killed_run_with_belief_model_masks_and_epsilon_resumes_bit_for_bit(tmp_path, choices):
     whole = train(tmp_path, "whole", **choices)
     settings = {**SMALL, **choices}
     run_python(KILLED_RUN.format(save_dir=str(tmp_path), settings=settings), expect=-signal.SIGKILL)
@@ -69,7 +73,7 @@ def test_a_killed_run_with_companion_masks_and_epsilon_resumes_bit_for_bit(tmp_p
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_a_companion_speaks_to_envs_wherever_they_run(tmp_path, backend):
+def test_a_belief_model_speaks_to_envs_wherever_they_run(tmp_path, backend):
     here = train(tmp_path, "here", epochs=3, backend="in_process")
     there = train(tmp_path, "there", epochs=3, backend=backend)
     assert metrics_of(here.path) == metrics_of(there.path)
@@ -79,11 +83,11 @@ def test_a_companion_speaks_to_envs_wherever_they_run(tmp_path, backend):
 
 
 def test_epsilon_falls_and_refits_come_at_their_cadence(tmp_path):
-    metrics = train(tmp_path, companion_refit_interval=60).metrics
+    metrics = train(tmp_path, acceptance_refit_interval=60).metrics
     assert [row["epsilon"] for row in metrics] == pytest.approx([0.2, 0.16, 0.12, 0.08, 0.04, 0.0])
     # 30 steps an epoch and a refit every 60: after the second, fourth and sixth epoch.
-    assert [row["companion/refits"] for row in metrics] == [0, 1, 1, 2, 2, 3]
-    assert all("companion/loss" in row for row in metrics[1::2])
+    assert [row["acceptance/refits"] for row in metrics] == [0, 1, 1, 2, 2, 3]
+    assert all("acceptance/loss" in row for row in metrics[1::2])
     assert all(0 <= row["type_accuracy"] <= 1 for row in metrics[1::2])
 
 
@@ -93,7 +97,7 @@ def test_the_probability_ratio_starts_at_one_under_masks_and_epsilon(tmp_path, m
     assert max(row["first_ratio_error"] for row in metrics) < 1e-5
 
 
-def test_what_the_companion_learned_reaches_the_envs(tmp_path):
+def test_what_the_belief_model_learned_reaches_the_envs(tmp_path):
     run = train(tmp_path)
     told = knowledge_of(run.path, "last")
     env = {
@@ -102,16 +106,16 @@ def test_what_the_companion_learned_reaches_the_envs(tmp_path):
         if name.startswith("env/beliefs/")
     }
     assert_array_equal(env["people"][0, :, :4], told["type_probabilities"])
-    assert_array_equal(env["people"][-1, :, 4], told["times_seen"])
+    assert_array_equal(env["people"][-1, :, 4], told["response_counts"])
     assert_array_equal(env["accept_given_type"][3], told["accept_given_type"])
-    assert told["times_seen"].sum() > 0
+    assert told["response_counts"].sum() > 0
     assert np.abs(told["type_probabilities"] - told["type_probabilities"][0]).max() > 0.01
     assert told["epsilon"] == 0.0
     assert not told["sample_types"]
 
 
-def test_a_run_without_a_companion_has_none(tmp_path):
-    run = train(tmp_path, companion="none", mask_mode="none")
+def test_a_run_without_a_belief_model_has_none(tmp_path):
+    run = train(tmp_path, acceptance_model="none", mask_mode="none")
     assert knowledge_of(run.path) is None
     assert "epsilon" not in run.metrics[-1]
 
@@ -123,7 +127,7 @@ def test_the_presets_of_the_seeds_train(tmp_path, preset):
         "dvrp",
         preset=preset,
         save_dir=tmp_path,
-        **{**SMALL, **quick, "companion_refit_interval": 60},
+        **{**SMALL, **quick, "acceptance_refit_interval": 60},
     )
     assert run.finished
     assert (run.path / "report.html").exists()

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hundredfold.cli.evaluate_dvrp_policies import (
     Contender,
     Contenders,
+    belief_row,
     calibration_rows,
-    companion_row,
     confusion_rows,
 )
 from hundredfold.cli.output import Row, print_rows
@@ -44,7 +44,7 @@ TITLES = {
     "tradeoff": "driving minutes saved a day against minutes moved, by the price of a minute",
     "equal_minutes": "minutes saved more a day than a curve that moves as many (95 % interval)",
     "fairness": "who is asked, in percent of callers, and minutes moved per caller",
-    "companion": "how well people are known, beside the best that the same answers allow",
+    "beliefs": "how well people are known, beside the best that the same answers allow",
     "confusion": "true types and what they are taken for, people",
     "calibration": "offers by the believed chance of a yes, and how many were accepted",
 }
@@ -88,8 +88,8 @@ class EvaluateDvrp:
     """Prices of a minute moved, in driving minutes, for --tradeoff."""
     fairness: bool = False
     """Show who is asked and moved: by type, purpose, neighbourhood, age and occupation."""
-    companion: bool = False
-    """Show how well a run's companion or a learning rule knows the customers."""
+    belief_metrics: bool = False
+    """Show how well a run's acceptance model or a learning rule knows the customers."""
     json: bool = False
     """Print one JSON object and nothing else; rows of tables other than the first name theirs."""
 
@@ -192,7 +192,7 @@ def _judge_all(args: EvaluateDvrp, bar: _Bar) -> _Found:
     found, closing = _Found(), ClosingPrices(oracle)
     if args.tradeoff:
         _trade_off(args, contenders, closing, bar, found)
-        if not (args.fairness or args.companion):
+        if not (args.fairness or args.belief_metrics):
             return found
     splits = args.splits[:1] if args.tradeoff else args.splits
     for contender in contenders:
@@ -207,11 +207,11 @@ def _judge_all(args: EvaluateDvrp, bar: _Bar) -> _Found:
             if args.fairness:
                 rows = fairness_rows(played, population)
                 found.add("fairness", [{**who, **row} for row in rows])
-            if args.companion and contender.learned is not None:
-                found.add("companion", [{**who, **companion_row(contender, played, population)}])
+            if args.belief_metrics and contender.learned is not None:
+                found.add("beliefs", [{**who, **belief_row(contender, played, population)}])
                 rows = calibration_rows(contender, played, population)
                 found.add("calibration", [{**who, **row} for row in rows])
-        if args.companion and contender.learned is not None:
+        if args.belief_metrics and contender.learned is not None:
             found.add("confusion", confusion_rows(contender, population_for(contender.settings)))
     return found
 

@@ -15,11 +15,11 @@ import numpy as np
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.bayes import Counting
-from hundredfold.envs.dvrp.acceptance.belief_model import FlexibilityCompanion
-from hundredfold.envs.dvrp.acceptance.model import FlexibilityModel
+from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
+from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
+from hundredfold.envs.dvrp.acceptance.model import TypeModel
 from hundredfold.envs.dvrp.acceptance.prior import prior_for
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows, Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses
 from hundredfold.envs.dvrp.belief_warmup import LEARNS_BY, LearningSettings, learn_by_asking
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import NO_ADVICE, Advice, PlayedDays
@@ -27,7 +27,7 @@ from hundredfold.envs.dvrp.lookahead import ScenarioSettings
 from hundredfold.envs.dvrp.policies import BELIEVING, POLICIES, OfferPolicy
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.training.build import saved_companion
+from hundredfold.training.build import load_belief_model
 from hundredfold.training.run_folder import RunFolder
 
 
@@ -35,8 +35,8 @@ from hundredfold.training.run_folder import RunFolder
 class Learned:
     """A model of flexibility and the answers it learned from."""
 
-    model: FlexibilityModel
-    answers: AnswerRows
+    model: TypeModel
+    answers: Responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,10 @@ class Contenders:
 
     def _taught(self, name: str, settings: DvrpSettings) -> Learned:
         population = population_for(settings)
-        model, answers = Counting(population.num_people, prior_for(settings)), Answers()
+        model, answers = (
+            BayesianTypeModel(population.num_people, prior_for(settings)),
+            ResponseBuffer(),
+        )
         on_progress = self.expect(self.learning.learning_days)
         learn_by_asking(
             name, settings, model, answers, self.learning, seed=self.seed, on_progress=on_progress
@@ -104,7 +107,7 @@ class Contenders:
 
 
 def run_contender(folder: str, checkpoint: str) -> Contender:
-    """The policy of a run, with the days it was trained for and what its companion believes."""
+    """The policy of a run, with its settings and what its acceptance model believes."""
     from hundredfold.api import load
 
     opened = RunFolder.open(Path(folder))
@@ -112,22 +115,22 @@ def run_contender(folder: str, checkpoint: str) -> Contender:
     if not isinstance(settings.env_settings, DvrpSettings):
         raise SettingsError(f"{folder} was trained on {settings.env}, not on dvrp.")
     policy, env = load(folder, checkpoint).actor, settings.env_settings
-    companion = saved_companion(opened, checkpoint)
-    if not isinstance(companion, FlexibilityCompanion):
+    belief_model = load_belief_model(opened, checkpoint)
+    if not isinstance(belief_model, AcceptanceModel):
         return Contender(name=folder, policy=policy, settings=env)
     return Contender(
         name=folder,
         policy=policy,
         settings=env,
-        shared_params=companion.shared_params(exploring=False),
-        learned=Learned(companion.model, companion.answers.rows()),
+        shared_params=belief_model.params(exploring=False),
+        learned=Learned(belief_model.model, belief_model.answers.rows()),
     )
 
 
 Row = dict[str, Any]
 
 
-def companion_row(contender: Contender, played: PlayedDays, population: Population) -> Row:
+def belief_row(contender: Contender, played: PlayedDays, population: Population) -> Row:
     """Types told apart, how soon, and whether believed chances come true on the days played.
 
     Types are judged over people who have answered, beside the accuracy that somebody would reach on
@@ -141,10 +144,10 @@ def companion_row(contender: Contender, played: PlayedDays, population: Populati
     heard = np.unique(answers.person).astype(np.int64)
     beliefs = model.type_probabilities(heard)
     true_rates = metrics.true_accept_rates(
-        population, prior_for(settings).accept, settings.answer_noise
+        population, prior_for(settings).accept, settings.response_noise
     )
     shares = beliefs.mean(axis=0) if len(heard) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
-    needed = metrics.answers_until_sure(
+    needed = metrics.responses_until_confident(
         answers, population.num_people, model.accept_given_type, shares
     )[heard]
     sure = needed[np.isfinite(needed)]

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import tyro
 
-from hundredfold.api import SHOWCASE_DAYS, draw_page
+from hundredfold.api import REPORT_DAYS, draw_page
 from hundredfold.cli.output import note
 from hundredfold.core.errors import SettingsError
-from hundredfold.report.dvrp_sections import showcase_file
+from hundredfold.report.dvrp_sections import report_data_file
 from hundredfold.training.run_folder import RunFolder
 
 
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.days is not None and args.days < 2:
         raise SettingsError(f"days must be at least 2, got {args.days}.")
     folder = RunFolder.open(args.run)
-    days = args.days or (0 if showcase_file(folder).exists() else SHOWCASE_DAYS)
+    days = args.days or (0 if report_data_file(folder).exists() else REPORT_DAYS)
     if days:
         note("playing and drawing; this may take a moment")
     print(draw_page(folder, days))

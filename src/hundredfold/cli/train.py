@@ -146,7 +146,7 @@ def parse(
         words = without(words, "--num-envs")
     parts = {item.name: getattr(defaults, item.name) for item in used_fields(defaults)}
     del parts["env"]
-    # An env without a companion has no flags for one.
+    # An env without a belief model has no flags for one.
     parts = {name: part for name, part in parts.items() if part is not None}
     kinds: dict[str, Any] = {name: type(part) for name, part in parts.items()}
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Everything random follows from this.")]

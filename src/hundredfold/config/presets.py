@@ -112,14 +112,14 @@ def starting_point(
 
 def plain_settings(env: str, named: Container[str]) -> RunSettings:
     """Every setting at its own default, for a settings file that names these tables."""
-    companion = None
-    if "companion" in named:
-        from hundredfold.envs.dvrp.acceptance.belief_model import CompanionSettings
+    belief_model = None
+    if "belief_model" in named:
+        from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
 
-        companion = CompanionSettings()
+        belief_model = AcceptanceModelSettings()
     # A run can be read, and its policy loaded, where its env is not installed.
     env_settings = settings_class(env, installed=False)()
-    return RunSettings(env=env, env_settings=env_settings, companion=companion)
+    return RunSettings(env=env, env_settings=env_settings, belief_model=belief_model)
 
 
 def _for_corridor(env: str) -> RunSettings:
@@ -145,7 +145,7 @@ def _for_cartpole(env: str) -> RunSettings:
 
 
 def _for_dvrp(env: str) -> RunSettings:
-    from hundredfold.envs.dvrp.acceptance.belief_model import CompanionSettings
+    from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
 
     return RunSettings(
         env=env,
@@ -160,7 +160,7 @@ def _for_dvrp(env: str) -> RunSettings:
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
         saving=SavingSettings(save_interval=20, log_interval=10),
         # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
-        companion=CompanionSettings(companion_refit_interval=1_920),
+        belief_model=AcceptanceModelSettings(acceptance_refit_interval=1_920),
         env_settings=settings_class(env)(
             price_hint=True, accept_hint=True, mask_mode="threshold", oracle_threads=2
         ),
@@ -168,7 +168,7 @@ def _for_dvrp(env: str) -> RunSettings:
 
 
 def _seeds_64(env: str) -> RunSettings:
-    from hundredfold.envs.dvrp.acceptance.belief_model import CompanionSettings
+    from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
 
     return RunSettings(
         env=env,
@@ -191,7 +191,7 @@ def _seeds_64(env: str) -> RunSettings:
         ),
         evaluation=EvaluationSettings(eval_interval=5, eval_episodes=8, eval_seed=9999),
         saving=SavingSettings(save_interval=10, log_interval=1),
-        companion=CompanionSettings(companion="embedding"),
+        belief_model=AcceptanceModelSettings(acceptance_model="embedding"),
         env_settings=settings_class(env)(view="counts", mask_mode="sampled_type"),
     )
 

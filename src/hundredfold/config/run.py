@@ -139,7 +139,7 @@ class RunSettings:
     machine: MachineSettings = field(default_factory=MachineSettings)
     processes: WorkerSettings = field(default_factory=WorkerSettings)
     ray: RaySettings = field(default_factory=RaySettings)
-    companion: Any = None
+    belief_model: Any = None
     env_settings: Any = None
 
     @property

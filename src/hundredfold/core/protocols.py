@@ -42,7 +42,7 @@ class BatchEnv(Protocol):
         ...
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """Take in what a companion has learned; an env without use for it ignores it."""
+        """Take in what a belief model has learned; an env without use for it ignores it."""
         ...
 
     def state(self) -> Arrays:
@@ -97,15 +97,15 @@ class PerEnvBatch(BatchEnv, Protocol):
 class BeliefModel(Protocol):
     """A model that learns beside the policy and tells the envs what it believes."""
 
-    def hear(self, batch: StepBatch) -> None:
+    def observe(self, batch: StepBatch) -> None:
         """Take in what came of some actions; the arrays are live, so copy what you keep."""
         ...
 
-    def after_update(self) -> dict[str, float]:
+    def update(self) -> dict[str, float]:
         """An epoch is over: learn if it is time; returns what there is to tell of this epoch."""
         ...
 
-    def shared_params(self, *, exploring: bool) -> SharedParams:
+    def params(self, *, exploring: bool) -> SharedParams:
         """What the envs should know from now on; without exploring when a policy is judged."""
         ...
 

@@ -177,7 +177,7 @@ class SliceActor:
         return Reply(self._told(), self._state())
 
     def do_inform(self, shared_params: SharedParams, begun: bool) -> Reply:
-        """Take in what a companion learned; before the first reset there is nothing to keep."""
+        """Take in what a belief model learned; before the first reset there is nothing to keep."""
         self.backend.broadcast(shared_params)
         return Reply(state=self._state() if begun else None)
 
@@ -208,7 +208,7 @@ class SliceActor:
         with_info: bool,
         shared_params: SharedParams,
     ) -> Reply:
-        """Play `num_steps` steps of every env; with news of a companion it takes them in first."""
+        """Play `num_steps` steps of every env, after passing on new belief-model parameters."""
         if shared_params:
             self.backend.broadcast(shared_params)
         collector, rollout = self.collector, self._room_for(num_steps)

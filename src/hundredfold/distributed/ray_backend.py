@@ -75,7 +75,7 @@ class RayBackend:
         self.batch = self.spec.batch(np.arange(self.num_envs))
         self.infos: list[object] = [{} for _ in range(self.num_envs)]
         self.since_snapshot = 0
-        # What a companion has learned while fragments are on their way: it goes with the next.
+        # What a belief model has learned while fragments are on their way: it goes with the next.
         self.news: Arrays = {}
         self.timings_seen: list[dict[str, float]] = [{} for _ in self.fleet.slices]
         self.spent: dict[str, float] = {}

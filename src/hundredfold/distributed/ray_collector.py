@@ -107,7 +107,7 @@ class RayCollector:
         self.waiting = None if self.backend.spec.has_snapshots else batch
 
     def _order(self, policy: NetworkPolicy, num_steps: int, with_info: bool) -> None:
-        """Send everybody the policy and what companions have learned."""
+        """Send everybody the policy and what belief models have learned."""
         begin = time.perf_counter()
         if self.resuming:
             # The fragments that were on their way when the snapshot was taken.

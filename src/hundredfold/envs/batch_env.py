@@ -71,7 +71,7 @@ class ArrayBatchEnv(ABC):
         return self.out
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """Nothing to learn from companions unless a subclass says so."""
+        """Nothing to learn from belief models unless a subclass says so."""
 
     def state(self) -> Arrays:
         return copies(self._arrays())

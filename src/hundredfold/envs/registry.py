@@ -26,9 +26,9 @@ class EnvEntry:
     # The command that judges policies on this env, where return alone does not say enough.
     evaluate: str = EVALUATE_RETURNS
     # Where the model is made that learns beside a policy on this env, where there is one.
-    companion: str | None = None
+    belief_model: str | None = None
     # Where a trained policy plays some days for the page of its run, where that says more.
-    showcase: str | None = None
+    report_data: str | None = None
 
 
 ENVS: dict[str, EnvEntry] = {
@@ -53,8 +53,8 @@ ENVS: dict[str, EnvEntry] = {
         summary="dial-a-ride bookings: whom to ask to travel a little earlier or later",
         gymnasium_id="hundredfold/DVRP-v0",
         evaluate="hundredfold.cli.evaluate_dvrp",
-        companion="hundredfold.envs.dvrp.acceptance.belief_model",
-        showcase="hundredfold.envs.dvrp.report_data",
+        belief_model="hundredfold.envs.dvrp.acceptance.belief_model",
+        report_data="hundredfold.envs.dvrp.report_data",
     ),
     "cage2": EnvEntry(
         module="hundredfold.envs.cage2.env",

@@ -1,4 +1,4 @@
-"""How well a companion knows its customers: types told apart, how soon, and with what right."""
+"""Figures of the acceptance model: confusion, accuracy by number of responses, calibration."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def accuracy_curve(by_answers: dict[str, Any]) -> go.Figure:
     """How often the most likely personality is right after so many answers."""
     figure = go.Figure()
     looks = {
-        "companion": ("rates learned", BLUE, "solid"),
+        "acceptance_model": ("rates learned", BLUE, "solid"),
         "true rates": ("true rates", GREY, "dash"),
     }
     for model, shares in by_answers["accuracy"].items():

@@ -1,8 +1,8 @@
 """The page of a dvrp run: what negotiation saves, on which day, by asking whom.
 
-Curves come from the run's metrics, everything else from `showcase.json`.
+Curves come from the run's metrics, everything else from `report_data.json`.
 
-The file a page of dvrp is drawn from: `showcase.json` in the run folder.
+The file a page of dvrp is drawn from: `report_data.json` in the run folder.
 
 It is written once, when days have been played, and read whenever the page is drawn; whoever reads
 it needs neither the env nor the policy.
@@ -30,21 +30,21 @@ from hundredfold.report.run_data import RunRecord, read_record
 from hundredfold.report.run_sections import Cell, Section, Table
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
-Showcase = dict[str, Any]
+ReportData = dict[str, Any]
 
-FILE_NAME = "showcase.json"
-# Of what `envs/dvrp/showcase.py` records; it grows when an older page could not be drawn from it.
+FILE_NAME = "report_data.json"
+# Version of the file; raised when older readers could no longer read it.
 FORMAT = 1
 
 
-def showcase_file(folder: RunFolder) -> Path:
+def report_data_file(folder: RunFolder) -> Path:
     return folder.path / FILE_NAME
 
 
-def write_showcase(folder: RunFolder, showcase: Showcase) -> Path:
-    """Put a showcase into the run folder, in place of an older one; returns where it is."""
-    path = showcase_file(folder)
-    text = json.dumps(showcase, allow_nan=False, separators=(",", ":"))
+def write_report_data(folder: RunFolder, report_data: ReportData) -> Path:
+    """Write report data into the run folder, replacing older data; returns the path."""
+    path = report_data_file(folder)
+    text = json.dumps(report_data, allow_nan=False, separators=(",", ":"))
     try:
         write_atomically(path, text + "\n")
     except OSError as error:
@@ -55,9 +55,9 @@ def write_showcase(folder: RunFolder, showcase: Showcase) -> Path:
     return path
 
 
-def read_showcase(folder: RunFolder) -> Showcase | None:
+def read_report_data(folder: RunFolder) -> ReportData | None:
     """What was recorded; None when nothing was."""
-    path = showcase_file(folder)
+    path = report_data_file(folder)
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -91,14 +91,19 @@ IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
 def dvrp_sections(folder: RunFolder) -> list[Section]:
     """All that the run folder has something to say about."""
     sections = _improvement(read_record(folder))
-    showcase = read_showcase(folder)
-    if showcase is None:
+    report_data = read_report_data(folder)
+    if report_data is None:
         missing = (
             f"There is no {FILE_NAME} in this run folder, so routes, rules and offers are not "
             f"drawn; `hundredfold report {folder.path}` plays the days and draws them."
         )
         return [*sections, Section("Days and routes", missing)]
-    sections += [*_policies(showcase), _day(showcase), _offers(showcase), *_companion(showcase)]
+    sections += [
+        *_policies(report_data),
+        _day(report_data),
+        _offers(report_data),
+        *_acceptance_model(report_data),
+    ]
     return sections
 
 
@@ -115,18 +120,18 @@ def _improvement(record: RunRecord) -> list[Section]:
     return [Section("Improvement", said, [figure])]
 
 
-def _policies(showcase: Showcase) -> list[Section]:
-    rows = showcase["policies"]
+def _policies(report_data: ReportData) -> list[Section]:
+    rows = report_data["policies"]
     same_days = [row for row in rows if row["split"] == "known"]
     this_run = [row for row in rows if row["policy"] == rows[0]["policy"]]
-    days = counted(showcase["days"], "day")
+    days = counted(report_data["days"], "day")
     table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
     beside = Section(
         "Beside rules that need no learning",
-        f"Everybody plays the same {days} of {showcase['num_customers']} callers; one patient "
+        f"Everybody plays the same {days} of {report_data['num_customers']} callers; one patient "
         "oracle prices the bookings of all, so nobody wins by the quirks of the plan kept while "
-        "booking. Rules that go by belief ask this run's companion. Numbers are means per day.",
-        [policy_bars(same_days), trade_off(same_days, showcase["trade_off"]), table],
+        "booking. Rules that go by belief ask this run's acceptance model. Numbers are means.",
+        [policy_bars(same_days), trade_off(same_days, report_data["trade_off"]), table],
         columns=2,
     )
     if len(this_run) == 1:
@@ -154,8 +159,8 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _day(showcase: Showcase) -> Section:
-    day = showcase["day"]
+def _day(report_data: ReportData) -> Section:
+    day = report_data["day"]
     if day is None:
         return Section("One day", "On no day could everybody be served, so none is drawn.")
     low, high = day["quartiles_pct"]
@@ -164,7 +169,7 @@ def _day(showcase: Showcase) -> Section:
     asked = [call for call in calls if call["answer"] != "no offer"]
     agreed = [call for call in asked if call["answer"] == "accepted"]
     said = (
-        f"Of {counted(showcase['days'], 'day')}, the one in the middle by what was saved: "
+        f"Of {counted(report_data['days'], 'day')}, the one in the middle by what was saved: "
         f"{fixed(day['improvement_pct'], 1)} % (half of all days lie between {fixed(low, 1)} and "
         f"{fixed(high, 1)} %). "
         f"{len(asked)} of {len(calls)} callers heard an offer, {len(agreed)} said yes."
@@ -181,9 +186,9 @@ def _day(showcase: Showcase) -> Section:
     )
 
 
-def _offers(showcase: Showcase) -> Section:
-    by_type, by_purpose = showcase["answers"]["by_type"], showcase["answers"]["by_purpose"]
-    types, purposes, offers = showcase["types"], showcase["purposes"], showcase["offers"]
+def _offers(report_data: ReportData) -> Section:
+    by_type, by_purpose = report_data["answers"]["by_type"], report_data["answers"]["by_purpose"]
+    types, purposes, offers = report_data["types"], report_data["purposes"], report_data["offers"]
     return Section(
         "Who is asked for what",
         "Each square is one of the sixteen offers: minutes of earlier pickup upwards, minutes of "
@@ -199,17 +204,17 @@ def _offers(showcase: Showcase) -> Section:
     )
 
 
-def _companion(showcase: Showcase) -> list[Section]:
-    found: dict[str, Any] | None = showcase["companion"]
+def _acceptance_model(report_data: ReportData) -> list[Section]:
+    found: dict[str, Any] | None = report_data["acceptance_model"]
     if found is None:
         return []
     said = (
-        f"What the companion believes of {number(found['people'])} known customers after "
+        f"What the acceptance model believes of {number(found['people'])} known customers after "
         f"{number(found['answers_per_person'])} answers from each (median): its most likely "
         f"personality is right for {percent(found['accuracy'])} of them."
     )
     figures = [
-        confusion_map(showcase["types"], found["confusion"]),
+        confusion_map(report_data["types"], found["confusion"]),
         calibration_curve(found["calibration"]),
     ]
     if found["by_answers"]["answers"]:

@@ -31,17 +31,17 @@ from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.process_setup import keep_freed_memory
 from hundredfold.training.run_folder import RunFolder
 
-# Where a checkpoint keeps the companion.
-COMPANION: Final = "companion"
+# Where a checkpoint keeps the belief model.
+BELIEF_MODEL: Final = "belief_model"
 
 
-def make_companion(settings: RunSettings, device: torch.device) -> BeliefModel | None:
+def make_belief_model(settings: RunSettings, device: torch.device) -> BeliefModel | None:
     """The model that learns beside the policy on this env: most envs have none."""
     entry = ENVS.get(settings.env)
-    if entry is None or entry.companion is None or settings.companion is None:
+    if entry is None or entry.belief_model is None or settings.belief_model is None:
         return None
-    found: BeliefModel | None = import_module(entry.companion).companion_for(
-        settings.companion,
+    found: BeliefModel | None = import_module(entry.belief_model).make_belief_model(
+        settings.belief_model,
         settings.env_settings,
         num_envs=settings.rollout.num_envs,
         num_epochs=settings.length.epochs,
@@ -51,19 +51,19 @@ def make_companion(settings: RunSettings, device: torch.device) -> BeliefModel |
     return found
 
 
-def saved_companion(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
-    """The companion of a run as it was at a checkpoint, at rest; None where there was none."""
-    companion = make_companion(folder.settings(), torch.device("cpu"))
-    if companion is None:
+def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
+    """The belief model of a run as it was at a checkpoint, at rest; None where there was none."""
+    belief_model = make_belief_model(folder.settings(), torch.device("cpu"))
+    if belief_model is None:
         return None
-    saved = load_checkpoint(folder, checkpoint, parts={COMPANION})
+    saved = load_checkpoint(folder, checkpoint, parts={BELIEF_MODEL})
     try:
-        companion.restore(saved.parts[COMPANION])
+        belief_model.restore(saved.parts[BELIEF_MODEL])
     except KeyError as error:
-        raise CheckpointError(f"{folder.path} keeps no companion in its checkpoints.") from error
+        raise CheckpointError(f"{folder.path} keeps no belief model in its checkpoints.") from error
     finally:
-        companion.close()
-    return companion
+        belief_model.close()
+    return belief_model
 
 
 # Who learns, by the name `--algo` has for it; all are made with the same words.
@@ -80,7 +80,7 @@ class Components:
     collector: Collector | RayCollector
     make_envs: EnvFactory
     choice: BackendChoice
-    companion: BeliefModel | None = None
+    belief_model: BeliefModel | None = None
 
     @property
     def envs_in(self) -> object:
@@ -92,8 +92,8 @@ class Components:
         return self.backend.health()
 
     def close(self) -> None:
-        if self.companion is not None:
-            self.companion.close()
+        if self.belief_model is not None:
+            self.belief_model.close()
         self.backend.close()
 
 
@@ -130,7 +130,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
             collector=make_collector(backend, settings.seed),
             make_envs=factory,
             choice=choice,
-            companion=make_companion(settings, device),
+            belief_model=make_belief_model(settings, device),
         )
     except BaseException:
         backend.close()

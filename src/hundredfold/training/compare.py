@@ -60,7 +60,7 @@ def make_arms(start: RunSettings, num_envs: Sequence[int], episode_steps: int) -
     """An arm per number of envs, and the control where there are at least two.
 
     All play the same number of episodes, are evaluated after the same numbers of them and refit
-    their companion after the same numbers of steps; nothing else differs.
+    their belief model after the same numbers of steps; nothing else differs.
     """
     few, many = min(num_envs), max(num_envs)
     if len(set(num_envs)) != len(num_envs) or few < 1:
@@ -78,10 +78,10 @@ def make_arms(start: RunSettings, num_envs: Sequence[int], episode_steps: int) -
         )
     if interval < 1:
         raise SettingsError("a comparison needs an --eval-interval of at least 1.")
-    if start.companion is not None and not start.companion.companion_refit_interval:
+    if start.belief_model is not None and not start.belief_model.acceptance_refit_interval:
         steps = DAYS_BETWEEN_REFITS * few * episode_steps
-        companion = replace(start.companion, companion_refit_interval=steps)
-        start = replace(start, companion=companion)
+        belief_model = replace(start.belief_model, acceptance_refit_interval=steps)
+        start = replace(start, belief_model=belief_model)
     shapes = {f"{count}-envs": (count, 1) for count in num_envs}
     if many % few == 0 and many > few:
         shapes[f"{few}-envs-x{many // few}"] = (few, many // few)

@@ -17,7 +17,7 @@ from hundredfold.config.devices import memory_in_use, told_bytes
 from hundredfold.config.run import RunSettings
 from hundredfold.envs.registry import ENVS
 
-TYPE_SHARE = "companion/type_share_"
+TYPE_SHARE = "acceptance/type_share_"
 
 
 class TrainingDisplay:
@@ -113,16 +113,15 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
     lines = [
         f"  {label}: {form.format(metrics[key])}" for label, key, form in shown if key in metrics
     ]
-    if "companion/loss" in metrics:
+    if "acceptance/loss" in metrics:
         shares = (
             f"{key.removeprefix(TYPE_SHARE)} {share:.2f}"
             for key, share in metrics.items()
             if key.startswith(TYPE_SHARE)
         )
         lines += [
-            f"  [Companion Update] from {metrics['companion/answers']:,.0f} answers, "
-            f"Loss: {metrics['companion/loss']:.4f}",
-            f"  Flexibility distribution: {', '.join(shares)}",
+            f"  Acceptance model: refit on {metrics['acceptance/responses']:,.0f} responses, "
+            f"loss {metrics['acceptance/loss']:.4f}, types {', '.join(shares)}"
         ]
     return "\n".join(lines)
 

@@ -24,7 +24,7 @@ from hundredfold.core.batch import Array, BoolArray, State, with_prefix
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
-from hundredfold.training.build import COMPANION, Components, build
+from hundredfold.training.build import BELIEF_MODEL, Components, build
 from hundredfold.training.checkpoint import Checkpoint
 from hundredfold.training.loop import train
 from hundredfold.training.run import Counters, Run
@@ -37,8 +37,8 @@ class EngineRun(Run):
     @classmethod
     def start(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
         """Begin at epoch 0; the engine resets the envs itself."""
-        if parts.companion is not None:
-            parts.backend.broadcast(parts.companion.shared_params(exploring=True))
+        if parts.belief_model is not None:
+            parts.backend.broadcast(parts.belief_model.params(exploring=True))
         return cls(folder, parts, Counters(), **options)
 
     @property
@@ -46,7 +46,7 @@ class EngineRun(Run):
         return f"judge it with: hundredfold evaluate {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:
-        companion = self.parts.companion
+        belief_model = self.parts.belief_model
         weights = network_arrays(self.parts.learner.network)
         return Checkpoint(
             epoch=self.counters.epoch,
@@ -54,7 +54,7 @@ class EngineRun(Run):
             spec=self.parts.backend.spec,
             parts={
                 "learner": with_prefix("network", weights),
-                **({} if companion is None else {COMPANION: companion.state()}),
+                **({} if belief_model is None else {BELIEF_MODEL: belief_model.state()}),
             },
         )
 

@@ -28,8 +28,8 @@ def train(run: Run) -> bool:
                 run.split_collecting()
                 with run.timed("update"):
                     losses = learner.update()
-                with run.timed("companion"):
-                    learned = run.consult_companion()
+                with run.timed("belief_model"):
+                    learned = run.update_belief_model()
                 with run.timed("evaluate"):
                     judged = run.evaluate_if_due(signals)
                 run.record(episodes, {**losses, **learned, **judged})

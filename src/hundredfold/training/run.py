@@ -13,7 +13,7 @@ from hundredfold.core.batch import Array, StepBatch
 from hundredfold.core.errors import CheckpointError
 from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats
-from hundredfold.training.build import COMPANION, Components
+from hundredfold.training.build import BELIEF_MODEL, Components
 from hundredfold.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
@@ -76,8 +76,8 @@ class Run:
     @classmethod
     def start(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
         """Begin at epoch 0."""
-        if parts.companion is not None:
-            parts.backend.broadcast(parts.companion.shared_params(exploring=True))
+        if parts.belief_model is not None:
+            parts.backend.broadcast(parts.belief_model.params(exploring=True))
         parts.collector.start(parts.settings.seed)
         return cls(folder, parts, Counters(), **options)
 
@@ -94,8 +94,8 @@ class Run:
             counters = Counters(**checkpoint.counters)
             parts.learner.restore(checkpoint.parts["learner"])
             parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["env"])
-            if parts.companion is not None:
-                parts.companion.restore(checkpoint.parts[COMPANION])
+            if parts.belief_model is not None:
+                parts.belief_model.restore(checkpoint.parts[BELIEF_MODEL])
             if not parts.backend.spec.has_snapshots and parts.collector.waiting is not None:
                 parts.learner.experience.truncate_here(parts.collector.waiting)
         except (KeyError, TypeError) as error:
@@ -159,15 +159,15 @@ class Run:
     @property
     def listeners(self) -> list[Callable[[StepBatch], None]]:
         """Who hears what came of every action."""
-        return [] if self.parts.companion is None else [self.parts.companion.hear]
+        return [] if self.parts.belief_model is None else [self.parts.belief_model.observe]
 
-    def consult_companion(self) -> dict[str, float]:
-        """Let the companion learn from the epoch and tell the envs what it believes now."""
-        companion = self.parts.companion
-        if companion is None:
+    def update_belief_model(self) -> dict[str, float]:
+        """Let the belief model learn from the epoch and tell the envs what it believes now."""
+        belief_model = self.parts.belief_model
+        if belief_model is None:
             return {}
-        learned = companion.after_update()
-        self.parts.backend.broadcast(companion.shared_params(exploring=True))
+        learned = belief_model.update()
+        self.parts.backend.broadcast(belief_model.params(exploring=True))
         return learned
 
     def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
@@ -189,8 +189,8 @@ class Run:
             self.evaluation_envs = make_backend(
                 *judging_backend(settings, self.parts.make_envs, num_envs)
             )
-        if self.parts.companion is not None:
-            self.evaluation_envs.broadcast(self.parts.companion.shared_params(exploring=False))
+        if self.parts.belief_model is not None:
+            self.evaluation_envs.broadcast(self.parts.belief_model.params(exploring=False))
         policy = self.parts.learner.policy
 
         def act(batch: StepBatch) -> Array:
@@ -272,7 +272,7 @@ class Run:
         return f"continue with: hundredfold train --resume {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:
-        companion = self.parts.companion
+        belief_model = self.parts.belief_model
         return Checkpoint(
             epoch=self.counters.epoch,
             counters=asdict(self.counters),
@@ -281,6 +281,6 @@ class Run:
                 "learner": self.parts.learner.state(),
                 "collector": self.parts.collector.state(),
                 "env": self.parts.backend.state(),
-                **({} if companion is None else {COMPANION: companion.state()}),
+                **({} if belief_model is None else {BELIEF_MODEL: belief_model.state()}),
             },
         )

@@ -1,4 +1,4 @@
-"""What a companion says bears on masks, leanings and views."""
+"""What an acceptance model says bears on masks, leanings and views."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def told(env, *, epsilon=0.0, sample_types=True, seed=0):
     rng = np.random.default_rng(seed)
     return {
         "type_probabilities": rng.dirichlet(np.ones(NUM_TYPES), env.population.num_people),
-        "times_seen": np.arange(env.population.num_people),
+        "response_counts": np.arange(env.population.num_people),
         "accept_given_type": rng.random((NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS)),
         "epsilon": np.float32(epsilon),
         "sample_types": np.asarray(sample_types),

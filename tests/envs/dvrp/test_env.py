@@ -138,12 +138,12 @@ def test_hard_types_answer_by_personality_alone():
 
 def test_noise_turns_some_answers_round_and_repeats_exactly():
     _, clean, _ = play_offers(make(range(200), lns_iterations=0), always(8))
-    _, noisy, _ = play_offers(make(range(200), lns_iterations=0, answer_noise=0.2), always(8))
-    _, again, _ = play_offers(make(range(200), lns_iterations=0, answer_noise=0.2), always(8))
+    _, noisy, _ = play_offers(make(range(200), lns_iterations=0, response_noise=0.2), always(8))
+    _, again, _ = play_offers(make(range(200), lns_iterations=0, response_noise=0.2), always(8))
     turned = (clean["accepted"] != noisy["accepted"]).mean()
     assert turned == pytest.approx(0.2, abs=0.04)
     assert_array_equal(noisy["accepted"], again["accepted"])
-    _, quiet, _ = play_offers(make(answer_noise=1.0), always(NO_CHANGE))
+    _, quiet, _ = play_offers(make(response_noise=1.0), always(NO_CHANGE))
     assert quiet["accepted"].all()
 
 
@@ -193,7 +193,7 @@ def test_another_seed_is_another_day_and_the_same_seed_the_same():
     [
         {"price_hint": True},
         {"scenario": "operator", "service_minutes": 1.0},
-        {"reward": "counterfactual", "answer_noise": 0.1, "view": "counts"},
+        {"reward": "counterfactual", "response_noise": 0.1, "view": "counts"},
         {"num_vehicles": 1, "seats": 2, "view": "requests"},
     ],
     ids=["hint", "operator", "counterfactual", "failing"],
@@ -303,13 +303,13 @@ def test_days_of_any_size_can_be_played(customers):
 # --- knowledge
 
 
-def test_a_companions_beliefs_show_in_the_view_from_the_next_step_on():
+def test_a_acceptance_models_beliefs_show_in_the_view_from_the_next_step_on():
     env = make()
     out = env.reset(SEED)
     people = env.population.num_people
     assert_allclose(out.observation["request"][:, 20:24], 0.25)
     believed = np.random.default_rng(0).dirichlet(np.ones(4), people)
-    env.set_shared_params({"type_probabilities": believed, "times_seen": np.arange(people)})
+    env.set_shared_params({"type_probabilities": believed, "response_counts": np.arange(people)})
     env.step(np.full(6, NO_CHANGE))
     callers = env.day["customer_id"][:, 1]
     assert_allclose(out.observation["request"][:, 20:24], believed[callers], rtol=1e-6)

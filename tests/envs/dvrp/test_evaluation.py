@@ -105,7 +105,7 @@ def test_played_days_say_who_called_with_which_trip():
     assert (played.trip_id < first + population.people.num_trips[played.customer_id]).all()
 
 
-def test_a_run_is_judged_under_what_its_companion_told():
+def test_a_run_is_judged_under_what_its_acceptance_model_told():
     """A mask that follows beliefs: nobody flexible, everybody flexible."""
     masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
 

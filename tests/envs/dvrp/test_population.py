@@ -167,7 +167,7 @@ def test_free_text_finds_its_purpose(text, name):
         {"decisions": "answers.csv"},
         {"view": "nothing"},
         {"softness": 1.5},
-        {"answer_noise": float("nan")},
+        {"response_noise": float("nan")},
         {"day_minutes": 10},
         {"max_ride_minutes": -1.0},
         {"max_ride_factor": float("inf")},

@@ -1,4 +1,4 @@
-"""What a run shows of itself: plain numbers, an ordinary day, and a companion judged fairly."""
+"""Report data of a dvrp run: policies, a median day, responses and belief metrics."""
 
 import json
 
@@ -9,12 +9,12 @@ from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, play_days
 from hundredfold.envs.dvrp.policies import always_max, largest_known, no_offer
 from hundredfold.envs.dvrp.population import NUM_TYPES
-from hundredfold.envs.dvrp.report_beliefs import companion_record, true_rates
+from hundredfold.envs.dvrp.report_beliefs import belief_record, true_rates
 from hundredfold.envs.dvrp.report_data import (
     RememberedPlans,
     matched_vehicles,
     median_row,
-    record_showcase,
+    record_report_data,
 )
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -31,18 +31,18 @@ HEADINGS = [
 
 
 def perfect_knowledge(settings):
-    """What a companion would tell that knows everybody."""
+    """What an acceptance model would tell that knows everybody."""
     population = population_for(settings)
     return {
         "type_probabilities": np.eye(NUM_TYPES)[population.people.types],
-        "times_seen": np.full(population.num_people, 40),
+        "response_counts": np.full(population.num_people, 40),
         "accept_given_type": true_rates(population),
     }
 
 
 @pytest.fixture(scope="module")
-def showcase():
-    return record_showcase(
+def report_data():
+    return record_report_data(
         largest_known,
         SETTINGS,
         shared_params=perfect_knowledge(SETTINGS),
@@ -51,12 +51,12 @@ def showcase():
     )
 
 
-def test_everything_comes_back_from_json_as_it_was(showcase):
-    assert json.loads(json.dumps(showcase, allow_nan=False)) == showcase
+def test_everything_comes_back_from_json_as_it_was(report_data):
+    assert json.loads(json.dumps(report_data, allow_nan=False)) == report_data
 
 
-def test_the_run_and_the_rules_are_judged_as_evaluation_does(showcase):
-    rows = showcase["policies"]
+def test_the_run_and_the_rules_are_judged_as_evaluation_does(report_data):
+    rows = report_data["policies"]
     assert [(row["policy"], row["split"]) for row in rows] == [
         ("this run", "known"),
         ("this run", "unseen_trips"),
@@ -69,8 +69,8 @@ def test_the_run_and_the_rules_are_judged_as_evaluation_does(showcase):
     assert rows[3] == evaluate_policy("none", SETTINGS, days=DAYS, splits=("known",))[0]
 
 
-def test_the_day_shown_is_neither_the_best_nor_the_worst(showcase):
-    day = showcase["day"]
+def test_the_day_shown_is_neither_the_best_nor_the_worst(report_data):
+    day = report_data["day"]
     before, after = (day[plan]["driving_minutes"] for plan in ("before", "after"))
     assert day["improvement_pct"] == pytest.approx(100 * (before - after) / before, abs=1e-2)
     low, high = day["quartiles_pct"]
@@ -78,8 +78,8 @@ def test_the_day_shown_is_neither_the_best_nor_the_worst(showcase):
 
 
 @pytest.mark.parametrize(("plan", "windows"), [("before", "asked"), ("after", "booked")])
-def test_both_plans_serve_everybody_inside_the_windows(showcase, plan, windows):
-    day = showcase["day"]
+def test_both_plans_serve_everybody_inside_the_windows(report_data, plan, windows):
+    day = report_data["day"]
     routes = day[plan]["routes"]
     stops = [stop for route in routes for stop in route["stops"]]
     assert sorted(stops) == list(range(1, 2 * SETTINGS.num_customers + 1))
@@ -92,18 +92,18 @@ def test_both_plans_serve_everybody_inside_the_windows(showcase, plan, windows):
             assert early - 0.01 <= minute <= late + 0.01
 
 
-def test_windows_move_by_what_was_accepted_and_not_otherwise(showcase):
-    answers = {call["answer"] for call in showcase["day"]["calls"]}
+def test_windows_move_by_what_was_accepted_and_not_otherwise(report_data):
+    answers = {call["answer"] for call in report_data["day"]["calls"]}
     assert answers <= {"accepted", "no offer"}
-    for call in showcase["day"]["calls"]:
+    for call in report_data["day"]["calls"]:
         earlier, later = call["offer"]
         assert call["booked"][0] == [minute - earlier for minute in call["asked"][0]]
         assert call["booked"][1] == [minute + later for minute in call["asked"][1]]
 
 
 def test_refusals_are_told_and_leave_windows_alone():
-    shown = record_showcase(always_max, SETTINGS, days=2, rules=("none", "largest_believed"))
-    assert shown["companion"] is None
+    shown = record_report_data(always_max, SETTINGS, days=2, rules=("none", "largest_believed"))
+    assert shown["acceptance_model"] is None
     # Nobody is there to be believed.
     assert shown["policies"][-1]["policy"] == "none"
     refused = [call for call in shown["day"]["calls"] if call["answer"] == "refused"]
@@ -111,11 +111,11 @@ def test_refusals_are_told_and_leave_windows_alone():
     assert all(call["asked"] == call["booked"] for call in refused)
 
 
-def test_the_policy_sees_what_the_companion_believes_and_the_rules_do_not():
+def test_the_policy_sees_what_the_acceptance_model_believes_and_the_rules_do_not():
     settings = DvrpSettings(
         num_customers=6, lns_iterations=0, tolerances="types", mask_mode="threshold"
     )
-    told = record_showcase(
+    told = record_report_data(
         always_max,
         settings,
         shared_params=perfect_knowledge(settings),
@@ -130,8 +130,8 @@ def test_the_policy_sees_what_the_companion_believes_and_the_rules_do_not():
     assert run["cost"] == knowing["cost"] == believing["cost"]
 
 
-def test_offers_are_counted_for_every_call_of_every_day(showcase):
-    by_type, by_purpose = showcase["answers"]["by_type"], showcase["answers"]["by_purpose"]
+def test_offers_are_counted_for_every_call_of_every_day(report_data):
+    by_type, by_purpose = report_data["answers"]["by_type"], report_data["answers"]["by_purpose"]
     calls = DAYS * SETTINGS.num_customers
     assert np.sum(by_type["made"]) == np.sum(by_purpose["made"]) == calls
     assert np.shape(by_type["made"]) == (NUM_TYPES, 16)
@@ -140,20 +140,20 @@ def test_offers_are_counted_for_every_call_of_every_day(showcase):
     assert by_type["made"] == by_type["accepted"]
 
 
-def test_a_companion_that_knows_everybody_is_told_to(showcase):
-    companion = showcase["companion"]
-    assert companion["accuracy"] == 1.0
-    assert np.sum(companion["confusion"]) == companion["people"] == SETTINGS.people
-    assert np.trace(companion["confusion"]) == companion["people"]
-    found = companion["by_answers"]["accuracy"]
-    assert np.abs(np.subtract(found["companion"], found["true rates"])).max() < 0.05
+def test_a_acceptance_model_that_knows_everybody_is_told_to(report_data):
+    belief_model = report_data["acceptance_model"]
+    assert belief_model["accuracy"] == 1.0
+    assert np.sum(belief_model["confusion"]) == belief_model["people"] == SETTINGS.people
+    assert np.trace(belief_model["confusion"]) == belief_model["people"]
+    found = belief_model["by_answers"]["accuracy"]
+    assert np.abs(np.subtract(found["acceptance_model"], found["true rates"])).max() < 0.05
 
 
 def test_hard_types_are_known_after_few_answers_and_chances_are_exact():
     settings = DvrpSettings(num_customers=30, lns_iterations=0, tolerances="types")
     played, population = play_days("random", settings, 24, 3)
-    found = companion_record(played, played, population, perfect_knowledge(settings))
-    accuracy = found["by_answers"]["accuracy"]["companion"]
+    found = belief_record(played, played, population, perfect_knowledge(settings))
+    accuracy = found["by_answers"]["accuracy"]["acceptance_model"]
     assert accuracy[0] < 0.7
     assert accuracy[-1] > 0.95
     possible = found["calibration"]["possible"]
@@ -161,32 +161,32 @@ def test_hard_types_are_known_after_few_answers_and_chances_are_exact():
     assert possible["brier"] == 0.0
 
 
-def test_a_companion_that_knows_nothing_is_told_so():
+def test_a_acceptance_model_that_knows_nothing_is_told_so():
     population = population_for(SETTINGS)
     played, _ = play_days("random", SETTINGS, 60, 3)
     nothing = {
         "type_probabilities": np.full((population.num_people, NUM_TYPES), 0.25),
-        "times_seen": np.zeros(population.num_people),
+        "response_counts": np.zeros(population.num_people),
         "accept_given_type": np.full((NUM_TYPES, len(PURPOSE_NAMES), 16), 0.5),
     }
-    found = companion_record(played, played, population, nothing)
+    found = belief_record(played, played, population, nothing)
     accuracy = found["by_answers"]["accuracy"]
-    assert len(set(accuracy["companion"])) == 1
-    assert accuracy["true rates"][-1] > accuracy["companion"][-1]
+    assert len(set(accuracy["acceptance_model"])) == 1
+    assert accuracy["true rates"][-1] > accuracy["acceptance_model"][-1]
     assert found["calibration"]["possible"]["believed"] == [0.5]
     assert found["calibration"]["possible"]["brier"] == 0.25
 
 
 def test_nobody_asked_leaves_nothing_to_learn_from():
     played, population = play_days(no_offer, SETTINGS, 2, 3)
-    found = companion_record(played, played, population, perfect_knowledge(SETTINGS))
+    found = belief_record(played, played, population, perfect_knowledge(SETTINGS))
     assert found["by_answers"]["answers"] == []
     assert found["calibration"]["made"]["count"] == []
 
 
 def test_days_on_which_somebody_is_left_out_are_not_shown():
     settings = DvrpSettings(num_customers=24, num_vehicles=1, seats=1, lns_iterations=0)
-    shown = record_showcase(no_offer, settings, days=2, rules=())
+    shown = record_report_data(no_offer, settings, days=2, rules=())
     assert shown["policies"][0]["failed"] == 2
     assert shown["day"] is None
 
@@ -231,7 +231,7 @@ def test_a_map_of_ones_own_city_takes_its_coordinates_from_the_trips(tmp_path):
         travel_times=str(tmp_path / "matrix.csv"),
         depot="a",
     )
-    shown = record_showcase(no_offer, settings, days=2, rules=("none",))
+    shown = record_report_data(no_offer, settings, days=2, rules=("none",))
     city = shown["day"]["city"]
     assert (city["unit"], city["names"], city["depot"]) == ("degrees", ["a", "b", "c"], 0)
     assert city["points"] == [[37.5, -122.25], [37.75, -122.5], None]

@@ -335,12 +335,12 @@ def test_what_it_has_no_words_for_is_said():
         parts_for(third_party_envs.Dice, **SMALL_DQN, dueling=True)
 
 
-def test_a_companion_goes_on_learning_beside_it(tmp_path):
+def test_a_belief_model_goes_on_learning_beside_it(tmp_path):
     run = hundredfold.train(
         "dvrp", engine="sb3", epochs=2, num_envs=8, num_customers=9, lns_iterations=1,
-        companion_refit_interval=40, eval_interval=2, eval_episodes=4, save_dir=tmp_path,
+        acceptance_refit_interval=40, eval_interval=2, eval_episodes=4, save_dir=tmp_path,
         name="run", report=False,
     )  # fmt: skip
-    assert run.metrics[-1]["companion/answers"] > 0
+    assert run.metrics[-1]["acceptance/answers"] > 0
     assert "avg_cost" in run.metrics[-1]
     assert hundredfold.api.knowledge_of(run.path) is not None

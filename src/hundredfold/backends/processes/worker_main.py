@@ -1,7 +1,7 @@
 """A worker process: makes its slice of the env and does what the parent asks.
 
 Spans of env ids come in and go out as they are stepped; rare things (reset, snapshots, what a
-companion has learned) come as messages, in order with the spans. Torch is never imported here.
+belief model has learned) come as messages, in order with the spans. Torch is never imported here.
 
 How a worker lives and dies: signals that are not meant for it, and the end of its parent.
 

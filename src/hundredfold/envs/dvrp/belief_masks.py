@@ -1,4 +1,4 @@
-"""What a companion has told the envs, and which offers that leaves open.
+"""What an acceptance model has told the envs, and which offers that leaves open.
 
 A mask turns belief into a rule: `threshold` allows what is probably accepted, `sampled_type` what
 a type drawn from the belief would accept, `soft` allows everything but leans against refusals,
@@ -64,12 +64,12 @@ class Beliefs:
     def set_shared_params(self, shared_params: SharedParams) -> None:
         """Take in what is told by name; whatever is missing stays as it was.
 
-        `type_probabilities` (people, 4), `times_seen` (people,), `accept_given_type`
+        `type_probabilities` (people, 4), `response_counts` (people,), `accept_given_type`
         (4, purposes, 16), `epsilon` () and `sample_types` ().
         """
         places = {
             "type_probabilities": self.people[..., :NUM_TYPES],
-            "times_seen": self.people[..., NUM_TYPES],
+            "response_counts": self.people[..., NUM_TYPES],
             "accept_given_type": self.accept_given_type,
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,

@@ -1,7 +1,7 @@
-"""Days on which a rule gets to know people: it asks, they answer, and a companion learns.
+"""Days on which a rule gets to know people: it asks, they answer, and an acceptance model learns.
 
-Afterwards the companion is left as it is, and the rule is judged on other days. Only known people
-call here, so somebody met later for the first time is whoever people are on average.
+Afterwards the acceptance model is left as it is, and the rule is judged on other days. Only
+known people call here, so somebody met later for the first time is whoever people are on average.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BeliefModel(Believer, Protocol):
         ...
 
 
-class AnswerBook(Protocol):
+class ResponseStore(Protocol):
     """Keeps answers."""
 
     def add(
@@ -45,7 +45,7 @@ class AnswerBook(Protocol):
         ...
 
     def rows(self) -> Any:
-        """All answers, as the companion takes them."""
+        """All answers, as the acceptance model takes them."""
         ...
 
 
@@ -71,28 +71,28 @@ class LearningSettings:
 def learn_by_asking(
     rule: str,
     settings: DvrpSettings,
-    companion: BeliefModel,
-    answers: AnswerBook,
+    belief_model: BeliefModel,
+    answers: ResponseStore,
     learning: LearningSettings | None = None,
     *,
     seed: int,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Let the companion of a rule learn, by the questions the rule itself would ask."""
+    """Let the acceptance model of a rule learn, by the questions the rule itself would ask."""
     learning = learning or LearningSettings()
     rule = LEARNS_BY.get(rule, rule)
     settings = env_settings_for(rule, replace(settings, split="known"))
     days = learning.learning_days
     for first in range(0, days, learning.refit_days):
         env = Dvrp(np.arange(first, min(first + learning.refit_days, days)), settings)
-        ask = make_policy(rule, env.population, settings, seed, believer=companion)
+        ask = make_policy(rule, env.population, settings, seed, believer=belief_model)
         _ask_for_a_day(env, ask, answers, learning.explore * (1.0 - first / days), seed)
-        companion.refit(answers.rows())
+        belief_model.refit(answers.rows())
         on_progress(min(first + learning.refit_days, days))
 
 
 def _ask_for_a_day(
-    env: Dvrp, ask: OfferPolicy, answers: AnswerBook, explore: float, seed: int
+    env: Dvrp, ask: OfferPolicy, answers: ResponseStore, explore: float, seed: int
 ) -> None:
     out = env.reset(days_seed(seed, LEARNING_BRANCH))
     key = rng.spawn(policy_key(seed), LEARNING_BRANCH)

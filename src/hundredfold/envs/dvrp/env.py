@@ -3,8 +3,8 @@
 Customers call one after another; each hears one of sixteen offers, answers, and is booked. After
 every booking the whole day's book is priced by a kept plan. All calls come before any vehicle
 moves. This module puts the parts together: `days` draws who calls, `offers` moves windows,
-`beliefs` turns what a companion says into masks, `pricing` keeps the plans, `rewards` pays and
-`view` shows.
+`beliefs` turns what an acceptance model says into masks, `pricing` keeps the plans, `rewards` pays
+and `view` shows.
 
 What a step pays, in driving minutes saved, less the price of customers' patience.
 
@@ -184,7 +184,7 @@ class Dvrp(ArrayBatchEnv):
     def step(self, actions: IntArray) -> StepBatch:
         day, out, settings = self.day, self.out, self.settings
         at = (np.arange(self.num_envs), day["num_booked"].copy())
-        accepted = answers(day, at, actions, self._episode_keys(), settings.answer_noise)
+        accepted = answers(day, at, actions, self._episode_keys(), settings.response_noise)
         held = np.where(accepted, actions, NO_CHANGE)
         shift = TOTAL_MINUTES[held]
         prices = self._book(at, held)
@@ -213,7 +213,7 @@ class Dvrp(ArrayBatchEnv):
         return out
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """What a companion believes, see `Beliefs.inform`; it counts from the next step on."""
+        """Beliefs of an acceptance model; they count from the next step on."""
         self.beliefs.set_shared_params(shared_params)
 
     def state_arrays(self) -> Arrays:
@@ -322,7 +322,7 @@ class Dvrp(ArrayBatchEnv):
             seen[PRICE_HINT][:] = added - added[:, NO_CHANGE, None]
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
-        """Let what a companion believes of the callers bear on mask and view."""
+        """Let what an acceptance model believes of the callers bear on mask and view."""
         settings, day, seen = self.settings, self.day, self.out.observation
         if settings.mask_mode == "none" and not settings.accept_hint:
             return

@@ -175,7 +175,7 @@ def evaluate_policy(
 ) -> list[Row]:
     """One row per split; `policy` is a rule's name or a function from a batch to offers.
 
-    `knowledge` is what a run's companion told its envs, `advice` what a rule is told. `tick`
+    `knowledge` is what a run's acceptance model told its envs, `advice` what a rule is told. `tick`
     hears how many days have been played, over all splits.
     """
     settings = settings or DvrpSettings()
@@ -207,7 +207,7 @@ def env_settings_for(
 ) -> DvrpSettings:
     """The env a rule needs: some look ahead, one supposes that everybody is flexible.
 
-    Rules have their own way to decide whom to ask; no mask of a run's companion decides for them.
+    Rules have their own way to decide whom to ask; no mask of a run's acceptance model applies.
     """
     if not isinstance(policy, str):
         return settings

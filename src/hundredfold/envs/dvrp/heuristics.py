@@ -2,9 +2,9 @@
 
 Rules that ask as far as they believe a caller will go.
 
-A believer knows how likely each person accepts each offer, for example a companion that learned it
-from answers (`learning_days` lets it). These rules see what an operator sees at a call, and what
-their believer says, and nothing else.
+A believer knows how likely each person accepts each offer, for example an acceptance model that
+learned it from answers (`learning_days` lets it). These rules see what an operator sees at a call,
+and what their believer says, and nothing else.
 """
 
 from __future__ import annotations

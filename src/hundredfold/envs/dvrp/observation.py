@@ -33,7 +33,7 @@ SHIFTS, VEHICLE, PLANNED = 9, 11, 12
 BOOKING_WIDTH: Final = 14
 SHIFT_SCALE: Final = 30.0
 
-# What a companion has told about each person: type probabilities, then answers seen.
+# What an acceptance model has told about each person: type probabilities, then answers seen.
 BELIEF_WIDTH: Final = NUM_TYPES + 1
 
 ArraySpecs = dict[str, ArraySpec]

@@ -123,7 +123,7 @@ class RuleNeeds:
         if self.believer is None:
             raise SettingsError(
                 f"the rules {', '.join(BELIEVING)} need somebody who knows whom to ask; pass "
-                "believer, for example a counting companion after learn_by_asking."
+                "believer, for example a BayesianTypeModel after learn_by_asking."
             )
         return self.believer
 

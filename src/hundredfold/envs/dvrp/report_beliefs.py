@@ -1,4 +1,4 @@
-"""How well a companion knows its customers, judged on days it did not learn from."""
+"""How well an acceptance model knows its customers, judged on days it did not learn from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALIBRATION_BINS: Final = 10
 LEAST_CHANCE: Final = 1e-3
 
 
-def companion_record(
+def belief_record(
     played: PlayedDays,
     asked_at_random: PlayedDays,
     population: Population,
@@ -41,7 +41,7 @@ def companion_record(
     guesses = believed_types[:known].argmax(axis=1)
     confusion = np.zeros((NUM_TYPES, NUM_TYPES), np.int64)
     np.add.at(confusion, (types, guesses), 1)
-    heard = np.asarray(shared_params["times_seen"], np.float64)[:known]
+    heard = np.asarray(shared_params["response_counts"], np.float64)[:known]
     return {
         "people": known,
         "answers_per_person": float(np.median(heard)),
@@ -51,7 +51,7 @@ def companion_record(
             asked_at_random,
             population,
             {
-                "companion": (believed_types[:known].mean(axis=0), rates),
+                "acceptance_model": (believed_types[:known].mean(axis=0), rates),
                 "true rates": (population.type_prior, true_rates(population, noise)),
             },
         ),

@@ -2,8 +2,8 @@
 
 A trained policy plays some days beside rules that need no learning, all priced by one closing
 oracle. Kept are the rows of that comparison, one ordinary day with its routes before and after
-negotiation, who was offered what and said yes, and how well a companion knows its customers.
-`report/` draws the page from it.
+negotiation, who was offered what and said yes, and how well an acceptance model knows its
+customers. `report/` draws the page from it.
 
 One ordinary day, as asked and as negotiated: who called, what was agreed, who drives where.
 
@@ -38,7 +38,7 @@ from hundredfold.envs.dvrp.evaluation import (
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.policies import BELIEVING, OfferPolicy
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
-from hundredfold.envs.dvrp.report_beliefs import companion_record
+from hundredfold.envs.dvrp.report_beliefs import belief_record
 from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -169,7 +169,7 @@ def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | Non
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
-Showcase = dict[str, Any]
+ReportData = dict[str, Any]
 
 FORMAT: Final = 1
 RULES: Final = (
@@ -183,7 +183,7 @@ RULES: Final = (
 THIS_RUN: Final = "this run"
 
 
-def record_showcase(
+def record_report_data(
     act: OfferPolicy,
     settings: DvrpSettings,
     *,
@@ -193,10 +193,10 @@ def record_showcase(
     rules: Sequence[str] = RULES,
     trade_off: Sequence[Row] = (),
     on_progress: Callable[[str], None] = lambda doing: None,
-) -> Showcase:
+) -> ReportData:
     """Play and price some days; everything in what comes back can be written as JSON.
 
-    `knowledge` is what the companion last told the envs; the policy sees it, rules that believe
+    `shared_params` are the acceptance model's; the policy sees them, rules that believe
     believe it, and without it these rules are left out. `trade_off` are rows of `TradeOff.row`;
     those with a price become curves, one per policy. `tick` hears who plays.
     """
@@ -224,12 +224,12 @@ def record_showcase(
                 shared_params=shared_params,
                 **options,
             )
-    companion: Showcase | None = None
+    belief_model: ReportData | None = None
     if shared_params is not None:
         options["advice"] = Advice(believer=ToldBeliefs(shared_params))
         at_random, _ = play_days("random", settings, days, seed)
-        companion = companion_record(
-            played, at_random, population, shared_params, settings.answer_noise
+        belief_model = belief_record(
+            played, at_random, population, shared_params, settings.response_noise
         )
     for rule in rules:
         if shared_params is not None or rule not in BELIEVING:
@@ -247,12 +247,12 @@ def record_showcase(
         "trade_off": [dict(row) for row in trade_off],
         "day": ordinary_day(played, before, after, population, settings),
         "answers": answer_counts(played, population),
-        "companion": companion,
+        "acceptance_model": belief_model,
     }
 
 
 class ToldBeliefs:
-    """A believer that says what a companion told the envs."""
+    """A believer that says what an acceptance model told the envs."""
 
     def __init__(self, shared_params: SharedParams) -> None:
         self.types = np.asarray(shared_params["type_probabilities"], np.float64)
@@ -288,7 +288,7 @@ class RememberedPlans:
         return self.found[key]
 
 
-def answer_counts(played: PlayedDays, population: Population) -> Showcase:
+def answer_counts(played: PlayedDays, population: Population) -> ReportData:
     """How often each offer was made and accepted, by personality and by purpose."""
     types = population.people.types[played.customer_id]
     purposes = population.trips.purpose[played.trip_id]
@@ -298,7 +298,7 @@ def answer_counts(played: PlayedDays, population: Population) -> Showcase:
     }
 
 
-def _made_and_accepted(groups: IntArray, num_groups: int, played: PlayedDays) -> Showcase:
+def _made_and_accepted(groups: IntArray, num_groups: int, played: PlayedDays) -> ReportData:
     """Counts of (groups, offers); offer 12 counts the callers who were booked as they asked."""
     made = np.zeros((num_groups, NUM_OFFERS), np.int64)
     accepted = np.zeros_like(made)

@@ -63,9 +63,9 @@ class DvrpSettings:
     price_hint: bool = False
     """Show what each offer would add to the plan if accepted, in minutes against offer 12."""
     accept_hint: bool = False
-    """Show how likely a companion believes each offer to be accepted, from 0 to 1."""
+    """Show how likely an acceptance model believes each offer to be accepted, from 0 to 1."""
     mask_mode: MaskMode = "none"
-    """Which offers a companion's beliefs leave open: `none` all, `threshold` those probably
+    """Which offers an acceptance model's beliefs leave open: `none` all, `threshold` those probably
     accepted, `sampled_type` those of a type drawn from the belief, `soft` all with a leaning,
     `known` only those truly accepted (an upper bound)."""
     mask_threshold: float = 0.5
@@ -76,7 +76,7 @@ class DvrpSettings:
     """`soft` varies by trip, `types` is 30 or 0 minutes by personality, `unlimited` accepts all."""
     softness: float = 0.5
     """How much an inflexible side tolerates in the built-in city: 0 nothing on average, 1 much."""
-    answer_noise: float = 0.0
+    response_noise: float = 0.0
     """Chance that an answer to a real offer is the opposite of what the customer meant."""
     num_travellers: int | None = None
     """People who may call, of whom num_customers do each day; research 30, operator 200."""
@@ -124,7 +124,7 @@ class DvrpSettings:
         _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
         _at_least(self, 1, "oracle_threads", "oracle_batch", "oracle_samples")
         _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")
-        _at_least(self, 0, "patience_per_minute", "answer_noise", "improve_passes")
+        _at_least(self, 0, "patience_per_minute", "response_noise", "improve_passes")
         _at_least(self, 0, "lns_iterations", "mask_threshold", "mask_strength")
         if not 60 <= self.day_minutes <= 2880:
             raise SettingsError(f"day_minutes must lie in 60..2880, got {self.day_minutes}.")
@@ -132,7 +132,7 @@ class DvrpSettings:
             raise SettingsError(
                 "max_ride_factor must be finite; max_ride_minutes=inf lifts the limit."
             )
-        for name in ("softness", "answer_noise", "mask_threshold"):
+        for name in ("softness", "response_noise", "mask_threshold"):
             if getattr(self, name) > 1.0:
                 raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
         if (self.trips is None) != (self.travel_times is None):

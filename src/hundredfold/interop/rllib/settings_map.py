@@ -65,10 +65,10 @@ def refuse_what_it_lacks(settings: RunSettings) -> None:
             "num_value_epochs and num_policy_epochs are separate passes, and the PPO of RLlib has "
             f"one loss; set both to 0 and use update_epochs, or {OURS}."
         )
-    if getattr(settings.companion, "companion", "none") != "none":
+    if getattr(settings.belief_model, "acceptance_model", "none") != "none":
         raise SettingsError(
-            f"a companion hears every step, which RLlib keeps to itself; say --companion none, or "
-            f"{OURS}."
+            "belief models need per-step data that RLlib does not expose; use "
+            f"--acceptance-model none, or {OURS}."
         )
     if settings.rollout.policy_update_interval != 1:
         raise SettingsError(

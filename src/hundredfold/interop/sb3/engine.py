@@ -114,7 +114,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
             collector=ours.collector,
             make_envs=ours.make_envs,
             choice=ours.choice,
-            companion=ours.companion,
+            belief_model=ours.belief_model,
             envs=envs,
         )
     except BaseException:
@@ -237,8 +237,8 @@ class Bookkeeper(BaseCallback):
         self.waits_for_update = False
         assert isinstance(network, ActorCritic | QNetwork)
         bring_home(self.model.policy, network)
-        with run.timed("companion"):
-            learned = run.consult_companion()
+        with run.timed("belief_model"):
+            learned = run.update_belief_model()
         with run.timed("evaluate"):
             judged = run.evaluate_if_due(self.signals)
         run.record(self.heard.taken(), {**self._losses(), **learned, **judged})

@@ -1,4 +1,4 @@
-"""The exact companion against people whose types are known to the test alone."""
+"""The exact acceptance model against people whose types are known to the test alone."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.asking import asked
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.bayes import Counting, mixed
+from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel, mixed
 from hundredfold.envs.dvrp.acceptance.prior import (
     accept_rates,
     answer_chances,
     guessed_prior,
     prior_for,
 )
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows, Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, tolerated_offers
 from hundredfold.envs.dvrp.population import (
@@ -33,7 +33,7 @@ REAL_OFFERS = np.delete(np.arange(NUM_OFFERS), NO_CHANGE)
 
 
 def fitted(settings, answers, prior=None):
-    model = Counting(population_for(settings).num_people, prior or prior_for(settings))
+    model = BayesianTypeModel(population_for(settings).num_people, prior or prior_for(settings))
     model.refit(answers)
     return model
 
@@ -43,7 +43,9 @@ def judged(settings, answers, prior=None):
     model = fitted(settings, answers, prior)
     population = population_for(settings)
     truth, heard = population.people.types, np.unique(answers.person)
-    rates = metrics.true_accept_rates(population, prior_for(settings).accept, settings.answer_noise)
+    rates = metrics.true_accept_rates(
+        population, prior_for(settings).accept, settings.response_noise
+    )
     found = metrics.accuracy(model.type_probabilities(heard), truth[heard])
     best = metrics.bayes_optimal_accuracy(answers, truth, rates)
     print(f"accuracy {found:.3f}, Bayes-optimal {best:.3f} ({len(answers)} answers)")
@@ -61,7 +63,7 @@ def test_three_informative_answers_settle_a_strict_type(kind, seed):
         offers.append(offer)
         possible &= would == would[kind]
     assert len(offers) <= 3
-    answers = Answers()
+    answers = ResponseBuffer()
     person, purpose = np.full(len(offers), 5), np.full(len(offers), 2)
     answers.add(person, purpose, np.array(offers), STRICT_ACCEPTS[kind, offers])
     model = fitted(HARD, answers.rows())
@@ -90,14 +92,14 @@ def test_soft_types_are_found_as_well_as_the_answers_allow(travellers, days):
 
 
 def test_noisy_answers_are_taken_with_salt():
-    settings = DvrpSettings(num_travellers=200, answer_noise=0.1)
+    settings = DvrpSettings(num_travellers=200, response_noise=0.1)
     found, best = judged(settings, asked(settings, days=400))
     assert found >= best - 0.02
     assert 0.8 < best < 1.0
 
 
 def test_noise_does_not_turn_strict_types_upside_down():
-    settings = DvrpSettings(tolerances="types", answer_noise=0.1)
+    settings = DvrpSettings(tolerances="types", response_noise=0.1)
     found, _ = judged(settings, asked(settings, days=60))
     assert found == 1.0
 
@@ -150,8 +152,8 @@ def test_strangers_are_like_the_people_met_so_far():
 
 
 def test_without_answers_the_prior_stands():
-    model = Counting(7, prior_for(DvrpSettings()))
-    nothing = Answers().rows()
+    model = BayesianTypeModel(7, prior_for(DvrpSettings()))
+    nothing = ResponseBuffer().rows()
     assert not model.ready(nothing)
     assert_allclose(model.type_probabilities(np.arange(7)), np.tile(TYPE_SHARES, (7, 1)))
     model.refit(nothing)
@@ -183,7 +185,7 @@ def test_a_strict_rule_with_noise_is_wrong_as_often_as_the_noise():
 def test_the_order_of_answers_does_not_matter():
     rows = asked(DvrpSettings(), days=20)
     shuffled = np.random.default_rng(0).permutation(len(rows))
-    other = AnswerRows(*(array[shuffled] for array in rows.arrays().values()))
+    other = Responses(*(array[shuffled] for array in rows.arrays().values()))
     one, two = fitted(DvrpSettings(), rows), fitted(DvrpSettings(), other)
     assert_array_equal(one.beliefs, two.beliefs)
 

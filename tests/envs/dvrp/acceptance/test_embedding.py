@@ -1,4 +1,4 @@
-"""The network companion: its gradient, its steps, what it learns and when it waits."""
+"""The network acceptance model: its gradient, its steps, what it learns and when it waits."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hundredfold.envs.dvrp.acceptance.embedding import (
     patterns,
     possible_types,
 )
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows, Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import OFFER_MINUTES, tolerated_offers
 from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, NUM_TYPES
@@ -108,10 +108,10 @@ def test_strict_types_are_found():
     losses = model.refit(answers)
     heard = np.unique(answers.person)
     assert metrics.accuracy(model.type_probabilities(heard), population.people.types[heard]) == 1.0
-    assert losses["companion/loss"] < losses["companion/first_loss"]
-    sides = (losses["companion/reconstruction"], losses["companion/evenness"])
-    assert losses["companion/loss"] == pytest.approx(
-        sides[0] + 0.4 * sides[1] - 0.05 * losses["companion/entropy"]
+    assert losses["acceptance/loss"] < losses["acceptance/first_loss"]
+    sides = (losses["acceptance/reconstruction"], losses["acceptance/evenness"])
+    assert losses["acceptance/loss"] == pytest.approx(
+        sides[0] + 0.4 * sides[1] - 0.05 * losses["acceptance/entropy"]
     )
 
 
@@ -119,7 +119,7 @@ def test_it_waits_for_enough_people_answers_and_offers():
     model = Embedding(6, 10, seed=0, epochs=1)
 
     def rows(people, offers):
-        answers = Answers()
+        answers = ResponseBuffer()
         people, offers = np.array(people), np.array(offers)
         answers.add(people, np.zeros_like(people), offers, people > 0)
         return answers.rows()
@@ -135,7 +135,7 @@ def test_people_with_few_answers_are_believed_to_be_like_the_others():
     answers = asked(HARD, days=20)
     few = np.flatnonzero(answers.person == answers.person[0])[2:]
     kept = np.delete(np.arange(len(answers)), few)
-    rows = AnswerRows(*(array[kept] for array in answers.arrays().values()))
+    rows = Responses(*(array[kept] for array in answers.arrays().values()))
     model = Embedding(60, 10, seed=0, epochs=1)
     before = model.weights["table"].copy()
     model.refit(rows)

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from helpers.asking import asked
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.prior import prior_for
-from hundredfold.envs.dvrp.acceptance.responses import Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -53,7 +53,7 @@ def test_masks_are_blamed_only_for_real_offers_that_would_be_taken():
 def test_answers_until_sure_agrees_with_a_slow_retelling():
     settings = DvrpSettings()
     rows, prior = asked(settings, days=40), prior_for(settings)
-    found = metrics.answers_until_sure(rows, 60, prior.accept, prior.shares)
+    found = metrics.responses_until_confident(rows, 60, prior.accept, prior.shares)
     expected = np.full(60, np.nan)
     for person in range(60):
         odds = prior.shares.copy()
@@ -70,10 +70,10 @@ def test_answers_until_sure_agrees_with_a_slow_retelling():
 
 def test_two_answers_are_enough_to_be_sure_of_a_strict_person():
     settings = DvrpSettings(tolerances="types")
-    answers = Answers()
+    answers = ResponseBuffer()
     answers.add(np.array([1, 1]), np.zeros(2, int), np.array([0, 15]), np.array([True, False]))
     prior = prior_for(settings)
-    found = metrics.answers_until_sure(answers.rows(), 2, prior.accept, prior.shares)
+    found = metrics.responses_until_confident(answers.rows(), 2, prior.accept, prior.shares)
     assert_array_equal(found, (np.nan, 2.0))
 
 

@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hundredfold.core.errors import SettingsError, ShapeError
-from hundredfold.envs.dvrp.acceptance.responses import Answers
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 
 
@@ -13,7 +13,7 @@ def rows_numbered(first, last, offer=3):
 
 
 def test_the_oldest_answers_make_room_for_new_ones():
-    answers = Answers(capacity=10)
+    answers = ResponseBuffer(capacity=10)
     for first in range(0, 24, 4):
         answers.add(*rows_numbered(first, first + 4))
     kept = answers.rows()
@@ -24,7 +24,7 @@ def test_the_oldest_answers_make_room_for_new_ones():
 
 
 def test_a_batch_larger_than_the_buffer_leaves_its_newest_rows():
-    answers = Answers(capacity=5)
+    answers = ResponseBuffer(capacity=5)
     answers.add(*rows_numbered(0, 3))
     answers.add(*rows_numbered(3, 16))
     assert_array_equal(answers.rows().person, np.arange(11, 16))
@@ -33,7 +33,7 @@ def test_a_batch_larger_than_the_buffer_leaves_its_newest_rows():
 
 
 def test_offer_twelve_is_left_out():
-    answers = Answers(capacity=8)
+    answers = ResponseBuffer(capacity=8)
     person, purpose, offer, accepted = rows_numbered(0, 6)
     offer[::2] = NO_CHANGE
     assert answers.add(person, purpose, offer, accepted) == 3
@@ -42,7 +42,7 @@ def test_offer_twelve_is_left_out():
 
 
 def test_rows_are_copies_of_what_was_live():
-    answers = Answers(capacity=4)
+    answers = ResponseBuffer(capacity=4)
     person, purpose, offer, accepted = rows_numbered(0, 3)
     answers.add(person, purpose, offer, accepted)
     kept = answers.rows()
@@ -53,7 +53,7 @@ def test_rows_are_copies_of_what_was_live():
 
 @pytest.mark.parametrize("heard", [0, 3, 17])
 def test_a_restored_buffer_goes_on_like_the_first(heard):
-    first, second = Answers(capacity=6), Answers(capacity=6)
+    first, second = ResponseBuffer(capacity=6), ResponseBuffer(capacity=6)
     first.add(*rows_numbered(0, heard))
     second.add(*rows_numbered(50, 90))
     second.restore(first.state())
@@ -65,7 +65,7 @@ def test_a_restored_buffer_goes_on_like_the_first(heard):
 
 
 def test_counts_tell_who_said_what_to_which_question():
-    answers = Answers()
+    answers = ResponseBuffer()
     for accepted in (True, True, False):
         answers.add(np.array([2]), np.array([1]), np.array([5]), np.array([accepted]))
     refused, accepted = answers.rows().counts(num_people=4, num_purposes=3)
@@ -76,6 +76,6 @@ def test_counts_tell_who_said_what_to_which_question():
 
 def test_rows_that_do_not_belong_together_are_refused():
     with pytest.raises(ShapeError, match="2 people, 2 purposes, 3 offers"):
-        Answers().add(np.zeros(2), np.zeros(2), np.zeros(3), np.zeros(2, bool))
+        ResponseBuffer().add(np.zeros(2), np.zeros(2), np.zeros(3), np.zeros(2, bool))
     with pytest.raises(SettingsError, match="at least 1"):
-        Answers(0)
+        ResponseBuffer(0)

@@ -1,6 +1,5 @@
-"""Learning how flexible each customer is, from nothing but answers to offers.
+"""Acceptance models: learn each customer's flexibility type from responses to offers.
 
-`companion` listens while a policy trains and tells the envs what it believes; it asks a model
-(`counting` or `embedding`) to learn from the `answers` it has kept, and `judge` says how well that
-went.
+`belief_model` collects responses while a policy trains, refits a type model (`bayes` or
+`embedding`) and exports its beliefs to the envs; `metrics` compares beliefs with the truth.
 """

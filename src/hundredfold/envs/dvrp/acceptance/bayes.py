@@ -1,4 +1,4 @@
-"""The exact companion: Bayes over four types, with an answer model that is learned beside it.
+"""Bayesian type model: posterior over four customer types, acceptance rates learned by EM.
 
 Given the chances of acceptance, a person's type follows from counts alone. The chances are learned
 by expectation-maximisation: a refused pair of shifts does not say which side was too much, nor an
@@ -21,12 +21,12 @@ from hundredfold.envs.dvrp.acceptance.prior import (
     NUM_LEVELS,
     STANCES,
     TINY,
-    AnswerPrior,
+    AcceptancePrior,
     accept_rates,
     answer_chances,
     level_pairs,
 )
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows
+from hundredfold.envs.dvrp.acceptance.responses import Responses
 from hundredfold.envs.dvrp.offers import NUM_OFFERS
 
 MAX_ROUNDS: Final = 200
@@ -34,13 +34,13 @@ MAX_ROUNDS: Final = 200
 CONVERGED: Final = 1e-4
 
 
-class Counting:
+class BayesianTypeModel:
     """Posterior of every person's type, with learned acceptance curves and type shares.
 
     Every refit starts from the prior, so what comes out depends on the answers alone.
     """
 
-    def __init__(self, num_people: int, prior: AnswerPrior) -> None:
+    def __init__(self, num_people: int, prior: AcceptancePrior) -> None:
         self.num_people = num_people
         self.prior = prior
         self.chances = answer_chances(prior.noise)
@@ -53,12 +53,12 @@ class Counting:
         """(types, purposes, offers)."""
         return accept_rates(self.levels, self.chances)
 
-    def ready(self, answers: AnswerRows) -> bool:
+    def ready(self, answers: Responses) -> bool:
         """Even one answer says something."""
         return len(answers) > 0
 
     def refit(
-        self, answers: AnswerRows, stopped: Callable[[], bool] = lambda: False
+        self, answers: Responses, stopped: Callable[[], bool] = lambda: False
     ) -> dict[str, float]:
         """Learn from these answers alone; `stopped` is not asked, this takes milliseconds."""
         counts = answers.counts(self.num_people, self.prior.num_purposes)
@@ -78,8 +78,8 @@ class Counting:
         self.beliefs[:] = shares
         self.beliefs[heard] = beliefs
         return {
-            "companion/loss": -log_evidence / max(len(answers), 1),
-            "companion/rounds": float(rounds),
+            "acceptance/loss": -log_evidence / max(len(answers), 1),
+            "acceptance/rounds": float(rounds),
         }
 
     def type_probabilities(self, people: IntArray) -> FloatArray:
@@ -126,7 +126,7 @@ def posterior(
 ) -> tuple[FloatArray, float]:
     """(people, types) P(type | answers), and the log-probability of all these answers.
 
-    `counts` are those of `AnswerRows.counts`, `rates` (types, purposes, offers).
+    `counts` are those of `Responses.counts`, `rates` (types, purposes, offers).
     """
     flat = np.clip(rates.reshape(len(rates), -1), TINY, 1.0 - TINY)
     refused, accepted = counts

@@ -1,4 +1,4 @@
-"""The companion of a dial-a-ride policy: hears answers, refits its model, tells what it believes.
+"""Acceptance model of dvrp: buffers responses, refits a type model, exports its beliefs.
 
 Everything that decides when and how it learns is counted and saved: a resumed run refits at the
 same step, from the same answers, to the same bits. A background refit starts at the end of an epoch
@@ -25,15 +25,15 @@ from hundredfold.core.errors import CheckpointError, SettingsError, suggest
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.embedding import BackgroundRefit
-from hundredfold.envs.dvrp.acceptance.model import FLEXIBILITY_MODELS, FlexibilityModel, ModelNeeds
-from hundredfold.envs.dvrp.acceptance.prior import AnswerPrior, prior_for
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows, Answers, read_rows
+from hundredfold.envs.dvrp.acceptance.model import TYPE_MODELS, TypeModel, TypeModelConfig
+from hundredfold.envs.dvrp.acceptance.prior import AcceptancePrior, prior_for
+from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses, responses_from
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.population import TYPE_NAMES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
-CompanionName = Literal["counting", "embedding", "none"]
+TypeModelName = Literal["bayes", "embedding", "none"]
 RefitPlace = Literal["inline", "background"]
 
 # Days of every env between two refits, unless the settings say otherwise.
@@ -41,16 +41,16 @@ DAYS_BETWEEN_REFITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompanionSettings:
+class AcceptanceModelSettings:
     """How each customer's flexibility is learned beside the policy."""
 
-    companion: CompanionName = "counting"
+    acceptance_model: TypeModelName = "bayes"
     """Who learns flexibility from answers: `counting` (exact), `embedding` (a network), `none`."""
-    companion_buffer: int = 64_000
+    acceptance_buffer_size: int = 64_000
     """Answers to keep, first in, first out."""
-    companion_refit_interval: int = 0
+    acceptance_refit_interval: int = 0
     """Steps of all envs between two refits; 0: ten days of every env. Refits end an epoch."""
-    companion_refit: RefitPlace = "inline"
+    acceptance_refit: RefitPlace = "inline"
     """`background` refits beside the next epoch and takes over at its end; as repeatable."""
     embedding_epochs: int = 50
     """Passes of the network over all kept answers in one refit."""
@@ -60,13 +60,13 @@ class CompanionSettings:
     """The same in the last epoch; in between it changes in a straight line."""
 
     def __post_init__(self) -> None:
-        for name, known in (("companion", CompanionName), ("companion_refit", RefitPlace)):
+        for name, known in (("acceptance_model", TypeModelName), ("acceptance_refit", RefitPlace)):
             given = getattr(self, name)
             if given not in get_args(known):
                 raise SettingsError(f"{name} has no {given!r}; {suggest(given, get_args(known))}")
         for name, least in (
-            ("companion_buffer", 1),
-            ("companion_refit_interval", 0),
+            ("acceptance_buffer_size", 1),
+            ("acceptance_refit_interval", 0),
             ("embedding_epochs", 1),
         ):
             if getattr(self, name) < least:
@@ -77,34 +77,34 @@ class CompanionSettings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Truth:
+class GroundTruth:
     """What only a judge may know: it goes into metrics, never into what is learned."""
 
     types: IntArray  # (people,)
     accept_rates: FloatArray  # (types, purposes, offers)
 
 
-class FlexibilityCompanion:
+class AcceptanceModel:
     """Keeps the answers of all envs and a model of who is flexible."""
 
     def __init__(
         self,
-        settings: CompanionSettings,
+        settings: AcceptanceModelSettings,
         *,
         num_people: int,
-        prior: AnswerPrior,
+        prior: AcceptancePrior,
         num_envs: int,
         num_customers: int,
         num_epochs: int,
         seed: int,
         device: str = "cpu",
-        truth: Truth | None = None,
+        truth: GroundTruth | None = None,
     ) -> None:
         self.settings, self.num_epochs, self.truth = settings, num_epochs, truth
-        self.interval = settings.companion_refit_interval or (
+        self.interval = settings.acceptance_refit_interval or (
             DAYS_BETWEEN_REFITS * num_envs * num_customers
         )
-        self.needs = ModelNeeds(
+        self.needs = TypeModelConfig(
             num_people=num_people,
             prior=prior,
             seed=seed,
@@ -112,8 +112,8 @@ class FlexibilityCompanion:
             epochs=settings.embedding_epochs,
         )
         self.model = self._new_model()
-        self.answers = Answers(settings.companion_buffer)
-        self.times_seen = np.zeros(num_people, np.int64)
+        self.answers = ResponseBuffer(settings.acceptance_buffer_size)
+        self.response_counts = np.zeros(num_people, np.int64)
         self.epochs = self.refits = self.steps_since_refit = 0
         self.pending: BackgroundRefit | None = None
 
@@ -123,15 +123,15 @@ class FlexibilityCompanion:
         start, end = self.settings.epsilon_start, self.settings.epsilon_end
         return start + (end - start) * min(self.epochs / max(self.num_epochs - 1, 1), 1.0)
 
-    def hear(self, batch: StepBatch) -> None:
+    def observe(self, batch: StepBatch) -> None:
         """Keep the answers of these rows."""
         info = batch.info
         person, offer = info["customer_id"], info["offer"]
         self.answers.add(person, info["purpose"], offer, info["accepted"])
-        np.add.at(self.times_seen, person[offer != NO_CHANGE], 1)
+        np.add.at(self.response_counts, person[offer != NO_CHANGE], 1)
         self.steps_since_refit += len(batch)
 
-    def after_update(self) -> dict[str, float]:
+    def update(self) -> dict[str, float]:
         """End an epoch: take over a refit, begin one if it is due."""
         report = {"epsilon": self.epsilon}
         self.epochs += 1
@@ -144,22 +144,22 @@ class FlexibilityCompanion:
         if rows is not None:
             self.steps_since_refit = 0
             # After the last epoch there is nothing left to run beside.
-            if self.settings.companion_refit == "background" and self.epochs < self.num_epochs:
+            if self.settings.acceptance_refit == "background" and self.epochs < self.num_epochs:
                 self._begin(rows)
             else:
                 report |= self.model.refit(rows)
                 report |= self._figures(rows)
                 self.refits += 1
-        report["companion/answers"] = float(len(self.answers))
-        report["companion/refits"] = float(self.refits)
+        report["acceptance/responses"] = float(len(self.answers))
+        report["acceptance/refits"] = float(self.refits)
         return report
 
-    def shared_params(self, *, exploring: bool) -> SharedParams:
+    def params(self, *, exploring: bool) -> SharedParams:
         """What the envs may know of everybody; `exploring` is off when a policy is judged."""
-        people = np.arange(len(self.times_seen))
+        people = np.arange(len(self.response_counts))
         return {
             "type_probabilities": self.model.type_probabilities(people).astype(np.float32),
-            "times_seen": self.times_seen.astype(np.float32),
+            "response_counts": self.response_counts.astype(np.float32),
             "accept_given_type": self.model.accept_given_type.astype(np.float32),
             "epsilon": np.array(self.epsilon if exploring else 0.0, np.float32),
             "sample_types": np.array(exploring),
@@ -172,25 +172,26 @@ class FlexibilityCompanion:
             **with_prefix("model", self.model.state()),
             **with_prefix("answers", self.answers.state()),
             **with_prefix("pending", pending),
-            "times_seen": self.times_seen.copy(),
+            "response_counts": self.response_counts.copy(),
             "counters": np.array([self.epochs, self.refits, self.steps_since_refit]),
         }
 
     def restore(self, state: State) -> None:
         """Go on from a snapshot; a refit that was running begins again and ends the same."""
         self.close()
-        if state["times_seen"].shape != self.times_seen.shape:
+        if state["response_counts"].shape != self.response_counts.shape:
             raise CheckpointError(
-                f"the snapshot's companion knows {len(state['times_seen'])} people while the "
-                f"population has {len(self.times_seen)}; resume with the settings that made it."
+                f"the checkpoint's acceptance model covers {len(state['response_counts'])} "
+                f"customers, the population has {len(self.response_counts)}; resume with the "
+                "settings the run was started with."
             )
         self.model.restore(without_prefix("model", state))
         self.answers.restore(without_prefix("answers", state))
-        self.times_seen[:] = state["times_seen"]
+        self.response_counts[:] = state["response_counts"]
         self.epochs, self.refits, self.steps_since_refit = map(int, state["counters"])
         pending = without_prefix("pending", state)
         if pending:
-            self._begin(read_rows(pending))
+            self._begin(responses_from(pending))
 
     def close(self) -> None:
         """End a background refit without taking it over."""
@@ -198,58 +199,58 @@ class FlexibilityCompanion:
             self.pending.cancel()
             self.pending = None
 
-    def _new_model(self) -> FlexibilityModel:
-        return FLEXIBILITY_MODELS[self.settings.companion](self.needs)
+    def _new_model(self) -> TypeModel:
+        return TYPE_MODELS[self.settings.acceptance_model](self.needs)
 
-    def _due_answers(self) -> AnswerRows | None:
+    def _due_answers(self) -> Responses | None:
         """What to learn from now; None when it is not time or not enough was heard."""
         if self.steps_since_refit < self.interval:
             return None
         rows = self.answers.rows()
         return rows if self.model.ready(rows) else None
 
-    def _begin(self, answers: AnswerRows) -> None:
+    def _begin(self, answers: Responses) -> None:
         """Teach a copy: the model that the envs hear of stays as it is until the next epoch."""
         learner = self._new_model()
         learner.restore(self.model.state())
         self.pending = BackgroundRefit(learner, answers)
 
-    def _figures(self, answers: AnswerRows) -> dict[str, float]:
+    def _figures(self, answers: Responses) -> dict[str, float]:
         """What came of a refit, beside the truth where a judge knows it."""
-        heard = np.flatnonzero(self.times_seen)
+        heard = np.flatnonzero(self.response_counts)
         beliefs = self.model.type_probabilities(heard)
         shares = beliefs.mean(axis=0)
         figures = {
-            f"companion/type_share_{name}": float(share)
+            f"acceptance/type_share_{name}": float(share)
             for name, share in zip(TYPE_NAMES, shares, strict=True)
         }
         if self.truth is not None:
             types = self.truth.types[heard]
             figures |= {
                 "type_accuracy": metrics.accuracy(beliefs, types),
-                "companion/bayes_optimal_accuracy": metrics.bayes_optimal_accuracy(
+                "acceptance/bayes_optimal_accuracy": metrics.bayes_optimal_accuracy(
                     answers, self.truth.types, self.truth.accept_rates
                 ),
-                "companion/log_loss": metrics.log_loss(beliefs, types),
-                "companion/brier": metrics.brier(beliefs, types),
+                "acceptance/log_loss": metrics.log_loss(beliefs, types),
+                "acceptance/brier": metrics.brier(beliefs, types),
             }
         return figures
 
 
-def companion_for(
-    settings: CompanionSettings,
+def make_belief_model(
+    settings: AcceptanceModelSettings,
     env: DvrpSettings,
     *,
     num_envs: int,
     num_epochs: int,
     seed: int,
     device: str = "cpu",
-) -> FlexibilityCompanion | None:
-    """The companion for an env's people; None when nobody should learn."""
-    if settings.companion == "none":
+) -> AcceptanceModel | None:
+    """The acceptance model for an env's people; None when nobody should learn."""
+    if settings.acceptance_model == "none":
         return None
     population, prior = population_for(env), prior_for(env)
-    return FlexibilityCompanion(
+    return AcceptanceModel(
         settings,
         num_people=population.num_people,
         prior=prior,
@@ -258,8 +259,8 @@ def companion_for(
         num_epochs=num_epochs,
         seed=seed,
         device=device,
-        truth=Truth(
+        truth=GroundTruth(
             population.people.types,
-            metrics.true_accept_rates(population, prior.accept, env.answer_noise),
+            metrics.true_accept_rates(population, prior.accept, env.response_noise),
         ),
     )

@@ -1,4 +1,4 @@
-"""The network companion: an embedding of every person, and from it the chance of each type.
+"""The network acceptance model: an embedding of every person, and from it the chance of each type.
 
 It knows no purposes and takes types for strict: a flexible side accepts everything, a stiff one
 nothing. An answer is then possible for some types and impossible for others; among the possible
@@ -27,9 +27,9 @@ from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State, fill
 from hundredfold.core.errors import TrainingError
 from hundredfold.envs.dvrp.acceptance.bayes import mixed
-from hundredfold.envs.dvrp.acceptance.model import FlexibilityModel
+from hundredfold.envs.dvrp.acceptance.model import TypeModel
 from hundredfold.envs.dvrp.acceptance.prior import strict_rates
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows
+from hundredfold.envs.dvrp.acceptance.responses import Responses
 from hundredfold.envs.dvrp.offers import OFFER_MINUTES
 from hundredfold.envs.dvrp.population import NUM_TYPES
 
@@ -82,14 +82,14 @@ class Embedding:
         self.refits = np.zeros((), np.int64)
         self.weights = first_weights(num_people, self._generator(0))
 
-    def ready(self, answers: AnswerRows) -> bool:
+    def ready(self, answers: Responses) -> bool:
         """Whether there are enough people with enough answers to enough different offers."""
         people = self._people(answers)
         known = np.isin(answers.person, people)
         return len(people) >= MIN_PEOPLE and len(np.unique(answers.offer[known])) >= MIN_OFFERS
 
     def refit(
-        self, answers: AnswerRows, stopped: Callable[[], bool] = lambda: False
+        self, answers: Responses, stopped: Callable[[], bool] = lambda: False
     ) -> dict[str, float]:
         """Teach the network these answers; between epochs `stopped` may end it, unfinished."""
         self.refits += 1
@@ -115,16 +115,16 @@ class Embedding:
         first, last = parts[0], parts[-1]
         if not np.isfinite(last.loss):
             raise TrainingError(
-                f"the companion's network came out with loss {last.loss:g} after refit "
-                f"{int(self.refits)}; use --companion counting."
+                f"the acceptance model's network came out with loss {last.loss:g} after refit "
+                f"{int(self.refits)}; use --acceptance-model bayes."
             )
         self._take(network, people)
         return {
-            "companion/first_loss": first.loss,
-            "companion/loss": last.loss,
-            "companion/reconstruction": last.reconstruction,
-            "companion/evenness": last.evenness,
-            "companion/entropy": last.entropy,
+            "acceptance/first_loss": first.loss,
+            "acceptance/loss": last.loss,
+            "acceptance/reconstruction": last.reconstruction,
+            "acceptance/evenness": last.evenness,
+            "acceptance/entropy": last.entropy,
         }
 
     def type_probabilities(self, people: IntArray) -> FloatArray:
@@ -141,7 +141,7 @@ class Embedding:
     def restore(self, state: State) -> None:
         fill(self._arrays(), state)
 
-    def _people(self, answers: AnswerRows) -> IntArray:
+    def _people(self, answers: Responses) -> IntArray:
         """Who has given enough answers."""
         number = np.bincount(answers.person, minlength=self.num_people)
         return np.flatnonzero(number >= MIN_ANSWERS)
@@ -316,20 +316,20 @@ def _views(flat: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor
 class BackgroundRefit:
     """Teaches a model these answers in a thread; both must be the thread's own until `result`."""
 
-    def __init__(self, model: FlexibilityModel, answers: AnswerRows) -> None:
+    def __init__(self, model: TypeModel, answers: Responses) -> None:
         self.model, self.answers = model, answers
         self.report: dict[str, float] = {}
         self.error: BaseException | None = None
         self.cancelled = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="companion-refit", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="acceptance-refit", daemon=True)
         self.thread.start()
 
-    def result(self) -> tuple[FlexibilityModel, dict[str, float]]:
+    def result(self) -> tuple[TypeModel, dict[str, float]]:
         """Wait for the model and what it reports; an error of the thread comes home here."""
         self.thread.join()
         if self.error is not None:
             raise TrainingError(
-                f"the companion's background refit of {len(self.answers)} answers stopped with "
+                f"the background refit on {len(self.answers)} responses failed with "
                 f"{type(self.error).__name__}: {self.error}"
             ) from self.error
         return self.model, self.report

@@ -13,7 +13,7 @@ import numpy as np
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.envs.dvrp.acceptance.bayes import posterior
 from hundredfold.envs.dvrp.acceptance.prior import TINY
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows
+from hundredfold.envs.dvrp.acceptance.responses import Responses
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 
@@ -79,8 +79,8 @@ def refused_share(offers: IntArray, accepted: BoolArray) -> float:
     return _mean(~accepted[offers != NO_CHANGE])
 
 
-def answers_until_sure(
-    answers: AnswerRows,
+def responses_until_confident(
+    answers: Responses,
     num_people: int,
     accept_given_type: FloatArray,
     shares: FloatArray,
@@ -126,7 +126,7 @@ def true_accept_rates(
     return np.asarray(accepted / trips, np.float64)
 
 
-def bayes_optimal_accuracy(answers: AnswerRows, truth: IntArray, true_rates: FloatArray) -> float:
+def bayes_optimal_accuracy(answers: Responses, truth: IntArray, true_rates: FloatArray) -> float:
     """Accuracy on the same answers of somebody who knows how each type truly answers.
 
     `truth` has everybody's type; only people who answered are counted.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from hundredfold.core.batch import Arrays, FloatArray, IntArray, State
-from hundredfold.envs.dvrp.acceptance.bayes import Counting
-from hundredfold.envs.dvrp.acceptance.prior import AnswerPrior
-from hundredfold.envs.dvrp.acceptance.responses import AnswerRows
+from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
+from hundredfold.envs.dvrp.acceptance.prior import AcceptancePrior
+from hundredfold.envs.dvrp.acceptance.responses import Responses
 
 
-class FlexibilityModel(Protocol):
+class TypeModel(Protocol):
     """Learns everybody's type from answers; types in the order late, early, none, both."""
 
     @property
@@ -23,11 +23,11 @@ class FlexibilityModel(Protocol):
         """(types, purposes, offers) the chance that a type accepts; never 0, 1 for offer 12."""
         ...
 
-    def ready(self, answers: AnswerRows) -> bool:
+    def ready(self, answers: Responses) -> bool:
         """Whether these answers are enough to learn from."""
         ...
 
-    def refit(self, answers: AnswerRows, stopped: Callable[[], bool] = ...) -> dict[str, float]:
+    def refit(self, answers: Responses, stopped: Callable[[], bool] = ...) -> dict[str, float]:
         """Learn from these answers and tell the losses; `stopped` may end a long one early."""
         ...
 
@@ -45,21 +45,21 @@ class FlexibilityModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelNeeds:
+class TypeModelConfig:
     """What a model may ask for when it is made."""
 
     num_people: int
-    prior: AnswerPrior
+    prior: AcceptancePrior
     seed: int = 0
     device: str = "cpu"
     epochs: int = 50
 
 
-def _counting(needs: ModelNeeds) -> FlexibilityModel:
-    return Counting(needs.num_people, needs.prior)
+def _bayes(needs: TypeModelConfig) -> TypeModel:
+    return BayesianTypeModel(needs.num_people, needs.prior)
 
 
-def _embedding(needs: ModelNeeds) -> FlexibilityModel:
+def _embedding(needs: TypeModelConfig) -> TypeModel:
     from hundredfold.envs.dvrp.acceptance.embedding import Embedding
 
     return Embedding(
@@ -67,7 +67,7 @@ def _embedding(needs: ModelNeeds) -> FlexibilityModel:
     )
 
 
-FLEXIBILITY_MODELS: Final[dict[str, Callable[[ModelNeeds], FlexibilityModel]]] = {
-    "counting": _counting,
+TYPE_MODELS: Final[dict[str, Callable[[TypeModelConfig], TypeModel]]] = {
+    "bayes": _bayes,
     "embedding": _embedding,
 }

@@ -43,7 +43,7 @@ GUESSED_FLEXIBLE: Final = (1.0, 0.85, 0.55, 0.30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AnswerPrior:
+class AcceptancePrior:
     """What is believed before the first answer, and how many answers that belief is worth."""
 
     levels: FloatArray  # (stances, sides, purposes, levels) the chance of each tolerance
@@ -62,25 +62,25 @@ class AnswerPrior:
         return accept_rates(self.levels, answer_chances(self.noise))
 
 
-def prior_for(settings: DvrpSettings) -> AnswerPrior:
+def prior_for(settings: DvrpSettings) -> AcceptancePrior:
     """The rule of the built-in people, or a guess where the answers come from a user's files."""
     in_files = settings.trips is not None
     if in_files and (settings.tolerances == "soft" or settings.decisions is not None):
-        return guessed_prior(len(TOLERANCE_FACTORS), settings.answer_noise)
+        return guessed_prior(len(TOLERANCE_FACTORS), settings.response_noise)
     # The shares of types are part of the built-in rule; of a user's people they are not known.
-    return AnswerPrior(
+    return AcceptancePrior(
         levels=_levels(rule_survival(settings)),
         shares=np.full(NUM_TYPES, 1.0 / NUM_TYPES) if in_files else np.array(TYPE_SHARES),
         answers_worth=1000.0,
         people_worth=4.0 if in_files else 100.0,
-        noise=settings.answer_noise,
+        noise=settings.response_noise,
     )
 
 
-def guessed_prior(num_purposes: int, noise: float = 0.0) -> AnswerPrior:
+def guessed_prior(num_purposes: int, noise: float = 0.0) -> AcceptancePrior:
     """Flexible sides bend more than stiff ones, the same for every purpose; little more."""
     stances = np.array([GUESSED_STIFF, GUESSED_FLEXIBLE])[:, None, None, :]
-    return AnswerPrior(
+    return AcceptancePrior(
         levels=_levels(np.broadcast_to(stances, (2, 2, num_purposes, NUM_LEVELS))),
         shares=np.full(NUM_TYPES, 1.0 / NUM_TYPES),
         answers_worth=3.0,

@@ -17,7 +17,7 @@ from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AnswerRows:
+class Responses:
     """Some answers, oldest first. Small types, because whole buffers of them are saved."""
 
     person: NDArray[np.int32]  # (answers,) index into the population
@@ -46,12 +46,12 @@ class AnswerRows:
         return table.reshape(2, num_people, questions).astype(np.float64)
 
 
-class Answers:
+class ResponseBuffer:
     """The last `capacity` answers; a ring, so that adding never moves what is there."""
 
     def __init__(self, capacity: int = 64_000) -> None:
         if capacity < 1:
-            raise SettingsError(f"companion_buffer must be at least 1, got {capacity}.")
+            raise SettingsError(f"acceptance_buffer_size must be at least 1, got {capacity}.")
         self.capacity = capacity
         self.ring = _no_rows(capacity)
         self.heard = 0
@@ -78,30 +78,30 @@ class Answers:
         self.heard += len(asked)
         return len(asked)
 
-    def rows(self) -> AnswerRows:
+    def rows(self) -> Responses:
         """Copies of everything that is kept, oldest first."""
         oldest = self.heard - len(self)
         at = (oldest + np.arange(len(self))) % self.capacity
         ring = self.ring
-        return AnswerRows(ring.person[at], ring.purpose[at], ring.offer[at], ring.accepted[at])
+        return Responses(ring.person[at], ring.purpose[at], ring.offer[at], ring.accepted[at])
 
     def state(self) -> Arrays:
         return {**self.rows().arrays(), "heard": np.array(self.heard)}
 
     def restore(self, state: State) -> None:
         """Take back a snapshot; a smaller buffer keeps the newest rows."""
-        rows = read_rows(state)
+        rows = responses_from(state)
         self.heard = int(state["heard"]) - len(rows)
         self.add(rows.person, rows.purpose, rows.offer, rows.accepted)
 
 
-def read_rows(state: State) -> AnswerRows:
+def responses_from(state: State) -> Responses:
     """The rows of a snapshot."""
-    return AnswerRows(state["person"], state["purpose"], state["offer"], state["accepted"])
+    return Responses(state["person"], state["purpose"], state["offer"], state["accepted"])
 
 
-def _no_rows(number: int) -> AnswerRows:
-    return AnswerRows(
+def _no_rows(number: int) -> Responses:
+    return Responses(
         np.zeros(number, np.int32),
         np.zeros(number, np.int16),
         np.zeros(number, np.int8),
