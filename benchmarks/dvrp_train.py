@@ -104,7 +104,7 @@ def _epoch(parts: Components) -> dict[str, float]:
         learner.policy,
         learner.experience,
         parts.settings.rollout.num_steps,
-        listeners=[belief_model.observe],
+        step_callbacks=[belief_model.observe],
     )
     collected = time.perf_counter()
     learner.update()

@@ -112,7 +112,7 @@ def _measured(parts: Components, repeats: int) -> Costs:
         spent = collector.policy_seconds + collector.env_seconds - before
         begun = perf_counter()
         other = RolloutBuffer(parts.backend.spec, rollout.num_envs, num_steps)
-        other.add_steps(slice(0, rollout.num_envs), rollout.stored, rollout.observation, None)
+        other.add_steps(slice(0, rollout.num_envs), rollout.arrays, rollout.observation, None)
         added = perf_counter()
         learner.update()
         if epoch:

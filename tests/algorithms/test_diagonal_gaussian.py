@@ -128,7 +128,7 @@ def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
     assert learner.experience.actions.shape == (16, 8, *make_env.action_space.shape)
     assert learner.experience.actions.dtype == np.float32
     assert learner.update()["first_ratio_error"] < 1e-5
-    best = learner.policy.act_deterministic(collector.waiting.observation, None)
+    best = learner.policy.act_deterministic(collector.batch.observation, None)
     assert best.shape == (8, *make_env.action_space.shape)
 
 
@@ -137,11 +137,11 @@ def test_what_was_drawn_is_kept_and_the_env_gets_it_cut_off():
     with torch.no_grad():
         learner.network.log_spreads.fill_(1.0)
     uniforms = np.random.default_rng(4).random((8, 2))
-    choice = learner.policy.sample(collector.waiting.observation, None, uniforms)
-    assert np.abs(choice.drawn).max() > 1
-    assert_array_equal(choice.actions, choice.drawn.clip(-1, 1))
-    learner.experience.add_actions(collector.waiting, choice)
-    assert_array_equal(learner.experience.actions[0], choice.drawn)
+    choice = learner.policy.sample(collector.batch.observation, None, uniforms)
+    assert np.abs(choice.unclipped).max() > 1
+    assert_array_equal(choice.actions, choice.unclipped.clip(-1, 1))
+    learner.experience.add_actions(collector.batch, choice)
+    assert_array_equal(learner.experience.actions[0], choice.unclipped)
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -110,7 +110,7 @@ def test_no_forbidden_action_in_a_million_masked_steps():
         play(learner, collector, num_steps=100)
         replay = learner.replay
         cells, went_left = replay.observation["cell"][:, 0], replay.actions == LEFT
-        acted = replay.is_step.copy()
+        acted = replay.is_transition.copy()
         acted[np.arange(1_000) * replay.rows_per_env + replay.cursor] = False
         assert not (acted & went_left & (cells == 0)).any()
         at_the_wall += int(np.sum(acted & (cells == 0)))

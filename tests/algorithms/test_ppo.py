@@ -50,7 +50,7 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
     rollout.terminated[5, 0] = rollout.ended[5, 0] = True
     rollout.ended[7, 1] = True
     final = {"observation": np.full((1, 4), 0.3, np.float32)}
-    rollout.cut_off = [Truncations(np.array([7]), np.array([1]), final)]
+    rollout.truncations = [Truncations(np.array([7]), np.array([1]), final)]
     values = learner._values(rollout.observation).reshape(33, 16)
     beyond = learner._values({"observation": final["observation"][None]})[0]
     samples, _ = learner._look_back()

@@ -12,7 +12,7 @@ from helpers.ray_learning import NUM_STEPS, learner_for
 from helpers.ray_pool import ray_backend
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.in_process import InProcessBackend
-from hundredfold.backends.processes.cpu_affinity import Seat
+from hundredfold.backends.processes.cpu_affinity import LocalRank
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.actor import SliceActor, SlicePlan
@@ -34,24 +34,26 @@ def in_actors(env, workers=2, **ray):
     return backend, RayCollector(backend, SEED)
 
 
-def trained(backend, collector, epochs=3, interval=1, listeners=()):
+def trained(backend, collector, epochs=3, interval=1, step_callbacks=()):
     """What a few epochs leave behind: all rollouts, episodes and weights."""
     with closing(backend):
         learner = learner_for(backend.spec, interval)
         collector.start(SEED)
-        return go_on(backend, collector, learner, epochs, listeners)
+        return go_on(backend, collector, learner, epochs, step_callbacks)
 
 
-def go_on(backend, collector, learner, epochs, listeners=()):
+def go_on(backend, collector, learner, epochs, step_callbacks=()):
     told = {}
     for epoch in range(epochs):
         episodes = collector.collect(
-            learner.policy, learner.experience, NUM_STEPS, listeners=listeners
+            learner.policy, learner.experience, NUM_STEPS, step_callbacks=step_callbacks
         )
         rollout = learner.experience
         if rollout.full:
-            told |= {f"{epoch}/{name}": array.copy() for name, array in rollout.stored.items()}
-            told |= {f"{epoch}/seen/{k}": array.copy() for k, array in rollout.seen.items()}
+            told |= {f"{epoch}/{name}": array.copy() for name, array in rollout.arrays.items()}
+            told |= {
+                f"{epoch}/seen/{k}": array.copy() for k, array in rollout.observation_arrays.items()
+            }
             told |= cut_offs(rollout, epoch)
         told[f"{epoch}/returns"] = np.array(episodes.returns)
         told[f"{epoch}/lengths"] = np.array(episodes.lengths)
@@ -64,9 +66,9 @@ def go_on(backend, collector, learner, epochs, listeners=()):
 
 def cut_offs(rollout, epoch):
     """Truncated episodes in one order, whoever told of them first."""
-    if not rollout.cut_off:
+    if not rollout.truncations:
         return {}
-    steps, env_ids, final = rollout.all_cut_off()
+    steps, env_ids, final = rollout.all_truncations()
     order = np.lexsort((env_ids, steps))
     parts = {"steps": steps, "env_ids": env_ids, **final}
     return {f"{epoch}/cut_off/{name}": array[order] for name, array in parts.items()}
@@ -116,7 +118,7 @@ def test_listeners_hear_every_step_of_every_env_in_order():
             told[-1]["ended"] = batch.ended.copy()
             told[-1] = {name: array.copy() for name, array in told[-1].items()}
 
-        trained(backend, collector, listeners=[hear])
+        trained(backend, collector, step_callbacks=[hear])
         return {f"{step}/{name}": a for step, part in enumerate(told) for name, a in part.items()}
 
     assert_same(heard(*in_actors("dvrp")), heard(*in_process("dvrp")))
@@ -152,7 +154,7 @@ def test_a_snapshot_goes_on_with_any_number_of_actors_and_without():
     assert_same(rest_of(*in_actors("cage2", workers=2)), whole)
     for other in (in_actors("cage2", workers=3), in_process("cage2")):
         rest = rest_of(*other)
-        for name in ("0/actions", "0/rewards", "0/returns", "collector/choices_made"):
+        for name in ("0/actions", "0/rewards", "0/returns", "collector/actions_taken"):
             assert_array_equal(rest[name], whole[name], err_msg=name)
 
 
@@ -242,8 +244,8 @@ def test_a_step_backend_is_not_collected_from():
 def test_actors_on_one_machine_sit_side_by_side():
     backend, _ = in_actors("corridor")
     with closing(backend):
-        found = [held.plan.seat for held in backend.fleet.slices]
-    assert found == [Seat(number, len(found)) for number in range(len(found))]
+        found = [held.plan.local_rank for held in backend.fleet.slices]
+    assert found == [LocalRank(number, len(found)) for number in range(len(found))]
     assert len(found) > 1
 
 
@@ -256,8 +258,10 @@ def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():
         collector.collect(learner.policy, learner.experience, NUM_STEPS)
         rollout = learner.experience
         for name in ("actions", "rewards", "ended"):
-            assert_array_equal(rollout.stored[name], expected[f"0/{name}"], err_msg=name)
-        assert_array_equal(rollout.seen["observation"], expected["0/seen/observation"])
+            assert_array_equal(rollout.arrays[name], expected[f"0/{name}"], err_msg=name)
+        assert_array_equal(
+            rollout.observation_arrays["observation"], expected["0/seen/observation"]
+        )
         learner.update()
         # Whoever ran ahead has steps of the next rollout already; it is filled all the same.
         collector.collect(learner.policy, learner.experience, NUM_STEPS)
@@ -276,6 +280,6 @@ def test_a_fragment_says_how_many_steps_have_run_ahead_of_it():
         lesson = Teacher(pytest.fail).lesson(policy, network_arrays(policy.network))
         for fragments in (1, 2):
             found = actor.do_gather(*lesson, SEED, NUM_STEPS, False, {}).value
-            played = actor.backend.crew.played.sum() - fragments * NUM_STEPS * NUM_ENVS
+            played = actor.backend.pool.played.sum() - fragments * NUM_STEPS * NUM_ENVS
             # A reset counts as a first step of everybody.
             assert 0 <= found.num_ahead == played - NUM_ENVS

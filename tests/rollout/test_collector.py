@@ -14,10 +14,10 @@ class WalkRight:
     """Walks to the exit and remembers the luck it was given."""
 
     def __init__(self):
-        self.luck = []
+        self.noise = []
 
     def sample(self, observation, mask, uniforms):
-        self.luck.append(uniforms.copy())
+        self.noise.append(uniforms.copy())
         rows = len(uniforms)
         return ActionSample(np.full(rows, RIGHT), np.zeros(rows, np.float32))
 
@@ -68,7 +68,7 @@ def test_luck_depends_on_the_env_and_not_on_the_batch(num_envs):
     whole, part = WalkRight(), WalkRight()
     collected(16, whole, 5)
     collected(num_envs, part, 5)
-    assert_array_equal(np.array(part.luck), np.array(whole.luck)[:, :num_envs])
+    assert_array_equal(np.array(part.noise), np.array(whole.noise)[:, :num_envs])
 
 
 def test_both_backends_gather_the_same_rollout():

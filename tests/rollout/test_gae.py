@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from hundredfold.rollout.gae import advantages_of
+from hundredfold.rollout.gae import compute_gae
 
 
 def slow_advantages(rewards, values, next_values, ended, gamma, gae_lambda):
@@ -37,7 +37,7 @@ def test_advantages_equal_the_slow_reference(seed, steps, envs, gamma, gae_lambd
     rewards, values, next_values = draw.normal(size=(3, steps, envs)).astype(np.float32)
     ended = draw.random((steps, envs)) < 0.3
     expected = slow_advantages(rewards, values, next_values, ended, gamma, gae_lambda)
-    found = advantages_of(rewards, values, next_values, ended, gamma, gae_lambda)
+    found = compute_gae(rewards, values, next_values, ended, gamma, gae_lambda)
     assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -46,5 +46,5 @@ def test_with_gamma_and_lambda_one_advantages_are_what_was_earned_beyond_the_val
     values = np.array([[10.0], [20.0], [30.0]], np.float32)
     next_values = np.array([[20.0], [30.0], [0.0]], np.float32)
     ended = np.array([[False], [False], [True]])
-    found = advantages_of(rewards, values, next_values, ended, 1.0, 1.0)
+    found = compute_gae(rewards, values, next_values, ended, 1.0, 1.0)
     assert_allclose(found[:, 0], [6 - 10, 5 - 20, 3 - 30])

@@ -51,7 +51,7 @@ class OneByOne:
         self.envs = [make_envs(np.array([env_id])) for env_id in range(num_envs)]
         self.spec, self.num_envs = self.envs[0].spec, num_envs
         self.groups = np.arange(num_envs) if groups is None else groups
-        self.luck = np.random.default_rng(seed)
+        self.noise = np.random.default_rng(seed)
         self.pace = np.linspace(1, slowest, num_envs)
 
     def reset(self, seed):
@@ -61,7 +61,7 @@ class OneByOne:
     def recv(self):
         if not self.ready:
             wishes = self.pace[self.at_work]
-            self.ready = [int(self.luck.choice(self.at_work, p=wishes / wishes.sum()))]
+            self.ready = [int(self.noise.choice(self.at_work, p=wishes / wishes.sum()))]
         for env_id in self.ready:
             if env_id in self.at_work:
                 self.at_work.remove(env_id)
@@ -105,8 +105,8 @@ def rollouts(backend, collects=3, num_steps=NUM_STEPS, interval=1):
 
 def seen_by_a_learner(rollout):
     steps, env_ids, final = np.zeros(0, int), np.zeros(0, int), {}
-    if rollout.cut_off:
-        steps, env_ids, final = rollout.all_cut_off()
+    if rollout.truncations:
+        steps, env_ids, final = rollout.all_truncations()
     order = np.lexsort((env_ids, steps))
     cut_off = {"steps": steps[order], "env_ids": env_ids[order]}
     cut_off |= {f"final/{name}": array[order] for name, array in final.items()}
@@ -157,8 +157,8 @@ def test_nobody_runs_ahead_further_than_one_collect():
     collector.start(SEED)
     for _ in range(4):
         collector.collect(Lucky(backend.spec), rollout, NUM_STEPS)
-        assert collector.ahead.min() == 0
-        assert collector.ahead.max() == NUM_STEPS
+        assert collector.steps_ahead.min() == 0
+        assert collector.steps_ahead.max() == NUM_STEPS
         assert rollout.cursor.max() <= 2 * NUM_STEPS
         rollout.clear()
 
@@ -168,8 +168,8 @@ def test_envs_that_step_together_are_held_back_together():
     backend = OneByOne(ENV_CASES["corridor"], 2, groups=np.zeros(2, np.int64))
     collector = Collector(backend, SEED)
     collector.start(SEED)
-    collector.ahead[:] = [NUM_STEPS, -1]
-    acting, held = collector._who_acts(collector.waiting, NUM_STEPS)
+    collector.steps_ahead[:] = [NUM_STEPS, -1]
+    acting, held = collector._select_rows(collector.batch, NUM_STEPS)
     assert acting.env_ids.tolist() == [0, 1]
     assert held is None
 
@@ -261,8 +261,8 @@ def test_a_snapshot_in_the_middle_of_it_all_goes_on_exactly(interval, restored_o
         rollout.clear()
     # In the order in which a run takes them.
     parts = rollout.state(), collector.state(), taken.state()
-    assert collector.acting.any()
-    assert collector.ahead.any()
+    assert collector.in_flight.any()
+    assert collector.steps_ahead.any()
     told = [expected[0]] if interval == 1 else []
     settings = replace(SETTINGS, batch_envs=2)
     with closing(restored_on(env, NUM_ENVS, settings)) as backend:
@@ -293,7 +293,7 @@ def test_a_foreign_episode_is_cut_off_once_by_a_restore():
     collector.collect(Lucky(taken.spec), rollout, NUM_STEPS)
     rollout.clear()
     parts = rollout.state(), collector.state(), taken.state()
-    awaited, played = rollout.awaiting.copy(), rollout.cursor.copy()
+    awaited, played = rollout.awaiting_transition.copy(), rollout.cursor.copy()
     assert awaited.any()
     with closing(InProcessBackend(ENV_CASES["CartPole-v1"], NUM_ENVS)) as backend:
         collector = Collector(backend, SEED)
@@ -301,14 +301,14 @@ def test_a_foreign_episode_is_cut_off_once_by_a_restore():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             collector.restore(parts[1], parts[2])
-        rollout.truncate_here(collector.waiting)
+        rollout.truncate_here(collector.batch)
         collector.collect(Lucky(backend.spec), rollout, NUM_STEPS)
     for env_id in range(NUM_ENVS):
         last = played[env_id] if awaited[env_id] else played[env_id] - 1
         if last >= 0:
-            assert rollout.stored["ended"][last, env_id]
+            assert rollout.arrays["ended"][last, env_id]
         if awaited[env_id] and last > 0:
-            assert rollout.stored["rewards"][last, env_id] == 0
+            assert rollout.arrays["rewards"][last, env_id] == 0
 
 
 def test_a_rollout_that_nobody_ran_ahead_in_keeps_its_arrays():

@@ -18,12 +18,12 @@ SPEC = EnvSpec(
 )
 
 
-def replay_of(num_envs=3, rows_per_env=12, return_steps=1, seed=1, spec=SPEC):
+def replay_of(num_envs=3, rows_per_env=12, n_step=1, seed=1, spec=SPEC):
     return ReplayBuffer(
         spec,
         num_envs=num_envs,
         rows_per_env=rows_per_env,
-        return_steps=return_steps,
+        n_step=n_step,
         gamma=GAMMA,
         seed=seed,
     )
@@ -34,7 +34,7 @@ class Diary:
 
     def __init__(self, replay, seed=0):
         self.replay = replay
-        self.luck = np.random.default_rng(seed)
+        self.noise = np.random.default_rng(seed)
         self.page = np.zeros(replay.num_envs, np.int64)
         self.steps = {}  # (env, page) -> action, reward, end: "", "terminated" or "truncated"
 
@@ -52,16 +52,16 @@ class Diary:
         """One step of these envs. Pages go on counting; a final page is the step's own plus a
         half, so it is never mistaken for the first page of the next episode."""
         ids = np.asarray(ids)
-        actions = self.luck.integers(0, 5, len(ids))
+        actions = self.noise.integers(0, 5, len(ids))
         self.replay.add_actions(
             self.batch(ids), ActionSample(actions, np.zeros(len(ids), np.float32))
         )
         before = self.page[ids].copy()
         self.page[ids] += 1
         batch = self.batch(ids)
-        batch.reward[:] = self.luck.normal(size=len(ids))
-        batch.terminated[:] = self.luck.random(len(ids)) < end_chance / 2
-        batch.truncated[:] = self.luck.random(len(ids)) < end_chance / 2
+        batch.reward[:] = self.noise.normal(size=len(ids))
+        batch.terminated[:] = self.noise.random(len(ids)) < end_chance / 2
+        batch.truncated[:] = self.noise.random(len(ids)) < end_chance / 2
         batch.final_observation["page"][:] = np.stack([ids, before + 0.5], axis=1)
         for row, env in enumerate(ids.tolist()):
             end = "terminated" * bool(batch.terminated[row]) or "truncated" * bool(
@@ -73,7 +73,7 @@ class Diary:
     def look_ahead(self, env, page):
         """Return, discount, last page and the mask there, one step after another."""
         total, discount = 0.0, 1.0
-        for ahead in range(self.replay.return_steps):
+        for ahead in range(self.replay.n_step):
             if (env, page + ahead) not in self.steps:
                 return total, discount, page + ahead, self.mask_of([page + ahead])[0]
             _, reward, end = self.steps[env, page + ahead]
@@ -83,7 +83,7 @@ class Diary:
                 return total, 0.0, None, None
             if end == "truncated":
                 return total, discount, page + ahead + 0.5, self.mask_of([page + ahead])[0]
-        last = page + self.replay.return_steps
+        last = page + self.replay.n_step
         return total, discount, last, self.mask_of([last])[0]
 
 
@@ -99,15 +99,15 @@ def told_by(replay, rows, ends):
     )
 
 
-@pytest.mark.parametrize("return_steps", [1, 3])
+@pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("in_step", [True, False], ids=["in step", "in any order"])
-def test_every_sample_tells_what_happened_from_its_step_on(return_steps, in_step):
-    replay = replay_of(return_steps=return_steps)
+def test_every_sample_tells_what_happened_from_its_step_on(n_step, in_step):
+    replay = replay_of(n_step=n_step)
     diary = Diary(replay)
     seen_ends = set()
     for _ in range(60):
-        ids = diary.luck.permutation(3)
-        diary.live(np.arange(3) if in_step else ids[: diary.luck.integers(1, 4)])
+        ids = diary.noise.permutation(3)
+        diary.live(np.arange(3) if in_step else ids[: diary.noise.integers(1, 4)])
         rows, ends = replay.sample(40)
         for (env, page), action, total, discount, last, mask in told_by(replay, rows, ends):
             expected = diary.look_ahead(int(env), int(page))
@@ -120,15 +120,15 @@ def test_every_sample_tells_what_happened_from_its_step_on(return_steps, in_step
     assert seen_ends == {0.0, 0.5}
 
 
-@pytest.mark.parametrize("return_steps", [1, 3])
-def test_samples_are_drawn_from_all_kept_steps_alike_and_from_nothing_else(return_steps):
-    replay = replay_of(num_envs=2, rows_per_env=9, return_steps=return_steps)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_samples_are_drawn_from_all_kept_steps_alike_and_from_nothing_else(n_step):
+    replay = replay_of(num_envs=2, rows_per_env=9, n_step=n_step)
     diary = Diary(replay, seed=4)
     for step in range(40):
         diary.live([0, 1] if step % 3 else [0])
     rows, _ = replay.sample(50_000)
     found, counts = np.unique(rows, return_counts=True)
-    kept = np.flatnonzero(replay.is_step)
+    kept = np.flatnonzero(replay.is_transition)
     # The cursor's row is what was seen last: nothing was done there yet.
     assert_array_equal(found, np.setdiff1d(kept, np.arange(2) * 9 + replay.cursor))
     assert len(found) > 8
@@ -161,19 +161,19 @@ def test_equal_seeds_draw_equal_rows_and_others_do_not():
 
 @pytest.mark.parametrize("steps", [0, 2, 40], ids=["empty", "hardly filled", "wrapped"])
 def test_a_restored_replay_goes_on_as_the_first_would_have(steps):
-    replay = replay_of(return_steps=3)
+    replay = replay_of(n_step=3)
     diary = Diary(replay)
     for _ in range(steps):
         diary.live([0, 1, 2])
     state = replay.state()
-    again = replay_of(return_steps=3)
+    again = replay_of(n_step=3)
     other = Diary(again)
     for _ in range(7):
         other.live([1, 2])
     again.restore(state)
     other.page[:] = diary.page
-    other.luck = np.random.default_rng(9)
-    diary.luck = np.random.default_rng(9)
+    other.noise = np.random.default_rng(9)
+    diary.noise = np.random.default_rng(9)
     for each in (diary, other):
         for ids in ([0, 2], [1], [2, 1, 0]):
             each.live(ids)
@@ -197,9 +197,9 @@ def test_a_snapshot_of_other_envs_is_refused():
         replay_of(num_envs=2).restore(replay.state())
 
 
-@pytest.mark.parametrize("return_steps", [1, 3])
-def test_episodes_that_ended_unseen_are_cut_off_after_their_last_step(return_steps):
-    replay = replay_of(return_steps=return_steps)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_episodes_that_ended_unseen_are_cut_off_after_their_last_step(n_step):
+    replay = replay_of(n_step=n_step)
     diary = Diary(replay)
     replay.truncate_here(diary.batch([0, 1, 2]))
     assert len(replay) == 0
@@ -213,7 +213,7 @@ def test_episodes_that_ended_unseen_are_cut_off_after_their_last_step(return_ste
     rows, ends = replay.sample(500)
     pages, last = replay.observation["page"][rows, 1], replay.observation["page"][ends, 1]
     assert set(pages.tolist()) == {0, 1, 2, 3, 104, 105, 106}
-    assert_array_equal(last, np.minimum(pages + return_steps, np.where(pages < 100, 4, 107)))
+    assert_array_equal(last, np.minimum(pages + n_step, np.where(pages < 100, 4, 107)))
     assert (replay.discounts[rows] > 0).all()
 
 
@@ -228,7 +228,7 @@ def test_where_an_outcome_is_awaited_it_says_itself_that_the_episode_was_cut_off
     again = replay_of()
     again.restore(replay.state())
     again.truncate_here(waiting)
-    assert again.is_step.sum() == 3
+    assert again.is_transition.sum() == 3
     assert_array_equal(again.filled, [2, 1, 2])
     outcome = diary.batch([1])
     outcome.truncated[:] = True
@@ -244,7 +244,7 @@ def test_a_replay_that_forgot_everything_ignores_outcomes_of_forgotten_choices()
     diary = Diary(replay)
     diary.live([0, 1, 2])
     replay.add_actions(diary.batch([1]), ActionSample(np.array([4]), np.zeros(1, np.float32)))
-    replay.forget()
+    replay.clear()
     replay.add_transitions(diary.batch([1]))
     assert len(replay) == 0
     diary.live([0, 1, 2], end_chance=0.0)
@@ -263,11 +263,11 @@ def test_an_env_without_masks_needs_none():
         batch.truncated[:] = True
         replay.add_transitions(batch)
     assert len(replay) == 18 // 3 * 3
-    assert replay.is_step[replay.sample(20)[0]].all()
+    assert replay.is_transition[replay.sample(20)[0]].all()
 
 
 def test_a_row_takes_the_memory_it_is_said_to_take():
     replay = replay_of(num_envs=1, rows_per_env=100)
     arrays = [*replay.observation.values(), replay.mask, replay.actions, replay.returns]
-    arrays += [replay.discounts, replay.steps_ahead, replay.is_step]
+    arrays += [replay.discounts, replay.num_return_steps, replay.is_transition]
     assert sum(array.nbytes for array in arrays) == 100 * row_bytes(SPEC)

@@ -43,7 +43,7 @@ def test_truncated_rows_keep_their_final_observation():
     outcome = batch_for(ids, 1)
     outcome.truncated[1] = True
     rollout.add_transitions(outcome)
-    (cut,) = rollout.cut_off
+    (cut,) = rollout.truncations
     assert_array_equal(cut.env_ids, [1])
     assert_array_equal(cut.steps, [0])
     assert_array_equal(cut.final_observation["cell"], [[101]])
@@ -52,16 +52,16 @@ def test_truncated_rows_keep_their_final_observation():
 
 def test_episodes_that_ended_unseen_are_cut_off_after_their_last_step():
     rollout = RolloutBuffer(SPEC, num_envs=2, num_steps=4)
-    assert not rollout.cut_off
+    assert not rollout.truncations
     rollout.truncate_here(batch_for([0, 1], 0))
-    assert not rollout.cut_off
+    assert not rollout.truncations
     for mark in range(2):
         rollout.add_actions(batch_for([0, 1], mark), choice_for([0, 1], mark))
         outcome = batch_for([0, 1], mark + 1)
         outcome.terminated[0] = mark == 1
         rollout.add_transitions(outcome)
     rollout.truncate_here(batch_for([0, 1], 5))
-    (cut,) = rollout.cut_off
+    (cut,) = rollout.truncations
     assert_array_equal(cut.env_ids, [1])
     assert_array_equal(cut.steps, [1])
     assert_array_equal(cut.final_observation["cell"], [[105]])
@@ -80,8 +80,8 @@ def test_a_half_filled_rollout_survives_a_snapshot():
     again = RolloutBuffer(SPEC, num_envs=2, num_steps=4)
     again.restore(state)
     assert again.steps_done == 2
-    assert len(again.cut_off) == 2
-    assert_array_equal(again.cut_off[1].steps, [1, 1])
+    assert len(again.truncations) == 2
+    assert_array_equal(again.truncations[1].steps, [1, 1])
     assert_array_equal(again.rewards[:2], rollout.rewards[:2])
     assert_array_equal(again.observation["cell"][0], rollout.observation["cell"][0])
 
@@ -96,5 +96,5 @@ def test_an_outcome_that_nothing_was_chosen_for_is_refused_where_there_is_no_roo
     rollout = RolloutBuffer(SPEC, num_envs=3, num_steps=1)
     rollout.add_actions(batch_for([0, 1, 2], 0), choice_for([0, 1, 2], 0))
     rollout.add_transitions(batch_for([0, 1, 2], 1))
-    with pytest.raises(IndexError, match="without a choice"):
+    with pytest.raises(IndexError, match="without add_actions"):
         rollout.add_transitions(batch_for([1], 2))

@@ -92,11 +92,11 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     learned = [name for name in before if name.startswith("learner/")]
     assert any("optimiser" in name for name in learned)
     assert any("inputs.mean" in name for name in learned)
-    for name in [*learned, "collector/choices_made", "env/env_keys"]:
+    for name in [*learned, "collector/actions_taken", "env/env_keys"]:
         assert_array_equal(after[name], before[name], err_msg=name)
     assert_array_equal(after["env/episodes"], before["env/episodes"] + 1)
-    assert parts.collector.waiting.truncated.all()
-    assert not parts.collector.waiting.terminated.any()
+    assert parts.collector.batch.truncated.all()
+    assert not parts.collector.batch.terminated.any()
     run.close()
     parts.close()
     assert hundredfold.train(resume=tmp_path / "killed").finished
@@ -121,7 +121,7 @@ def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_va
     rollout = parts.learner.experience
     assert rollout.steps_done == 16
     assert rollout.ended[15].all()
-    last = rollout.cut_off[-1]
+    last = rollout.truncations[-1]
     assert set(last.steps) == {15}
     run.close()
     parts.close()
@@ -132,15 +132,15 @@ def test_an_error_in_the_middle_of_an_epoch_keeps_the_epochs_before_it(tmp_path)
 import sys
 from hundredfold import cli
 from hundredfold.core.errors import EnvError
-from hundredfold.rollout import episodes
-follow = episodes.Unfinished.step
+from hundredfold.rollout import episode_stats
+follow = episode_stats.RunningReturns.step
 steps = 0
 def failing(self, *args):
     global steps
     steps += 1
     if steps == 3 * 16 + 5: raise EnvError("env 0 gave up")
     follow(self, *args)
-episodes.Unfinished.step = failing
+episode_stats.RunningReturns.step = failing
 sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "failed"]))
@@ -184,15 +184,15 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_and_the_rest_is_exact(tmp_path
     code = f"""
 import os, sys
 from hundredfold import cli
-from hundredfold.rollout import episodes
-follow = episodes.Unfinished.step
+from hundredfold.rollout import episode_stats
+follow = episode_stats.RunningReturns.step
 steps = 0
 def interrupted(self, *args):
     global steps
     steps += 1
     if steps == 4 * 16 + 5: os.kill(os.getpid(), {int(number)})
     follow(self, *args)
-episodes.Unfinished.step = interrupted
+episode_stats.RunningReturns.step = interrupted
 sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "stopped"]))

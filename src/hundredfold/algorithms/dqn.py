@@ -246,7 +246,7 @@ class DQN:
             spec,
             num_envs=rollout.num_envs,
             rows_per_env=settings.rows_per_env(spec, rollout.num_envs),
-            return_steps=settings.return_steps,
+            n_step=settings.return_steps,
             gamma=settings.gamma,
             seed=seed,
         )
@@ -293,7 +293,7 @@ class DQN:
         if replay:
             self.replay.restore(replay)
         else:
-            self.replay.forget()
+            self.replay.clear()
             warnings.warn(
                 "this run's checkpoints have no replay (save_replay is off): learning goes on "
                 f"when {self.settings.learning_starts} new samples are gathered.",

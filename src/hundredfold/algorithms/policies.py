@@ -53,7 +53,7 @@ class NetworkPolicy:
         log_probs = options.log_prob(drawn).numpy()
         if self.network.bounds is None:
             return ActionSample(self._shaped(drawn), log_probs)
-        return ActionSample(self._in_bounds(drawn), log_probs, drawn=self._shaped(drawn))
+        return ActionSample(self._in_bounds(drawn), log_probs, unclipped=self._shaped(drawn))
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies look at weights of their own."""

@@ -29,7 +29,7 @@ from hundredfold.algorithms.weights import (
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, EnvSpec, State, slice_rows, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, TrainingError
-from hundredfold.rollout.gae import Floats, advantages_of
+from hundredfold.rollout.gae import Floats, compute_gae
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, RolloutSettings
 
 # Rows per forward pass when values of a whole rollout are asked for: bounds memory, not results.
@@ -201,12 +201,12 @@ class PPO:
         next_values = values[1:].copy()
         next_values[rollout.terminated] = 0.0
         # Bootstrapping from final_observation: the row after it belongs to the next episode.
-        if rollout.cut_off:
-            steps, env_ids, final = rollout.all_cut_off()
+        if rollout.truncations:
+            steps, env_ids, final = rollout.all_truncations()
             next_values[steps, env_ids] = self._values(
                 {name: array[None] for name, array in final.items()}
             )
-        advantages = advantages_of(
+        advantages = compute_gae(
             rollout.rewards,
             values[:-1],
             next_values,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hundredfold.core.batch import Array, Arrays, BoolArray, State, StepBatch
-from hundredfold.rollout.collector import Experience, Policy
+from hundredfold.rollout.collector import Policy, TransitionBuffer
 
 
 class EvaluationPolicy(Policy, Protocol):
@@ -23,7 +23,7 @@ class EvaluationPolicy(Policy, Protocol):
         ...
 
 
-class LearnerBuffer(Experience, Protocol):
+class LearnerBuffer(TransitionBuffer, Protocol):
     """Steps as one learner keeps them."""
 
     def truncate_here(self, batch: StepBatch) -> None:

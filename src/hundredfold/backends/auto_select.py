@@ -25,10 +25,10 @@ import numpy as np
 
 from hundredfold.backends.call_checks import check_num_envs
 from hundredfold.backends.env_profile import Probe, barrier_share, probe
-from hundredfold.backends.processes.backend import READY_SHARE
+from hundredfold.backends.processes.backend import READY_DIVISOR
 from hundredfold.backends.processes.env_shards import MAX_THREADS
-from hundredfold.backends.processes.worker_handle import MAIN_GUARD, HungError
-from hundredfold.backends.processes.worker_pool import Crew, Traffic
+from hundredfold.backends.processes.worker_handle import MAIN_GUARD_HINT, EnvTimeoutError
+from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import WorkerError
@@ -57,16 +57,16 @@ def probe_apart(make_envs: EnvFactory, settings: WorkerSettings) -> Finding:
     """
     patience = min(settings.step_timeout, PATIENCE_SECONDS)
     alone = replace(settings, workers=1, env_threads=1, batch_envs=0, step_timeout=patience)
-    with closing(Crew(make_envs, Traffic(1), alone, batch_envs=1)) as crew:
-        found = partial(Finding, crew.spec, crew.is_per_env)
-        if not crew.is_per_env:
+    with closing(WorkerPool(make_envs, InFlight(1), alone, batch_envs=1)) as pool:
+        found = partial(Finding, pool.spec, pool.is_per_env)
+        if not pool.is_per_env:
             return found()
-        crew.restart_policy = RestartPolicy(
+        pool.restart_policy = RestartPolicy(
             "stop"
         )  # no second try for an env that takes its worker along
         try:
-            return found(probe=crew.order("probe")[0])
-        except HungError:
+            return found(probe=pool.request("probe")[0])
+        except EnvTimeoutError:
             return found(hung_seconds=patience)
 
 
@@ -214,7 +214,7 @@ def fit_workers(
 
 def ready_batch(found: Probe, num_envs: int) -> int:
     """Envs to wait for: no more than come anyway while the policy is busy with others."""
-    most = max(1, num_envs // READY_SHARE)
+    most = max(1, num_envs // READY_DIVISOR)
     if not found.waits:
         # Its cores are the envs' cores: rather few large batches than many small ones.
         return most
@@ -264,7 +264,9 @@ def fallback_warning(wanted: str, taken: str, error: Exception) -> str:
 def refuse_in_worker() -> None:
     """Refuse to choose anything in a worker that is importing the script which started it."""
     if is_importing_main():
-        raise WorkerError(f"a worker process tried to choose a backend of its own. {MAIN_GUARD}")
+        raise WorkerError(
+            f"a worker process tried to choose a backend of its own. {MAIN_GUARD_HINT}"
+        )
 
 
 def is_importing_main() -> bool:

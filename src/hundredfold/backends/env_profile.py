@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from hundredfold.backends.processes.env_shards import (
-    SWITCHES_PER_STEP,
-    WAITING_SHARE,
+    MIN_BLOCKED_FRACTION,
+    MIN_SWITCHES_PER_STEP,
     voluntary_switches,
 )
 from hundredfold.core import rng
@@ -43,8 +43,8 @@ class Probe:
         A busy machine takes cores away as well, but makes nobody give one up.
         """
         total = float(self.seconds.sum())
-        gave_up = self.switches >= SWITCHES_PER_STEP * len(self.seconds)
-        return gave_up and total - float(self.cpu_seconds.sum()) >= WAITING_SHARE * total
+        gave_up = self.switches >= MIN_SWITCHES_PER_STEP * len(self.seconds)
+        return gave_up and total - float(self.cpu_seconds.sum()) >= MIN_BLOCKED_FRACTION * total
 
     @property
     def costs(self) -> FloatArray:

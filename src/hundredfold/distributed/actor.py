@@ -16,8 +16,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from hundredfold.backends.processes.cpu_affinity import Seat, take_seat
-from hundredfold.backends.processes.remote_errors import ErrorReport, report_of
+from hundredfold.backends.processes.cpu_affinity import LocalRank, set_local_rank
+from hundredfold.backends.processes.remote_errors import RemoteError, capture_error
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
     Arrays,
@@ -45,7 +45,7 @@ class SlicePlan:
     backend: str
     settings: WorkerSettings
     collecting: bool
-    seat: Seat | None = None  # among the actors on its machine, where there are others
+    local_rank: LocalRank | None = None  # among the actors on its machine, where there are others
 
     @property
     def num_envs(self) -> int:
@@ -89,7 +89,7 @@ class Reply:
 
     value: Any = None
     state: Arrays | None = None  # each (envs of the slice, ...); None where no snapshot was taken
-    refusal: ErrorReport | None = None
+    refusal: RemoteError | None = None
     warnings: list[tuple[str, type[Warning]]] = field(default_factory=list)
     health: dict[str, int] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class SliceCollector(Collector):
     def take_seed(self, seed: int) -> None:
         if seed != self.seed:
             backend, self.seed = self.backend, seed
-            self.luck = PolicyNoise(
+            self.noise = PolicyNoise(
                 seed, backend.num_envs, backend.spec.num_action_dims, self.first
             )
 
@@ -134,7 +134,7 @@ class SliceActor:
                 reply: Reply = getattr(self, f"do_{order}")(*arguments)
                 reply.health = {} if order == "close" else self.backend.health()
             except Exception as error:
-                return Reply(refusal=report_of(f"{order}()", error))
+                return Reply(refusal=capture_error(f"{order}()", error))
         if order == "restore":
             reply.warnings = [(str(one.message), one.category) for one in caught]
         return reply
@@ -153,7 +153,7 @@ class SliceActor:
             torch.set_num_threads(1)
             self.pupil = Pupil()
         factory = SliceFactory(plan.make_envs, plan.first)
-        take_seat(plan.seat)
+        set_local_rank(plan.local_rank)
         self.plan = plan
         self.rollout = None
         self.backend, _ = start_backend(plan.backend, factory, plan.num_envs, plan.settings)
@@ -183,14 +183,14 @@ class SliceActor:
 
     def do_step(self, with_state: bool, actions: IntArray) -> Reply:
         self.backend.send(actions)
-        self.collector.waiting = self.backend.recv()
+        self.collector.batch = self.backend.recv()
         return Reply(self._told(), self._state() if with_state else None)
 
     def do_replay(self, log: list[IntArray]) -> Reply:
         """Play again what another actor had played since its last snapshot."""
         for actions in log:
             self.backend.send(actions)
-            self.collector.waiting = self.backend.recv()
+            self.collector.batch = self.backend.recv()
         return Reply(self._told())
 
     def do_state(self) -> Reply:
@@ -216,12 +216,12 @@ class SliceActor:
         player = self.pupil.learn(policy, weights)
         begun, policy_before = time.perf_counter(), collector.policy_seconds
         notes = Notes(rollout, with_info)
-        episodes = collector.collect(player, rollout, num_steps, listeners=[notes.hear])
+        episodes = collector.collect(player, rollout, num_steps, step_callbacks=[notes.hear])
         policy_seconds = collector.policy_seconds - policy_before
         # All that the policy did not take, writing steps down included.
         env_seconds = time.perf_counter() - begun - policy_seconds
         seconds = {"policy": policy_seconds, "env": env_seconds}
-        num_ahead = int(collector.ahead.sum())
+        num_ahead = int(collector.steps_ahead.sum())
         timings = self.backend.timings()
         fragment: Fragment = cut_out(rollout, notes, episodes, num_ahead, seconds, timings)
         return Reply(fragment, self._state())
@@ -243,12 +243,12 @@ class SliceActor:
         env = self.backend.state()
         own = self.collector.state()
         if not self.backend.spec.has_snapshots:
-            own["ahead"][:] = 0
-            own["acting"][:] = False
+            own["steps_ahead"][:] = 0
+            own["in_flight"][:] = False
         return {**with_prefix("env", env), **with_prefix("collector", own)}
 
     def _told(self) -> Told:
-        batch: StepBatch | None = self.collector.waiting
+        batch: StepBatch | None = self.collector.batch
         assert batch is not None
         assert self.plan is not None
         # Nobody reads infos while collecting, and reading one has all of them written down.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from hundredfold.backends.processes.cpu_affinity import Seat
+from hundredfold.backends.processes.cpu_affinity import LocalRank
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.batch import Arrays, IntArray, concat_rows, copies
 from hundredfold.core.errors import WorkerError
@@ -207,11 +207,13 @@ class Fleet:
             machines = self.ray.get(asked, timeout=self.settings.start_timeout)
         except self.ray.exceptions.RayError:
             return  # somebody is lost already, and opening will show it
-        seats = Counter(machines)
+        rank_counts = Counter(machines)
         taken: Counter[str] = Counter()
         for held, machine in zip(self.slices, machines, strict=True):
-            if seats[machine] > 1:
-                held.plan = replace(held.plan, seat=Seat(taken[machine], seats[machine]))
+            if rank_counts[machine] > 1:
+                held.plan = replace(
+                    held.plan, local_rank=LocalRank(taken[machine], rank_counts[machine])
+                )
             taken[machine] += 1
 
     def _replace(self, held: Held, reason: str) -> None:
@@ -292,7 +294,7 @@ class Fleet:
         """Raise what was raised in the actor, warn as it did."""
         if reply.refusal is not None:
             self.forget_orders()
-            reply.refusal.throw(str(held))
+            reply.refusal.raise_here(str(held))
         for text, category in reply.warnings:
             if text not in self.warned:
                 self.warned.add(text)

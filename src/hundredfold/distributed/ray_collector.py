@@ -19,7 +19,7 @@ from hundredfold.distributed.actor_pool import Held
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.rollout_fragment import Fragment, all_episodes, outcomes
 from hundredfold.distributed.weight_sync import Teacher
-from hundredfold.rollout.collector import Experience, Policy
+from hundredfold.rollout.collector import Policy, TransitionBuffer
 from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, Truncations
 
@@ -37,7 +37,7 @@ class RayCollector:
         self.fleet = backend.fleet
         self.teacher = Teacher(backend.fleet.ray.put)
         self.lag = backend.ray_settings.collect_lag
-        self.waiting: StepBatch | None = None
+        self.batch: StepBatch | None = None
         # Where the time of waiting for fragments went, as the busiest actor tells it.
         self.policy_seconds = self.env_seconds = 0.0
         # With a lag: the weights that play the fragments on their way, and what they were told.
@@ -53,32 +53,32 @@ class RayCollector:
         """Reset every env."""
         self.behaviour, self.told, self.resuming = {}, {}, False
         self.backend.reset(seed)
-        self.waiting = self.backend.recv()
+        self.batch = self.backend.recv()
 
     def collect(
         self,
         policy: Policy,
-        experience: Experience,
+        experience: TransitionBuffer,
         num_steps: int,
         on_progress: Callable[[], None] = lambda: None,
-        listeners: Sequence[Callable[[StepBatch], None]] = (),
+        step_callbacks: Sequence[Callable[[StepBatch], None]] = (),
     ) -> EpisodeStats:
         """Play `num_steps` steps of every env; `tick` is called as often as steps were played."""
         if not isinstance(policy, NetworkPolicy) or not isinstance(experience, RolloutBuffer):
             raise SettingsError(
                 "actors collect rollouts for PPO; train other algorithms with --backend processes."
             )
-        self.waiting = None
+        self.batch = None
         begin = time.perf_counter()
         if not self.fleet.busy:
-            self._order(policy, num_steps, bool(listeners))
+            self._order(policy, num_steps, bool(step_callbacks))
         fragments = self._gathered(experience, num_steps, on_progress)
         self._share_out(fragments, time.perf_counter() - begin)
-        for batch in outcomes(fragments) if listeners else ():
-            for hear in listeners:
+        for batch in outcomes(fragments) if step_callbacks else ():
+            for hear in step_callbacks:
                 hear(batch)
         if self.lag:
-            self._order(policy, num_steps, bool(listeners))
+            self._order(policy, num_steps, bool(step_callbacks))
         return all_episodes(fragments, [held.plan.first for held in self.fleet.slices])
 
     def state(self) -> Arrays:
@@ -104,7 +104,7 @@ class RayCollector:
         self.backend.restore_with(env, own)
         self.backend.news = copies(without_prefix("news", state))
         batch = self.backend.recv()
-        self.waiting = None if self.backend.spec.has_snapshots else batch
+        self.batch = None if self.backend.spec.has_snapshots else batch
 
     def _order(self, policy: NetworkPolicy, num_steps: int, with_info: bool) -> None:
         """Send everybody the policy and what belief models have learned."""

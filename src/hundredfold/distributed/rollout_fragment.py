@@ -103,9 +103,9 @@ def cut_out(
     """The full rollout of an actor as a fragment; views, so send it before the next step."""
     steps = rollout.num_steps
     nothing = np.zeros(0, np.int64)
-    cut_off = rollout.all_cut_off() if rollout.cut_off else (nothing, nothing, {})
+    cut_off = rollout.all_truncations() if rollout.truncations else (nothing, nothing, {})
     return Fragment(
-        stored=slice_rows(rollout.stored, slice(steps)),
+        stored=slice_rows(rollout.arrays, slice(steps)),
         seen=rollout.observation,
         cut_off=cut_off,
         ended=notes.ended(episodes),

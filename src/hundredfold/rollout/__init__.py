@@ -1,1 +1,1 @@
-"""Gather steps, keep them, look back over them."""
+"""Collecting transitions: collector, rollout and replay buffers, GAE, episode statistics."""

@@ -1,15 +1,10 @@
-"""Gathering steps: the one place where backend, policy and experience meet.
-
-The luck of a policy: numbers in [0, 1) for the choices it makes for every env.
-
-Each is a matter of the seed, the env and how many choices were made for it so far, whoever asks and
-in whatever company.
-"""
+"""Collector: steps the envs of a backend with a policy and stores the transitions in a buffer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -30,202 +25,227 @@ from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
 from hundredfold.rollout.rollout_buffer import ActionSample
 
-# The policy's own streams stand apart from the envs': they hang under another branch of the seed.
-POLICY_BRANCH: Final = 0x706F6C696379
+# RNG stream of action sampling, separate from the streams of the envs.
+POLICY_STREAM: Final = 0x706F6C696379
+
+StepCallback = Callable[[StepBatch], None]
 
 
 class PolicyNoise:
-    """Numbers for the choices of the envs `first..first + num_envs - 1`, counted from 0 here."""
+    """Uniform random numbers for action sampling, from one RNG stream per env.
+
+    A number depends on the seed, the env and how many actions the env has taken, not on the batch
+    in which it is drawn.
+
+    Args:
+        seed: seed of the run.
+        num_envs: number of envs, with ids 0..num_envs-1 here.
+        num_action_dims: numbers drawn per action.
+        first: global id of env 0, where these envs are a shard of a larger batch.
+
+    """
 
     def __init__(self, seed: int, num_envs: int, num_action_dims: int, first: int = 0) -> None:
         from hundredfold.rollout import kernels
 
         self.kernels = kernels
-        branch = rng.spawn(rng.seed_key(seed), POLICY_BRANCH)
-        self.keys = rng.spawn(branch, first + np.arange(num_envs))
+        stream = rng.spawn(rng.seed_key(seed), POLICY_STREAM)
+        self.keys = rng.spawn(stream, first + np.arange(num_envs))
         self.num_action_dims = num_action_dims
 
-    def take(self, env_ids: IntArray, choices_made: IntArray) -> NDArray[np.float64]:
-        """(rows, parts) numbers for one more choice of each of these envs, which is counted."""
-        drawn = np.empty((len(env_ids), self.num_action_dims))
-        self.kernels.draw_uniforms(self.keys, env_ids, choices_made, drawn)
-        return drawn
+    def draw(self, env_ids: IntArray, actions_taken: IntArray) -> NDArray[np.float64]:
+        """(rows, action dims) uniforms in [0, 1); increments `actions_taken` of these envs."""
+        uniforms = np.empty((len(env_ids), self.num_action_dims))
+        self.kernels.draw_uniforms(self.keys, env_ids, actions_taken, uniforms)
+        return uniforms
 
 
 class Policy(Protocol):
-    """Chooses an allowed action for each row; all its luck comes in as `uniforms`."""
+    """Samples an allowed action for each row; `uniforms` is its only source of randomness."""
 
     def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
     ) -> ActionSample: ...
 
 
-class Experience(Protocol):
-    """Whatever keeps steps for a learner."""
+class TransitionBuffer(Protocol):
+    """Stores transitions in two calls: the actions when sampled, the rest after the step."""
 
-    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None: ...
+    def add_actions(self, batch: StepBatch, sample: ActionSample) -> None: ...
 
     def add_transitions(self, batch: StepBatch) -> None: ...
 
 
 class Collector:
-    """Plays a policy on a backend. Between two calls it holds the batch that waits for actions."""
+    """Steps the envs of a backend with a policy and stores the transitions.
+
+    Args:
+        backend: where the envs run.
+        seed: seed of action sampling.
+
+    """
 
     def __init__(self, backend: Backend, seed: int) -> None:
         self.backend = backend
-        rows = backend.num_envs
-        self.luck = PolicyNoise(seed, rows, backend.spec.num_action_dims)
-        self.choices_made = np.zeros(rows, np.int64)
-        # Followed here, because only here do all rewards pass by.
-        self.unfinished = RunningReturns(rows)
-        self.waiting: StepBatch | None = None
+        num_envs = backend.num_envs
+        self.noise = PolicyNoise(seed, num_envs, backend.spec.num_action_dims)
+        self.actions_taken = np.zeros(num_envs, np.int64)
+        self.running_returns = RunningReturns(num_envs)
+        # Envs that wait for an action, and the last batch of the backend.
+        self.batch: StepBatch | None = None
         self.received: StepBatch | None = None
-        # Steps every env has played beyond those asked for, and whose last step is not heard of.
-        self.ahead = np.zeros(rows, np.int64)
-        self.acting = np.zeros(rows, bool)
-        # Where the time of collecting went, since the beginning.
+        # (envs,) steps taken beyond those requested, and envs whose step has not returned yet.
+        self.steps_ahead = np.zeros(num_envs, np.int64)
+        self.in_flight = np.zeros(num_envs, bool)
+        # Total time in the policy and in the backend.
         self.policy_seconds = self.env_seconds = 0.0
 
     def start(self, seed: int) -> None:
         """Reset every env."""
         self.backend.reset(seed)
-        self.waiting = self.received = self.backend.recv()
+        self.batch = self.received = self.backend.recv()
 
     def collect(
         self,
         policy: Policy,
-        experience: Experience,
+        buffer: TransitionBuffer,
         num_steps: int,
         on_progress: Callable[[], None] = lambda: None,
-        listeners: Sequence[Callable[[StepBatch], None]] = (),
+        step_callbacks: Sequence[StepCallback] = (),
     ) -> EpisodeStats:
-        """Play `num_steps` steps of every env.
+        """Take `num_steps` steps in every env.
 
-        Where the backend returns whoever is ready, fast envs may run ahead by as many steps; these
-        count for the next call. After each batch `listeners` hear what came of it, and `tick` is
-        called each time that as many steps were played as there are envs.
+        With a backend that returns envs as they become ready, fast envs may run ahead by up to
+        `num_steps`; these steps count for the next call.
+
+        Args:
+            policy: samples the actions.
+            buffer: stores the transitions.
+            num_steps: steps per env.
+            on_progress: called each time as many steps were taken as there are envs.
+            step_callbacks: called with each batch after it was stored.
+
+        Returns:
+            The episodes that ended.
+
         """
-        assert self.waiting is not None, "start() or restore() comes first"
-        episodes, unheard = EpisodeStats(), None
-        self.ahead -= num_steps
-        self._hear_late_outcomes(experience, episodes, listeners)
-        rows_since_tick = 0
-        while self.ahead.min() < 0:
+        assert self.batch is not None, "call start() or restore() first"
+        episodes, pending = EpisodeStats(), None
+        record = partial(self._record, buffer, episodes, step_callbacks)
+        self.steps_ahead -= num_steps
+        self._record_in_flight(buffer, record)
+        rows_since_progress = 0
+        while self.steps_ahead.min() < 0:
             begin = time.perf_counter()
-            acting, held = self._who_acts(self.waiting, num_steps)
-            choice = None
+            acting, held_back = self._select_rows(self.batch, num_steps)
+            sample = None
             if len(acting):
-                uniforms = self.luck.take(acting.env_ids, self.choices_made)
-                choice = policy.sample(acting.observation, acting.mask, uniforms)
+                uniforms = self.noise.draw(acting.env_ids, self.actions_taken)
+                sample = policy.sample(acting.observation, acting.mask, uniforms)
             self.policy_seconds += time.perf_counter() - begin
-            if unheard is not None:
-                # These rows last: envs go on before anything of them is written down.
-                self._send(acting, choice)
-                self._hear(unheard, experience, episodes, listeners)
-            if choice is not None:
-                experience.add_actions(acting, choice)
-            if unheard is None:
-                self._send(acting, choice)
+            if pending is not None:
+                # `pending` is a copy, so the envs can step while it is stored.
+                self._send(acting, sample)
+                record(pending)
+            if sample is not None:
+                buffer.add_actions(acting, sample)
+            if pending is None:
+                self._send(acting, sample)
             batch = self._recv()
-            self._count(batch)
-            self.waiting = batch if held is None else concat_batches(held, batch)
-            if batch.is_copy:
-                unheard = batch
-            else:
-                unheard = None
-                self._hear(batch, experience, episodes, listeners)
-            rows_since_tick += len(batch)
-            if rows_since_tick >= self.backend.num_envs:
-                rows_since_tick -= self.backend.num_envs
+            self.batch = batch if held_back is None else concat_batches(held_back, batch)
+            pending = batch if batch.is_copy else None
+            if pending is None:
+                record(batch)
+            rows_since_progress += len(batch)
+            if rows_since_progress >= self.backend.num_envs:
+                rows_since_progress -= self.backend.num_envs
                 on_progress()
-        if unheard is not None:
-            self._hear(unheard, experience, episodes, listeners)
+        if pending is not None:
+            record(pending)
         return episodes
 
     def state(self) -> Arrays:
+        """Snapshot of counters and running returns; the envs' own is `backend.state()`."""
         return copies(self._arrays())
 
     def restore(self, state: State, env: State) -> None:
-        """Go on from a snapshot of the collector and of the backend's env."""
+        """Continue from a snapshot of the collector and one of the backend."""
         fill(self._arrays(), state)
         self.backend.restore(env)
-        # Everybody, also those whose outcome was still awaited: `collect` hears of it first.
-        self.waiting = self.received = self.backend.recv()
+        # This has every env, also those that were in flight: `collect` records them first.
+        self.batch = self.received = self.backend.recv()
         if not self.backend.spec.has_snapshots:
-            # These episodes could not be continued: others have begun in their place.
-            self.unfinished.forget()
+            # These envs cannot continue their episodes: new ones have begun.
+            self.running_returns.reset()
 
-    def _who_acts(self, batch: StepBatch, num_steps: int) -> tuple[StepBatch, StepBatch | None]:
-        """The rows that go on, and those that have run so far ahead that they wait for others."""
-        ahead = self.ahead[batch.env_ids]
-        if ahead.max(initial=0) < num_steps:
+    def _select_rows(self, batch: StepBatch, num_steps: int) -> tuple[StepBatch, StepBatch | None]:
+        """Split into rows that act, and rows held back because they are too far ahead."""
+        steps_ahead = self.steps_ahead[batch.env_ids]
+        if steps_ahead.max(initial=0) < num_steps:
             return batch, None
-        # A group goes on as long as one of its envs has steps to play.
+        # Envs of a group step together: it acts as long as one of its envs has steps to take.
         groups = self.backend.groups[batch.env_ids]
-        goes_on = np.isin(groups, groups[ahead < num_steps])
-        if goes_on.all():
+        acts = np.isin(groups, groups[steps_ahead < num_steps])
+        if acts.all():
             return batch, None
-        return batch.take(np.flatnonzero(goes_on)), batch.take(np.flatnonzero(~goes_on))
+        return batch.take(np.flatnonzero(acts)), batch.take(np.flatnonzero(~acts))
+
+    def _send(self, acting: StepBatch, sample: ActionSample | None) -> None:
+        """Send the actions, with env ids unless the rows are exactly those of the last `recv`."""
+        begin = time.perf_counter()
+        self.in_flight[acting.env_ids] = True
+        if sample is None:
+            self.backend.send(np.zeros(0, np.int64), acting.env_ids)
+        elif acting is self.received:
+            self.backend.send(sample.actions)
+        else:
+            self.backend.send(sample.actions, acting.env_ids)
+        self.env_seconds += time.perf_counter() - begin
 
     def _recv(self) -> StepBatch:
         begin = time.perf_counter()
-        self.received = self.backend.recv()
+        batch = self.received = self.backend.recv()
         self.env_seconds += time.perf_counter() - begin
-        return self.received
+        self._count_steps(batch)
+        return batch
 
-    def _send(self, acting: StepBatch, choice: ActionSample | None) -> None:
-        """Give everybody who acts an action; say to whom where it is not just the last batch."""
-        begin = time.perf_counter()
-        self.acting[acting.env_ids] = True
-        if choice is None:
-            self.backend.send(np.zeros(0, np.int64), acting.env_ids)
-        elif acting is self.received:
-            self.backend.send(choice.actions)
-        else:
-            self.backend.send(choice.actions, acting.env_ids)
-        self.env_seconds += time.perf_counter() - begin
+    def _count_steps(self, batch: StepBatch) -> None:
+        self.in_flight[batch.env_ids] = False
+        self.steps_ahead[batch.env_ids] += 1
 
-    def _count(self, batch: StepBatch) -> None:
-        """These rows have played a step."""
-        self.acting[batch.env_ids] = False
-        self.ahead[batch.env_ids] += 1
-
-    def _hear(
+    def _record(
         self,
+        buffer: TransitionBuffer,
+        episodes: EpisodeStats,
+        step_callbacks: Sequence[StepCallback],
         batch: StepBatch,
-        experience: Experience,
-        episodes: EpisodeStats,
-        listeners: Sequence[Callable[[StepBatch], None]],
     ) -> None:
-        """Take in what came of the last action of these rows."""
-        experience.add_transitions(batch)
-        self.unfinished.step(batch.env_ids, batch.reward, batch.ended, batch.episode_info, episodes)
-        for hear in listeners:
-            hear(batch)
+        """Store the transitions of these rows, update episode statistics, call the callbacks."""
+        buffer.add_transitions(batch)
+        self.running_returns.step(
+            batch.env_ids, batch.reward, batch.ended, batch.episode_info, episodes
+        )
+        for callback in step_callbacks:
+            callback(batch)
 
-    def _hear_late_outcomes(
-        self,
-        experience: Experience,
-        episodes: EpisodeStats,
-        listeners: Sequence[Callable[[StepBatch], None]],
-    ) -> None:
-        """After a restore: outcomes that were on their way when the snapshot was taken."""
-        assert self.waiting is not None
-        late = np.flatnonzero(self.acting[self.waiting.env_ids])
-        if not len(late):
+    def _record_in_flight(self, buffer: TransitionBuffer, record: StepCallback) -> None:
+        """Record steps that were in flight when the restored snapshot was taken."""
+        assert self.batch is not None
+        rows = np.flatnonzero(self.in_flight[self.batch.env_ids])
+        if not len(rows):
             return
-        outcomes = self.waiting.take(late)
-        self._count(outcomes)
+        batch = self.batch.take(rows)
+        self._count_steps(batch)
         if self.backend.spec.has_snapshots:
-            self._hear(outcomes, experience, episodes, listeners)
+            record(batch)
         else:
-            # Their episodes were cut off by the restore: there is nothing to tell of them.
-            experience.add_transitions(outcomes)
+            # The restore truncated these episodes: they belong in no statistics.
+            buffer.add_transitions(batch)
 
     def _arrays(self) -> Arrays:
         return {
-            "choices_made": self.choices_made,
-            **self.unfinished.arrays(),
-            "ahead": self.ahead,
-            "acting": self.acting,
+            "actions_taken": self.actions_taken,
+            **self.running_returns.arrays(),
+            "steps_ahead": self.steps_ahead,
+            "in_flight": self.in_flight,
         }

@@ -1,4 +1,4 @@
-"""Episodes as they end: what they returned, how long they took, and what the env says of them."""
+"""Episode statistics: return, length and episode info of every episode that ends."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArra
 
 @dataclass(slots=True)
 class EpisodeStats:
-    """The episodes that ended while collecting, in the order they ended."""
+    """Episodes that ended while collecting, in the order in which they ended."""
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    info: dict[str, list[Array]] = field(default_factory=dict)
+    info: dict[str, list[Array]] = field(default_factory=dict)  # each a list of (episodes, ...)
 
     def means(self) -> dict[str, float]:
-        """Averages for the metrics; empty when nothing ended."""
+        """Averages as metrics; empty if no episode ended."""
         if not self.returns:
             return {}
         means = {
             "avg_reward": float(np.mean(self.returns)),
-            "reward_spread": float(np.std(self.returns)),
+            "reward_std": float(np.std(self.returns)),
             "avg_episode_steps": float(np.mean(self.lengths)),
         }
         for name, values in self.info.items():
@@ -32,12 +32,12 @@ class EpisodeStats:
 
 
 def mean_name(name: str) -> str:
-    """What the mean of something an env tells at the end of an episode is called in metrics."""
+    """Metric name of the mean of an episode info."""
     return "failure_rate" if name == "failed" else f"avg_{name}"
 
 
 class RunningReturns:
-    """The running return and length of every env's episode."""
+    """Return and length of every env's episode so far."""
 
     def __init__(self, num_envs: int) -> None:
         from hundredfold.rollout import kernels
@@ -54,22 +54,32 @@ class RunningReturns:
         info: State,
         episodes: EpisodeStats,
     ) -> None:
-        """One step of these envs; episodes that ended in it are told, with their infos."""
-        self.kernels.add_up(env_ids, reward, self.returns, self.lengths)
+        """Add one step of these envs and move episodes that ended in it to `episodes`.
+
+        Args:
+            env_ids: (rows,) envs that stepped.
+            reward: (rows,) rewards.
+            ended: (rows,) True where the episode terminated or was truncated.
+            info: episode infos, each (rows, ...), valid where `ended`.
+            episodes: statistics that receive the finished episodes.
+
+        """
+        self.kernels.add_rewards(env_ids, reward, self.returns, self.lengths)
         if not np.count_nonzero(ended):
             return
-        over = env_ids[ended]
-        episodes.returns.extend(self.returns[over].tolist())
-        episodes.lengths.extend(self.lengths[over].tolist())
+        finished = env_ids[ended]
+        episodes.returns.extend(self.returns[finished].tolist())
+        episodes.lengths.extend(self.lengths[finished].tolist())
         for name, array in info.items():
             episodes.info.setdefault(name, []).append(array[ended])
-        self.returns[over] = 0.0
-        self.lengths[over] = 0
+        self.returns[finished] = 0.0
+        self.lengths[finished] = 0
 
-    def forget(self) -> None:
-        """All episodes begin anew."""
+    def reset(self) -> None:
+        """Start all episodes at zero."""
         self.returns[:] = 0.0
         self.lengths[:] = 0
 
     def arrays(self) -> Arrays:
+        """The live arrays, for snapshots."""
         return {"returns": self.returns, "lengths": self.lengths}

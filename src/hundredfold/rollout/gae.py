@@ -1,4 +1,4 @@
-"""Looking back over a rollout: how much better each action was than expected."""
+"""Generalised advantage estimation (GAE)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hundredfold.core.batch import BoolArray
 Floats = NDArray[np.float32]
 
 
-def advantages_of(
+def compute_gae(
     rewards: Floats,
     values: Floats,
     next_values: Floats,
@@ -18,17 +18,29 @@ def advantages_of(
     gamma: float,
     gae_lambda: float,
 ) -> Floats:
-    """Generalised advantage estimates (Schulman et al. 2016), all arrays (steps, envs).
+    """Generalised advantage estimation (Schulman et al. 2016).
 
-    `next_values` is what each step leads to: the value of the next observation, of the final
-    observation where the episode was truncated, and 0 where it terminated. One loop over steps;
-    every env is a column of its own.
+    delta_t = r_t + gamma * V(s_t+1) - V(s_t), the TD error, and
+    A_t = delta_t + gamma * lambda * A_t+1, which does not reach across the end of an episode.
+
+    Args:
+        rewards: (steps, envs) rewards.
+        values: (steps, envs) value estimates of the observations acted on.
+        next_values: (steps, envs) value estimates after each step: of the next observation, of
+            the final observation where the episode was truncated, 0 where it terminated.
+        ended: (steps, envs) True where an episode terminated or was truncated.
+        gamma: discount factor.
+        gae_lambda: trade-off between bias (0) and variance (1).
+
+    Returns:
+        (steps, envs) advantages.
+
     """
-    surprise = rewards + np.float32(gamma) * next_values - values
-    carry = np.float32(gamma * gae_lambda) * ~ended
+    deltas = rewards + np.float32(gamma) * next_values - values
+    decay = np.float32(gamma * gae_lambda) * ~ended
     advantages = np.empty_like(rewards)
-    ahead = np.zeros_like(rewards[0])
-    for step in range(len(rewards) - 1, -1, -1):
-        ahead = surprise[step] + carry[step] * ahead
-        advantages[step] = ahead
+    last_gae = np.zeros_like(rewards[0])
+    for step in reversed(range(len(rewards))):
+        last_gae = deltas[step] + decay[step] * last_gae
+        advantages[step] = last_gae
     return advantages

@@ -1,9 +1,8 @@
-"""The steps one update learns from, kept in arrays that are allocated once.
+"""Rollout buffer: the (steps, envs) transitions that one on-policy update learns from.
 
-Each env has its own cursor, so rows may arrive in any order and in batches of any size. What was
-true when an action was chosen is stored as it was used: observation, mask, log-probability. An env
-may run on into the next rollout while others are still on their way through this one: the arrays
-grow when that happens, and what ran ahead moves to the front when the rollout is cleared.
+Each env has its own cursor, so rows may arrive in any order and in batches of any size. An env may
+run ahead into the next rollout while others still fill this one: the arrays then grow, and the
+rows ahead move to the front when the buffer is cleared.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ Index = tuple[int | IntArray, slice | IntArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
-    """How much experience one update sees."""
+    """Number of envs and steps per update."""
 
     num_envs: int = 64
-    """Environments that run in parallel."""
+    """Number of parallel environments."""
     num_steps: int = 128
-    """Steps of every env in one epoch; 0: one whole episode, where all have the same length."""
+    """Steps per env per epoch; 0 = one whole episode (envs with a fixed episode length only)."""
     policy_update_interval: int = 1
-    """Epochs that are gathered and learned from together."""
+    """Epochs collected for each policy update."""
 
     def __post_init__(self) -> None:
         for name, least in (("num_envs", 1), ("num_steps", 0), ("policy_update_interval", 1)):
@@ -56,25 +55,36 @@ class RolloutSettings:
 
 @dataclass(slots=True)
 class ActionSample:
-    """What a policy decided for some rows, and how likely that was."""
+    """Actions sampled by a policy, with their log-probabilities."""
 
-    actions: Array  # (rows,), (rows, parts) or (rows, *shape of a box)
+    actions: Array  # (rows,), (rows, action dims) or (rows, *shape of a Box), as sent to the envs
     log_probs: NDArray[np.float32]  # (rows,)
-    # What was drawn, where the env gets it cut to its bounds: this is what is learned from.
-    drawn: Array | None = None
+    # Continuous actions before clipping to the bounds: what `log_probs` is of and PPO learns from.
+    unclipped: Array | None = None
 
 
 @dataclass(slots=True)
 class Truncations:
-    """Rows whose episode was truncated in one step: their value goes on beyond the end."""
+    """Truncated episodes, whose last value is bootstrapped from the final observation."""
 
-    steps: IntArray  # (rows,) where in the rollout
+    steps: IntArray  # (rows,) step in the rollout
     env_ids: IntArray  # (rows,)
     final_observation: Arrays  # each (rows, ...)
 
 
 class RolloutBuffer:
-    """Steps x envs of experience, filled by `add_actions` and `add_transitions` by turns."""
+    """Rollout buffer, filled by `add_actions` and `add_transitions` in turn.
+
+    The first `num_steps` steps are visible as `observation`, `mask`, `actions`, `log_probs`,
+    `rewards`, `terminated` and `ended`, each (steps, envs, ...); `observation` has one step more,
+    the observation after the last action.
+
+    Args:
+        spec: arrays of the env.
+        num_envs: number of envs.
+        num_steps: steps per env in one rollout.
+
+    """
 
     def __init__(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
         from hundredfold.rollout import kernels
@@ -82,14 +92,13 @@ class RolloutBuffer:
         self.kernels = kernels
         self.num_envs = num_envs
         self.num_steps = num_steps
-        self.everyone = np.arange(num_envs)
+        self.all_env_ids = np.arange(num_envs)
         self.cursor = np.zeros(num_envs, np.int64)
-        # Envs whose last choice has had no outcome yet.
-        self.awaiting = np.zeros(num_envs, bool)
-        self.cut_off: list[Truncations] = []
-        # Truncated episodes of the next rollout.
-        self.cut_off_ahead: list[Truncations] = []
-        self.stored: Arrays = {
+        # (envs,) True between `add_actions` and `add_transitions`.
+        self.awaiting_transition = np.zeros(num_envs, bool)
+        self.truncations: list[Truncations] = []
+        self.next_truncations: list[Truncations] = []  # of the next rollout
+        self.arrays: Arrays = {
             "actions": np.zeros((num_steps, num_envs, *spec.action_shape), spec.action_dtype),
             "log_probs": np.zeros((num_steps, num_envs), np.float32),
             "rewards": np.zeros((num_steps, num_envs), np.float32),
@@ -97,13 +106,13 @@ class RolloutBuffer:
             "ended": np.zeros((num_steps, num_envs), bool),
         }
         if spec.has_mask:
-            self.stored["mask"] = np.ones((num_steps, num_envs, spec.num_logits), bool)
-        # One step more than the rest: what was seen after the last action, for its value.
-        self.seen: Arrays = {
+            self.arrays["mask"] = np.ones((num_steps, num_envs, spec.num_logits), bool)
+        # One step more than the rest: the last observation is needed for its value.
+        self.observation_arrays: Arrays = {
             name: np.zeros((num_steps + 1, num_envs, *array.shape), array.dtype)
             for name, array in spec.observation.items()
         }
-        self._show()
+        self._set_views()
 
     @property
     def steps_done(self) -> int:
@@ -115,162 +124,174 @@ class RolloutBuffer:
         return self.steps_done >= self.num_steps
 
     def clear(self) -> None:
-        """Start over with what has run ahead; arrays are written anew as steps come in."""
+        """Start the next rollout with the steps that have run ahead."""
         self.cursor[:] = np.maximum(self.cursor - self.num_steps, 0)
-        if self.cursor.any() or self.awaiting.any():
-            for array in (*self.stored.values(), *self.seen.values()):
-                moved = array[self.num_steps : self.num_steps + int(self.cursor.max()) + 1]
-                array[: len(moved)] = moved
-        ahead, self.cut_off, self.cut_off_ahead = self.cut_off_ahead, [], []
-        for cut in ahead:
-            self._note_cut_off(cut.steps - self.num_steps, cut.env_ids, cut.final_observation)
+        if self.cursor.any() or self.awaiting_transition.any():
+            for array in (*self.arrays.values(), *self.observation_arrays.values()):
+                ahead = array[self.num_steps : self.num_steps + int(self.cursor.max()) + 1]
+                array[: len(ahead)] = ahead
+        carried, self.truncations, self.next_truncations = self.next_truncations, [], []
+        for one in carried:
+            self._add_truncations(one.steps - self.num_steps, one.env_ids, one.final_observation)
 
-    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None:
-        """Keep what these rows saw and what was decided for them."""
-        at = self._place(batch.env_ids)
-        if np.count_nonzero(at[0] >= len(self.stored["actions"])):
+    def add_actions(self, batch: StepBatch, sample: ActionSample) -> None:
+        """Store the observations of these rows and the actions sampled for them."""
+        at = self._index(batch.env_ids)
+        if np.count_nonzero(at[0] >= len(self.arrays["actions"])):
             self._grow()
-        for name, array in self.seen.items():
+        for name, array in self.observation_arrays.items():
             array[at] = batch.observation[name]
         if self.mask is not None:
-            self.stored["mask"][at] = batch.mask
-        self.stored["actions"][at] = choice.actions if choice.drawn is None else choice.drawn
-        self.stored["log_probs"][at] = choice.log_probs
-        self.awaiting[batch.env_ids] = True
+            self.arrays["mask"][at] = batch.mask
+        actions = sample.actions if sample.unclipped is None else sample.unclipped
+        self.arrays["actions"][at] = actions
+        self.arrays["log_probs"][at] = sample.log_probs
+        self.awaiting_transition[batch.env_ids] = True
 
     def add_transitions(self, batch: StepBatch) -> None:
-        """Keep what came of the last choice of these rows, and move their cursors on."""
-        num_cut, num_full = self.kernels.keep_outcomes(
+        """Store what followed the last action of these rows, and advance their cursors."""
+        num_truncated, num_full = self.kernels.store_transitions(
             batch.env_ids,
             batch.reward,
             batch.terminated,
             batch.truncated,
             self.num_steps,
             self.cursor,
-            self.awaiting,
-            self.stored["rewards"],
-            self.stored["terminated"],
-            self.stored["ended"],
+            self.awaiting_transition,
+            self.arrays["rewards"],
+            self.arrays["terminated"],
+            self.arrays["ended"],
         )
-        if num_cut:
-            cut = np.flatnonzero(batch.truncated > batch.terminated)
-            ids = batch.env_ids[cut]
-            final = slice_rows(batch.final_observation, cut)
-            self._note_cut_off(self.cursor[ids] - 1, ids, final)
+        if num_truncated:
+            rows = np.flatnonzero(batch.truncated > batch.terminated)
+            ids = batch.env_ids[rows]
+            final = slice_rows(batch.final_observation, rows)
+            self._add_truncations(self.cursor[ids] - 1, ids, final)
         if num_full:
-            rows = self.cursor[batch.env_ids] == self.num_steps
-            for name, array in self.seen.items():
-                array[self.num_steps, batch.env_ids[rows]] = batch.observation[name][rows]
+            is_full = self.cursor[batch.env_ids] == self.num_steps
+            for name, array in self.observation_arrays.items():
+                array[self.num_steps, batch.env_ids[is_full]] = batch.observation[name][is_full]
 
-    def add_steps(self, rows: slice, stored: State, seen: State, cut: Truncations | None) -> None:
-        """Keep whole steps of neighbouring envs that were gathered elsewhere, behind their last.
+    def add_steps(
+        self, rows: slice, arrays: State, observations: State, truncations: Truncations | None
+    ) -> None:
+        """Append whole steps of neighbouring envs that were collected elsewhere.
 
-        Arrays are named as here, each (steps, envs, ...), with one more step of what was seen; the
-        steps of `cut` count from the first of these.
+        Args:
+            rows: the envs.
+            arrays: as `self.arrays`, each (steps, envs, ...).
+            observations: each (steps + 1, envs, ...).
+            truncations: truncated episodes, with steps counted from the first of these.
+
         """
         first = int(self.cursor[rows][0])
-        last = first + len(stored["actions"])
-        while last > len(self.stored["actions"]):
+        last = first + len(arrays["actions"])
+        while last > len(self.arrays["actions"]):
             self._grow()
-        for name, array in self.stored.items():
-            array[first:last, rows] = stored[name]
-        for name, array in self.seen.items():
-            array[first : last + 1, rows] = seen[name]
-        if cut is not None:
-            self._note_cut_off(cut.steps + first, cut.env_ids, cut.final_observation)
+        for name, array in self.arrays.items():
+            array[first:last, rows] = arrays[name]
+        for name, array in self.observation_arrays.items():
+            array[first : last + 1, rows] = observations[name]
+        if truncations is not None:
+            self._add_truncations(
+                truncations.steps + first, truncations.env_ids, truncations.final_observation
+            )
         self.cursor[rows] = last
 
-    def all_cut_off(self) -> tuple[IntArray, IntArray, Arrays]:
-        """Steps, env ids and final observations of every truncated episode, in one piece."""
+    def all_truncations(self) -> tuple[IntArray, IntArray, Arrays]:
+        """Steps, env ids and final observations of all truncated episodes of this rollout."""
         return (
-            np.concatenate([cut.steps for cut in self.cut_off]),
-            np.concatenate([cut.env_ids for cut in self.cut_off]),
-            concat_rows([cut.final_observation for cut in self.cut_off]),
+            np.concatenate([one.steps for one in self.truncations]),
+            np.concatenate([one.env_ids for one in self.truncations]),
+            concat_rows([one.final_observation for one in self.truncations]),
         )
 
     def truncate_here(self, batch: StepBatch) -> None:
-        """Note that the episodes of these rows ended after their last step, unseen by us."""
+        """Mark the episodes of these rows as truncated after their last stored step.
+
+        For episodes that ended without a step, for example because their env was recreated.
+        """
         ids = batch.env_ids
         last = self.cursor[ids] - 1
-        # Where an outcome is awaited it will say by itself that the episode was cut off.
-        known = (last >= 0) & ~self.awaiting[ids]
-        rows = np.flatnonzero(known & ~self.stored["ended"][last, ids])
+        # A transition that is still awaited will itself say that the episode was truncated.
+        is_stored = (last >= 0) & ~self.awaiting_transition[ids]
+        rows = np.flatnonzero(is_stored & ~self.arrays["ended"][last, ids])
         if len(rows):
-            self.stored["ended"][last[rows], ids[rows]] = True
+            self.arrays["ended"][last[rows], ids[rows]] = True
             final = slice_rows(batch.final_observation, rows)
-            self._note_cut_off(last[rows], ids[rows], final)
+            self._add_truncations(last[rows], ids[rows], final)
 
     def state(self) -> Arrays:
-        """What has been gathered so far: nothing, unless an update spans several epochs."""
-        if not (self.cursor.any() or self.awaiting.any()):
+        """Snapshot; without any steps, as between most epochs, only the cursors."""
+        if not (self.cursor.any() or self.awaiting_transition.any()):
             return {"cursor": self.cursor.copy()}
-        cut_off: Arrays = {}
-        for number, cut in enumerate([*self.cut_off, *self.cut_off_ahead]):
-            start = f"cut_off/{number:06d}"
-            cut_off |= {f"{start}/steps": cut.steps, f"{start}/env_ids": cut.env_ids}
-            cut_off |= with_prefix(f"{start}/final", cut.final_observation)
-        return copies(self._arrays()) | cut_off
+        truncations: Arrays = {}
+        for number, one in enumerate([*self.truncations, *self.next_truncations]):
+            prefix = f"truncations/{number:06d}"
+            truncations |= {f"{prefix}/steps": one.steps, f"{prefix}/env_ids": one.env_ids}
+            truncations |= with_prefix(f"{prefix}/final", one.final_observation)
+        return copies(self._state_arrays()) | truncations
 
     def restore(self, state: State) -> None:
+        """Continue from a snapshot."""
         self.cursor[:] = 0
-        self.awaiting[:] = False
-        self.cut_off, self.cut_off_ahead = [], []
+        self.awaiting_transition[:] = False
+        self.truncations, self.next_truncations = [], []
         if state.keys() == {"cursor"}:
             return
-        if len(state["actions"]) > len(self.stored["actions"]):
+        if len(state["actions"]) > len(self.arrays["actions"]):
             self._grow(len(state["actions"]))
-        cut_off = without_prefix("cut_off", state)
-        fill(self._arrays(), {name: state[name] for name in state.keys() - _prefixed(cut_off)})
-        for start in sorted({name.partition("/")[0] for name in cut_off}):
-            part = without_prefix(start, cut_off)
-            self._note_cut_off(part["steps"], part["env_ids"], without_prefix("final", part))
+        truncations = without_prefix("truncations", state)
+        others = state.keys() - with_prefix("truncations", truncations).keys()
+        fill(self._state_arrays(), {name: state[name] for name in others})
+        for prefix in sorted({name.partition("/")[0] for name in truncations}):
+            one = without_prefix(prefix, truncations)
+            self._add_truncations(one["steps"], one["env_ids"], without_prefix("final", one))
 
-    def _show(self) -> None:
-        """What an update reads: the first `num_steps` steps of every env, without copying."""
-        steps = self.num_steps
-        self.observation = {name: array[: steps + 1] for name, array in self.seen.items()}
-        self.mask = self.stored["mask"][:steps] if "mask" in self.stored else None
-        self.actions = self.stored["actions"][:steps]
-        self.log_probs = self.stored["log_probs"][:steps]
-        self.rewards = self.stored["rewards"][:steps]
-        self.terminated = self.stored["terminated"][:steps]
-        self.ended = self.stored["ended"][:steps]
+    def _set_views(self) -> None:
+        """Views of the first `num_steps` steps, which an update reads."""
+        steps, arrays = self.num_steps, self.arrays
+        self.observation = slice_rows(self.observation_arrays, slice(steps + 1))
+        self.mask = arrays["mask"][:steps] if "mask" in arrays else None
+        self.actions = arrays["actions"][:steps]
+        self.log_probs = arrays["log_probs"][:steps]
+        self.rewards = arrays["rewards"][:steps]
+        self.terminated = arrays["terminated"][:steps]
+        self.ended = arrays["ended"][:steps]
 
-    def _grow(self, rows: int | None = None) -> None:
-        """Make room for another rollout behind this one, or for so many steps in all."""
-        room = rows or len(self.stored["actions"]) + self.num_steps
-        self.stored = {name: _longer(array, room) for name, array in self.stored.items()}
-        self.seen = {name: _longer(array, room + 1) for name, array in self.seen.items()}
-        self._show()
+    def _grow(self, num_rows: int | None = None) -> None:
+        """Make room for another rollout behind this one, or for `num_rows` steps in total."""
+        rows = num_rows or len(self.arrays["actions"]) + self.num_steps
+        self.arrays = {name: _extended(array, rows) for name, array in self.arrays.items()}
+        self.observation_arrays = {
+            name: _extended(array, rows + 1) for name, array in self.observation_arrays.items()
+        }
+        self._set_views()
 
-    def _note_cut_off(self, steps: IntArray, env_ids: IntArray, final: Arrays) -> None:
-        """Note truncated episodes, apart by the rollout they belong to."""
-        ahead = steps >= self.num_steps
-        for rows, noted in ((~ahead, self.cut_off), (ahead, self.cut_off_ahead)):
+    def _add_truncations(self, steps: IntArray, env_ids: IntArray, final: Arrays) -> None:
+        """Record truncated episodes under the rollout they belong to, this one or the next."""
+        is_next = steps >= self.num_steps
+        for rows, target in ((~is_next, self.truncations), (is_next, self.next_truncations)):
             if rows.all():
-                noted.append(Truncations(steps, env_ids, final))
+                target.append(Truncations(steps, env_ids, final))
             elif rows.any():
-                part = slice_rows(final, rows)
-                noted.append(Truncations(steps[rows], env_ids[rows], part))
+                part = Truncations(steps[rows], env_ids[rows], slice_rows(final, rows))
+                target.append(part)
 
-    def _place(self, env_ids: IntArray) -> Index:
-        """Where these rows' current step lives; one slice when the whole batch moves in step."""
+    def _index(self, env_ids: IntArray) -> Index:
+        """Index of these envs' current step; a plain slice where all envs are at the same step."""
         cursor = self.cursor[env_ids]
-        in_order = len(env_ids) == self.num_envs and np.array_equal(env_ids, self.everyone)
+        in_order = len(env_ids) == self.num_envs and np.array_equal(env_ids, self.all_env_ids)
         if in_order and cursor.min() == cursor.max():
             return int(cursor[0]), slice(None)
         return cursor, env_ids
 
-    def _arrays(self) -> Arrays:
-        own = {"cursor": self.cursor, "awaiting": self.awaiting}
-        return own | self.stored | with_prefix("observation", self.seen)
+    def _state_arrays(self) -> Arrays:
+        own = {"cursor": self.cursor, "awaiting_transition": self.awaiting_transition}
+        return own | self.arrays | with_prefix("observation", self.observation_arrays)
 
 
-def _longer(array: Array, rows: int) -> Array:
-    """The same array with more steps, zeros where there is nothing yet."""
-    more = np.zeros((rows - len(array), *array.shape[1:]), array.dtype)
+def _extended(array: Array, num_rows: int) -> Array:
+    """The array with zeros appended up to this number of steps."""
+    more = np.zeros((num_rows - len(array), *array.shape[1:]), array.dtype)
     return np.concatenate([array, more])
-
-
-def _prefixed(cut_off: Arrays) -> set[str]:
-    return set(with_prefix("cut_off", cut_off))

@@ -53,7 +53,7 @@ class Curve:
     samples: FloatArray
     seconds: FloatArray
     score: FloatArray  # improvement in percent
-    reward_spread: float  # standard deviation of episode returns in the last epochs
+    reward_std: float  # standard deviation of episode returns in the last epochs
 
 
 def make_arms(start: RunSettings, num_envs: Sequence[int], episode_steps: int) -> list[Arm]:
@@ -134,13 +134,13 @@ def read_curve(path: Path) -> Curve:
     """What a run's metrics say about its way."""
     metrics = read_metrics(RunFolder.open(path))
     judged = [row for row in metrics if row.get(SCORE) is not None]
-    spreads = [row["reward_spread"] for row in metrics[-10:] if row.get("reward_spread")]
+    spreads = [row["reward_std"] for row in metrics[-10:] if row.get("reward_std")]
     return Curve(
         epochs=np.array([row["epoch"] for row in judged], float),
         samples=np.array([row["total_steps"] for row in judged], float),
         seconds=np.array([row["wall_seconds"] for row in judged], float),
         score=np.array([row[SCORE] for row in judged], float),
-        reward_spread=float(np.mean(spreads)) if spreads else float("nan"),
+        reward_std=float(np.mean(spreads)) if spreads else float("nan"),
     )
 
 
@@ -197,7 +197,7 @@ def summary(
             row |= {split: float(days.mean()), f"{split}_low": low, f"{split}_high": high}
         known = np.stack([judged["known"] for judged in scores[name]])
         row |= {
-            "reward_std_within_seed": float(np.nanmean([c.reward_spread for c in arm_curves])),
+            "reward_std_within_seed": float(np.nanmean([c.reward_std for c in arm_curves])),
             "std_across_seeds": float(known.mean(axis=1).std(ddof=1)) if len(known) > 1 else 0.0,
             "level": level,
             **first_reach(arm_curves, level),

@@ -64,13 +64,13 @@ class EpisodesHeard:
 
     def __init__(self, num_envs: int) -> None:
         self.everyone = np.arange(num_envs)
-        self.unfinished = RunningReturns(num_envs)
+        self.running_returns = RunningReturns(num_envs)
         self.episodes = EpisodeStats()
 
     def hear(self, reward: Array, ended: BoolArray, episode_info: State | None = None) -> None:
         """One step of every env; the infos count where episodes ended."""
         paid = np.asarray(reward, np.float64)
-        self.unfinished.step(self.everyone, paid, ended, episode_info or {}, self.episodes)
+        self.running_returns.step(self.everyone, paid, ended, episode_info or {}, self.episodes)
 
     def taken(self) -> EpisodeStats:
         """The episodes that ended since this was asked last."""

@@ -23,7 +23,7 @@ def train(run: Run) -> bool:
                         learner.experience,
                         num_steps,
                         run.ticking(signals),
-                        run.listeners,
+                        run.step_callbacks,
                     )
                 run.split_collecting()
                 with run.timed("update"):

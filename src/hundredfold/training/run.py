@@ -96,8 +96,8 @@ class Run:
             parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["env"])
             if parts.belief_model is not None:
                 parts.belief_model.restore(checkpoint.parts[BELIEF_MODEL])
-            if not parts.backend.spec.has_snapshots and parts.collector.waiting is not None:
-                parts.learner.experience.truncate_here(parts.collector.waiting)
+            if not parts.backend.spec.has_snapshots and parts.collector.batch is not None:
+                parts.learner.experience.truncate_here(parts.collector.batch)
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
@@ -157,7 +157,7 @@ class Run:
         self.split_before = so_far
 
     @property
-    def listeners(self) -> list[Callable[[StepBatch], None]]:
+    def step_callbacks(self) -> list[Callable[[StepBatch], None]]:
         """Who hears what came of every action."""
         return [] if self.parts.belief_model is None else [self.parts.belief_model.observe]
 

@@ -11,12 +11,12 @@ from helpers import third_party_envs
 from hundredfold.backends.processes import cpu_affinity
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.processes.cpu_affinity import (
-    SEAT_VARIABLE,
-    Seat,
+    LOCAL_RANK_VARIABLE,
+    LocalRank,
     core_for,
+    get_local_rank,
     has_children,
-    own_seat,
-    take_seat,
+    set_local_rank,
 )
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.errors import SettingsError
@@ -61,7 +61,7 @@ def told_by_workers(make_env, what, **settings):
         backend.reset(0)
         backend.send(np.zeros(len(backend.recv()), np.int64))
         infos = backend.recv().infos
-        return [infos[worker.plan.first][what] for worker in backend.crew.workers]
+        return [infos[worker.plan.first][what] for worker in backend.pool.workers]
 
 
 def test_threads_of_a_worker_share_a_core_and_workers_do_not():
@@ -96,10 +96,10 @@ def test_fewer_workers_than_cores_leave_the_cores_to_their_envs(monkeypatch):
 def test_programs_that_sit_side_by_side_share_the_cores(monkeypatch):
     monkeypatch.setattr(cpu_affinity, "usable_cores", lambda: 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {2, 3, 5, 7})
-    monkeypatch.setenv(SEAT_VARIABLE, "")
+    monkeypatch.setenv(LOCAL_RANK_VARIABLE, "")
     found = []
     for number in range(2):
-        take_seat(Seat(number, 2))
+        set_local_rank(LocalRank(number, 2))
         found += [core_for(worker, num_workers=2) for worker in range(2)]
     assert found == [2, 3, 5, 7]
     assert core_for(0, num_workers=1) is None
@@ -107,23 +107,23 @@ def test_programs_that_sit_side_by_side_share_the_cores(monkeypatch):
 
 @pytest.mark.parametrize("nonsense", ["1", "a/b", "/2", "1/", "-1/2", "2/2", "0/0"])
 def test_a_seat_that_does_not_exist_is_refused(monkeypatch, nonsense):
-    monkeypatch.setenv(SEAT_VARIABLE, nonsense)
-    with pytest.raises(SettingsError, match=f"is '{nonsense}'; write which of how many"):
-        own_seat()
+    monkeypatch.setenv(LOCAL_RANK_VARIABLE, nonsense)
+    with pytest.raises(SettingsError, match=rf"must be RANK/COUNT, .* got '{nonsense}'"):
+        get_local_rank()
 
 
 def test_a_worker_that_is_told_nonsense_says_so_to_the_user(monkeypatch):
-    monkeypatch.setenv(SEAT_VARIABLE, "5")
-    with pytest.raises(SettingsError, match="is '5'; write which of how many"):
+    monkeypatch.setenv(LOCAL_RANK_VARIABLE, "5")
+    with pytest.raises(SettingsError, match=r"must be RANK/COUNT, .* got '5'"):
         ProcessBackend(callable_factory(TellsItsCores), 4)
 
 
 def test_who_leaves_the_table_is_by_itself(monkeypatch):
-    monkeypatch.setenv(SEAT_VARIABLE, "")
-    take_seat(Seat(1, 3))
-    assert own_seat() == Seat(1, 3)
-    take_seat(None)
-    assert own_seat() is None
+    monkeypatch.setenv(LOCAL_RANK_VARIABLE, "")
+    set_local_rank(LocalRank(1, 3))
+    assert get_local_rank() == LocalRank(1, 3)
+    set_local_rank(None)
+    assert get_local_rank() is None
 
 
 def test_programs_are_noticed_until_they_are_over():

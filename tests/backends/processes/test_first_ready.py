@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 from helpers import third_party_envs as foreign
 from helpers.cases import ENV_CASES
 from helpers.playing import assert_same_story, follow, play, steady_actions
-from hundredfold.backends.processes.backend import READY_SHARE, FirstReadyBackend, ProcessBackend
+from hundredfold.backends.processes.backend import READY_DIVISOR, FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
@@ -98,7 +98,7 @@ def test_when_fewer_are_at_work_than_asked_for_they_are_enough(tmp_path):
         assert backend.recv().env_ids.tolist() == [0, 4]
 
 
-@pytest.mark.parametrize(("num_envs", "expected"), [(1, 1), (READY_SHARE, 1), (40, 5)])
+@pytest.mark.parametrize(("num_envs", "expected"), [(1, 1), (READY_DIVISOR, 1), (40, 5)])
 def test_by_default_a_share_of_the_envs_is_waited_for(num_envs, expected):
     settings = WorkerSettings(workers=1)
     with closing(FirstReadyBackend(Corridor, num_envs, settings)) as backend:

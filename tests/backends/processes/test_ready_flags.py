@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from hundredfold.backends.processes.ready_flags import Doorbell
+from hundredfold.backends.processes.ready_flags import ReadyFlags
 
 
 @pytest.fixture
 def bell():
-    return Doorbell({"done": np.zeros(6, bool), "bell": np.zeros(3, np.int64)})
+    return ReadyFlags({"done": np.zeros(6, bool), "bell": np.zeros(3, np.int64)})
 
 
 def test_a_parent_that_is_awake_is_not_rung_for(bell):

@@ -270,7 +270,7 @@ def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
     with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
-        os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
+        os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         assert [infos[env_id] for env_id in range(3)] == [{}] * 3
         assert infos[4]["total"] == backend.batch.observation["observation"][4, 1]
 
@@ -293,7 +293,7 @@ def test_workers_killed_between_two_steps_are_replaced(method, moment):
     with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), method)) as backend:
         backend.reset(SEED)
         first = follow(backend, moment)
-        for worker in backend.crew.workers:
+        for worker in backend.pool.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         batch = backend.recv()
@@ -310,7 +310,7 @@ def test_a_worker_stopped_between_two_steps_is_replaced():
     with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
         backend.reset(SEED)
         backend.recv()
-        os.kill(backend.crew.workers[1].process.pid, signal.SIGSTOP)
+        os.kill(backend.pool.workers[1].process.pid, signal.SIGSTOP)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         assert backend.recv().truncated.tolist() == [False] * 3 + [True] * 3
         assert "no sign of life" in backend.recent_failures[-1].message
@@ -322,8 +322,8 @@ def test_a_worker_that_holds_an_env_of_ours_is_replaced_too(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         before = play(backend, SEED, 4)
         backend.state()
-        os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
-        backend.crew.workers[0].process.join()
+        os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
+        backend.pool.workers[0].process.join()
         after = follow_next(backend, 3)
     assert after["truncated"][0].tolist() == [True] * 3 + [False] * 3
     assert not after["terminated"][0, :3].any()
@@ -354,7 +354,7 @@ def test_an_action_chosen_before_the_loss_is_taken_whatever_the_new_mask_says():
         seen = backend.recv().take(np.arange(40))
         movable = np.flatnonzero(seen.mask[:20, LEFT])
         elsewhere = np.arange(20, 40)
-        os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
+        os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         while not backend.health()["worker_restarts"]:
             backend.send(np.full(20, RIGHT), elsewhere)
             came = set(backend.recv().env_ids.tolist())
@@ -385,7 +385,7 @@ def test_a_new_worker_knows_what_was_broadcast_before_and_after_a_restore():
 
 def assert_tolls_after_a_loss(backend, toll):
     """Whoever enters a cell after its worker was replaced pays this much."""
-    os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
+    os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
     paid = []
     for _ in range(4):
         backend.send(np.ones(NUM_ENVS, np.int64))
@@ -399,7 +399,7 @@ def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
         expected = play(backend, SEED, 30)
     with closing(made(make_envs, "fork")) as backend:
         play(backend, SEED, foreign.Rude.patience + 2)  # in the middle of episode 1
-        os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
+        os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         batch = backend.recv()
         episode_2 = expected["observation/observation"][2 * foreign.Rude.patience]
@@ -411,7 +411,7 @@ def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
     with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
         play(backend, SEED, 2)
         state = backend.state()
-        for worker in backend.crew.workers:
+        for worker in backend.pool.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
         if call == "reset":
             backend.reset(SEED)
@@ -457,7 +457,7 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_play_with_its_history(
 
 
 def play_after_a_kill(backend):
-    os.kill(backend.crew.workers[0].process.pid, signal.SIGKILL)
+    os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
     backend.send(np.zeros(NUM_ENVS, np.int64))
     return backend.recv()
 
@@ -490,7 +490,7 @@ def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
     settings = WorkerSettings(workers=2)
     backend = ProcessBackend(troubled(rude), NUM_ENVS, settings)
     play(backend, SEED, TURN - 1)
-    pids = [worker.process.pid for worker in backend.crew.workers]
+    pids = [worker.process.pid for worker in backend.pool.workers]
     backend.send(np.zeros(NUM_ENVS, np.int64))
     wait_until(lambda: backend.arrays["entered"][TROUBLED] > 0)
     backend.close()
@@ -509,6 +509,6 @@ def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
 
 def test_a_backend_that_nobody_closes_is_closed_when_it_is_forgotten():
     backend = made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")
-    pids = [worker.process.pid for worker in backend.crew.workers]
+    pids = [worker.process.pid for worker in backend.pool.workers]
     del backend
     wait_until(lambda: all(gone(pid) for pid in pids))

@@ -23,8 +23,8 @@ from hundredfold.backends.call_checks import (
 )
 from hundredfold.backends.processes.env_shards import pairs, shard_edges
 from hundredfold.backends.processes.shared_memory import LazyInfos, batch_over
-from hundredfold.backends.processes.worker_handle import MAIN_GUARD
-from hundredfold.backends.processes.worker_pool import Crew, Traffic
+from hundredfold.backends.processes.worker_handle import MAIN_GUARD_HINT
+from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
     Array,
@@ -42,7 +42,7 @@ from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, SharedParams
 
 # The share of envs that `first_ready` waits for when nobody says otherwise.
-READY_SHARE: Final = 8
+READY_DIVISOR: Final = 8
 
 
 class ProcessBackend:
@@ -56,29 +56,29 @@ class ProcessBackend:
         _refuse_while_importing_main()
         self.turns = Turns()
         self.batch_envs = min(self.settings.batch_envs or self.num_envs, self.num_envs)
-        self.traffic = Traffic(self.num_envs)
-        self.crew = Crew(make_envs, self.traffic, self.settings, self.batch_envs)
+        self.traffic = InFlight(self.num_envs)
+        self.pool = WorkerPool(make_envs, self.traffic, self.settings, self.batch_envs)
         # Also when nobody calls `close`: at the end of the program, or of this object.
-        self.closing = Finalize(self, self.crew.close, exitpriority=10)
-        self.spec = self.crew.spec
-        self.arrays = self.crew.arrays
+        self.closing = Finalize(self, self.pool.close, exitpriority=10)
+        self.spec = self.pool.spec
+        self.arrays = self.pool.arrays
         self.groups = self._groups()
-        if not self.crew.is_per_env:
-            self.crew.doorbell.step_together(self.groups)
+        if not self.pool.is_per_env:
+            self.pool.doorbell.step_together(self.groups)
         self.batch = batch_over(self.arrays, self.spec)
         self.everyone = self.batch.env_ids
-        if self.crew.is_per_env:
+        if self.pool.is_per_env:
             self.batch.infos = LazyInfos(
-                self.arrays, self.everyone, self.crew.info_of, self.crew.story.cut_off
+                self.arrays, self.everyone, self.pool.info_of, self.pool.story.cut_off
             )
         self.received = self.everyone  # whom the last recv() was about
 
     def reset(self, seed: int) -> None:
         self.turns.expect_open("reset()")
         with self.turns.leading_to("recv"):
-            self.crew.order("reset", [(seed,)] * self.num_workers)
-            self.crew.story.begin_with(seed)
-            self.crew.start_over()
+            self.pool.request("reset", [(seed,)] * self.num_workers)
+            self.pool.story.begin_with(seed)
+            self.pool.start_over()
 
     def recv(self) -> StepBatch:
         self.turns.expect("recv", "recv()")
@@ -86,8 +86,8 @@ class ProcessBackend:
         if not at_work:
             raise TurnError("recv() was called while everybody waits for an action: send some.")
         with self.turns.leading_to("send"):
-            self.crew.wait_for(min(self.batch_envs, at_work))
-        env_ids = self.crew.fetch()
+            self.pool.wait_for(min(self.batch_envs, at_work))
+        env_ids = self.pool.fetch()
         if env_ids is None:
             self.received, batch = self.everyone, self.batch
         else:
@@ -105,20 +105,20 @@ class ProcessBackend:
         self.arrays["actions"][slice(None) if ids is self.everyone else ids] = chosen
         with self.turns.leading_to("recv"):
             if len(ids) == self.num_envs:
-                self.crew.send(None)
+                self.pool.send(None)
             else:
                 # What recv() returned is in order already.
-                self.crew.send(ids if env_ids is None else np.sort(ids))
+                self.pool.send(ids if env_ids is None else np.sort(ids))
 
     def broadcast(self, shared_params: SharedParams) -> None:
         self.turns.expect_open("broadcast()")
-        self.crew.order("inform", [(dict(shared_params),)] * self.num_workers)
-        self.crew.story.shared_params |= copies(shared_params)
+        self.pool.request("inform", [(dict(shared_params),)] * self.num_workers)
+        self.pool.story.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
         self.turns.expect("send", "state()")
         with self.turns.leading_to("send"):
-            states = self.crew.order("state")
+            states = self.pool.request("state")
         return concat_rows(states)
 
     def restore(self, state: State) -> None:
@@ -126,29 +126,29 @@ class ProcessBackend:
         check_snapshot(state, self.num_envs)
         kept = copies(state)
         with self.turns.leading_to("recv"):
-            self.crew.order(
-                "restore", [(slice_rows(kept, worker.rows),) for worker in self.crew.workers]
+            self.pool.request(
+                "restore", [(slice_rows(kept, worker.rows),) for worker in self.pool.workers]
             )
-            self.crew.story.go_on_from(kept)
-            self.crew.start_over()
+            self.pool.story.go_on_from(kept)
+            self.pool.start_over()
 
     def timings(self) -> dict[str, float]:
         """Of the busiest worker, since they work at once; one that was replaced counts anew."""
-        if self.crew.is_per_env:
+        if self.pool.is_per_env:
             return {}
-        told = self.crew.order("timings")
+        told = self.pool.request("timings")
         return {name: max(part[name] for part in told) for name in told[0]}
 
     def health(self) -> dict[str, int]:
         if self.turns.pending != "closed":
-            self.crew.catch_up()
-        return self.crew.health.counts()
+            self.pool.catch_up()
+        return self.pool.health.counts()
 
     @property
     def recent_failures(self) -> list[Failure]:
         """The last things that went wrong, oldest first."""
         self.health()
-        return list(self.crew.health.recent)
+        return list(self.pool.health.recent)
 
     def close(self) -> None:
         if self.turns.close():
@@ -156,11 +156,11 @@ class ProcessBackend:
 
     @property
     def num_workers(self) -> int:
-        return len(self.crew.workers)
+        return len(self.pool.workers)
 
     def _follow(self, batch: StepBatch) -> None:
         """Count episodes, and forgive envs that came to the end of one by themselves."""
-        story, restart_policy, ended = self.crew.story, self.crew.restart_policy, batch.ended
+        story, restart_policy, ended = self.pool.story, self.pool.restart_policy, batch.ended
         if np.count_nonzero(ended):
             story.ended[batch.env_ids] += ended
         if story.any_cut_off:
@@ -174,9 +174,9 @@ class ProcessBackend:
         if self.batch.mask is None or env_ids is self.everyone:
             return self.batch.mask
         mask: BoolArray = self.batch.mask[env_ids]
-        if self.crew.story.any_cut_off:
+        if self.pool.story.any_cut_off:
             # Actions of episodes that are lost: they were chosen under masks that are lost, too.
-            mask[self.crew.story.cut_off[env_ids]] = True
+            mask[self.pool.story.cut_off[env_ids]] = True
         return mask
 
     def _checked_ids(self, env_ids: IntArray) -> IntArray:
@@ -194,7 +194,7 @@ class ProcessBackend:
                 f"send() got an action for env {given[~waits][0]}, which does not wait for one: "
                 "recv() has not returned it since its last action."
             )
-        if not self.crew.is_per_env:
+        if not self.pool.is_per_env:
             sizes = np.bincount(self.groups)
             named = np.bincount(self.groups[given], minlength=len(sizes))
             torn = np.flatnonzero((named > 0) & (named < sizes))
@@ -208,10 +208,10 @@ class ProcessBackend:
 
     def _groups(self) -> IntArray:
         """Envs that step together: a shard of a built-in env, or each on its own."""
-        if self.crew.is_per_env:
+        if self.pool.is_per_env:
             return np.arange(self.num_envs)
         groups = np.zeros(self.num_envs, np.int64)
-        for worker in self.crew.workers:
+        for worker in self.pool.workers:
             env_ids = range(worker.plan.first, worker.plan.last)
             for first, _ in pairs(shard_edges(env_ids, self.batch_envs, self.num_envs)):
                 groups[first:] += 1
@@ -225,7 +225,7 @@ class FirstReadyBackend(ProcessBackend):
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         settings = settings or WorkerSettings()
-        share = max(1, check_num_envs(num_envs) // READY_SHARE)
+        share = max(1, check_num_envs(num_envs) // READY_DIVISOR)
         batch_envs = settings.batch_envs or share
         super().__init__(make_envs, num_envs, replace(settings, batch_envs=batch_envs))
 
@@ -233,4 +233,4 @@ class FirstReadyBackend(ProcessBackend):
 def _refuse_while_importing_main() -> None:
     """A spawned worker imports the script that started it, and must not start workers itself."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise WorkerError(f"a worker process tried to start workers of its own. {MAIN_GUARD}")
+        raise WorkerError(f"a worker process tried to start workers of its own. {MAIN_GUARD_HINT}")

@@ -34,7 +34,7 @@ _write_holding_lock.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
 _write_holding_lock.restype = ctypes.c_ssize_t
 
 
-class Wire:
+class Channel:
     """One end of the line between the parent and a worker."""
 
     def __init__(self, messages: socket.socket, inbox: int, outbox: int) -> None:
@@ -100,7 +100,7 @@ class Wire:
         return data
 
 
-class ParentWire(Wire):
+class ParentChannel(Channel):
     """The parent's end, with the lifeline: a pipe that breaks when the parent ends."""
 
     def __init__(self, messages: socket.socket, largest_slice: int, timeout: float) -> None:
@@ -138,7 +138,7 @@ class ParentWire(Wire):
 
 # Ends that a forked process must not keep: as long as it holds them, nobody notices that the
 # parent, or another worker, is gone.
-_PARENT_ENDS: weakref.WeakSet[ParentWire] = weakref.WeakSet()
+_PARENT_ENDS: weakref.WeakSet[ParentChannel] = weakref.WeakSet()
 
 
 def _drop_parent_ends() -> None:

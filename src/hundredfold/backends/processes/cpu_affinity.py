@@ -18,35 +18,35 @@ from hundredfold.backends.settings import usable_cores
 from hundredfold.core.errors import SettingsError
 
 # Where a process that sits at a table with others finds its seat; so do the workers it starts.
-SEAT_VARIABLE: Final = "HUNDREDFOLD_SEAT"
+LOCAL_RANK_VARIABLE: Final = "HUNDREDFOLD_SEAT"
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LocalRank:
     """Which of so many programs on this machine that work on the same thing we are."""
 
     number: int
     seats: int
 
 
-def take_seat(seat: Seat | None) -> None:
+def set_local_rank(seat: LocalRank | None) -> None:
     """Sit down here, with all processes that are started from now on; None: by ourselves."""
-    os.environ.pop(SEAT_VARIABLE, None)
+    os.environ.pop(LOCAL_RANK_VARIABLE, None)
     if seat is not None:
-        os.environ[SEAT_VARIABLE] = f"{seat.number}/{seat.seats}"
+        os.environ[LOCAL_RANK_VARIABLE] = f"{seat.number}/{seat.seats}"
 
 
-def own_seat() -> Seat | None:
+def get_local_rank() -> LocalRank | None:
     """Where we sit, if somebody has said so."""
-    given = os.environ.get(SEAT_VARIABLE, "")
+    given = os.environ.get(LOCAL_RANK_VARIABLE, "")
     if not given:
         return None
     found = re.fullmatch(r"([0-9]+)/([0-9]+)", given)
-    seat = Seat(int(found[1]), int(found[2])) if found else None
+    seat = LocalRank(int(found[1]), int(found[2])) if found else None
     if seat is None or seat.number >= seat.seats:
         raise SettingsError(
-            f"{SEAT_VARIABLE} is {given!r}; write which of how many programs this is, counted from "
-            "0: 0/2 for one and 1/2 for the other."
+            f"{LOCAL_RANK_VARIABLE} must be RANK/COUNT, e.g. 0/2 and 1/2 for two programs on one "
+            f"machine; got {given!r}."
         )
     return seat
 
@@ -56,7 +56,7 @@ def core_for(number: int, num_workers: int) -> int | None:
 
     Fewer workers than cores leave cores to whatever their envs do without the interpreter.
     """
-    seat = own_seat()
+    seat = get_local_rank()
     all_workers = num_workers if seat is None else num_workers * seat.seats
     if not hasattr(os, "sched_setaffinity") or all_workers < usable_cores():
         return None

@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 
 from hundredfold.backends.processes import cpu_affinity
-from hundredfold.backends.processes.channel import Wire
-from hundredfold.backends.processes.ready_flags import Doorbell
-from hundredfold.backends.processes.remote_errors import report_of
+from hundredfold.backends.processes.channel import Channel
+from hundredfold.backends.processes.ready_flags import ReadyFlags
+from hundredfold.backends.processes.remote_errors import capture_error
 from hundredfold.backends.processes.shared_memory import InfoWriter, batch_over, pickled_info
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies, slice_rows
@@ -54,13 +54,13 @@ class Slice(ABC):
         self.first, self.last = edges[0], edges[-1]
         self.spec = envs[0].spec
 
-    def set_output_buffers(self, arrays: Arrays, wire: Wire) -> None:
+    def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
         """Work in these shared arrays and report over this wire."""
         self.wire = wire
         self.actions = arrays["actions"]
         self.entered = arrays["entered"]
         self.entered[self.first : self.last] = 0.0
-        self.doorbell = Doorbell(arrays)
+        self.doorbell = ReadyFlags(arrays)
         batch = batch_over(arrays, self.spec)
         self.out = batch.rows(self.first, self.last)
         # Envs whose episode was cut off when a lost worker was replaced. Their next action belongs
@@ -151,7 +151,7 @@ class Slice(ABC):
 class BatchSlice(Slice):
     """Shards of a built-in env: what belongs to one shard steps as one."""
 
-    def set_output_buffers(self, arrays: Arrays, wire: Wire) -> None:
+    def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
         super().set_output_buffers(arrays, wire)
         self.asked = np.zeros(self.last, bool)
 
@@ -170,7 +170,7 @@ class BatchSlice(Slice):
                 with self.at_work(rows):
                     env.step(self.actions[rows])
             except BaseException as error:
-                self.wire.say("error", report_of("step()", error))
+                self.wire.say("error", capture_error("step()", error))
                 return
         self.post(rows.start, rows.stop)
 
@@ -188,8 +188,8 @@ SETTLE: Final = -1
 # Envs wait rather than compute if they give up their core in at least half of their steps, and are
 # off it for this share of the time. A busy machine takes cores away, too, but makes nobody give
 # one up, and that is what voluntary context switches count.
-SWITCHES_PER_STEP: Final = 0.5
-WAITING_SHARE: Final = 0.25
+MIN_SWITCHES_PER_STEP: Final = 0.5
+MIN_BLOCKED_FRACTION: Final = 0.25
 MEASURED_STEPS: Final = 8
 # So many failures fit into one message that never has to wait for the parent to read it.
 FAILURES_PER_NOTE: Final = 10
@@ -222,9 +222,9 @@ class ForeignSlice(Slice):
         # One queue for all threads: who has just finished a step goes on without falling asleep.
         self.queue: SimpleQueue[int] = SimpleQueue()
         self.meeting: threading.Barrier | None = None  # where threads gather once all is done
-        self.watch = WaitingWatch()
+        self.watch = BlockingDetector()
 
-    def set_output_buffers(self, arrays: Arrays, wire: Wire) -> None:
+    def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
         super().set_output_buffers(arrays, wire)
         self.env.watch(self.entered[self.first : self.last])
         self.own_actions = self.actions[self.first : self.last]
@@ -319,7 +319,7 @@ class ForeignSlice(Slice):
     def _give_up(self, error: BaseException) -> bool:
         """Tell the parent why the run must stop; always False."""
         self.tell_failures()
-        self.wire.say("error", report_of("step()", error))
+        self.wire.say("error", capture_error("step()", error))
         return False
 
     def _write_infos(self, first: int, last: int) -> None:
@@ -357,7 +357,7 @@ class ForeignSlice(Slice):
                 self._step_alone(env_id)
 
 
-class WaitingWatch:
+class BlockingDetector:
     """Tells envs that wait from envs that compute, by what the kernel counts."""
 
     def __init__(self) -> None:
@@ -376,8 +376,8 @@ class WaitingWatch:
         self.cpu_seconds += thread_time() - cpu_seconds
         self.seconds += seconds
         if self.steps >= MEASURED_STEPS:
-            gave_up = self.switches >= SWITCHES_PER_STEP * self.steps
-            idle = self.seconds - self.cpu_seconds >= WAITING_SHARE * self.seconds
+            gave_up = self.switches >= MIN_SWITCHES_PER_STEP * self.steps
+            idle = self.seconds - self.cpu_seconds >= MIN_BLOCKED_FRACTION * self.seconds
             self.waiting = gave_up and idle
             self._forget()
         return seconds

@@ -36,7 +36,7 @@ def fence() -> None:
         pass
 
 
-class Doorbell:
+class ReadyFlags:
     """The flags of all envs, and what the parent waits for."""
 
     def __init__(self, arrays: Arrays) -> None:

@@ -22,7 +22,7 @@ class RemoteTraceback(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorReport:
+class RemoteError:
     """Something that was raised in a worker."""
 
     call: str
@@ -38,7 +38,7 @@ class ErrorReport:
         """What to raise it from."""
         return RemoteTraceback(self.traceback) if self.traceback else None
 
-    def throw(self, worker: str) -> NoReturn:
+    def raise_here(self, worker: str) -> NoReturn:
         """Raise it here: our own errors as they are, anything else as a `WorkerError`."""
         cause = self.cause
         if self.error is None:
@@ -53,11 +53,11 @@ class Answer:
     """What came of an order."""
 
     value: Any = None
-    refusal: ErrorReport | None = None
+    refusal: RemoteError | None = None
     warnings: list[tuple[str, type[Warning]]] = field(default_factory=list)
 
 
-def report_of(call: str, error: BaseException) -> ErrorReport:
+def capture_error(call: str, error: BaseException) -> RemoteError:
     """What there is to say about an error, in a form that can be pickled."""
     cause = error.__cause__
     if cause is None and not isinstance(error, EnvError):
@@ -65,7 +65,7 @@ def report_of(call: str, error: BaseException) -> ErrorReport:
     # What we found wrong with an env needs no traceback: it would show nothing but our own code.
     text = "" if cause is None else "".join(traceback.format_exception(cause))
     line = traceback.format_exception_only(error)[-1].strip()
-    return ErrorReport(call, line, text, _bare(error))
+    return RemoteError(call, line, text, _bare(error))
 
 
 def _bare(error: BaseException) -> HundredfoldError | None:

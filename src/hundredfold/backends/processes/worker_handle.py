@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]
 
-from hundredfold.backends.processes.channel import SPAN, ParentWire
-from hundredfold.backends.processes.remote_errors import ErrorReport
+from hundredfold.backends.processes.channel import SPAN, ParentChannel
+from hundredfold.backends.processes.remote_errors import RemoteError
 from hundredfold.backends.processes.worker_main import WorkerPlan, worker_main
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import EnvError, HundredfoldError, WorkerError
@@ -29,7 +29,7 @@ from hundredfold.core.protocols import EnvFactory
 # What a write meets when the worker is gone.
 GONE = (BrokenPipeError, ConnectionResetError)
 
-MAIN_GUARD = (
+MAIN_GUARD_HINT = (
     "In a script, start it from under `if __name__ == '__main__':`, or use the start method fork."
 )
 
@@ -46,7 +46,7 @@ class WorkerProcess:
         self.last_sign = monotonic()
         self.exit_code: int | None = None  # known once it is over, unless it had to be ended
         ours, theirs = socket.socketpair()
-        self.wire = ParentWire(ours, self.size, plan.settings.step_timeout)
+        self.wire = ParentChannel(ours, self.size, plan.settings.step_timeout)
         try:
             with signals_held():
                 self.process = _start(context, theirs, plan)
@@ -132,7 +132,7 @@ class WorkerProcess:
         self.end()
 
 
-def packed_factory(make_envs: EnvFactory, start_method: str) -> EnvFactory | bytes:
+def pickle_factory(make_envs: EnvFactory, start_method: str) -> EnvFactory | bytes:
     """The factory as it travels to a worker: a forked one simply has it."""
     if start_method == "fork":
         return make_envs
@@ -163,7 +163,9 @@ def _start(context: BaseContext, theirs: socket.socket, plan: WorkerPlan) -> Any
     try:
         process.start()
     except (OSError, AssertionError, RuntimeError) as error:
-        raise WorkerError(f"worker {plan.number} could not start: {error}. {MAIN_GUARD}") from error
+        raise WorkerError(
+            f"worker {plan.number} could not start: {error}. {MAIN_GUARD_HINT}"
+        ) from error
     return process
 
 
@@ -177,14 +179,14 @@ def _words(exit_code: int | None) -> str:
     return f"it ended by itself with exit code {exit_code}"
 
 
-class HungError(EnvError):
+class EnvTimeoutError(EnvError):
     """An env did not return in time, and its worker was ended."""
 
 
-def blame(
+def diagnose_exit(
     worker: WorkerProcess,
     how: str,
-    report: ErrorReport | None,
+    report: RemoteError | None,
     hanging: IntArray | None,
     inside: IntArray,
 ) -> tuple[int | None, HundredfoldError]:
@@ -204,7 +206,7 @@ def blame(
         )
     if hanging is not None and worker.is_per_env:
         env_id = int(hanging[0])
-        return env_id, HungError(
+        return env_id, EnvTimeoutError(
             f"env {env_id} hung: it did not return from step() or reset() within "
             f"{worker.step_timeout:g} seconds, and {worker} was ended. Mend the env, or allow "
             "more with step_timeout."
@@ -229,7 +231,7 @@ def refuse_start(worker: WorkerProcess, how: str) -> NoReturn:
     process. What a signal ended, or what never came to an end, would do the same here.
     """
     if worker.ended_by_itself:
-        raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD}")
+        raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD_HINT}")
     raise EnvError(
         f"{worker} did not come to the end of making its envs: {how}. They are not tried in this "
         "process, which they might take along. Mend the env; if it is the start method that it "

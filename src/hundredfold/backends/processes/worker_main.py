@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.backends.env_profile import probe
-from hundredfold.backends.processes.channel import Wire, receive_handles
+from hundredfold.backends.processes.channel import Channel, receive_handles
 from hundredfold.backends.processes.cpu_affinity import core_for
 from hundredfold.backends.processes.env_shards import (
     BatchSlice,
@@ -37,7 +37,7 @@ from hundredfold.backends.processes.env_shards import (
     pairs,
     shard_edges,
 )
-from hundredfold.backends.processes.remote_errors import Answer, report_of
+from hundredfold.backends.processes.remote_errors import Answer, capture_error
 from hundredfold.backends.processes.shared_memory import layout_of, mapped
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import IntArray, State
@@ -97,7 +97,7 @@ class WorkerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecoveryPoint:
     """Where the current story began, and how many episodes ago: what a new worker goes on from."""
 
     seed: int | None
@@ -112,17 +112,17 @@ def worker_main(messages: socket.socket, plan: WorkerPlan) -> None:
     try:
         inbox, outbox, lifeline = receive_handles(messages, 3)
         tie_to_parent(lifeline)
-        serve(Wire(messages, inbox, outbox), plan)
+        serve(Channel(messages, inbox, outbox), plan)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent has closed its end: nothing is left to do
 
 
-def serve(wire: Wire, plan: WorkerPlan) -> None:
+def serve(wire: Channel, plan: WorkerPlan) -> None:
     """Make the slice, then step it until the parent has had enough."""
     try:
         part = make_slice(plan)
     except BaseException as error:
-        wire.say("unmade", report_of("being made", error))
+        wire.say("unmade", capture_error("being made", error))
         return
     try:
         is_per_env = isinstance(part, ForeignSlice)
@@ -163,14 +163,14 @@ def make_slice(plan: WorkerPlan) -> Slice:
     return BatchSlice([make_envs(np.arange(*ends)) for ends in pairs(edges)], edges)
 
 
-def obey(wire: Wire, part: Slice, order: str, serial: int, arguments: list[Any]) -> None:
+def obey(wire: Channel, part: Slice, order: str, serial: int, arguments: list[Any]) -> None:
     """Carry out one order and answer, whatever comes of it."""
     kind, answer = "answer", Answer()
     try:
         value, told = _done(part, order, arguments)
         answer = Answer(value, warnings=told if order == "restore" else [])
     except BaseException as error:
-        kind, answer = "refusal", Answer(refusal=report_of(f"{order}()", error))
+        kind, answer = "refusal", Answer(refusal=capture_error(f"{order}()", error))
     part.tell_failures()
     wire.say(kind, serial, answer)
 
@@ -188,7 +188,7 @@ def _done(
         return value, [(str(one.message), one.category) for one in caught]
 
 
-def rejoin(part: Slice, origin: Origin) -> None:
+def rejoin(part: Slice, origin: RecoveryPoint) -> None:
     """Take the place of a worker that is lost: all its episodes are cut off where they were."""
     last_seen = part.observations()
     if origin.state is not None:

@@ -25,16 +25,16 @@ import numpy as np
 
 from hundredfold.backends.processes.channel import SPAN
 from hundredfold.backends.processes.env_shards import pairs
-from hundredfold.backends.processes.ready_flags import Doorbell
-from hundredfold.backends.processes.remote_errors import Answer, ErrorReport
+from hundredfold.backends.processes.ready_flags import ReadyFlags
+from hundredfold.backends.processes.remote_errors import Answer, RemoteError
 from hundredfold.backends.processes.shared_memory import anonymous_memory, layout_of, mapped
 from hundredfold.backends.processes.worker_handle import (
     WorkerProcess,
-    blame,
-    packed_factory,
+    diagnose_exit,
+    pickle_factory,
     refuse_start,
 )
-from hundredfold.backends.processes.worker_main import Origin, WorkerPlan
+from hundredfold.backends.processes.worker_main import RecoveryPoint, WorkerPlan
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray, State, slice_rows
 from hundredfold.core.errors import WorkerError
@@ -42,7 +42,7 @@ from hundredfold.core.failures import Failure, Health
 from hundredfold.core.protocols import EnvFactory
 
 
-class Story:
+class RecoveryState:
     """What was told to everybody, and how many episodes ago."""
 
     def __init__(self, num_envs: int) -> None:
@@ -77,12 +77,12 @@ class Story:
         self.seed, self.state, self.shared_params, self.begun = None, state, {}, True
         self._forget_the_past()
 
-    def origin(self, rows: slice) -> Origin:
+    def origin(self, rows: slice) -> RecoveryPoint:
         """What a worker of these rows needs to know."""
         state = self.state
         if state is not None:
             state = slice_rows(state, rows)
-        return Origin(self.seed, state, self.shared_params, self.ended[rows] + 1)
+        return RecoveryPoint(self.seed, state, self.shared_params, self.ended[rows] + 1)
 
     def _forget_the_past(self) -> None:
         self.ended[:] = 0
@@ -94,7 +94,7 @@ class Story:
 FEW: Final = 24
 
 
-class Traffic:
+class InFlight:
     """The whereabouts of every env, as the parent knows them."""
 
     def __init__(self, num_envs: int) -> None:
@@ -167,14 +167,14 @@ ABSENCE_SECONDS: Final = 2.0
 REJOIN: Final = 0
 
 
-class Crew:
+class WorkerPool:
     """The workers of one backend and the memory they share."""
 
     def __init__(
-        self, make_envs: EnvFactory, traffic: Traffic, settings: WorkerSettings, batch_envs: int
+        self, make_envs: EnvFactory, traffic: InFlight, settings: WorkerSettings, batch_envs: int
     ) -> None:
         self.traffic, self.settings = traffic, settings
-        self.story = Story(traffic.num_envs)
+        self.story = RecoveryState(traffic.num_envs)
         self.restart_policy, self.health = settings.restart_policy(), Health()
         self.context = multiprocessing.get_context(settings.start_by())
         self.owner = os.getpid()
@@ -191,11 +191,11 @@ class Crew:
         self.serial = REJOIN
         self.pending: dict[int, tuple[Any, ...]] = {}  # orders without an answer, by worker
         self.answers: dict[int, Any] = {}
-        self.step_errors: list[tuple[str, ErrorReport]] = []
+        self.step_errors: list[tuple[str, RemoteError]] = []
         self.is_per_env = self.is_started = False
         num_envs, num_workers = traffic.num_envs, settings.num_workers(traffic.num_envs)
         self.edges = np.arange(num_workers + 1) * num_envs // num_workers
-        packed = packed_factory(make_envs, settings.start_by())
+        packed = pickle_factory(make_envs, settings.start_by())
         try:
             for number, (first, last) in enumerate(pairs(self.edges.tolist())):
                 self._hire(WorkerPlan(number, first, last, num_envs, batch_envs, settings, packed))
@@ -232,7 +232,7 @@ class Crew:
             self.doorbell.awake()
         worker, report = self.step_errors[0]
         self.step_errors.clear()
-        report.throw(worker)
+        report.raise_here(worker)
 
     def fetch(self) -> IntArray | None:
         """Take all who are ready, in order; None for everybody."""
@@ -253,7 +253,7 @@ class Crew:
 
     # -- orders ---------------------------------------------------------------------------------
 
-    def order(self, name: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
+    def request(self, name: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
         """Have everybody do something once their steps are done; their answers, worker by worker.
 
         `arguments` has one tuple per worker.
@@ -290,7 +290,7 @@ class Crew:
         answers: list[Answer] = [self.answers[number] for number in numbers]
         for number, answer in zip(numbers, answers, strict=True):
             if answer.refusal is not None:
-                answer.refusal.throw(str(self.workers[number]))
+                answer.refusal.raise_here(str(self.workers[number]))
         for message, category in {warning: None for one in answers for warning in one.warnings}:
             warnings.warn(message, category, stacklevel=4)
         return [answer.value for answer in answers]
@@ -328,7 +328,7 @@ class Crew:
         for worker in self.workers:
             worker.wire.hand_memory(self.memory)
         self.arrays = mapped(layout, self.memory)
-        self.doorbell = Doorbell(self.arrays)
+        self.doorbell = ReadyFlags(self.arrays)
         if self.spec.has_mask:
             self.arrays["batch/mask"][:] = True
         self.is_started = True
@@ -419,7 +419,7 @@ class Crew:
         self,
         worker: WorkerProcess,
         *,
-        report: ErrorReport | None = None,
+        report: RemoteError | None = None,
         hanging: IntArray | None = None,
     ) -> None:
         """Say farewell to a worker and put another in its place, unless enough is enough."""
@@ -431,9 +431,9 @@ class Crew:
             self.doorbell.lower(worker.rows)
         if not self.is_started:
             if report is not None:
-                report.throw(str(worker))
+                report.raise_here(str(worker))
             refuse_start(worker, how)
-        env_id, error = blame(worker, how, report, hanging, inside)
+        env_id, error = diagnose_exit(worker, how, report, hanging, inside)
         played = self.played[worker.rows].sum() if env_id is None else self.played[env_id]
         self.played[worker.rows] = 0
         self.restart_policy.record_failure(

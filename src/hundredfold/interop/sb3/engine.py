@@ -229,7 +229,7 @@ class Bookkeeper(BaseCallback):
             return
         batch = self.envs.batch
         self.heard.hear(batch.reward, ended, batch.episode_info)
-        for hear in self.run.listeners:
+        for hear in self.run.step_callbacks:
             hear(batch)
 
     def _close_epoch(self) -> None:
