@@ -5,11 +5,14 @@ import pytest
 from hundredfold.core.formatting import (
     MINUS,
     MISSING,
-    big_number,
-    counted,
-    duration,
-    number,
-    plain_name,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_large_number,
+    format_number,
+    format_table_number,
+    metric_label,
+    printable,
 )
 
 
@@ -30,8 +33,8 @@ from hundredfold.core.formatting import (
         (24_576_000.5, "24,576,000"),
     ],
 )
-def test_numbers_are_written_for_people(value, text):
-    assert number(value) == text
+def test_format_number_keeps_four_significant_digits(value, text):
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -46,17 +49,17 @@ def test_numbers_are_written_for_people(value, text):
         (200_000, "2 d 07 h"),
     ],
 )
-def test_durations_take_two_units_at_most(seconds, text):
-    assert duration(seconds) == text
+def test_format_duration_uses_at_most_two_units(seconds, text):
+    assert format_duration(seconds) == text
 
 
-def test_headlines_shorten_millions():
-    assert [big_number(value) for value in (9_999_999, 24_576_000, 1.25e9)] == [
+def test_large_numbers_are_shortened_and_counts_get_a_plural():
+    assert [format_large_number(value) for value in (9_999_999, 24_576_000, 1.25e9)] == [
         "9,999,999",
         "24.6 M",
         "1.2 B",
     ]
-    assert [counted(count, "epoch") for count in (1, 1_000)] == ["1 epoch", "1,000 epochs"]
+    assert [format_count(count, "epoch") for count in (1, 1_000)] == ["1 epoch", "1,000 epochs"]
 
 
 @pytest.mark.parametrize(
@@ -71,5 +74,25 @@ def test_headlines_shorten_millions():
         ("", "", ""),
     ],
 )
-def test_a_metrics_name_tells_its_unit(key, name, unit):
-    assert plain_name(key) == (name, unit)
+def test_metric_label_splits_name_and_unit(key, name, unit):
+    assert metric_label(key) == (name, unit)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12, "12 B"), (640_000, "640 kB"), (3_210_000, "3.21 MB"), (15e9, "15 GB")]
+)
+def test_format_bytes_uses_decimal_units(size, text):
+    assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(61_440, "61,440"), (1234.5, "1,234"), (12.3, "12.30"), (-0.05949, "-0.0595")],
+)
+def test_table_numbers_are_plain_ascii(value, text):
+    assert format_table_number(value) == text
+
+
+def test_printable_shortens_and_replaces_control_characters():
+    assert printable("a\tb") == "a?b"
+    assert printable("x" * 50) == "x" * 40 + "..."

@@ -33,6 +33,7 @@ from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import RestartPolicy
+from hundredfold.core.formatting import format_duration
 from hundredfold.core.protocols import Backend, EnvFactory, PerEnvBatch
 
 # A step that takes longer than this is not waited for: workers are right for it in any case.
@@ -172,7 +173,7 @@ def find_out(make_envs: EnvFactory, settings: WorkerSettings, *, apart: bool = T
 def decide(found: Probe, num_envs: int, settings: WorkerSettings, cores: int) -> BackendChoice:
     """What suits envs that were found to be like this."""
     fitted = fit_workers(found, num_envs, settings, cores)
-    step = told_seconds(found.step_seconds)
+    step = format_duration(found.step_seconds)
     alone = num_envs * found.step_seconds
     if found.waits:
         side_by_side = found.step_seconds + num_envs * THREAD_SECONDS / fitted.workers
@@ -271,10 +272,3 @@ def refuse_in_worker() -> None:
 
 def is_importing_main() -> bool:
     return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
-
-
-def told_seconds(seconds: float) -> str:
-    """As a person says it: 12 us, 3.4 ms, 1.2 s."""
-    if seconds < 1e-3:
-        return f"{1e6 * seconds:.0f} us"
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

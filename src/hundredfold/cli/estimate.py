@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from hundredfold.cli.output import Row, note, print_rows
@@ -12,6 +11,7 @@ from hundredfold.cli.train import given_names, parse, spelled, starting_settings
 from hundredfold.config.presets import AUTO
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.formatting import format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.auto_config import fit_run
 from hundredfold.training.estimate import ENOUGH_EPOCHS, Plan, make_plan
@@ -96,14 +96,14 @@ def plan_rows(plan: Plan) -> Iterator[Row]:
         yield _row("seconds per epoch: collect", round(timing.collect, 3), "s", measured)
         yield _row("seconds per epoch: update", round(timing.update, 3), "s", how or measured)
         seconds = timing.epoch * epochs
-        duration = str(timedelta(seconds=round(seconds)))
         yield _row(
-            "time", round(seconds, 1), "s", f"{duration}, evaluations and refits not counted"
+            "time",
+            round(seconds, 1),
+            "s",
+            f"{format_duration(seconds)}, evaluations and refits not counted",
         )
-        enough = timedelta(seconds=round(timing.epoch * ENOUGH_EPOCHS))
-        yield _row(
-            f"time of {ENOUGH_EPOCHS} epochs", round(enough.total_seconds()), "s", str(enough)
-        )
+        enough = timing.epoch * ENOUGH_EPOCHS
+        yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough), "s", format_duration(enough))
     for change in plan.changes:
         what = f"advice: --{change.setting.replace('_', '-')}"
         yield _row(what, change.advised, f"instead of {change.present}", change.reason)

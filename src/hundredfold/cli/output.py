@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hundredfold.core.formatting import format_table_number
+
 Row = Mapping[str, Any]
 
 # Columns of a table that goes to a file or a pipe, where nothing needs folding.
@@ -51,9 +53,7 @@ def shown(value: Any) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return escape(str(value))
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+    return format_table_number(value)
 
 
 def machine() -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from hundredfold.cli.output import Row, note, print_rows
 from hundredfold.cli.train import spelled
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.formatting import format_duration
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import PracticeBooks, env_instances
@@ -153,7 +153,7 @@ class _Display:
             return
         done = self.training.update - self.first
         pace = (self.training.seconds - self.seconds) / max(1, done)
-        left = timedelta(seconds=round(pace * (self.total - self.training.update)))
+        left = format_duration(pace * (self.total - self.training.update))
         self.progress.console.print(
             f"{row['lesson']} {row['update']}/{self.total}, {left} left, loss {row['loss']:.3f}; "
             f"gap % greedy {_by_size(row['greedy_gap_pct'])}; "

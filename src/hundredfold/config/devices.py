@@ -87,12 +87,3 @@ def memory_at_hand() -> int:
         return int(table["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def told_bytes(size: float) -> str:
-    """As a person says it: 640 kB, 3.2 MB, 15 GB."""
-    for unit in ("B", "kB", "MB"):
-        if size < 1_000:
-            return f"{size:.3g} {unit}"
-        size /= 1_000
-    return f"{size:.3g} GB"

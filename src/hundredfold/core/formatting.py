@@ -1,13 +1,29 @@
-"""Numbers as people write them: 61,440 steps, 1 min 25 s, 0.0595."""
+"""Numbers, durations, sizes and names as text for people: 61,440 steps, 1 min 25 s, 3.2 MB."""
 
 from __future__ import annotations
 
 import math
 
+__all__ = [
+    "MINUS",
+    "MISSING",
+    "axis_time_unit",
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "format_interval",
+    "format_large_number",
+    "format_number",
+    "format_percent",
+    "format_table_number",
+    "metric_label",
+    "printable",
+]
+
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
-# Names carry their unit at the end; this is how the page writes it.
+# Metric names end with their unit.
 UNITS = {
     "pct": "%",
     "percent": "%",
@@ -21,8 +37,8 @@ UNITS = {
 }
 
 
-def number(value: float | None) -> str:
-    """Whole numbers in full, others with four digits that matter."""
+def format_number(value: float | None) -> str:
+    """Integers in full, other numbers with four significant digits; a dash if not finite."""
     if value is None or not math.isfinite(value):
         return MISSING
     size = abs(value)
@@ -36,31 +52,40 @@ def number(value: float | None) -> str:
     return text.replace("-", MINUS, 1) if value < 0 else text
 
 
-def big_number(value: float | None) -> str:
-    """The same for a headline, where 12,345,678 would not fit: 12.3 M, as on an axis."""
+def format_large_number(value: float | None) -> str:
+    """`format_number`, with ten millions and more shortened: 12.3 M."""
     if value is None or abs(value) < 10_000_000:
-        return number(value)
+        return format_number(value)
     letter, unit = ("B", 1e9) if abs(value) >= 1e9 else ("M", 1e6)
     return f"{value / unit:,.1f} {letter}"
 
 
-def counted(count: int, noun: str) -> str:
-    """1 epoch, 2 epochs."""
+def format_table_number(value: float) -> str:
+    """A number for a terminal table, in plain ASCII: 61,440, 12.30, 0.0595."""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+
+
+def format_count(count: int, noun: str) -> str:
+    """A count with its noun: 1 epoch, 2 epochs."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """From low to high, when both are known."""
-    return MISSING if low is None or high is None else f"{number(low)} to {number(high)}"
+def format_interval(low: float | None, high: float | None) -> str:
+    """An interval, `1.2 to 3.4`; a dash if a bound is missing."""
+    return (
+        MISSING if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
+    )
 
 
-def percent(share: float | None) -> str:
-    """A share of 1 in percent."""
-    return MISSING if share is None else f"{100 * share:.1f} %"
+def format_percent(fraction: float | None) -> str:
+    """A fraction in percent: 0.455 is 45.5 %."""
+    return MISSING if fraction is None else f"{100 * fraction:.1f} %"
 
 
-def duration(seconds: float | None) -> str:
-    """Two units at most, from microseconds to days."""
+def format_duration(seconds: float | None) -> str:
+    """A duration in at most two units, from microseconds to days."""
     if seconds is None or not math.isfinite(seconds):
         return MISSING
     if seconds < 1e-3:
@@ -77,20 +102,35 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
 
 
-def clock_unit(seconds: float) -> tuple[str, float]:
-    """Name and seconds of the unit in which an axis of this length reads well."""
+def format_bytes(size: float) -> str:
+    """A size in decimal units: 640 kB, 3.2 MB, 15 GB."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1_000:
+            return f"{size:.3g} {unit}"
+        size /= 1_000
+    return f"{size:.3g} GB"
+
+
+def axis_time_unit(seconds: float) -> tuple[str, float]:
+    """Name and seconds of the unit for a time axis of this length."""
     if seconds < 180:
         return "s", 1.0
     return ("min", 60.0) if seconds < 3 * 3600 else ("h", 3600.0)
 
 
-def plain_name(key: str) -> tuple[str, str]:
-    """A metric's name in words and its unit: `avg_wait_minutes` is (Average wait, min)."""
+def metric_label(key: str) -> tuple[str, str]:
+    """Label and unit of a metric: `avg_wait_minutes` is (Average wait, min)."""
     parts = key.replace("/", "_").split("_")
     unit = UNITS.get(parts[-1], "")
     if unit and len(parts) > 1 and parts[-1] not in ("fraction", "rate", "steps"):
         parts = parts[:-1]
     if parts[0] == "avg":
         parts[0] = "average"
-    words = " ".join(part for part in parts if part)
-    return (words[:1].upper() + words[1:] or key), unit
+    label = " ".join(part for part in parts if part)
+    return (label[:1].upper() + label[1:] or key), unit
+
+
+def printable(text: str, max_length: int = 40) -> str:
+    """Text from a file for an error message: shortened, unprintable characters replaced."""
+    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return clean if len(clean) <= max_length else f"{clean[:max_length]}..."

@@ -9,7 +9,14 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hundredfold.core.batch import FloatArray
-from hundredfold.core.formatting import clock_unit, counted, duration, interval, number, plain_name
+from hundredfold.core.formatting import (
+    axis_time_unit,
+    format_count,
+    format_duration,
+    format_interval,
+    format_number,
+    metric_label,
+)
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import page_text
 from hundredfold.report.run_sections import Section, Table
@@ -42,19 +49,23 @@ def draw_comparison(
         ),
         Section("All figures", "Levels are reached by the mean over seeds.", [_table(rows)]),
     ]
-    within = interval(best["known_low"], best["known_high"])
+    within = format_interval(best["known_low"], best["known_high"])
     cards = [
-        ("best arm", best["arm"], f"{number(best['known'])} % (95 % interval {within})"),
+        ("best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {within})"),
         *(
-            (row["arm"], f"{number(row['known'])} %", f"{duration(row['seconds'])} per run")
+            (
+                row["arm"],
+                f"{format_number(row['known'])} %",
+                f"{format_duration(row['seconds'])} per run",
+            )
             for row in rows
         ),
     ]
     return page_text(
         title=f"{env}: {len(rows)} settings compared",
         heading=f"{env}, compared",
-        facts=[counted(num_seeds, "seed"), command],
-        status=f"{counted(len(rows) * num_seeds, 'run')}",
+        facts=[format_count(num_seeds, "seed"), command],
+        status=f"{format_count(len(rows) * num_seeds, 'run')}",
         finished=True,
         progress=1.0,
         cards=cards,
@@ -65,7 +76,7 @@ def draw_comparison(
 def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
     """Evaluated improvement of every arm, over samples or over time."""
     longest = max(float(curve.seconds[-1]) for arm in curves.values() for curve in arm)
-    clock, unit_seconds = clock_unit(longest)
+    clock, unit_seconds = axis_time_unit(longest)
     axes = {"steps": "environment steps", "clock": f"wall-clock time ({clock})"}
     figure = go.Figure(layout={"meta": axes, "height": 420, "showlegend": True})
     for colour, (name, arm) in zip(COLOURS, curves.items(), strict=False):
@@ -124,7 +135,7 @@ def _table(rows: Sequence[Row]) -> Table:
     """Figures down, arms across: it stays narrow on a phone."""
     names = [name for name in rows[0] if name != "arm"]
     names += [name for row in rows for name in row if name not in (*names, "arm")]
-    titled = ((name, plain_name(name)) for name in dict.fromkeys(names))
+    titled = ((name, metric_label(name)) for name in dict.fromkeys(names))
     return Table(
         columns=["", *(row["arm"] for row in rows)],
         rows=[

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import counted, number
+from hundredfold.core.formatting import format_count, format_number
 from hundredfold.report.figures import BLUE, COLOURS, VERMILION
 
 Day = dict[str, Any]
@@ -43,11 +43,11 @@ def route_map(day: Day, plan: Day, title: str, compare: Day | None = None) -> go
             hovertemplate="%{text}<extra>vehicle " + str(route["vehicle"] + 1) + "</extra>",
         )
     _add_depot(figure, city)
-    used = counted(len(plan["routes"]), "vehicle")
-    meaning = f"{number(round(plan['driving_minutes'], 1))} driving minutes with {used}"
+    used = format_count(len(plan["routes"]), "vehicle")
+    meaning = f"{format_number(round(plan['driving_minutes'], 1))} driving minutes with {used}"
     if compare is not None:
         saved = compare["driving_minutes"] - plan["driving_minutes"]
-        meaning += f", {number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
+        meaning += f", {format_number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
     meaning += ". Lines go straight from stop to stop; touch a vehicle's name to hide it."
     figure.update_layout(
         title={"text": title, "subtitle": {"text": meaning}},

@@ -110,12 +110,12 @@ def _maps(
 
 def _square(panel: Panel, offers: Offers) -> go.Heatmap:
     """The offers of a panel: earlier pickups upwards, later dropoffs to the right."""
-    number = {(earlier, later): place for place, (earlier, later) in enumerate(offers)}
+    offer_index = {(earlier, later): place for place, (earlier, later) in enumerate(offers)}
     up = sorted({earlier for earlier, _ in offers})
     right = sorted({later for _, later in offers})
 
     def square(values: Sequence[Any]) -> list[list[Any]]:
-        return [[values[number[earlier, later]] for later in right] for earlier in up]
+        return [[values[offer_index[earlier, later]] for later in right] for earlier in up]
 
     return go.Heatmap(
         x=[str(later) for later in right],

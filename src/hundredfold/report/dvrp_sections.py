@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hundredfold.core.errors import CheckpointError
-from hundredfold.core.formatting import MINUS, counted, number, percent
+from hundredfold.core.formatting import MINUS, format_count, format_number, format_percent
 from hundredfold.report.dvrp_beliefs import accuracy_curve, calibration_curve, confusion_map
 from hundredfold.report.dvrp_day import route_map, window_chart
 from hundredfold.report.dvrp_figures import (
@@ -124,7 +124,7 @@ def _policies(report_data: ReportData) -> list[Section]:
     rows = report_data["policies"]
     same_days = [row for row in rows if row["split"] == "known"]
     this_run = [row for row in rows if row["policy"] == rows[0]["policy"]]
-    days = counted(report_data["days"], "day")
+    days = format_count(report_data["days"], "day")
     table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
     beside = Section(
         "Beside rules that need no learning",
@@ -169,7 +169,7 @@ def _day(report_data: ReportData) -> Section:
     asked = [call for call in calls if call["answer"] != "no offer"]
     agreed = [call for call in asked if call["answer"] == "accepted"]
     said = (
-        f"Of {counted(report_data['days'], 'day')}, the one in the middle by what was saved: "
+        f"Of {format_count(report_data['days'], 'day')}, the one in the middle by what was saved: "
         f"{fixed(day['improvement_pct'], 1)} % (half of all days lie between {fixed(low, 1)} and "
         f"{fixed(high, 1)} %). "
         f"{len(asked)} of {len(calls)} callers heard an offer, {len(agreed)} said yes."
@@ -209,9 +209,9 @@ def _acceptance_model(report_data: ReportData) -> list[Section]:
     if found is None:
         return []
     said = (
-        f"What the acceptance model believes of {number(found['people'])} known customers after "
-        f"{number(found['answers_per_person'])} answers from each (median): its most likely "
-        f"personality is right for {percent(found['accuracy'])} of them."
+        f"What the acceptance model believes of {format_number(found['people'])} known customers "
+        f"after {format_number(found['answers_per_person'])} responses from each (median): its "
+        f"most likely type is right for {format_percent(found['accuracy'])} of them."
     )
     figures = [
         confusion_map(report_data["types"], found["confusion"]),

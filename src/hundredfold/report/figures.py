@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import clock_unit, plain_name
+from hundredfold.core.formatting import axis_time_unit, metric_label
 from hundredfold.report.run_data import EVALUATED, Row, RunRecord
 
 # After Okabe and Ito (2008), to be told apart with any colour vision; the blue is a little brighter
@@ -64,7 +64,7 @@ HEALTH = (
 
 def measure_of(key: str) -> Measure:
     """A presentation for a metric nobody described: its name in words, with its unit."""
-    title, unit = plain_name(key)
+    title, unit = metric_label(key)
     return Measure(key, title, unit or "value", key)
 
 
@@ -171,7 +171,7 @@ def stride(count: int, limit: int = MAX_POINTS) -> int:
 
 def _curve_figure(record: RunRecord, unit: str) -> go.Figure:
     """An empty figure whose horizontal axis can be steps or time."""
-    clock, _ = clock_unit(record.wall_seconds)
+    clock, _ = axis_time_unit(record.wall_seconds)
     axes = {"steps": "environment steps", "clock": f"wall-clock time ({clock})"}
     figure = go.Figure(layout={"meta": axes})
     figure.update_xaxes(title_text=axes["steps"], rangemode="tozero", hoverformat=",.6~r")
@@ -243,7 +243,7 @@ def _add_evaluations(figure: go.Figure, record: RunRecord) -> None:
 
 def _axes(record: RunRecord, rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Where the rows stand on either horizontal axis."""
-    _, unit_seconds = clock_unit(record.wall_seconds)
+    _, unit_seconds = axis_time_unit(record.wall_seconds)
     rows = list(rows)
     return {
         "steps": [row["total_steps"] for row in rows],

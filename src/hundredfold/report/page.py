@@ -20,11 +20,11 @@ from hundredfold.core.errors import CheckpointError
 from hundredfold.core.formatting import (
     MINUS,
     MISSING,
-    big_number,
-    counted,
-    duration,
-    interval,
-    number,
+    format_count,
+    format_duration,
+    format_interval,
+    format_large_number,
+    format_number,
 )
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.run_data import EVALUATED, RunRecord, read_record
@@ -119,7 +119,7 @@ def table(content: Table) -> str:
     rows = []
     for index, row in enumerate(content.rows):
         cells = (
-            f"<td{side}>{text(cell if isinstance(cell, str) else number(cell))}</td>"
+            f"<td{side}>{text(cell if isinstance(cell, str) else format_number(cell))}</td>"
             for cell, side in zip(row, sides, strict=True)
         )
         mark = ' class="marked"' if index == content.marked else ""
@@ -213,39 +213,47 @@ def _facts(record: RunRecord) -> Iterator[str]:
 
 def _status(record: RunRecord) -> str:
     if record.finished:
-        return f"finished, {counted(record.done_epochs, 'epoch')}"
+        return f"finished, {format_count(record.done_epochs, 'epoch')}"
     if not record.num_epochs:
-        return f"{counted(record.done_epochs, 'epoch')} so far"
-    return f"{record.done_epochs:,} of {counted(record.num_epochs, 'epoch')} so far"
+        return f"{format_count(record.done_epochs, 'epoch')} so far"
+    return f"{record.done_epochs:,} of {format_count(record.num_epochs, 'epoch')} so far"
 
 
 def _headlines(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     """Name, number and remark of each card; only what the run can tell."""
     best = record.best
     if best is not None:
-        within = interval(best.get("eval/ci_low"), best.get("eval/ci_high"))
-        count = counted(len(record.evaluations), "evaluation")
+        within = format_interval(best.get("eval/ci_low"), best.get("eval/ci_high"))
+        count = format_count(len(record.evaluations), "evaluation")
         yield (
             "best evaluated return",
-            number(best[EVALUATED]),
-            f"95 % interval {within}; epoch {number(best['epoch'])}, the best of {count}",
+            format_number(best[EVALUATED]),
+            f"95 % interval {within}; epoch {format_number(best['epoch'])}, the best of {count}",
         )
     last = next((row for row in reversed(record.epochs) if row.get("avg_reward") is not None), None)
     if last is not None:
         yield (
             "final training return",
-            number(last["avg_reward"]),
-            f"mean of the episodes that ended in epoch {number(last['epoch'])}",
+            format_number(last["avg_reward"]),
+            f"mean of the episodes that ended in epoch {format_number(last['epoch'])}",
         )
     if record.epochs:
         steps, episodes = record.last("total_steps"), record.last("total_episodes")
-        played = "" if episodes is None else f" in {big_number(episodes)} episodes"
-        yield "environment steps", big_number(steps), f"of all envs together{played}"
+        played = "" if episodes is None else f" in {format_large_number(episodes)} episodes"
+        yield "environment steps", format_large_number(steps), f"of all envs together{played}"
         per_epoch = record.wall_seconds / len(record.epochs)
-        yield "wall-clock time", duration(record.wall_seconds), f"{duration(per_epoch)} per epoch"
+        yield (
+            "wall-clock time",
+            format_duration(record.wall_seconds),
+            f"{format_duration(per_epoch)} per epoch",
+        )
         if steps and record.wall_seconds:
             rate = round(steps / record.wall_seconds)
-            yield "samples per second", big_number(rate), "over the whole run, evaluation included"
+            yield (
+                "samples per second",
+                format_large_number(rate),
+                "over the whole run, evaluation included",
+            )
 
 
 def _file(name: str) -> str:

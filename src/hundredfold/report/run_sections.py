@@ -17,7 +17,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import duration, interval, number, percent, plain_name
+from hundredfold.core.formatting import (
+    format_duration,
+    format_interval,
+    format_number,
+    format_percent,
+    metric_label,
+)
 from hundredfold.report.figures import (
     HEALTH,
     learning_curves,
@@ -128,9 +134,9 @@ def _evaluations(record: RunRecord) -> Section | None:
         [
             row["epoch"],
             row["total_steps"],
-            duration(row.get("wall_seconds")),
+            format_duration(row.get("wall_seconds")),
             row[EVALUATED],
-            interval(row.get("eval/ci_low"), row.get("eval/ci_high")),
+            format_interval(row.get("eval/ci_low"), row.get("eval/ci_high")),
             *(row.get(key) for key in further),
         ]
         for row in rows
@@ -139,7 +145,7 @@ def _evaluations(record: RunRecord) -> Section | None:
     return Section(
         "Evaluations",
         "Whole episodes on envs of their own, always the same ones, with the policy's best actions."
-        + (f" {number(left_out)} rows are left out for length." if left_out else ""),
+        + (f" {format_number(left_out)} rows are left out for length." if left_out else ""),
         [
             Table(
                 columns=[*columns, *(_column_name(key) for key in further)],
@@ -186,7 +192,7 @@ def _further(record: RunRecord) -> Section | None:
         return None
     still = {key: record.last(key) for key in keys if _stands_still(record, key)}
     moving = [small_multiple(record, measure_of(key)) for key in keys if key not in still]
-    said = ", ".join(f"{key} {number(value)}" for key, value in still.items())
+    said = ", ".join(f"{key} {format_number(value)}" for key, value in still.items())
     return Section(
         "Further measures",
         "What else the run wrote down."
@@ -204,9 +210,9 @@ def _times(record: RunRecord) -> Section | None:
         rows = [
             [
                 name,
-                duration(spent),
-                percent(spent / total if total else None),
-                duration(spent / len(record.epochs)),
+                format_duration(spent),
+                format_percent(spent / total if total else None),
+                format_duration(spent / len(record.epochs)),
             ]
             for name, spent in {**phases, "all": total}.items()
         ]
@@ -261,7 +267,7 @@ def _plain(value: Any) -> str:
 
 
 def _column_name(key: str) -> str:
-    name, unit = plain_name(key.removeprefix("eval/"))
+    name, unit = metric_label(key.removeprefix("eval/"))
     return f"{name.lower()} ({unit})" if unit and unit not in name.lower() else name.lower()
 
 

@@ -7,7 +7,12 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import big_number, counted, duration, percent
+from hundredfold.core.formatting import (
+    format_count,
+    format_duration,
+    format_large_number,
+    format_percent,
+)
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import page_text
 from hundredfold.report.run_sections import Section, Table
@@ -56,17 +61,21 @@ def draw_scaling(
     cards = [
         (
             "most steps per second",
-            big_number(round(best["steps_per_second"])),
-            f"{best['backend']}, {counted(best['num_envs'], 'env')}",
+            format_large_number(round(best["steps_per_second"])),
+            f"{best['backend']}, {format_count(best['num_envs'], 'env')}",
         ),
-        ("of the ideal", percent(best["efficiency"]), ideal),
-        ("a step of one env alone", duration(best["step_seconds_alone"]), "nothing around it"),
+        ("of the ideal", format_percent(best["efficiency"]), ideal),
+        (
+            "a step of one env alone",
+            format_duration(best["step_seconds_alone"]),
+            "nothing around it",
+        ),
     ]
     return page_text(
         title=f"{env}: scaling",
-        heading=f"{env}, from {rows[0]['num_envs']} to {counted(rows[-1]['num_envs'], 'env')}",
+        heading=f"{env}, from {rows[0]['num_envs']} to {format_count(rows[-1]['num_envs'], 'env')}",
         facts=[f"{machine['processor']}, {machine['cores']} cores", command],
-        status=counted(len(rows), "measurement"),
+        status=format_count(len(rows), "measurement"),
         finished=True,
         progress=1.0,
         cards=cards,
@@ -97,7 +106,7 @@ def throughput(rows: Sequence[Row]) -> go.Figure:
             name=backend,
             mode="lines+markers",
             line={"color": colour, "width": 2},
-            customdata=[percent(row["efficiency"]) for row in mine],
+            customdata=[format_percent(row["efficiency"]) for row in mine],
             hovertemplate="%{y:,.4~r} (%{customdata} of the ideal)",
         )
     figure.update_xaxes(title_text="envs", type="log", tickvals=sizes)
@@ -135,8 +144,8 @@ def _table(rows: Sequence[Row]) -> Table:
                 row["num_envs"],
                 row["backend"],
                 round(row["steps_per_second"], 1),
-                *(percent(row[key]) for key in shown),
-                duration(row["step_seconds"]),
+                *(format_percent(row[key]) for key in shown),
+                format_duration(row["step_seconds"]),
             ]
             for row in rows
         ],

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hundredfold.algorithms.image_encoder import layout_of
-from hundredfold.backends.auto_select import choice_for, find_out, told_seconds
+from hundredfold.backends.auto_select import choice_for, find_out
 from hundredfold.backends.env_profile import Probe
-from hundredfold.config.devices import Device, device_at_hand, told_bytes
+from hundredfold.config.devices import Device, device_at_hand
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.batch import EnvSpec
+from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
@@ -107,7 +108,7 @@ def fitted(
 
 
 def _num_envs(settings: RunSettings, found: Probe, device: Device) -> tuple[int, str]:
-    step = told_seconds(found.step_seconds)
+    step = format_duration(found.step_seconds)
     if found.waits:
         return 64, f"a step takes {step}, {100 * found.waiting_share:.0f} % of it waiting"
     least = 2 * device.cores
@@ -130,7 +131,7 @@ def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[in
     memory = min(device.memory, device.own_memory)
     room = int(MEMORY_SHARE * memory) // (num_envs * row_bytes(spec))
     if room < steps:
-        return max(room, 1), f"more observations would not fit into {told_bytes(memory)}"
+        return max(room, 1), f"more observations would not fit into {format_bytes(memory)}"
     return steps, f"{steps * num_envs:,} samples per update"
 
 
@@ -158,8 +159,8 @@ def _replay_size(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[
     copies = 3 if settings.dqn.save_replay else 1
     room = int(MEMORY_SHARE * device.memory) // (copies * row_bytes(spec))
     if room < wanted:
-        return room, f"with its copies a quarter of {told_bytes(device.memory)} of free memory"
-    return wanted, f"{told_bytes(wanted * row_bytes(spec))} of memory"
+        return room, f"with its copies a quarter of {format_bytes(device.memory)} of free memory"
+    return wanted, f"{format_bytes(wanted * row_bytes(spec))} of memory"
 
 
 def _batch_size(device: Device) -> tuple[int, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hundredfold.config.devices import memory_in_use, told_bytes
+from hundredfold.config.devices import memory_in_use
 from hundredfold.config.run import RunSettings
+from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.envs.registry import ENVS
 
 TYPE_SHARE = "acceptance/type_share_"
@@ -74,7 +74,7 @@ class TrainingDisplay:
             f"epoch {number}/{num_epochs}",
             f"steps {self.done_steps:,}",
             f"{self.steps_per_second:,.0f} steps/s",
-            f"left {timedelta(seconds=round(left))}",
+            f"left {format_duration(left)}",
             f"return {self.return_text}",
         ]
         if "eval/avg_reward" in metrics:
@@ -137,7 +137,7 @@ def describe_plan(path: Path, settings: RunSettings, backend: object, device: to
     """What is about to run, and where."""
     rollout, epochs = settings.rollout, settings.length.epochs
     layers = "-".join(map(str, settings.network.hidden))
-    held = told_bytes(memory_in_use(device))
+    held = format_bytes(memory_in_use(device))
     return (
         f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
         f"= {rollout.samples_per_epoch * epochs:,} steps\n"
@@ -164,7 +164,7 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
     judged = [row for row in metrics if row.get("eval/avg_reward") is not None]
     lines = [
         f"trained {last['total_steps']:,} steps in {last['epoch']} epochs, "
-        f"{timedelta(seconds=round(last['wall_seconds']))}, "
+        f"{format_duration(last['wall_seconds'])}, "
         f"{last['total_steps'] / last['wall_seconds']:,.0f} steps/s"
     ]
     if judged:

@@ -21,11 +21,11 @@ import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.formatting import printable
 from hundredfold.envs.dvrp.trip_purposes import normalised, purpose_of
 from hundredfold.routing.problem import DROPOFF, PICKUP
 
 FIRST_ROW: Final = 2
-_SHOWN: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class CsvTable:
             if name not in self.header:
                 found = [word for word in self.header if word]
                 raise SettingsError(
-                    f"{self.path} has no column {name}; {suggest(name, map(shown, found[:20]))}"
+                    f"{self.path} has no column {name}; {suggest(name, map(printable, found[:20]))}"
                 )
 
     def error(self, number: int, column: str, complaint: str) -> SettingsError:
         """A complaint about one cell; `number` counts data rows from 0."""
         return SettingsError(
-            f"{self.path}, row {number + FIRST_ROW}, column {shown(column)}: {complaint}"
+            f"{self.path}, row {number + FIRST_ROW}, column {printable(column)}: {complaint}"
         )
 
 
@@ -82,12 +82,6 @@ def read_table(path: str | Path, what: str) -> CsvTable:
                 f"name {len(table.header)}."
             )
     return table
-
-
-def shown(text: str) -> str:
-    """A cell as a message shows it: noise is cut short and made printable."""
-    printable = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return printable if len(printable) <= _SHOWN else f"{printable[:_SHOWN]}..."
 
 
 def finite_number(text: str) -> float | None:
@@ -177,7 +171,7 @@ def _travellers(table: CsvTable) -> IntArray:
             raise table.error(
                 number,
                 "traveler_id",
-                f"{shown(text)!r} is not a traveller's number; count travellers 1, 2, 3, ...",
+                f"{printable(text)!r} is not a traveller's number; count travellers 1, 2, 3, ...",
             )
         found[number] = int(value) - 1
     missing = np.setdiff1d(np.arange(found.max() + 1), found)
@@ -199,7 +193,7 @@ def _types(table: CsvTable, traveller: IntArray) -> IntArray:
         if kind is None:
             known = "; ".join(TYPE_TEXTS)
             raise table.error(
-                number, "flexibility", f"{shown(text)!r} is none of the four kinds: {known}."
+                number, "flexibility", f"{printable(text)!r} is none of the four kinds: {known}."
             )
         person = int(traveller[number])
         if type_of_person.setdefault(person, kind) != kind:
@@ -215,7 +209,7 @@ def _cells(table: CsvTable, column: str, cell_of: Mapping[str, int]) -> IntArray
     for number, label in enumerate(labels):
         if label not in cell_of:
             raise table.error(
-                number, column, f"the cell {shown(label)!r} is not in the travel times."
+                number, column, f"the cell {printable(label)!r} is not in the travel times."
             )
     return np.array([cell_of[label] for label in labels])
 
@@ -230,7 +224,7 @@ def _window(table: CsvTable, number: int, column: str, text: str) -> tuple[float
     match = _WINDOW.fullmatch(text)
     hours = [int(part) for part in match.groups()] if match else []
     if not hours or max(hours[0], hours[2]) > 24 or max(hours[1], hours[3]) > 59:
-        raise table.error(number, column, f"{shown(text)!r} is not a window like 08:00-08:30.")
+        raise table.error(number, column, f"{printable(text)!r} is not a window like 08:00-08:30.")
     start, end = 60.0 * hours[0] + hours[1], 60.0 * hours[2] + hours[3]
     if end <= start:
         raise table.error(
@@ -247,7 +241,7 @@ def _tolerances(table: CsvTable, column: str) -> FloatArray:
     for number, text in enumerate(table.column(column)):
         value = finite_number(text)
         if value is None or value < 0.0:
-            raise table.error(number, column, f"{shown(text)!r} is not a number of minutes.")
+            raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.")
         found[number] = value
     return found
 
@@ -258,7 +252,7 @@ def _degrees(table: CsvTable, column: str) -> FloatArray:
     for number, text in enumerate(table.column(column)):
         match = _GPS.fullmatch(text)
         if match is None:
-            raise table.error(number, column, f"{shown(text)!r} is not like [37.77, -122.42].")
+            raise table.error(number, column, f"{printable(text)!r} is not like [37.77, -122.42].")
         found[number] = [float(part) for part in match.groups()]
     return found
 
@@ -276,15 +270,17 @@ def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
         raise SettingsError(f"{table.path} has no cells; it needs one row and column per cell.")
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
-        raise SettingsError(f"{table.path} has two columns {shown(twice)}; name each cell once.")
+        raise SettingsError(
+            f"{table.path} has two columns {printable(twice)}; name each cell once."
+        )
     seconds = np.zeros((len(labels), len(labels)))
     for number, (label, row) in enumerate(zip(labels, table.rows, strict=True)):
         if row[0] != label:
             raise table.error(
                 number,
                 table.header[0] or "1",
-                f"the row is called {shown(row[0])!r} while that column is called "
-                f"{shown(label)!r}; rows and columns need the same labels in the same order.",
+                f"the row is called {printable(row[0])!r} while that column is called "
+                f"{printable(label)!r}; rows and columns need the same labels in the same order.",
             )
         for place, text in enumerate(row[1:]):
             seconds[number, place] = _seconds(table, number, place, text)
@@ -296,10 +292,10 @@ def _seconds(table: CsvTable, number: int, place: int, text: str) -> float:
     column = table.header[1 + place]
     if value is None or not 0.0 <= value < 1e7:
         raise table.error(
-            number, column, f"{shown(text)!r} is not a travel time; give seconds from 0 up."
+            number, column, f"{printable(text)!r} is not a travel time; give seconds from 0 up."
         )
     if number == place and value != 0.0:
         raise table.error(
-            number, column, f"driving from a cell to itself takes 0 seconds, not {shown(text)}."
+            number, column, f"driving from a cell to itself takes 0 seconds, not {printable(text)}."
         )
     return value

@@ -19,6 +19,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.formatting import printable
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     TOLERANCE_BRANCH,
@@ -38,7 +39,6 @@ from hundredfold.envs.dvrp.csv_files import (
     read_table,
     read_travel_times,
     read_trip_rows,
-    shown,
 )
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.population import (
@@ -119,7 +119,7 @@ def _answers_by_question(
 
 def _answer(table: CsvTable, number: int, column: str, text: str) -> bool:
     if text.lower() not in ANSWERS:
-        raise table.error(number, column, f"{shown(text)!r} is neither accept nor reject.")
+        raise table.error(number, column, f"{printable(text)!r} is neither accept nor reject.")
     return ANSWERS[text.lower()]
 
 
@@ -131,7 +131,7 @@ def _shifts(table: CsvTable, column: str) -> list[float]:
             found.append(abs(float(text)))
         except ValueError:
             raise table.error(
-                number, column, f"{shown(text)!r} is not a number of minutes."
+                number, column, f"{printable(text)!r} is not a number of minutes."
             ) from None
     return found
 
