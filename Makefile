@@ -27,7 +27,7 @@ train: setup
 	@run=dvrp-$$(date +%Y%m%d-%H%M%S) && \
 	$(BIN)/hundredfold train dvrp --name $$run --num-envs 64 --episodes 6400 && \
 	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_customers \
-		--beside none random greedy_expected largest_believed largest_known
+		--baselines none random greedy_expected belief_largest privileged_largest
 
 # Types are checked beside the tests, which often wait for processes of theirs.
 test: style

@@ -27,7 +27,7 @@ DAYS_PER_REPEAT: Final = 64
 
 
 @dataclass(slots=True)
-class Contender:
+class EvaluatedPolicy:
     """A batch of days, and how fast it was played, repeat by repeat."""
 
     env: Dvrp
@@ -80,13 +80,13 @@ def bench_stepping(
     return [_row(contender) for contender in contenders]
 
 
-def _contender(num_envs: int, settings: DvrpSettings) -> Contender:
+def _contender(num_envs: int, settings: DvrpSettings) -> EvaluatedPolicy:
     env = Dvrp(np.arange(num_envs), settings)
     env.reset(0)
-    return Contender(env, RandomOffers(0))
+    return EvaluatedPolicy(env, RandomOffers(0))
 
 
-def _row(contender: Contender) -> Row:
+def _row(contender: EvaluatedPolicy) -> Row:
     found = spread_of(contender.rates)
     settings = contender.env.settings
     whole = sum(contender.seconds.values())
@@ -96,7 +96,7 @@ def _row(contender: Contender) -> Row:
         "num_envs": contender.env.num_envs,
         "threads": 1,
         "num_customers": settings.num_customers,
-        "view": settings.view,
+        "observation": settings.observation,
         "samples_per_second": found.median,
         "low": found.low,
         "high": found.high,

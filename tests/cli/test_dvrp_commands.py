@@ -33,7 +33,7 @@ def test_an_epoch_is_one_day_of_every_env(run_folder):
 
 
 def test_a_run_is_judged_beside_the_rules(capsys, run_folder):
-    words = ["evaluate", run_folder, "--days", "6", "--splits", "known", "--beside", "none"]
+    words = ["evaluate", run_folder, "--days", "6", "--splits", "known", "--baselines", "none"]
     assert call(*words, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["policy"] for row in rows] == [str(run_folder), "none"]
@@ -42,7 +42,7 @@ def test_a_run_is_judged_beside_the_rules(capsys, run_folder):
 
 
 def test_a_rule_is_judged_on_every_split(capsys):
-    assert call("evaluate", "dvrp", "--policy", "largest_known", "--days", "4", "--json") == 0
+    assert call("evaluate", "dvrp", "--policy", "privileged_largest", "--days", "4", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["split"] for row in rows] == ["known", "unseen_trips", "unseen_customers"]
 

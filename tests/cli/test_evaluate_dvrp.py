@@ -7,7 +7,7 @@ import pytest
 from hundredfold.cli import main
 
 QUICK = ["--num-envs", "4", "--episodes", "8", "--eval-episodes", "4", "--quiet"]
-FEW = ["--days", "4", "--splits", "known", "--learning-days", "10", "--samples", "1"]
+FEW = ["--days", "4", "--splits", "known", "--warm-up-days", "10", "--lookahead-samples", "1"]
 
 
 def call(*words):
@@ -31,8 +31,8 @@ def run_folder(tmp_path_factory):
 
 
 def test_rules_that_believe_learn_and_are_judged(capsys):
-    names = ["largest_believed", "thompson", "greedy_believed", "scenario"]
-    rows = rows_of(capsys, "dvrp", "--policy", names[0], "--beside", *names[1:])
+    names = ["belief_largest", "thompson", "belief_greedy", "lookahead"]
+    rows = rows_of(capsys, "dvrp", "--policy", names[0], "--baselines", *names[1:])
     assert [row["policy"] for row in rows] == names
     assert len({row["reference"] for row in rows}) == 1
     assert all(row["offers_made"] > 0 and row["seconds"] > 0 for row in rows)
@@ -40,15 +40,15 @@ def test_rules_that_believe_learn_and_are_judged(capsys):
 
 
 def test_a_tradeoff_has_curves_and_dots_and_compares_them(capsys, run_folder):
-    words = [run_folder, "--beside", "greedy_expected", "largest_believed", "random"]
-    rows = rows_of(capsys, *words, "--tradeoff", "--prices", "0", "1000")
+    words = [run_folder, "--baselines", "greedy_expected", "belief_largest", "random"]
+    rows = rows_of(capsys, *words, "--tradeoff", "--shift-penalties", "0", "1000")
     points = [row for row in rows if "table" not in row]
-    assert [(row["policy"], row["patience_per_minute"]) for row in points] == [
+    assert [(row["policy"], row["shift_penalty"]) for row in points] == [
         ("greedy_expected", 0.0),
         ("greedy_expected", 1000.0),
-        ("largest_believed", 0.0),
-        ("largest_believed", 1000.0),
-        (str(run_folder), pytest.approx(points[4]["patience_per_minute"])),
+        ("belief_largest", 0.0),
+        ("belief_largest", 1000.0),
+        (str(run_folder), pytest.approx(points[4]["shift_penalty"])),
         ("random", None),
     ]
     for point in (points[1], points[3]):
@@ -56,13 +56,13 @@ def test_a_tradeoff_has_curves_and_dots_and_compares_them(capsys, run_folder):
     assert points[2]["shift_minutes"] > 0
     compared = [row for row in rows if row.get("table") == "equal_minutes"]
     pairs = {(row["policy"], row["against"]) for row in compared}
-    assert (str(run_folder), "largest_believed") in pairs
-    assert ("largest_believed", "greedy_expected") in pairs
+    assert (str(run_folder), "belief_largest") in pairs
+    assert ("belief_largest", "greedy_expected") in pairs
     assert all(row["ci_low"] <= row["mean"] <= row["ci_high"] for row in compared)
 
 
 def test_fairness_and_acceptance_model_of_a_run_and_of_a_rule(capsys, run_folder):
-    words = [run_folder, "--beside", "thompson", "none", "--fairness", "--belief-metrics"]
+    words = [run_folder, "--baselines", "thompson", "none", "--fairness", "--belief-metrics"]
     rows = rows_of(capsys, *words)
     tables = {}
     for row in rows:
@@ -101,9 +101,9 @@ def test_people_see_tables(capsys):
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["dvrp", "--policy", "scenario", "--samples", "0"], "samples"),
-        (["dvrp", "--policy", "thompson", "--learning-days", "-1"], "learning_days"),
-        (["dvrp", "--tradeoff", "--prices", "-1"], "prices"),
+        (["dvrp", "--policy", "lookahead", "--lookahead-samples", "0"], "samples"),
+        (["dvrp", "--policy", "thompson", "--warm-up-days", "-1"], "warm_up_days"),
+        (["dvrp", "--tradeoff", "--shift-penalties", "-1"], "shift_penalties"),
     ],
 )
 def test_wrong_words_get_a_hint(capsys, words, hint):

@@ -33,7 +33,7 @@ COMMON = {
     "epsilon_start": 0.2,
     "epsilon_end": 0.0,
     "mask_mode": "sampled_type",
-    "view": "counts",
+    "observation": "counts",
     "reward": "marginal",
     "num_customers": 30,
 }

@@ -5,7 +5,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import StepBatch
 from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
-from hundredfold.envs.dvrp.demand import DayDraw, population_for
+from hundredfold.envs.dvrp.demand import DemandSampler, population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 
 
@@ -14,7 +14,7 @@ def asked_calls(settings, days, seed=1, split="known"):
     population = population_for(settings)
     keys = rng.stream_keys(seed, np.arange(days), 0)
     people, trips = (
-        part.ravel() for part in DayDraw(population, split, settings.num_customers).draw(keys)
+        part.ravel() for part in DemandSampler(population, split, settings.num_customers).draw(keys)
     )
     key, calls = rng.spawn(rng.seed_key(seed), 99), np.arange(len(trips))
     luck = rng.uniforms(rng.spawn(key, calls)[:, None], np.arange(NUM_OFFERS + 1))

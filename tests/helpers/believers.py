@@ -5,7 +5,7 @@ import numpy as np
 from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
 from hundredfold.envs.dvrp.acceptance.prior import prior_for
 from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
-from hundredfold.envs.dvrp.belief_warmup import LearningSettings, learn_by_asking
+from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
 
 
@@ -13,7 +13,7 @@ class Sure:
     """Knows everybody's type, and supposes the same chances for every purpose."""
 
     def __init__(self, population, rates):
-        self.types = population.people.types
+        self.types = population.customers.types
         self.rates = np.asarray(rates, float)  # (types, offers)
 
     @property
@@ -29,12 +29,12 @@ class Sure:
 
 def prior_believer(settings):
     """Who has heard nothing yet."""
-    return BayesianTypeModel(population_for(settings).num_people, prior_for(settings))
+    return BayesianTypeModel(population_for(settings).size, prior_for(settings))
 
 
 def taught_believer(rule, settings, days=20, seed=1):
     """A Bayesian type model after some days of asking, and its answers."""
     belief_model, answers = prior_believer(settings), ResponseBuffer()
-    learning = LearningSettings(learning_days=days, refit_days=5)
-    learn_by_asking(rule, settings, belief_model, answers, learning, seed=seed)
+    learning = WarmUpSettings(warm_up_days=days, refit_days=5)
+    warm_up(rule, settings, belief_model, answers, learning, seed=seed)
     return belief_model, answers

@@ -29,7 +29,7 @@ ENV_CASES = {
     # With a ride limit and a day's end, some offers are forbidden.
     "dvrp": partial(
         Dvrp,
-        settings=DvrpSettings(scenario="operator", num_customers=9, lns_iterations=1),
+        settings=DvrpSettings(service="operator", num_customers=9, lns_iterations=1),
     ),
     "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
     "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),

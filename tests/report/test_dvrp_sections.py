@@ -41,12 +41,12 @@ def report_data():
     """Eight real days under random offers, with an acceptance model that knows everybody."""
     population = population_for(SETTINGS)
     shared_params = {
-        "type_probabilities": np.eye(NUM_TYPES)[population.people.types],
-        "response_counts": np.full(population.num_people, 40),
+        "type_probabilities": np.eye(NUM_TYPES)[population.customers.types],
+        "response_counts": np.full(population.size, 40),
         "accept_given_type": true_rates(population),
     }
     act = make_policy("random", population, SETTINGS, seed=3)
-    rules = ("none", "random", "largest_known", "hindsight")
+    rules = ("none", "random", "privileged_largest", "hindsight")
     return record_report_data(act, SETTINGS, shared_params=shared_params, days=8, rules=rules)
 
 
@@ -173,7 +173,7 @@ def test_hindsight_is_a_line_and_this_run_stands_out(report_data):
     rows = [row for row in report_data["policies"] if row["split"] == SPLITS[0]]
     figure = policy_bars(rows)
     (bars,) = figure.data
-    assert sorted(bars.y) == ["largest_known", "none", "random", "this run"]
+    assert sorted(bars.y) == ["none", "privileged_largest", "random", "this run"]
     assert list(bars.x) == sorted(bars.x)
     assert len(set(bars.marker.color)) == 2
     (line,) = figure.layout.shapes
@@ -190,8 +190,8 @@ def test_names_in_the_trade_off_stand_apart(report_data):
 def test_a_policy_at_several_prices_is_a_curve_from_cheap_to_dear(report_data):
     prices = [
         {
-            "policy": "scenario",
-            "patience_per_minute": price,
+            "policy": "lookahead",
+            "shift_penalty": price,
             "saved_minutes": 20.0,
             "shift_minutes": moved,
         }

@@ -18,7 +18,7 @@ from hundredfold.cli.train import parse, spelled, starting_settings, value_of, w
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, ClosingPrices, play_days
+from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, DayScorer, simulate_days
 from hundredfold.envs.registry import canonical_name, env_factory
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.training.compare import Curve, make_arms, summary, train_all
@@ -42,7 +42,7 @@ class CompareOptions:
     seeds: int = 5
     """Runs per setting, each with another seed."""
     days: int = 256
-    """Days per split on which the finished runs are judged."""
+    """Days per split on which the finished runs are evaluated."""
     preset: str | None = None
     """Start from the settings of this name instead of the env's own."""
     config: Path | None = None
@@ -102,7 +102,7 @@ class DayJudge:
     def __init__(self, days: int) -> None:
         self.days = days
         threads = os.cpu_count() or 1
-        self.closing = ClosingPrices(InsertionOracle(InsertionSettings(threads=threads)))
+        self.closing = DayScorer(InsertionOracle(InsertionSettings(threads=threads)))
 
     def __call__(self, path: Path) -> dict[str, FloatArray]:
         """(days,) improvement in percent by split."""
@@ -111,7 +111,7 @@ class DayJudge:
         found: dict[str, FloatArray] = {}
         for split in SPLITS:
             settings = replace(contender.settings, split=split)
-            played, population = play_days(
+            played, population = simulate_days(
                 contender.policy,
                 settings,
                 self.days,

@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def plan_rows(plan: Plan) -> Iterator[Row]:
-    """One row per fact, then one per advice."""
+    """One row per fact, then one per options."""
     rollout, epochs = plan.settings.rollout, plan.settings.length.epochs
     yield _row("epochs", epochs, "", "one epoch is one rollout of every env")
     yield _row("samples per epoch", rollout.samples_per_epoch, "", "envs x steps")
@@ -105,7 +105,7 @@ def plan_rows(plan: Plan) -> Iterator[Row]:
         enough = timing.epoch * ENOUGH_EPOCHS
         yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough), "s", format_duration(enough))
     for change in plan.changes:
-        what = f"advice: --{change.setting.replace('_', '-')}"
+        what = f"options: --{change.setting.replace('_', '-')}"
         yield _row(what, change.advised, f"instead of {change.present}", change.reason)
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hundredfold.cli.evaluate_dvrp_policies import (
-    Contender,
-    Contenders,
+    EvaluatedPolicies,
+    EvaluatedPolicy,
     belief_row,
     calibration_rows,
     confusion_rows,
@@ -23,21 +23,27 @@ from hundredfold.cli.evaluate_dvrp_policies import (
 from hundredfold.cli.output import Row, print_rows
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.analysis import (
-    PATIENCE_PRICES,
-    TradeOff,
-    compared_at_equal_minutes,
+    SHIFT_PENALTIES,
+    TradeOffPoint,
+    compare_at_equal_shift,
     fairness_rows,
 )
-from hundredfold.envs.dvrp.belief_warmup import LearningSettings
+from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import SPLITS, ClosingPrices, DayScores, PlayedDays, play_days
-from hundredfold.envs.dvrp.lookahead import ScenarioSettings
-from hundredfold.envs.dvrp.policies import POLICIES, PRICED
+from hundredfold.envs.dvrp.evaluation import (
+    SPLITS,
+    DayScorer,
+    DayScores,
+    SimulatedDays,
+    simulate_days,
+)
+from hundredfold.envs.dvrp.lookahead import LookaheadSettings
+from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 
 # What `--tradeoff` draws when nobody is named.
-USUAL_TRADEOFF = (*PRICED, "thompson", "random", "largest_known")
+USUAL_TRADEOFF = (*SHIFT_PENALTY_POLICIES, "thompson", "random", "privileged_largest")
 SHOWN_NEIGHBOURHOODS = 8
 TITLES = {
     "policies": "improvement in percent (mean, 95 % interval), driving minutes, offers per day",
@@ -55,17 +61,17 @@ class EvaluateDvrp:
     """Improvement over the same days without offers, in percent of the driving minutes.
 
     Days are fixed and paired; one closing oracle prices all of them, with a bootstrap interval.
-    Rules that believe (largest_believed, thompson, greedy_believed, scenario) first learn on days
+    Rules that believe (belief_largest, thompson, belief_greedy, lookahead) first learn on days
     of their own.
     """
 
     target: Annotated[str, tyro.conf.Positional]
     """A run folder on dvrp; or the word dvrp, with --policy."""
     policy: str | None = None
-    """A run folder, or a rule: none, random, always_max, greedy_blind, greedy_expected,
-    greedy_believed, greedy_known, largest_believed, largest_known, thompson, scenario, hindsight,
-    fully_flexible."""
-    beside: tuple[str, ...] = ()
+    """A run folder, or a rule: none, random, always_largest, greedy_optimistic, greedy_expected,
+    belief_greedy, privileged_greedy, belief_largest, privileged_largest, thompson, lookahead,
+    hindsight, fully_flexible."""
+    baselines: tuple[str, ...] = ()
     """Rules to play on the same days, for comparison."""
     runs: tuple[str, ...] = ()
     """More run folders to judge."""
@@ -77,14 +83,14 @@ class EvaluateDvrp:
     """Seed of the days; the same seed gives the same days."""
     checkpoint: str = "best"
     """Which checkpoint of a run: best, last or the number of an epoch."""
-    samples: int = 16
-    """Futures that the rule scenario tries every offer on."""
-    learning_days: int = 200
-    """Days on which the rules that believe get to know people before they are judged."""
+    lookahead_samples: int = 16
+    """Futures that the rule lookahead tries every offer on."""
+    warm_up_days: int = 200
+    """Days on which the rules that believe get to know people before they are evaluated."""
     tradeoff: bool = False
     """Play the rules that know prices at several of them: minutes saved against minutes moved.
     With several splits, only the first is played."""
-    prices: tuple[float, ...] = PATIENCE_PRICES
+    shift_penalties: tuple[float, ...] = SHIFT_PENALTIES
     """Prices of a minute moved, in driving minutes, for --tradeoff."""
     fairness: bool = False
     """Show who is asked and moved: by type, purpose, neighbourhood, age and occupation."""
@@ -96,8 +102,10 @@ class EvaluateDvrp:
     def __post_init__(self) -> None:
         if self.days < 1 or not self.splits:
             raise SettingsError(f"days ({self.days}) must be at least 1, and splits not empty.")
-        if any(price < 0.0 for price in self.prices) or not self.prices:
-            raise SettingsError(f"prices must be at least one number >= 0, got {self.prices}.")
+        if any(price < 0.0 for price in self.shift_penalties) or not self.shift_penalties:
+            raise SettingsError(
+                f"shift_penalties must be at least one number >= 0, got {self.shift_penalties}."
+            )
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -180,16 +188,16 @@ class _Bar:
 
 
 def _judge_all(args: EvaluateDvrp, bar: _Bar) -> _Found:
-    makers = Contenders(
+    makers = EvaluatedPolicies(
         seed=args.seed,
-        learning=LearningSettings(learning_days=args.learning_days),
-        scenario=ScenarioSettings(samples=args.samples),
+        learning=WarmUpSettings(warm_up_days=args.warm_up_days),
+        lookahead=LookaheadSettings(samples=args.lookahead_samples),
         checkpoint=args.checkpoint,
         expect=bar.expect,
     )
     contenders = _contenders(args, makers)
     oracle = InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1))
-    found, closing = _Found(), ClosingPrices(oracle)
+    found, closing = _Found(), DayScorer(oracle)
     if args.tradeoff:
         _trade_off(args, contenders, closing, bar, found)
         if not (args.fairness or args.belief_metrics):
@@ -216,75 +224,75 @@ def _judge_all(args: EvaluateDvrp, bar: _Bar) -> _Found:
     return found
 
 
-def _contenders(args: EvaluateDvrp, makers: Contenders) -> list[Contender]:
+def _contenders(args: EvaluateDvrp, makers: EvaluatedPolicies) -> list[EvaluatedPolicy]:
     """Whoever was named first, the rules beside it in its env, and more runs."""
     name = args.policy or args.target
     if name == "dvrp":
-        if not args.tradeoff and not args.beside and not args.runs:
+        if not args.tradeoff and not args.baselines and not args.runs:
             raise SettingsError(
                 f"say which policy to play: --policy RUN, or {', '.join(POLICIES)}."
             )
         settings = DvrpSettings()
-        rules = args.beside or (USUAL_TRADEOFF if args.tradeoff else ())
-        first: list[Contender] = []
+        rules = args.baselines or (USUAL_TRADEOFF if args.tradeoff else ())
+        first: list[EvaluatedPolicy] = []
     else:
         first = [makers.named(name, DvrpSettings())]
-        settings, rules = first[0].settings, args.beside
+        settings, rules = first[0].settings, args.baselines
     unmasked = replace(settings, mask_mode="none")
     beside = [makers.named(rule, unmasked) for rule in rules if rule != name]
     return [*first, *beside, *(makers.run(folder) for folder in args.runs)]
 
 
 def _played(
-    args: EvaluateDvrp, contender: Contender, split: Split, closing: ClosingPrices, bar: _Bar
-) -> tuple[PlayedDays, DayScores]:
+    args: EvaluateDvrp, contender: EvaluatedPolicy, split: Split, closing: DayScorer, bar: _Bar
+) -> tuple[SimulatedDays, DayScores]:
     settings = replace(contender.settings, split=split, oracle_threads=os.cpu_count() or 1)
-    played, population = play_days(
+    played, population = simulate_days(
         contender.policy,
         settings,
         args.days,
         args.seed,
         on_progress=bar.expect(args.days),
         shared_params=contender.shared_params,
-        advice=contender.advice,
+        options=contender.options,
     )
     return played, closing.scores(played, population, settings)
 
 
 def _trade_off(
     args: EvaluateDvrp,
-    contenders: Sequence[Contender],
-    closing: ClosingPrices,
+    contenders: Sequence[EvaluatedPolicy],
+    closing: DayScorer,
     bar: _Bar,
     found: _Found,
 ) -> None:
     """Curves of rules that know prices, dots of the others, and all dots against all curves."""
     split = args.splits[0]
-    curves: list[list[TradeOff]] = []
-    dots: list[TradeOff] = []
+    curves: list[list[TradeOffPoint]] = []
+    dots: list[TradeOffPoint] = []
     for contender in contenders:
-        if contender.policy in PRICED:
+        if contender.policy in SHIFT_PENALTY_POLICIES:
             curves.append(
                 [
-                    TradeOff(
+                    TradeOffPoint(
                         contender.name,
                         price,
-                        _played(args, contender.at_price(price), split, closing, bar)[1],
+                        _played(args, contender.at_shift_penalty(price), split, closing, bar)[1],
                     )
-                    for price in args.prices
+                    for price in args.shift_penalties
                 ]
             )
         else:
             price = None if isinstance(contender.policy, str) else contender.settings.patience
             scores = _played(args, contender, split, closing, bar)[1]
-            dots.append(TradeOff(contender.name, price, scores))
+            dots.append(TradeOffPoint(contender.name, price, scores))
     points = [point for curve in curves for point in curve] + dots
     found.add("tradeoff", [{**point.row(), "split": split} for point in points])
     cheapest_points = [curve[0] for curve in curves]
     found.add(
         "equal_minutes",
         [
-            compared_at_equal_minutes(point, curve)
+            compare_at_equal_shift(point, curve)
             for point in (*dots, *cheapest_points)
             for curve in curves
             if point.policy != curve[0].policy

@@ -1,4 +1,4 @@
-"""Who is judged by `hundredfold evaluate dvrp`: rules, some of which learn first, and runs.
+"""Who is evaluated by `hundredfold evaluate dvrp`: rules, some of which learn first, and runs.
 
 How well somebody knows the customers, as rows for a table, beside the best there could be.
 """
@@ -20,11 +20,11 @@ from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
 from hundredfold.envs.dvrp.acceptance.model import TypeModel
 from hundredfold.envs.dvrp.acceptance.prior import prior_for
 from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses
-from hundredfold.envs.dvrp.belief_warmup import LEARNS_BY, LearningSettings, learn_by_asking
+from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import NO_ADVICE, Advice, PlayedDays
-from hundredfold.envs.dvrp.lookahead import ScenarioSettings
-from hundredfold.envs.dvrp.policies import BELIEVING, POLICIES, OfferPolicy
+from hundredfold.envs.dvrp.evaluation import NO_OPTIONS, PolicyOptions, SimulatedDays
+from hundredfold.envs.dvrp.lookahead import LookaheadSettings
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, POLICIES, OfferPolicy
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.training.build import load_belief_model
@@ -40,73 +40,75 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
+class EvaluatedPolicy:
     """One policy with everything it needs to play."""
 
     name: str
     policy: str | OfferPolicy
     settings: DvrpSettings
-    advice: Advice = NO_ADVICE
+    options: PolicyOptions = NO_OPTIONS
     shared_params: SharedParams | None = None
     learned: Learned | None = None
 
-    def at_price(self, patience_per_minute: float) -> Contender:
+    def at_shift_penalty(self, shift_penalty: float) -> EvaluatedPolicy:
         """The same rule under another price of a minute moved."""
-        return replace(self, advice=replace(self.advice, patience_per_minute=patience_per_minute))
+        return replace(self, options=replace(self.options, shift_penalty=shift_penalty))
 
 
-class Contenders:
+class EvaluatedPolicies:
     """Makes contenders; rules that learn by the same questions share what they learned."""
 
     def __init__(
         self,
         *,
         seed: int,
-        learning: LearningSettings,
-        scenario: ScenarioSettings,
+        learning: WarmUpSettings,
+        lookahead: LookaheadSettings,
         checkpoint: str,
         expect: Callable[[int], Callable[[int], None]],
     ) -> None:
         self.seed = seed
         self.learning = learning
-        self.scenario = scenario
+        self.lookahead = lookahead
         self.checkpoint = checkpoint
         self.expect = expect  # announces days, and gives who hears how many are done
         self.taught: dict[tuple[str, DvrpSettings], Learned] = {}
 
-    def rule(self, name: str, settings: DvrpSettings) -> Contender:
+    def rule(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
         """A rule by name, in the env of these settings, after its learning days."""
-        if name not in BELIEVING:
-            return Contender(name=name, policy=name, settings=settings)
-        taught_as = (LEARNS_BY.get(name, name), settings)
+        if name not in BELIEF_POLICIES:
+            return EvaluatedPolicy(name=name, policy=name, settings=settings)
+        taught_as = (WARM_UP_POLICY.get(name, name), settings)
         if taught_as not in self.taught:
             self.taught[taught_as] = self._taught(name, settings)
         learned = self.taught[taught_as]
-        advice = Advice(believer=learned.model, scenario=self.scenario)
-        return Contender(name=name, policy=name, settings=settings, advice=advice, learned=learned)
+        options = PolicyOptions(beliefs=learned.model, lookahead=self.lookahead)
+        return EvaluatedPolicy(
+            name=name, policy=name, settings=settings, options=options, learned=learned
+        )
 
-    def named(self, name: str, settings: DvrpSettings) -> Contender:
+    def named(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
         """A rule, or a run when no rule has this name."""
         return self.rule(name, settings) if name in POLICIES else self.run(name)
 
-    def run(self, folder: str) -> Contender:
+    def run(self, folder: str) -> EvaluatedPolicy:
         """The policy of a run folder."""
         return run_contender(folder, self.checkpoint)
 
     def _taught(self, name: str, settings: DvrpSettings) -> Learned:
         population = population_for(settings)
         model, answers = (
-            BayesianTypeModel(population.num_people, prior_for(settings)),
+            BayesianTypeModel(population.size, prior_for(settings)),
             ResponseBuffer(),
         )
-        on_progress = self.expect(self.learning.learning_days)
-        learn_by_asking(
+        on_progress = self.expect(self.learning.warm_up_days)
+        warm_up(
             name, settings, model, answers, self.learning, seed=self.seed, on_progress=on_progress
         )
         return Learned(model, answers.rows())
 
 
-def run_contender(folder: str, checkpoint: str) -> Contender:
+def run_contender(folder: str, checkpoint: str) -> EvaluatedPolicy:
     """The policy of a run, with its settings and what its acceptance model believes."""
     from hundredfold.api import load
 
@@ -117,8 +119,8 @@ def run_contender(folder: str, checkpoint: str) -> Contender:
     policy, env = load(folder, checkpoint).actor, settings.env_settings
     belief_model = load_belief_model(opened, checkpoint)
     if not isinstance(belief_model, AcceptanceModel):
-        return Contender(name=folder, policy=policy, settings=env)
-    return Contender(
+        return EvaluatedPolicy(name=folder, policy=policy, settings=env)
+    return EvaluatedPolicy(
         name=folder,
         policy=policy,
         settings=env,
@@ -130,17 +132,17 @@ def run_contender(folder: str, checkpoint: str) -> Contender:
 Row = dict[str, Any]
 
 
-def belief_row(contender: Contender, played: PlayedDays, population: Population) -> Row:
+def belief_row(contender: EvaluatedPolicy, played: SimulatedDays, population: Population) -> Row:
     """Types told apart, how soon, and whether believed chances come true on the days played.
 
-    Types are judged over people who have answered, beside the accuracy that somebody would reach on
-    the same answers who knows how each type answers. Answers to 90 % is the median over those of
-    them of whom it ever became that sure.
+    Types are evaluated over people who have answered, beside the accuracy that somebody would
+    reach on the same answers who knows how each type answers. Answers to 90 % is the median over
+    those of them of whom it ever became that sure.
     """
     learned = contender.learned
-    assert learned is not None, "only who has learned can be judged"
+    assert learned is not None, "only who has learned can be evaluated"
     model, answers, settings = learned.model, learned.answers, contender.settings
-    truth = population.people.types
+    truth = population.customers.types
     heard = np.unique(answers.person).astype(np.int64)
     beliefs = model.type_probabilities(heard)
     true_rates = metrics.true_accept_rates(
@@ -148,7 +150,7 @@ def belief_row(contender: Contender, played: PlayedDays, population: Population)
     )
     shares = beliefs.mean(axis=0) if len(heard) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
     needed = metrics.responses_until_confident(
-        answers, population.num_people, model.accept_given_type, shares
+        answers, population.size, model.accept_given_type, shares
     )[heard]
     sure = needed[np.isfinite(needed)]
     return {
@@ -167,13 +169,13 @@ def belief_row(contender: Contender, played: PlayedDays, population: Population)
     }
 
 
-def confusion_rows(contender: Contender, population: Population) -> list[Row]:
+def confusion_rows(contender: EvaluatedPolicy, population: Population) -> list[Row]:
     """A row per true type: how many of them are taken for which."""
     learned = contender.learned
-    assert learned is not None, "only who has learned can be judged"
+    assert learned is not None, "only who has learned can be evaluated"
     heard = np.unique(learned.answers.person).astype(np.int64)
     counts = metrics.confusion(
-        learned.model.type_probabilities(heard), population.people.types[heard]
+        learned.model.type_probabilities(heard), population.customers.types[heard]
     )
     return [
         {
@@ -185,7 +187,9 @@ def confusion_rows(contender: Contender, population: Population) -> list[Row]:
     ]
 
 
-def calibration_rows(contender: Contender, played: PlayedDays, population: Population) -> list[Row]:
+def calibration_rows(
+    contender: EvaluatedPolicy, played: SimulatedDays, population: Population
+) -> list[Row]:
     """A row per tenth of believed chance: how often such offers were accepted."""
     found = _calibration(contender, played, population)
     return [
@@ -203,7 +207,7 @@ def calibration_rows(contender: Contender, played: PlayedDays, population: Popul
 
 
 def _calibration(
-    contender: Contender, played: PlayedDays, population: Population
+    contender: EvaluatedPolicy, played: SimulatedDays, population: Population
 ) -> metrics.Calibration:
     """Of the real offers made on these days."""
     assert contender.learned is not None

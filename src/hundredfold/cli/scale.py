@@ -52,7 +52,7 @@ class Scale:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Rows, a page where asked for, and a sentence of advice."""
+    """Rows, a page where asked for, and a sentence of options."""
     args = tyro.cli(Scale, args=list(arguments), prog="hundredfold scale")
     sizes = _sizes(args.num_envs)
     if args.seconds <= 0 or args.policy_ms < 0:

@@ -162,7 +162,7 @@ def _for_dvrp(env: str) -> RunSettings:
         # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
         belief_model=AcceptanceModelSettings(acceptance_refit_interval=1_920),
         env_settings=settings_class(env)(
-            price_hint=True, accept_hint=True, mask_mode="threshold", oracle_threads=2
+            cost_hint=True, acceptance_hint=True, mask_mode="threshold", oracle_threads=2
         ),
     )
 
@@ -192,7 +192,7 @@ def _seeds_64(env: str) -> RunSettings:
         evaluation=EvaluationSettings(eval_interval=5, eval_episodes=8, eval_seed=9999),
         saving=SavingSettings(save_interval=10, log_interval=1),
         belief_model=AcceptanceModelSettings(acceptance_model="embedding"),
-        env_settings=settings_class(env)(view="counts", mask_mode="sampled_type"),
+        env_settings=settings_class(env)(observation="counts", mask_mode="sampled_type"),
     )
 
 

@@ -189,7 +189,7 @@ def trade_off(rows: Sequence[Row], curves: Sequence[Row] = ()) -> go.Figure:
     `curves` are rows of policies that were played at several prices of a minute moved; a row
     without a price is left out.
     """
-    curves = [row for row in curves if row["patience_per_minute"] is not None]
+    curves = [row for row in curves if row["shift_penalty"] is not None]
     this_run = rows[0]["policy"]
     moved, saved = _moved_and_saved(rows)
     names = [row["policy"] for row in rows]
@@ -241,12 +241,12 @@ def trade_off(rows: Sequence[Row], curves: Sequence[Row] = ()) -> go.Figure:
 
 def _add_curve(figure: go.Figure, rows: Sequence[Row], colour: str) -> None:
     """One policy from the lowest price of a minute moved to the highest."""
-    rows = sorted(rows, key=lambda row: float(row["patience_per_minute"]))
+    rows = sorted(rows, key=lambda row: float(row["shift_penalty"]))
     moved, saved = _moved_and_saved(rows)
     figure.add_scatter(
         x=moved,
         y=saved,
-        customdata=[row["patience_per_minute"] for row in rows],
+        customdata=[row["shift_penalty"] for row in rows],
         name=f"{rows[0]['policy']}, by price",
         mode="lines+markers",
         line={"color": colour, "width": 2},

@@ -4,17 +4,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.envs.dvrp.city import (
     PLACES,
-    built_in_city,
     great_circle_km,
     most_central_cell,
     positions_from_travel,
+    synthetic_city,
     travel_seconds,
 )
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_travel_times_look_like_a_city(seed):
-    minutes = built_in_city(seed).travel_minutes
+    minutes = synthetic_city(seed).travel_minutes
     between = minutes[~np.eye(len(minutes), dtype=bool)]
     assert 15 < np.median(between) < 25
     assert between.max() < 50
@@ -25,14 +25,14 @@ def test_travel_times_look_like_a_city(seed):
 
 
 def test_no_detour_is_shorter_than_the_direct_way():
-    city = built_in_city(3)
+    city = synthetic_city(3)
     minutes = city.travel.ticks
     for via in range(city.num_cells):
         assert (minutes <= minutes[:, via : via + 1] + minutes[via : via + 1]).all()
 
 
 def test_the_city_has_all_places_and_a_depot():
-    city = built_in_city(0)
+    city = synthetic_city(0)
     assert city.num_cells == len(PLACES) + 1 == 61
     assert city.names[city.depot_cell] == "Depot"
     assert city.positions.min() == 0

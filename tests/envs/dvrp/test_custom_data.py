@@ -75,9 +75,9 @@ def test_a_users_trips_and_matrix_make_a_population(files):
     population = population_for(files.settings())
     assert population.city.names == tuple(CELLS)
     assert population.city.travel_minutes[1, 0] == pytest.approx(620 / 60)
-    assert population.num_people == 12
-    assert population.people.num_trips.tolist() == [5] * 12
-    assert population.people.types.tolist() == [0, 1, 2, 3] * 3
+    assert population.size == 12
+    assert population.customers.num_trips.tolist() == [5] * 12
+    assert population.customers.types.tolist() == [0, 1, 2, 3] * 3
     trips = population.trips
     first = population.first_trip[3]
     assert sorted(trips.windows[first : first + 5, 0, 0]) == [480, 540, 600, 660, 720]
@@ -86,9 +86,9 @@ def test_a_users_trips_and_matrix_make_a_population(files):
 
 
 def test_people_are_held_back_where_enough_remain(files):
-    assert population_for(files.settings()).people.num_known == 7
+    assert population_for(files.settings()).customers.num_known == 7
     all_known = population_for(files.settings(num_customers=8))
-    assert all_known.people.num_known == 12
+    assert all_known.customers.num_known == 12
     with pytest.raises(SettingsError, match="unseen_customers has 0 people"):
         population_for(files.settings(num_customers=8, split="unseen_customers"))
 
@@ -124,7 +124,7 @@ def test_profiles_and_unnamed_columns_are_welcome(files):
     files.header += ["age", "occupation", ""]
     for row in files.trips:
         row += [str(20 + int(row[0])), "nurse", "7"]
-    people = population_for(files.settings()).people
+    people = population_for(files.settings()).customers
     assert people.ages.tolist() == list(range(21, 33))
     assert set(people.occupations) == {"nurse"}
 
@@ -139,7 +139,7 @@ def test_a_file_that_was_edited_is_read_again(files):
 def test_trips_outside_the_hours_asked_for_are_left_out(files):
     files.set(1, "arrival_time_window", "09:01-09:03")  # cannot be served, and is not asked for
     population = population_for(files.settings(earliest_pickup=600, latest_dropoff=12 * 60 + 30))
-    assert population.people.num_trips.tolist() == [2] * 12
+    assert population.customers.num_trips.tolist() == [2] * 12
     assert set(population.trips.windows[:, 0, 0]) == {600, 660}
     with pytest.raises(SettingsError, match="traveller 1 has no trip between minutes 900 and"):
         population_for(files.settings(earliest_pickup=900))
@@ -293,12 +293,12 @@ def with_decisions(files, rows):
     path = files.folder / "answers.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
-    return files.settings(decisions=str(path))
+    return files.settings(recorded_responses=str(path))
 
 
 def test_recorded_answers_replace_tolerances(files):
     population = population_for(with_decisions(files, decision_rows(files)))
-    types = np.repeat(population.people.types, 5)
+    types = np.repeat(population.customers.types, 5)
     expected = (np.arange(16) + types[:, None]) % 3 != 0
     expected[:, NO_CHANGE] = True
     assert (population.accepts == expected).all()

@@ -51,33 +51,31 @@ def anything(seed=0):
 
 
 def test_marginal_rewards_sum_to_what_the_day_saved_less_patience():
-    rewards, info, ended = play_offers(
-        make(patience_per_minute=0.3, tolerances="unlimited"), anything()
-    )
+    rewards, info, ended = play_offers(make(shift_penalty=0.3, tolerances="unlimited"), anything())
     saved = ended["baseline_cost"] - ended["cost"]
     assert_allclose(rewards.sum(axis=0) + 0.3 * info["shift_minutes"].sum(axis=0), saved, atol=1e-6)
     assert np.abs(saved).max() > 0
 
 
 def test_step_rewards_sum_to_minus_what_the_day_cost_less_patience():
-    rewards, info, ended = play_offers(make(reward="step", patience_per_minute=0.3), anything())
+    rewards, info, ended = play_offers(make(reward="step", shift_penalty=0.3), anything())
     patience = 0.3 * info["shift_minutes"].sum(axis=0)
     assert_allclose(rewards.sum(axis=0), -ended["cost"] - patience, atol=1e-6)
 
 
 def test_percent_rewards_tell_the_improvement_so_far():
-    rewards, info, _ = play_offers(make(reward="percent", patience_per_minute=0.0), anything())
-    expected = 100 * (info["baseline_price"] - info["price"]) / info["baseline_price"]
+    rewards, info, _ = play_offers(make(reward="percent", shift_penalty=0.0), anything())
+    expected = 100 * (info["baseline_cost"] - info["cost"]) / info["baseline_cost"]
     assert_allclose(rewards, expected, atol=1e-9)
 
 
 def test_counterfactual_rewards_compare_with_the_request_as_asked():
-    options = {"patience_per_minute": 0.0, "tolerances": "unlimited", "num_customers": 12}
+    options = {"shift_penalty": 0.0, "tolerances": "unlimited", "num_customers": 12}
     rewards, info, _ = play_offers(make(reward="counterfactual", **options), anything())
     assert_array_equal(rewards[info["offer"] == NO_CHANGE], 0.0)
     # Looking at the other price leaves no trace: the day goes on as under any other reward.
     _, other, _ = play_offers(make(**options), anything())
-    assert_array_equal(info["price"], other["price"])
+    assert_array_equal(info["cost"], other["cost"])
     assert (rewards != 0).any()
     refused, answers, _ = play_offers(make(reward="counterfactual", tolerances="types"), always(3))
     assert_array_equal(refused[~answers["accepted"]], 0.0)
@@ -88,7 +86,7 @@ def test_offering_nothing_pays_nothing_and_improves_by_exactly_nothing(reward):
     options = {"num_customers": 30, "num_vehicles": 5}
     rewards, info, ended = play_offers(make(reward=reward, **options), always(NO_CHANGE))
     assert_array_equal(rewards, 0.0)
-    assert_array_equal(info["price"], info["baseline_price"])
+    assert_array_equal(info["cost"], info["baseline_cost"])
     assert_array_equal(ended["improvement_pct"], 0.0)
     assert not info["offered"].any()
     assert info["accepted"].all()
@@ -98,8 +96,8 @@ def test_the_baseline_is_the_same_day_played_without_offers():
     _, info, _ = play_offers(make(tolerances="unlimited"), anything())
     _, quiet, _ = play_offers(make(), always(NO_CHANGE))
     assert_array_equal(info["customer_id"], quiet["customer_id"])
-    assert_array_equal(info["baseline_price"], quiet["price"])
-    assert (info["price"] != quiet["price"]).any()
+    assert_array_equal(info["baseline_cost"], quiet["cost"])
+    assert (info["cost"] != quiet["cost"]).any()
 
 
 # --- answers and bookings
@@ -110,7 +108,7 @@ def test_answers_follow_the_trip_and_bookings_follow_the_answers():
     out = env.reset(SEED)
     choose = anything()
     for call in range(7):
-        day = {name: array.copy() for name, array in env.day.items()}
+        day = {name: array.copy() for name, array in env.true_state.items()}
         rows = np.arange(6)
         offers = choose(out)
         env.step(offers)
@@ -118,20 +116,20 @@ def test_answers_follow_the_trip_and_bookings_follow_the_answers():
         assert_array_equal(out.info["accepted"], expected)
         held = np.where(expected, offers, NO_CHANGE)
         assert_array_equal(
-            env.day["booked_windows"][:, call],
-            shifted_windows(day["asked_windows"][:, call], held),
+            env.true_state["booked_windows"][:, call],
+            shifted_windows(day["requested_windows"][:, call], held),
         )
         assert_array_equal(out.info["shift_minutes"], TOTAL_MINUTES[held])
         assert_array_equal(out.info["customer_id"], day["customer_id"][:, call])
-        assert_array_equal(env.day["num_booked"], call + 1)
-        assert_array_equal(env.day["asked_windows"], day["asked_windows"])
+        assert_array_equal(env.true_state["num_booked"], call + 1)
+        assert_array_equal(env.true_state["requested_windows"], day["requested_windows"])
 
 
 def test_hard_types_answer_by_personality_alone():
     env = make(range(40), tolerances="types")
     out = env.reset(SEED)
     for offer, flexible in ((0, (1, 3)), (15, (0, 3)), (3, (3,)), (NO_CHANGE, (0, 1, 2, 3))):
-        types = env.day["type"][np.arange(40), env.day["num_booked"]].copy()
+        types = env.true_state["type"][np.arange(40), env.true_state["num_booked"]].copy()
         env.step(np.full(40, offer))
         assert_array_equal(out.info["accepted"], np.isin(types, flexible))
 
@@ -148,12 +146,12 @@ def test_noise_turns_some_answers_round_and_repeats_exactly():
 
 
 def test_the_mask_is_what_the_callers_trip_allows():
-    env = make(range(40), scenario="operator")
+    env = make(range(40), service="operator")
     out = env.reset(SEED)
     seen = []
     for _ in range(10):
         rows = np.arange(40)
-        assert_array_equal(out.mask, env.day["allowed"][rows, env.day["num_booked"]])
+        assert_array_equal(out.mask, env.true_state["allowed"][rows, env.true_state["num_booked"]])
         assert out.mask[:, NO_CHANGE].all()
         seen.append(out.mask.all())
         env.step(np.full(40, NO_CHANGE))
@@ -163,7 +161,7 @@ def test_the_mask_is_what_the_callers_trip_allows():
 def test_nobody_calls_twice_in_a_day_and_orders_differ():
     env = make(range(50), num_customers=30, lns_iterations=0, improve_passes=0)
     env.reset(SEED)
-    callers = env.day["customer_id"]
+    callers = env.true_state["customer_id"]
     assert all(len(set(row)) == 30 for row in callers.tolist())
     assert len({tuple(row) for row in callers.tolist()}) == 50
 
@@ -173,9 +171,9 @@ def test_splits_meet_their_own_people():
     known.reset(SEED)
     strangers = make(range(20), split="unseen_customers")
     strangers.reset(SEED)
-    num_known = known.population.people.num_known
-    assert known.day["customer_id"].max() < num_known
-    assert strangers.day["customer_id"].min() >= num_known
+    num_known = known.population.customers.num_known
+    assert known.true_state["customer_id"].max() < num_known
+    assert strangers.true_state["customer_id"].min() >= num_known
 
 
 # --- the same story
@@ -191,10 +189,10 @@ def test_another_seed_is_another_day_and_the_same_seed_the_same():
 @pytest.mark.parametrize(
     "options",
     [
-        {"price_hint": True},
-        {"scenario": "operator", "service_minutes": 1.0},
-        {"reward": "counterfactual", "response_noise": 0.1, "view": "counts"},
-        {"num_vehicles": 1, "seats": 2, "view": "requests"},
+        {"cost_hint": True},
+        {"service": "operator", "service_minutes": 1.0},
+        {"reward": "counterfactual", "response_noise": 0.1, "observation": "counts"},
+        {"num_vehicles": 1, "capacity": 2, "observation": "requests"},
     ],
     ids=["hint", "operator", "counterfactual", "failing"],
 )
@@ -203,7 +201,7 @@ def test_an_env_tells_the_same_story_in_any_company(env_ids, options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"price_hint": True}, {"num_vehicles": 1, "seats": 2}], ids=str
+    "options", [{"cost_hint": True}, {"num_vehicles": 1, "capacity": 2}], ids=str
 )
 def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
     player = Direct(make(**options))
@@ -228,11 +226,11 @@ def test_a_snapshot_of_other_settings_is_refused():
 
 
 def test_a_day_that_cannot_be_served_ends_at_once_and_another_begins():
-    env = make(range(30), num_vehicles=1, seats=1)
+    env = make(range(30), num_vehicles=1, capacity=1)
     out = env.reset(SEED)
     failures = 0
     for _ in range(24):
-        before = env.day["num_booked"].copy()
+        before = env.true_state["num_booked"].copy()
         episodes = env.episodes.copy()
         env.step(np.full(30, NO_CHANGE))
         failed = out.info["failed"]
@@ -242,20 +240,20 @@ def test_a_day_that_cannot_be_served_ends_at_once_and_another_begins():
         assert_array_equal(out.episode_info["improvement_pct"][failed], -100)
         assert_array_equal(out.ended, failed | (before == 7))
         assert_array_equal(env.episodes - episodes, out.ended)
-        assert_array_equal(env.day["num_booked"], np.where(out.ended, 0, before + 1))
+        assert_array_equal(env.true_state["num_booked"], np.where(out.ended, 0, before + 1))
         assert np.isfinite(out.reward).all()
-        assert np.isfinite(out.info["price"]).all()
+        assert np.isfinite(out.info["cost"]).all()
     assert failures > 10
 
 
 def test_with_a_penalty_the_day_goes_on_and_everybody_left_out_costs_200_minutes():
-    options = {"num_vehicles": 1, "seats": 1, "unserved": "penalty"}
+    options = {"num_vehicles": 1, "capacity": 1, "unserved": "penalty"}
     rewards, info, ended = play_offers(make(range(30), **options), always(NO_CHANGE))
     assert not info["failed"].any()
     assert_array_equal(rewards, 0.0)
     assert ended["left_out"].max() > 0
     assert (ended["cost"] > 200 * ended["left_out"]).all()
-    assert (np.diff(info["price"], axis=0) > 150).any()
+    assert (np.diff(info["cost"], axis=0) > 150).any()
 
 
 # --- what is told at the end of a day
@@ -268,8 +266,8 @@ def test_the_end_of_a_day_tells_what_came_of_it():
     assert_array_equal(ended["offers_made"], made.sum(axis=0))
     assert_array_equal(ended["offers_accepted"], yes.sum(axis=0))
     assert_array_equal(ended["shift_minutes_total"], info["shift_minutes"].sum(axis=0))
-    assert_array_equal(ended["cost"], info["price"][-1])
-    assert_array_equal(ended["baseline_cost"], info["baseline_price"][-1])
+    assert_array_equal(ended["cost"], info["cost"][-1])
+    assert_array_equal(ended["baseline_cost"], info["baseline_cost"][-1])
     assert_allclose(
         ended["improvement_pct"],
         100 * (ended["baseline_cost"] - ended["cost"]) / ended["baseline_cost"],
@@ -279,16 +277,16 @@ def test_the_end_of_a_day_tells_what_came_of_it():
     assert not ended["failed"].any()
 
 
-@pytest.mark.parametrize("scenario", ["research", "operator"])
-def test_every_plan_keeps_its_promises_and_its_price(scenario):
-    env = make(range(10), num_customers=12, scenario=scenario, service_minutes=1.0)
+@pytest.mark.parametrize("service", ["research", "operator"])
+def test_every_plan_keeps_its_promises_and_its_price(service):
+    env = make(range(10), num_customers=12, service=service, service_minutes=1.0)
     out = env.reset(SEED)
     choose = anything()
     for _ in range(11):
         env.step(choose(out))
         plans = env.plans.kept.plans()
         assert violations(env.plans.kept.problems, plans) == []
-        assert_array_equal(plans.price, env.day["price"])
+        assert_array_equal(plans.price, env.true_state["cost"])
         assert not plans.unserved.any()
 
 
@@ -306,12 +304,12 @@ def test_days_of_any_size_can_be_played(customers):
 def test_a_acceptance_models_beliefs_show_in_the_view_from_the_next_step_on():
     env = make()
     out = env.reset(SEED)
-    people = env.population.num_people
+    people = env.population.size
     assert_allclose(out.observation["request"][:, 20:24], 0.25)
     believed = np.random.default_rng(0).dirichlet(np.ones(4), people)
     env.set_shared_params({"type_probabilities": believed, "response_counts": np.arange(people)})
     env.step(np.full(6, NO_CHANGE))
-    callers = env.day["customer_id"][:, 1]
+    callers = env.true_state["customer_id"][:, 1]
     assert_allclose(out.observation["request"][:, 20:24], believed[callers], rtol=1e-6)
     assert_allclose(out.observation["request"][:, 24], np.log1p(callers), rtol=1e-6)
     with pytest.raises(ShapeError, match="person"):
@@ -322,23 +320,23 @@ def test_a_acceptance_models_beliefs_show_in_the_view_from_the_next_step_on():
 
 
 def test_scenarios_fix_what_settings_leave_open():
-    research, operator = DvrpSettings(), DvrpSettings(scenario="operator")
+    research, operator = DvrpSettings(), DvrpSettings(service="operator")
     assert (research.patience, research.people, research.ride_factor) == (0.002, 30, None)
     assert (operator.patience, operator.people, operator.ride_factor) == (0.05, 200, 2.0)
-    assert DvrpSettings(scenario="operator", max_ride_minutes=60.0).ride_factor is None
-    assert DvrpSettings(scenario="operator", patience_per_minute=0.0).patience == 0.0
+    assert DvrpSettings(service="operator", max_ride_minutes=60.0).ride_factor is None
+    assert DvrpSettings(service="operator", shift_penalty=0.0).patience == 0.0
     assert DvrpSettings(num_customers=100).people == 100
     assert [DvrpSettings(num_customers=n).fleet_size for n in (10, 30, 60, 100)] == [5, 5, 8, 13]
 
 
 def test_the_operators_ride_limit_holds_in_every_plan():
-    env = make(range(10), scenario="operator", num_customers=12, num_vehicles=2)
+    env = make(range(10), service="operator", num_customers=12, num_vehicles=2)
     out = env.reset(SEED)
     choose = anything()
     for _ in range(11):
         env.step(choose(out))
         glance = env.plans.glance()
-        booked = np.arange(12) < env.day["num_booked"][:, None]
+        booked = np.arange(12) < env.true_state["num_booked"][:, None]
         rides = (glance.stop_minutes[..., 1] - glance.stop_minutes[..., 0])[booked]
-        assert (rides <= env.day["max_ride_minutes"][booked] + 1e-6).all()
-        assert np.isfinite(env.day["max_ride_minutes"]).all()
+        assert (rides <= env.true_state["max_ride_minutes"][booked] + 1e-6).all()
+        assert np.isfinite(env.true_state["max_ride_minutes"]).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hundredfold.envs.dvrp.analysis import fairness_rows, gini, groups_of_callers
-from hundredfold.envs.dvrp.evaluation import play_days
+from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -13,7 +13,7 @@ SETTINGS = DvrpSettings(num_customers=10, num_vehicles=3, lns_iterations=0)
 
 @pytest.fixture(scope="module")
 def asked_at_random():
-    return play_days("random", SETTINGS, 30, 3)
+    return simulate_days("random", SETTINGS, 30, 3)
 
 
 def test_gini_is_none_for_equals_and_large_for_one():
@@ -39,7 +39,7 @@ def test_every_grouping_counts_every_caller_once(asked_at_random):
 def test_shares_are_those_of_the_group(asked_at_random):
     played, population = asked_at_random
     (row,) = [row for row in fairness_rows(played, population) if row["group"] == "early"]
-    mine = population.people.types[played.customer_id] == 1
+    mine = population.customers.types[played.customer_id] == 1
     asked = mine & (played.offers != NO_CHANGE)
     assert row["callers"] == mine.sum()
     assert row["asked_pct"] == pytest.approx(100 * asked.sum() / mine.sum())
@@ -60,7 +60,7 @@ def test_the_burden_on_people_is_told(asked_at_random):
 
 
 def test_whoever_asks_nobody_burdens_nobody():
-    played, population = play_days("none", SETTINGS, 4, 3)
+    played, population = simulate_days("none", SETTINGS, 4, 3)
     for row in fairness_rows(played, population):
         assert row["asked_pct"] == row["shift_minutes"] == row["moved_pct"] == 0.0
         assert row["accepted_pct"] is None
@@ -69,7 +69,7 @@ def test_whoever_asks_nobody_burdens_nobody():
 
 
 def test_knowing_rules_move_flexible_people_more():
-    played, population = play_days("largest_known", SETTINGS, 40, 3)
+    played, population = simulate_days("privileged_largest", SETTINGS, 40, 3)
     rows = fairness_rows(played, population)
     minutes = {row["group"]: row["shift_minutes"] for row in rows if row["by"] == "type"}
     assert minutes["both"] > minutes["none"]

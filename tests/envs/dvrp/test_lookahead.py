@@ -7,17 +7,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from helpers.believers import Sure, prior_believer
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.evaluation import Advice, play_days
+from hundredfold.envs.dvrp.evaluation import PolicyOptions, simulate_days
 from hundredfold.envs.dvrp.heuristics import call_keys, calling
-from hundredfold.envs.dvrp.lookahead import Scenario, ScenarioSettings
+from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.policies import RandomOffers, policy_key
-from hundredfold.envs.dvrp.route_costs import FollowedPlans, day_problems
+from hundredfold.envs.dvrp.route_costs import TrackedRoutes, day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.exact_oracle import ExactOracle
 
 SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=1)
-QUICK = ScenarioSettings(samples=2, search_rounds=1)
+QUICK = LookaheadSettings(samples=2, search_rounds=1)
 
 
 def env_after(calls, settings=SETTINGS, envs=20):
@@ -29,12 +29,12 @@ def env_after(calls, settings=SETTINGS, envs=20):
     return batch_env
 
 
-def scenario(batch_env, thinks=QUICK, price=None, rates=None):
-    believer = (
+def lookahead(batch_env, thinks=QUICK, price=None, rates=None):
+    beliefs = (
         prior_believer(batch_env.settings) if rates is None else Sure(batch_env.population, rates)
     )
-    return Scenario(
-        batch_env.population, batch_env.settings, believer, policy_key(1), thinks, price
+    return Lookahead(
+        batch_env.population, batch_env.settings, beliefs, policy_key(1), thinks, price
     )
 
 
@@ -50,10 +50,10 @@ def test_a_tiny_day_is_decided_as_by_brute_force():
     batch_env = env_after(2, tiny)
     rates = everything_known(0.5)
     rates[:, 3] = 0.2
-    policy = scenario(batch_env, ScenarioSettings(samples=1, search_rounds=100), 0.01, rates)
+    policy = lookahead(batch_env, LookaheadSettings(samples=1, search_rounds=100), 0.01, rates)
     offers = policy(batch_env.out)
 
-    day, trips, out = batch_env.day, batch_env.population.trips, batch_env.out
+    day, trips, out = batch_env.true_state, batch_env.population.trips, batch_env.out
     calls = calling(out, batch_env.population)
     keys = call_keys(policy.key, out, calls)
     guessed = policy.guesses(out, calls, keys).trips[:, 0, 0]
@@ -79,44 +79,44 @@ def test_a_tiny_day_is_decided_as_by_brute_force():
 
 def test_guesses_are_trips_of_known_people_who_have_not_called():
     batch_env = env_after(3)
-    policy = scenario(batch_env, ScenarioSettings(samples=50))
+    policy = lookahead(batch_env, LookaheadSettings(samples=50))
     calls = calling(batch_env.out, batch_env.population)
     keys = call_keys(policy.key, batch_env.out, calls)
     guesses = policy.guesses(batch_env.out, calls, keys)
     assert guesses.trips.shape == (20, 50, 4)
     assert_array_equal(guesses.number, 4)
     population = batch_env.population
-    person = np.repeat(np.arange(population.num_people), population.people.num_trips)
+    person = np.repeat(np.arange(population.size), population.customers.num_trips)
     people = person[guesses.trips]
     number = guesses.trips - population.first_trip[people]
-    assert (people < population.people.num_known).all()
+    assert (people < population.customers.num_known).all()
     assert (number < population.num_known_trips[people]).all()
     for env in range(20):
-        called = batch_env.day["customer_id"][env, :4]
+        called = batch_env.true_state["customer_id"][env, :4]
         assert not np.isin(people[env], called).any()
         assert all(len(set(guess.tolist())) == 4 for guess in people[env])
     # Everybody who is left has a chance, and so has every trip.
-    assert len(np.unique(people)) == population.people.num_known
+    assert len(np.unique(people)) == population.customers.num_known
     assert (guesses.trips[:, 0] != guesses.trips[:, 1]).any()
 
 
 def test_the_day_that_will_really_come_is_not_looked_at():
     batch_env = env_after(3)
-    expected = scenario(batch_env)(batch_env.out)
-    for name in ("customer_id", "trip_id", "cells", "asked_windows", "type"):
-        batch_env.day[name][:, 4:] = batch_env.day[name][:, 4:][::-1]
+    expected = lookahead(batch_env)(batch_env.out)
+    for name in ("customer_id", "trip_id", "cells", "requested_windows", "type"):
+        batch_env.true_state[name][:, 4:] = batch_env.true_state[name][:, 4:][::-1]
     for name in ("accepts", "tolerance", "type"):
-        batch_env.day[name][...] = 0
-    assert_array_equal(scenario(batch_env)(batch_env.out), expected)
+        batch_env.true_state[name][...] = 0
+    assert_array_equal(lookahead(batch_env)(batch_env.out), expected)
 
 
 @pytest.mark.parametrize("kind", ["research", "operator"])
 def test_forbidden_and_hopeless_offers_are_never_made(kind):
-    settings = DvrpSettings(scenario=kind, num_customers=8, lns_iterations=0, day_minutes=1100)
+    settings = DvrpSettings(service=kind, num_customers=8, lns_iterations=0, day_minutes=1100)
     batch_env = env_after(0, settings)
     rates = everything_known()
     rates[:, 8] = 0.05
-    policy = scenario(batch_env, QUICK, price=0.0, rates=rates)
+    policy = lookahead(batch_env, QUICK, price=0.0, rates=rates)
     made = []
     for _ in range(8):
         offers = policy(batch_env.out)
@@ -128,11 +128,11 @@ def test_forbidden_and_hopeless_offers_are_never_made(kind):
 
 
 def test_a_huge_price_silences_it_and_no_price_does_not():
-    believer = prior_believer(SETTINGS)
+    beliefs = prior_believer(SETTINGS)
 
     def offers_at(price):
-        advice = Advice(believer=believer, scenario=QUICK, patience_per_minute=price)
-        return play_days("scenario", SETTINGS, 10, 3, advice=advice)[0]
+        options = PolicyOptions(beliefs=beliefs, lookahead=QUICK, shift_penalty=price)
+        return simulate_days("lookahead", SETTINGS, 10, 3, options=options)[0]
 
     assert_array_equal(offers_at(1e6).offers, NO_CHANGE)
     free, dear = offers_at(0.0), offers_at(0.5)
@@ -140,10 +140,10 @@ def test_a_huge_price_silences_it_and_no_price_does_not():
 
 
 def test_it_repeats_and_batches_do_not_matter():
-    advice = Advice(believer=prior_believer(SETTINGS), scenario=QUICK)
-    once, _ = play_days("scenario", SETTINGS, 10, 3, advice=advice)
-    again, _ = play_days("scenario", SETTINGS, 10, 3, advice=advice)
-    apart, _ = play_days("scenario", SETTINGS, 10, 3, num_envs=3, advice=advice)
+    options = PolicyOptions(beliefs=prior_believer(SETTINGS), lookahead=QUICK)
+    once, _ = simulate_days("lookahead", SETTINGS, 10, 3, options=options)
+    again, _ = simulate_days("lookahead", SETTINGS, 10, 3, options=options)
+    apart, _ = simulate_days("lookahead", SETTINGS, 10, 3, num_envs=3, options=options)
     assert_array_equal(once.offers, again.offers)
     assert_array_equal(once.offers, apart.offers)
     assert (once.offers != NO_CHANGE).any()
@@ -151,23 +151,23 @@ def test_it_repeats_and_batches_do_not_matter():
 
 def test_it_takes_up_a_day_wherever_it_stands():
     batch_env = env_after(0)
-    steady = scenario(batch_env)
+    steady = lookahead(batch_env)
     for _ in range(5):
         expected = steady(batch_env.out)
-        assert_array_equal(scenario(batch_env)(batch_env.out), expected)
+        assert_array_equal(lookahead(batch_env)(batch_env.out), expected)
         batch_env.step(expected)
 
 
 def test_followed_plans_hold_what_was_booked_and_forget_other_days():
     batch_env = env_after(5)
-    plans = FollowedPlans(batch_env.population, SETTINGS, policy_key(0))
+    plans = TrackedRoutes(batch_env.population, SETTINGS, policy_key(0))
 
     def assert_followed():
         plans.follow(batch_env.out)
-        assert_array_equal(plans.kept.num_requests, batch_env.day["num_booked"])
-        booked = np.arange(8) < batch_env.day["num_booked"][:, None]
+        assert_array_equal(plans.kept.num_requests, batch_env.true_state["num_booked"])
+        booked = np.arange(8) < batch_env.true_state["num_booked"][:, None]
         assert_array_equal(
-            plans.kept.problems.windows[booked], batch_env.day["booked_windows"][booked]
+            plans.kept.problems.windows[booked], batch_env.true_state["booked_windows"][booked]
         )
 
     assert_followed()
@@ -183,5 +183,5 @@ def test_followed_plans_hold_what_was_booked_and_forget_other_days():
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"search_rounds": -1}, {"least_chance": 2.0}])
 def test_impossible_thinking_is_refused(wrong):
-    with pytest.raises(SettingsError, match="scenario needs"):
-        ScenarioSettings(**wrong)
+    with pytest.raises(SettingsError, match="lookahead needs"):
+        LookaheadSettings(**wrong)

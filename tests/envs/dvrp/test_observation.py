@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.observation import view_arrays
+from hundredfold.envs.dvrp.observation import observation_specs
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -11,9 +11,9 @@ from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 CUSTOMERS = 6
 
 
-def batch_of(view, envs=5, **options):
+def batch_of(layout, envs=5, **options):
     settings = {"num_customers": CUSTOMERS, "num_vehicles": 3, "lns_iterations": 0, **options}
-    return Dvrp(np.arange(envs), DvrpSettings(view=view, **settings))
+    return Dvrp(np.arange(envs), DvrpSettings(observation=layout, **settings))
 
 
 def moments(batch_env, seed=3):
@@ -21,15 +21,15 @@ def moments(batch_env, seed=3):
     out = batch_env.reset(seed)
     draw = np.random.default_rng(0)
     for call in range(CUSTOMERS):
-        yield call, out, batch_env.day
-        last = {name: array.copy() for name, array in batch_env.day.items()}
+        yield call, out, batch_env.true_state
+        last = {name: array.copy() for name, array in batch_env.true_state.items()}
         batch_env.step(draw.integers(0, 16, len(out)))
     yield CUSTOMERS, out, last
 
 
 @pytest.mark.parametrize(("cells", "rows"), [(207, 606), (61, 314), (31, 254)])
 def test_counts_have_a_row_per_cell_and_half_hour(cells, rows):
-    assert view_arrays("counts", 30, cells, ())["counts"].shape == (rows, 2)
+    assert observation_specs("counts", 30, cells, ())["counts"].shape == (rows, 2)
 
 
 def test_counts_sum_the_bookings_and_show_the_request():
@@ -40,7 +40,7 @@ def test_counts_sum_the_bookings_and_show_the_request():
         for env in range(5):
             expected = np.zeros((314, 2))
             trips = [(day["booked_windows"][env, i], i, 0) for i in range(call)]
-            trips.append((day["asked_windows"][env, call], call, 1))
+            trips.append((day["requested_windows"][env, call], call, 1))
             for windows, customer, column in trips:
                 pickup, dropoff = day["cells"][env, customer]
                 expected[pickup, column] += 1
@@ -59,7 +59,7 @@ def test_requests_list_the_bookings_and_then_the_request():
             break
         seen = out.observation["requests"]
         assert not seen[:, call + 1 :].any()
-        asked = day["asked_windows"][:, call]
+        asked = day["requested_windows"][:, call]
         cells = day["cells"][:, call]
         expected = [cells[:, 0], *asked[:, 0].T, cells[:, 1], *asked[:, 1].T]
         assert_array_equal(seen[:, call], np.stack(expected, axis=1).astype(np.float32))
@@ -80,7 +80,7 @@ def test_the_booking_view_tells_the_request():
         assert_allclose(request[:, 0:2], city.positions[pickup], rtol=1e-6)
         assert_allclose(request[:, 2:4], city.positions[dropoff], rtol=1e-6)
         assert_allclose(
-            request[:, 4:8], day["asked_windows"][:, call].reshape(-1, 4) / 1440, rtol=1e-6
+            request[:, 4:8], day["requested_windows"][:, call].reshape(-1, 4) / 1440, rtol=1e-6
         )
         assert_allclose(request[:, 8], city.travel_minutes[pickup, dropoff] / 60, rtol=1e-6)
         one_hot = request[:, 9 : 9 + len(PURPOSE_NAMES)]
@@ -95,12 +95,12 @@ def test_the_booking_view_tells_the_book_and_the_plan():
     for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
             break
-        book, mask = out.observation["book"], out.observation["book_mask"]
+        book, mask = out.observation["book"], out.observation["bookings_mask"]
         assert_array_equal(mask, np.tile(np.arange(CUSTOMERS) < call, (5, 1)))
         assert not book[:, call:].any()
         done = book[:, :call]
         booked = day["booked_windows"][:, :call]
-        moved = booked[..., 0] - day["asked_windows"][:, :call, :, 0]
+        moved = booked[..., 0] - day["requested_windows"][:, :call, :, 0]
         assert_allclose(done[..., 9] * 30, -moved[..., 0], atol=1e-4)
         assert_allclose(done[..., 10] * 30, moved[..., 1], atol=1e-4)
         vehicle = done[..., 11] * 3
@@ -109,14 +109,14 @@ def test_the_booking_view_tells_the_book_and_the_plan():
         planned = done[..., 12:14] * 1440
         assert (planned >= booked[..., 0] - 1e-2).all()
         assert (planned <= booked[..., 1] + 1e-2).all()
-    assert out.final_observation["book_mask"].all()
+    assert out.final_observation["bookings_mask"].all()
 
 
-@pytest.mark.parametrize("view", ["booking", "counts", "requests"])
-def test_no_view_holds_anything_hidden(view):
+@pytest.mark.parametrize("layout", ["booking", "counts", "requests"])
+def test_no_view_holds_anything_hidden(layout):
     """Other tolerances and answers to come, same sight."""
-    soft = batch_of(view, price_hint=True)
-    hard = batch_of(view, price_hint=True, tolerances="types")
+    soft = batch_of(layout, cost_hint=True)
+    hard = batch_of(layout, cost_hint=True, tolerances="types")
     one, other = soft.reset(3), hard.reset(3)
     for _ in range(CUSTOMERS):
         for name, array in one.observation.items():
@@ -127,22 +127,22 @@ def test_no_view_holds_anything_hidden(view):
 
 def test_the_price_hint_tells_what_an_offer_would_add_against_offer_12():
     batch_env = batch_of(
-        "booking", price_hint=True, tolerances="unlimited", improve_passes=0, envs=16
+        "booking", cost_hint=True, tolerances="unlimited", improve_passes=0, envs=16
     )
     out = batch_env.reset(3)
     draw = np.random.default_rng(1)
     found, hinted = [], []
     for _ in range(CUSTOMERS - 1):
-        hint = out.observation["price_hint"].copy()
+        hint = out.observation["cost_hint"].copy()
         assert_array_equal(hint[:, NO_CHANGE], 0)
         assert np.isfinite(hint).all()
         offers = draw.integers(0, 16, 16)
         state = batch_env.state()
         batch_env.step(np.full(16, NO_CHANGE))
-        without = batch_env.day["price"].copy()
+        without = batch_env.true_state["cost"].copy()
         batch_env.restore(state)
         batch_env.step(offers)
-        found.append(batch_env.day["price"] - without)
+        found.append(batch_env.true_state["cost"] - without)
         hinted.append(hint[np.arange(16), offers])
     # Plans trade their tails after every booking, so now and then the difference is another one.
     close = np.isclose(found, hinted, atol=1e-3)

@@ -9,7 +9,7 @@ from hundredfold.envs.dvrp.heuristics import cheapest, largest
 from hundredfold.envs.dvrp.hindsight import Hindsight
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.policies import (
-    BELIEVING,
+    BELIEF_POLICIES,
     POLICIES,
     GreedyExpected,
     RandomOffers,
@@ -17,7 +17,7 @@ from hundredfold.envs.dvrp.policies import (
 )
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
-SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=0, price_hint=True)
+SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=0, cost_hint=True)
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def env():
 
 
 def rule(name, env):
-    believer = prior_believer(env.settings) if name in BELIEVING else None
-    return make_policy(name, env.population, env.settings, seed=1, believer=believer)
+    beliefs = prior_believer(env.settings) if name in BELIEF_POLICIES else None
+    return make_policy(name, env.population, env.settings, seed=1, beliefs=beliefs)
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -44,7 +44,7 @@ def test_every_rule_makes_allowed_offers_only(name, env):
         env.step(offers)
 
 
-@pytest.mark.parametrize("name", ["greedy_known", "largest_known", "hindsight"])
+@pytest.mark.parametrize("name", ["privileged_greedy", "privileged_largest", "hindsight"])
 def test_rules_that_know_are_never_refused(name, env):
     policy = rule(name, env)
     for _ in range(9):
@@ -53,14 +53,14 @@ def test_rules_that_know_are_never_refused(name, env):
 
 
 def test_the_largest_known_offer_is_the_largest_accepted_one(env):
-    offers = rule("largest_known", env)(env.out)
-    accepts = env.day["accepts"][np.arange(20), env.day["num_booked"]]
+    offers = rule("privileged_largest", env)(env.out)
+    accepts = env.true_state["accepts"][np.arange(20), env.true_state["num_booked"]]
     assert_array_equal(TOTAL_MINUTES[offers], np.where(accepts, TOTAL_MINUTES, 0).max(axis=1))
 
 
 def test_none_offers_nothing_and_always_max_the_most(env):
     assert_array_equal(rule("none", env)(env.out), NO_CHANGE)
-    assert_array_equal(rule("always_max", env)(env.out), 3)
+    assert_array_equal(rule("always_largest", env)(env.out), 3)
 
 
 def test_random_offers_are_uniform_over_what_is_allowed_and_repeat():
@@ -86,38 +86,38 @@ def test_ties_go_to_the_offer_that_asks_least():
 
 
 def test_greedy_looks_ahead_by_the_hint_and_weighs_it_by_acceptance(env):
-    hint = env.out.observation["price_hint"]
+    hint = env.out.observation["cost_hint"]
     hint[:] = 0.0
     hint[:, 3], hint[:, 8] = -10.0, -6.0
-    assert_array_equal(rule("greedy_blind", env)(env.out), 3)
+    assert_array_equal(rule("greedy_optimistic", env)(env.out), 3)
     rate = np.full(16, 0.5)
     rate[3] = 0.1
     assert_array_equal(GreedyExpected(rate)(env.out), 8)
     assert_array_equal(GreedyExpected(rate, price=0.7)(env.out), NO_CHANGE)
-    accepts = env.day["accepts"][np.arange(20), env.day["num_booked"]]
+    accepts = env.true_state["accepts"][np.arange(20), env.true_state["num_booked"]]
     accepts_3, accepts_8 = accepts[:, 3], accepts[:, 8]
     expected = np.where(accepts_3, 3, np.where(accepts_8, 8, NO_CHANGE))
-    assert_array_equal(rule("greedy_known", env)(env.out), expected)
+    assert_array_equal(rule("privileged_greedy", env)(env.out), expected)
 
 
 def test_greedy_without_a_hint_is_told_what_is_missing():
     env = Dvrp(np.arange(2), DvrpSettings(num_customers=2))
-    with pytest.raises(SettingsError, match="price_hint"):
-        rule("greedy_blind", env)(env.reset(0))
+    with pytest.raises(SettingsError, match="cost_hint"):
+        rule("greedy_optimistic", env)(env.reset(0))
 
 
 def test_an_unknown_rule_gets_a_hint(env):
-    with pytest.raises(SettingsError, match="did you mean greedy_blind"):
-        rule("greedy_blnd", env)
+    with pytest.raises(SettingsError, match="did you mean greedy_optimistic"):
+        rule("greedy_optimstic", env)
 
 
 def test_hindsight_finds_days_at_least_as_cheap_as_its_start(env):
     env.reset(5)
     hindsight = Hindsight(env.population, env.settings)
-    offers = hindsight.best_offers(env.day)
-    acceptable = env.day["accepts"] & env.day["allowed"]
+    offers = hindsight.best_offers(env.true_state)
+    acceptable = env.true_state["accepts"] & env.true_state["allowed"]
     assert np.take_along_axis(acceptable, offers[:, :, None], axis=2).all()
     start = np.where(acceptable, TOTAL_MINUTES, -1.0).argmax(axis=2)
-    found = hindsight._prices(env.day, offers)
-    assert (found <= hindsight._prices(env.day, start)).all()
-    assert (found < hindsight._prices(env.day, start)).any()
+    found = hindsight._prices(env.true_state, offers)
+    assert (found <= hindsight._prices(env.true_state, start)).all()
+    assert (found < hindsight._prices(env.true_state, start)).any()

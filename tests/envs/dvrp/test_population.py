@@ -16,16 +16,16 @@ from hundredfold.envs.dvrp.population import (
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES, PURPOSES, purpose_of
 
-MANY = DvrpSettings(num_travellers=1000)
+MANY = DvrpSettings(population_size=1000)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         DvrpSettings(),
-        DvrpSettings(scenario="operator"),
+        DvrpSettings(service="operator"),
         DvrpSettings(day_minutes=1080),
-        DvrpSettings(scenario="operator", service_minutes=2.0),
+        DvrpSettings(service="operator", service_minutes=2.0),
     ],
     ids=["research", "operator", "short day", "service"],
 )
@@ -33,7 +33,7 @@ def test_every_trip_can_be_served_alone(settings):
     population = population_for(settings)
     trips = population.trips
     assert servable_trips(trips.windows, trips.cells, population.city, settings).all()
-    assert (population.max_ride_minutes < np.inf).all() == (settings.scenario == "operator")
+    assert (population.max_ride_minutes < np.inf).all() == (settings.service == "operator")
 
 
 def test_windows_are_half_an_hour_on_a_grid_of_five_minutes():
@@ -65,13 +65,13 @@ def test_purposes_have_about_their_weights_and_paratransit_is_mostly_medical():
     shares = research / research.sum()
     # Habits are few, so rare purposes are a little rarer than their weight.
     assert np.abs(shares - [purpose.weight for purpose in PURPOSES]).max() < 0.12
-    operator = population_for(DvrpSettings(scenario="operator")).trips.purpose
+    operator = population_for(DvrpSettings(service="operator")).trips.purpose
     assert np.bincount(operator).argmax() == PURPOSE_NAMES.index("medical")
 
 
 def test_softness_and_purpose_shape_what_people_tolerate():
     population = population_for(MANY)
-    types = np.repeat(population.people.types, TRIPS_PER_PERSON)
+    types = np.repeat(population.customers.types, TRIPS_PER_PERSON)
     tolerance, purpose = population.trips.tolerance, population.trips.purpose
     assert not (tolerance % 5).any()
     assert tolerance.min() == 0
@@ -82,7 +82,7 @@ def test_softness_and_purpose_shape_what_people_tolerate():
     assert tolerance[flexible & shopping[:, None]].mean() == pytest.approx(25, abs=1)
     assert tolerance[flexible & work[:, None]].mean() == pytest.approx(7.5, abs=0.5)
     assert tolerance[~flexible & shopping[:, None]].mean() == pytest.approx(5, abs=0.7)
-    stiff = population_for(DvrpSettings(num_travellers=1000, softness=0.0)).trips.tolerance
+    stiff = population_for(DvrpSettings(population_size=1000, softness=0.0)).trips.tolerance
     assert stiff[~flexible].mean() < 2
 
 
@@ -98,7 +98,7 @@ def test_splits_share_no_trip_and_the_unseen_are_nobody_known():
     population = population_for(DvrpSettings())
 
     def trips_of(split):
-        _, first, count = population.callers(split)
+        _, first, count = population.split_customers(split)
         return {
             trip
             for start, number in zip(first, count, strict=True)
@@ -115,7 +115,7 @@ def test_splits_share_no_trip_and_the_unseen_are_nobody_known():
 
 
 def test_offer_12_is_accepted_and_allowed_by_everybody():
-    population = population_for(DvrpSettings(scenario="operator"))
+    population = population_for(DvrpSettings(service="operator"))
     assert population.accepts[:, NO_CHANGE].all()
     assert population.allowed[:, NO_CHANGE].all()
     assert not population.allowed.all(), "some offers would break the ride limit"
@@ -127,7 +127,7 @@ def test_a_population_follows_from_its_seed_alone():
     assert_array_equal(one.trips.windows, same.trips.windows)
     assert (one.trips.windows != other.trips.windows).any()
     # More people do not change those who were there.
-    larger = population_for(DvrpSettings(num_travellers=50))
+    larger = population_for(DvrpSettings(population_size=50))
     assert_array_equal(larger.trips.cells[:1500], one.trips.cells[:1500])
 
 
@@ -162,10 +162,10 @@ def test_free_text_finds_its_purpose(text, name):
     "wrong",
     [
         {"num_customers": 0},
-        {"num_customers": 40, "num_travellers": 30},
+        {"num_customers": 40, "population_size": 30},
         {"trips": "trips.csv"},
-        {"decisions": "answers.csv"},
-        {"view": "nothing"},
+        {"recorded_responses": "answers.csv"},
+        {"observation": "nothing"},
         {"softness": 1.5},
         {"response_noise": float("nan")},
         {"day_minutes": 10},
@@ -189,5 +189,5 @@ def test_settings_under_which_trips_cannot_be_served_are_refused(wrong):
 @pytest.mark.parametrize("customers", [10, 30, 60, 100])
 def test_days_of_many_sizes_have_enough_people(customers):
     settings = DvrpSettings(num_customers=customers)
-    callers, _, _ = population_for(settings).callers("unseen_customers")
+    callers, _, _ = population_for(settings).split_customers("unseen_customers")
     assert len(callers) >= customers

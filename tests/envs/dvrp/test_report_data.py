@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import evaluate_policy, play_days
-from hundredfold.envs.dvrp.policies import always_max, largest_known, no_offer
+from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
+from hundredfold.envs.dvrp.policies import always_largest, no_offer, privileged_largest
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.report_beliefs import belief_record, true_rates
 from hundredfold.envs.dvrp.report_data import (
@@ -34,8 +34,8 @@ def perfect_knowledge(settings):
     """What an acceptance model would tell that knows everybody."""
     population = population_for(settings)
     return {
-        "type_probabilities": np.eye(NUM_TYPES)[population.people.types],
-        "response_counts": np.full(population.num_people, 40),
+        "type_probabilities": np.eye(NUM_TYPES)[population.customers.types],
+        "response_counts": np.full(population.size, 40),
         "accept_given_type": true_rates(population),
     }
 
@@ -43,7 +43,7 @@ def perfect_knowledge(settings):
 @pytest.fixture(scope="module")
 def report_data():
     return record_report_data(
-        largest_known,
+        privileged_largest,
         SETTINGS,
         shared_params=perfect_knowledge(SETTINGS),
         days=DAYS,
@@ -65,7 +65,7 @@ def test_the_run_and_the_rules_are_judged_as_evaluation_does(report_data):
         ("random", "known"),
         ("hindsight", "known"),
     ]
-    assert rows[:3] == evaluate_policy(largest_known, SETTINGS, days=DAYS, name="this run")
+    assert rows[:3] == evaluate_policy(privileged_largest, SETTINGS, days=DAYS, name="this run")
     assert rows[3] == evaluate_policy("none", SETTINGS, days=DAYS, splits=("known",))[0]
 
 
@@ -102,7 +102,7 @@ def test_windows_move_by_what_was_accepted_and_not_otherwise(report_data):
 
 
 def test_refusals_are_told_and_leave_windows_alone():
-    shown = record_report_data(always_max, SETTINGS, days=2, rules=("none", "largest_believed"))
+    shown = record_report_data(always_largest, SETTINGS, days=2, rules=("none", "belief_largest"))
     assert shown["acceptance_model"] is None
     # Nobody is there to be believed.
     assert shown["policies"][-1]["policy"] == "none"
@@ -116,11 +116,11 @@ def test_the_policy_sees_what_the_acceptance_model_believes_and_the_rules_do_not
         num_customers=6, lns_iterations=0, tolerances="types", mask_mode="threshold"
     )
     told = record_report_data(
-        always_max,
+        always_largest,
         settings,
         shared_params=perfect_knowledge(settings),
         days=DAYS,
-        rules=("always_max", "largest_known", "largest_believed"),
+        rules=("always_largest", "privileged_largest", "belief_largest"),
     )
     run, run_on_new_trips, run_on_new_people, rule, knowing, believing = told["policies"]
     for row in (run, run_on_new_trips, run_on_new_people):
@@ -151,7 +151,7 @@ def test_a_acceptance_model_that_knows_everybody_is_told_to(report_data):
 
 def test_hard_types_are_known_after_few_answers_and_chances_are_exact():
     settings = DvrpSettings(num_customers=30, lns_iterations=0, tolerances="types")
-    played, population = play_days("random", settings, 24, 3)
+    played, population = simulate_days("random", settings, 24, 3)
     found = belief_record(played, played, population, perfect_knowledge(settings))
     accuracy = found["by_answers"]["accuracy"]["acceptance_model"]
     assert accuracy[0] < 0.7
@@ -163,10 +163,10 @@ def test_hard_types_are_known_after_few_answers_and_chances_are_exact():
 
 def test_a_acceptance_model_that_knows_nothing_is_told_so():
     population = population_for(SETTINGS)
-    played, _ = play_days("random", SETTINGS, 60, 3)
+    played, _ = simulate_days("random", SETTINGS, 60, 3)
     nothing = {
-        "type_probabilities": np.full((population.num_people, NUM_TYPES), 0.25),
-        "response_counts": np.zeros(population.num_people),
+        "type_probabilities": np.full((population.size, NUM_TYPES), 0.25),
+        "response_counts": np.zeros(population.size),
         "accept_given_type": np.full((NUM_TYPES, len(PURPOSE_NAMES), 16), 0.5),
     }
     found = belief_record(played, played, population, nothing)
@@ -178,14 +178,14 @@ def test_a_acceptance_model_that_knows_nothing_is_told_so():
 
 
 def test_nobody_asked_leaves_nothing_to_learn_from():
-    played, population = play_days(no_offer, SETTINGS, 2, 3)
+    played, population = simulate_days(no_offer, SETTINGS, 2, 3)
     found = belief_record(played, played, population, perfect_knowledge(SETTINGS))
     assert found["by_answers"]["answers"] == []
     assert found["calibration"]["made"]["count"] == []
 
 
 def test_days_on_which_somebody_is_left_out_are_not_shown():
-    settings = DvrpSettings(num_customers=24, num_vehicles=1, seats=1, lns_iterations=0)
+    settings = DvrpSettings(num_customers=24, num_vehicles=1, capacity=1, lns_iterations=0)
     shown = record_report_data(no_offer, settings, days=2, rules=())
     assert shown["policies"][0]["failed"] == 2
     assert shown["day"] is None
@@ -203,9 +203,9 @@ def test_vehicles_that_share_most_customers_keep_their_colour():
 
 
 def test_the_same_books_are_solved_once():
-    played, population = play_days("random", SETTINGS, 3, 1)
+    played, population = simulate_days("random", SETTINGS, 3, 1)
     problems = day_problems(
-        played.cells, played.asked_windows, played.max_ride_minutes, population, SETTINGS
+        played.cells, played.requested_windows, played.max_ride_minutes, population, SETTINGS
     )
     closing = RememberedPlans(InsertionOracle(InsertionSettings()))
     plans = closing.solve(problems)

@@ -5,10 +5,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.believers import prior_believer
-from hundredfold.envs.dvrp.analysis import TradeOff, compared_at_equal_minutes, interpolated_at
-from hundredfold.envs.dvrp.evaluation import Advice, ClosingPrices, DayScores, play_days
-from hundredfold.envs.dvrp.lookahead import ScenarioSettings
-from hundredfold.envs.dvrp.policies import PRICED
+from hundredfold.envs.dvrp.analysis import TradeOffPoint, compare_at_equal_shift, interpolated_at
+from hundredfold.envs.dvrp.evaluation import DayScorer, DayScores, PolicyOptions, simulate_days
+from hundredfold.envs.dvrp.lookahead import LookaheadSettings
+from hundredfold.envs.dvrp.policies import SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 SETTINGS = DvrpSettings(num_customers=10, num_vehicles=3, lns_iterations=1)
@@ -28,7 +28,7 @@ def point(policy, saved, moved, price=None):
         vehicles=np.full(4, 2),
         failed=np.zeros(4, bool),
     )
-    return TradeOff(policy, price, scores)
+    return TradeOffPoint(policy, price, scores)
 
 
 CURVE = [point("curve", 12, 100, 0.0), point("curve", 8, 40, 0.1), point("curve", 0, 0, 9.0)]
@@ -46,7 +46,7 @@ def test_a_curve_begins_with_silence_whether_it_was_played_or_not():
 
 
 def test_policies_are_compared_day_by_day_where_they_move_as_much():
-    row = compared_at_equal_minutes(point("mine", 13, 70), CURVE)
+    row = compare_at_equal_shift(point("mine", 13, 70), CURVE)
     assert (row["policy"], row["against"], row["shift_minutes"]) == ("mine", "curve", 70.0)
     # The same days are good and bad for both, so the difference is certain.
     assert_allclose([row["mean"], row["ci_low"], row["ci_high"]], 3.0)
@@ -54,7 +54,7 @@ def test_policies_are_compared_day_by_day_where_they_move_as_much():
 
 
 def test_beyond_a_curve_its_last_point_stands():
-    row = compared_at_equal_minutes(point("mine", 13, 400), CURVE)
+    row = compare_at_equal_shift(point("mine", 13, 400), CURVE)
     assert (row["mean"], row["against_shift_minutes"]) == (pytest.approx(1.0), 100.0)
 
 
@@ -63,20 +63,20 @@ def test_rows_tell_minutes_and_percent():
     assert row["saved_minutes"] == 8.0
     assert row["mean"] == 4.0
     assert row["ci_low"] <= 4.0 <= row["ci_high"]
-    assert (row["shift_minutes"], row["patience_per_minute"]) == (40.0, 0.1)
+    assert (row["shift_minutes"], row["shift_penalty"]) == (40.0, 0.1)
 
 
-@pytest.mark.parametrize("rule", PRICED)
+@pytest.mark.parametrize("rule", SHIFT_PENALTY_POLICIES)
 def test_every_priced_rule_falls_silent_as_minutes_get_dear(rule):
-    closing, believer = ClosingPrices(), prior_believer(SETTINGS)
+    closing, beliefs = DayScorer(), prior_believer(SETTINGS)
 
     def at(price):
-        advice = Advice(
-            believer=believer,
-            patience_per_minute=price,
-            scenario=ScenarioSettings(samples=2, search_rounds=1),
+        options = PolicyOptions(
+            beliefs=beliefs,
+            shift_penalty=price,
+            lookahead=LookaheadSettings(samples=2, search_rounds=1),
         )
-        played, population = play_days(rule, SETTINGS, 12, 3, advice=advice)
+        played, population = simulate_days(rule, SETTINGS, 12, 3, options=options)
         return closing.scores(played, population, SETTINGS)
 
     free, dear, silent = at(0.0), at(0.3), at(1e6)

@@ -67,7 +67,7 @@ def played(num_envs, first=0, **settings):
     prices = []
     for step in range(8):
         out = env.step(np.full(num_envs, 5 if step % 2 else NO_CHANGE))
-        prices.append(out.info["price"].copy())
+        prices.append(out.info["cost"].copy())
     return np.array(prices)
 
 

@@ -19,20 +19,20 @@ import numpy as np
 
 from hundredfold.core.batch import Array, FloatArray
 from hundredfold.core.statistics import bootstrap_interval
-from hundredfold.envs.dvrp.evaluation import DayScores, PlayedDays, Row
+from hundredfold.envs.dvrp.evaluation import DayScores, Row, SimulatedDays
 from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.problem import PICKUP
 
-PATIENCE_PRICES: Final = (0.0, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+SHIFT_PENALTIES: Final = (0.0, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class TradeOff:
+class TradeOffPoint:
     """One policy at one price of a minute moved; None where it knows no prices."""
 
     policy: str
-    patience_per_minute: float | None
+    shift_penalty: float | None
     scores: DayScores
 
     def row(self) -> Row:
@@ -40,7 +40,7 @@ class TradeOff:
         told = self.scores.summary()
         return {
             "policy": self.policy,
-            "patience_per_minute": self.patience_per_minute,
+            "shift_penalty": self.shift_penalty,
             "saved_minutes": float(self.scores.saved_minutes.mean()),
             "shift_minutes": told["shift_minutes"],
             "offers_made": told["offers_made"],
@@ -50,7 +50,7 @@ class TradeOff:
         }
 
 
-def interpolated_at(curve: Sequence[TradeOff], shift_minutes: float) -> FloatArray:
+def interpolated_at(curve: Sequence[TradeOffPoint], shift_minutes: float) -> FloatArray:
     """(days,) what the curve's policy saves on each day at this mean number of minutes moved.
 
     Beyond the curve's last point it is that point: asking for more is not in its power.
@@ -68,7 +68,7 @@ def interpolated_at(curve: Sequence[TradeOff], shift_minutes: float) -> FloatArr
     return np.asarray((1.0 - share) * saved[after - 1] + share * saved[after], np.float64)
 
 
-def compared_at_equal_minutes(mine: TradeOff, curve: Sequence[TradeOff]) -> Row:
+def compare_at_equal_shift(mine: TradeOffPoint, curve: Sequence[TradeOffPoint]) -> Row:
     """How many more minutes a day `mine` saves than the curve where both move as many.
 
     The interval is a paired bootstrap over days. When `mine` moves people more than any point of
@@ -91,7 +91,7 @@ def compared_at_equal_minutes(mine: TradeOff, curve: Sequence[TradeOff]) -> Row:
     }
 
 
-def _days(curve: Sequence[TradeOff]) -> FloatArray:
+def _days(curve: Sequence[TradeOffPoint]) -> FloatArray:
     return curve[0].scores.cost
 
 
@@ -99,7 +99,7 @@ AGE_BANDS: Final = (0, 25, 45, 65)
 UNKNOWN: Final = "unknown"
 
 
-def fairness_rows(played: PlayedDays, population: Population) -> list[Row]:
+def fairness_rows(played: SimulatedDays, population: Population) -> list[Row]:
     """Everybody together, then by type, purpose, neighbourhood of the pickup, age and occupation.
 
     Groups of no caller are left out. Of a failed day, only the calls before it failed count as
@@ -114,7 +114,7 @@ def fairness_rows(played: PlayedDays, population: Population) -> list[Row]:
     return rows
 
 
-def overall_row(played: PlayedDays) -> Row:
+def overall_row(played: SimulatedDays) -> Row:
     """All callers, and how unevenly the burden lies on people.
 
     `gini` is 0 where everybody is moved by as many minutes in all, and near 1 where one person
@@ -137,9 +137,9 @@ def overall_row(played: PlayedDays) -> Row:
     }
 
 
-def groups_of_callers(played: PlayedDays, population: Population) -> dict[str, Array]:
+def groups_of_callers(played: SimulatedDays, population: Population) -> dict[str, Array]:
     """(days, customers) the group of every caller, under each way of grouping."""
-    people, city = population.people, population.city
+    people, city = population.customers, population.city
     person = played.customer_id
     ages = people.ages[person]
     band = np.searchsorted(AGE_BANDS, ages, side="right") - 1
@@ -164,7 +164,7 @@ def gini(values: FloatArray) -> float:
     return float(weights @ ranked / (number * total))
 
 
-def _shares(played: PlayedDays, chosen: Array) -> Row:
+def _shares(played: SimulatedDays, chosen: Array) -> Row:
     made = played.made[chosen]
     yes = played.accepted[chosen] & made
     return {

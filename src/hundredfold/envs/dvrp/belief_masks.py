@@ -43,7 +43,7 @@ class Beliefs:
     """One copy per env, so that snapshots can be cut and joined by env."""
 
     def __init__(self, num_envs: int, population: Population) -> None:
-        shape = (num_envs, population.num_people, BELIEF_WIDTH)
+        shape = (num_envs, population.size, BELIEF_WIDTH)
         self.people = np.zeros(shape, np.float32)  # type probabilities, answers seen
         # Until somebody tells more, one type is as likely as another and nobody refuses anything.
         self.people[..., :NUM_TYPES] = 1.0 / NUM_TYPES
@@ -110,7 +110,7 @@ class Beliefs:
             mask = chances >= threshold
         elif mode == "sampled_type":
             mask = TYPE_MASKS[self._supposed_types(people, luck[:, 1])]
-        elif mode == "known":
+        elif mode == "privileged":
             mask = accepts.copy()
         else:
             mask = np.ones(chances.shape, bool)
@@ -129,7 +129,7 @@ class Beliefs:
         return np.asarray(luck[:, 0] < self.epsilon, bool)
 
     def _supposed_types(self, people: IntArray, luck: Array) -> IntArray:
-        """(envs,) a type drawn from the belief, or the most likely one when judged."""
+        """(envs,) a type drawn from the belief, or the most likely one when evaluated."""
         types = self.people[np.arange(len(people)), people, :NUM_TYPES]
         ladder = types.cumsum(axis=1)
         drawn = (ladder <= (luck * ladder[:, -1])[:, None]).sum(axis=1)

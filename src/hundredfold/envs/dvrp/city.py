@@ -129,7 +129,7 @@ class City:
 
 
 @lru_cache(maxsize=8)
-def built_in_city(city_seed: int) -> City:
+def synthetic_city(city_seed: int) -> City:
     """The places of `places.py` with the depot as cell 0; the same seed gives the same city."""
     spots = (DEPOT, *PLACES)
     degrees = np.array([(spot.latitude, spot.longitude) for spot in spots])

@@ -42,7 +42,7 @@ from hundredfold.envs.dvrp.csv_files import (
 )
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.population import (
-    People,
+    Customers,
     Population,
     Trips,
     drawn_tolerances,
@@ -149,7 +149,7 @@ HELD_BACK_SHARE: Final = 5
 
 
 def load_population(settings: DvrpSettings) -> Population:
-    """People, trips and city of `settings.trips` and `settings.travel_times`."""
+    """Customers, trips and city of `settings.trips` and `settings.travel_times`."""
     assert settings.trips is not None
     assert settings.travel_times is not None
     table = read_table(settings.trips, "trips")
@@ -164,8 +164,8 @@ def load_population(settings: DvrpSettings) -> Population:
     wanted = _within_hours(rows, settings)
     _check_servable(table, rows, wanted, city, settings)
     accepts: BoolArray | None = None
-    if settings.decisions is not None:
-        accepts = recorded_answers(settings.decisions, table, TYPE_TEXTS, rows.types)
+    if settings.recorded_responses is not None:
+        accepts = recorded_answers(settings.recorded_responses, table, TYPE_TEXTS, rows.types)
     order = _by_person(rows, wanted, settings)
     people = _people(table, rows, order, settings)
     trips = Trips(
@@ -254,7 +254,7 @@ def _tolerance(rows: TripRows, settings: DvrpSettings) -> FloatArray:
     return drawn_tolerances(rows.types, rows.purpose, keys, settings.tolerances, settings.softness)
 
 
-def _people(table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSettings) -> People:
+def _people(table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSettings) -> Customers:
     num_trips = np.bincount(rows.traveller[order], minlength=int(rows.traveller.max()) + 1)
     if not num_trips.all():
         raise SettingsError(
@@ -268,7 +268,7 @@ def _people(table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSett
     enough = num_people >= 2 * settings.num_customers
     ages = table.column("age") if table.has("age") else [""] * len(table.rows)
     occupations = table.column("occupation") if table.has("occupation") else [""] * len(table.rows)
-    return People(
+    return Customers(
         types=rows.types[one_row_each],
         num_known=num_people - held_back if enough else num_people,
         num_trips=num_trips,

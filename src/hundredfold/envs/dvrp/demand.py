@@ -18,14 +18,14 @@ from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, IntArray
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.custom_data import load_population
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
-from hundredfold.envs.dvrp.population import Population, built_in_population
+from hundredfold.envs.dvrp.population import Population, synthetic_population
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 
 # Children of the stream of an env's episode.
 CALLERS_CHILD, TRIPS_CHILD, ANSWERS_CHILD, PLANS_CHILD, MASKS_CHILD = range(5)
 
 
-def day_arrays(num_customers: int) -> dict[str, ArraySpec]:
+def true_state_specs(num_customers: int) -> dict[str, ArraySpec]:
     """The arrays of one day; the axis of customers is the order in which they call."""
     return {
         "num_booked": ArraySpec((), "int64", 0, num_customers),
@@ -34,7 +34,7 @@ def day_arrays(num_customers: int) -> dict[str, ArraySpec]:
         "type": ArraySpec((num_customers,), "int64"),
         "cells": ArraySpec((num_customers, 2), "int64"),
         # Pickup and dropoff, early and late, in minutes.
-        "asked_windows": ArraySpec((num_customers, 2, 2), "float64"),
+        "requested_windows": ArraySpec((num_customers, 2, 2), "float64"),
         "booked_windows": ArraySpec((num_customers, 2, 2), "float64"),
         "max_ride_minutes": ArraySpec((num_customers,), "float64"),
         "tolerance": ArraySpec((num_customers, 2), "float64"),
@@ -42,19 +42,19 @@ def day_arrays(num_customers: int) -> dict[str, ArraySpec]:
         "allowed": ArraySpec((num_customers, NUM_OFFERS), "bool"),
         "offers": ArraySpec((num_customers,), "int64"),
         "accepted": ArraySpec((num_customers,), "bool"),
-        "price": ArraySpec((), "float64"),
+        "cost": ArraySpec((), "float64"),
         # The same day with nothing offered, after each booking; 0 before the first.
-        "baseline_price": ArraySpec((num_customers + 1,), "float64"),
+        "baseline_cost": ArraySpec((num_customers + 1,), "float64"),
     }
 
 
-class DayDraw:
+class DemandSampler:
     """Draws days of one split of a population."""
 
     def __init__(self, population: Population, split: Split, num_customers: int) -> None:
         self.population = population
         self.num_customers = num_customers
-        self.people, self.first_trip, self.num_trips = population.callers(split)
+        self.people, self.first_trip, self.num_trips = population.split_customers(split)
 
     def draw(self, keys: Keys) -> tuple[IntArray, IntArray]:
         """(days, customers) people in calling order, nobody twice, and the trip each asks for."""
@@ -71,9 +71,9 @@ class DayDraw:
         day["num_booked"][rows] = 0
         day["customer_id"][rows] = people
         day["trip_id"][rows] = trip
-        day["type"][rows] = self.population.people.types[people]
+        day["type"][rows] = self.population.customers.types[people]
         day["cells"][rows] = trips.cells[trip]
-        day["asked_windows"][rows] = trips.windows[trip]
+        day["requested_windows"][rows] = trips.windows[trip]
         day["booked_windows"][rows] = 0.0
         day["max_ride_minutes"][rows] = self.population.max_ride_minutes[trip]
         day["tolerance"][rows] = trips.tolerance[trip]
@@ -81,8 +81,8 @@ class DayDraw:
         day["allowed"][rows] = self.population.allowed[trip]
         day["offers"][rows] = NO_CHANGE
         day["accepted"][rows] = False
-        day["price"][rows] = 0.0
-        day["baseline_price"][rows] = 0.0
+        day["cost"][rows] = 0.0
+        day["baseline_cost"][rows] = 0.0
 
 
 def answers(
@@ -102,7 +102,7 @@ def answers(
 
 def population_for(settings: DvrpSettings) -> Population:
     """The population of these settings; envs in one process share it."""
-    files = (settings.trips, settings.travel_times, settings.decisions)
+    files = (settings.trips, settings.travel_times, settings.recorded_responses)
     return _population(settings, tuple(_last_change(path) for path in files))
 
 
@@ -110,7 +110,7 @@ def population_for(settings: DvrpSettings) -> Population:
 def _population(settings: DvrpSettings, changes: tuple[int, ...]) -> Population:
     # `changes` is part of the key alone: a file that was edited is read again.
     if settings.trips is None:
-        return built_in_population(settings)
+        return synthetic_population(settings)
     return load_population(settings)
 
 

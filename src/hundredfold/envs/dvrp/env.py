@@ -38,12 +38,12 @@ from hundredfold.envs.dvrp.belief_masks import Beliefs, mask_luck
 from hundredfold.envs.dvrp.demand import (
     MASKS_CHILD,
     PLANS_CHILD,
-    DayDraw,
+    DemandSampler,
     answers,
-    day_arrays,
     population_for,
+    true_state_specs,
 )
-from hundredfold.envs.dvrp.observation import view_arrays, write_view
+from hundredfold.envs.dvrp.observation import observation_specs, write_observation
 from hundredfold.envs.dvrp.offers import (
     NO_CHANGE,
     NUM_OFFERS,
@@ -52,13 +52,13 @@ from hundredfold.envs.dvrp.offers import (
     windows_of_all_offers,
 )
 from hundredfold.envs.dvrp.population import Population
-from hundredfold.envs.dvrp.route_costs import DayPlans
+from hundredfold.envs.dvrp.route_costs import RouteCosts
 from hundredfold.envs.dvrp.settings import DvrpSettings, Reward
 
 FAILURE_REWARD: Final = -5000.0
 
 
-class StepPrices(NamedTuple):
+class StepCosts(NamedTuple):
     """Prices around one booking, each (envs,) in minutes."""
 
     before: FloatArray
@@ -69,7 +69,7 @@ class StepPrices(NamedTuple):
     as_asked: FloatArray
 
 
-def step_rewards(kind: Reward, prices: StepPrices, patience_cost: FloatArray) -> FloatArray:
+def step_rewards(kind: Reward, prices: StepCosts, patience_cost: FloatArray) -> FloatArray:
     """(envs,) rewards of one step."""
     if kind == "marginal":
         baseline = prices.baseline_after - prices.baseline_before
@@ -92,8 +92,8 @@ def improvement_pct(baseline: FloatArray, price: FloatArray) -> FloatArray:
 FAILED_DAY_PCT: Final = -100.0
 
 INFO: Final = {
-    "price": ArraySpec((), "float64"),
-    "baseline_price": ArraySpec((), "float64"),
+    "cost": ArraySpec((), "float64"),
+    "baseline_cost": ArraySpec((), "float64"),
     "customer_id": ArraySpec((), "int64"),
     "purpose": ArraySpec((), "int64"),
     "offer": ArraySpec((), "int64", 0, NUM_OFFERS - 1),
@@ -117,14 +117,14 @@ EPISODE_INFO: Final = {
 }
 
 
-PRICE_HINT, ACCEPT_HINT, LEANING = "price_hint", "accept_hint", "leaning"
+PRICE_HINT, ACCEPT_HINT, LEANING = "cost_hint", "acceptance_hint", "leaning"
 
 
 def offer_columns(settings: DvrpSettings) -> tuple[str, ...]:
     """Observations with one number per offer that these settings ask for."""
     wanted = {
-        PRICE_HINT: settings.price_hint,
-        ACCEPT_HINT: settings.accept_hint,
+        PRICE_HINT: settings.cost_hint,
+        ACCEPT_HINT: settings.acceptance_hint,
         LEANING: settings.mask_mode == "soft",
     }
     return tuple(name for name, is_wanted in wanted.items() if is_wanted)
@@ -136,13 +136,15 @@ def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
     cells = population.city.num_cells
     return EnvSpec(
         name="dvrp",
-        observation=view_arrays(settings.view, customers, cells, offer_columns(settings)),
+        observation=observation_specs(
+            settings.observation, customers, cells, offer_columns(settings)
+        ),
         action_nvec=(NUM_OFFERS,),
         has_mask=True,
         episode_steps=customers,
         info=INFO,
         episode_info=EPISODE_INFO,
-        true_state=day_arrays(customers),
+        true_state=true_state_specs(customers),
         logit_bias=LEANING if settings.mask_mode == "soft" else None,
     )
 
@@ -159,8 +161,8 @@ class Dvrp(ArrayBatchEnv):
         self.settings = settings or DvrpSettings()
         self.population = population_for(self.settings)
         super().__init__(dvrp_spec(self.settings, self.population), env_ids)
-        self.draw = DayDraw(self.population, self.settings.split, self.settings.num_customers)
-        self.plans = DayPlans(self.num_envs, self.population, self.settings)
+        self.draw = DemandSampler(self.population, self.settings.split, self.settings.num_customers)
+        self.plans = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
         self.beliefs = Beliefs(self.num_envs, self.population)
 
@@ -173,8 +175,8 @@ class Dvrp(ArrayBatchEnv):
         return {"oracle": self.oracle_seconds}
 
     @property
-    def day(self) -> Arrays:
-        """The arrays of every env's day; see `days.day_arrays`."""
+    def true_state(self) -> Arrays:
+        """The arrays of every env's day; see `days.true_state_specs`."""
         return self.out.true_state
 
     def start(self) -> None:
@@ -182,7 +184,7 @@ class Dvrp(ArrayBatchEnv):
         self._show()
 
     def step(self, actions: IntArray) -> StepBatch:
-        day, out, settings = self.day, self.out, self.settings
+        day, out, settings = self.true_state, self.out, self.settings
         at = (np.arange(self.num_envs), day["num_booked"].copy())
         accepted = answers(day, at, actions, self._episode_keys(), settings.response_noise)
         held = np.where(accepted, actions, NO_CHANGE)
@@ -198,8 +200,8 @@ class Dvrp(ArrayBatchEnv):
         out.truncated[:] = False
 
         info = out.info
-        info["price"][:] = prices.after
-        info["baseline_price"][:] = prices.baseline_after
+        info["cost"][:] = prices.after
+        info["baseline_cost"][:] = prices.baseline_after
         info["customer_id"][:] = day["customer_id"][at]
         info["purpose"][:] = self.population.trips.purpose[day["trip_id"][at]]
         info["offer"][:] = actions
@@ -227,34 +229,34 @@ class Dvrp(ArrayBatchEnv):
         self.plans.refresh()
         return self.out
 
-    def _book(self, at: tuple[IntArray, IntArray], held: IntArray) -> StepPrices:
+    def _book(self, at: tuple[IntArray, IntArray], held: IntArray) -> StepCosts:
         """Put everybody's request into the plans, moved by the offer that holds."""
-        day = self.day
-        cells, asked = day["cells"][at], day["asked_windows"][at]
+        day = self.true_state
+        cells, asked = day["cells"][at], day["requested_windows"][at]
         ride = day["max_ride_minutes"][at]
         keys = rng.spawn(self._episode_keys(), PLANS_CHILD)
-        before = day["price"].copy()
+        before = day["cost"].copy()
         as_asked: FloatArray | None = None
         if self.settings.reward == "counterfactual":
             as_asked = self.plans.price_with(cells, asked, ride, keys)
         windows = shifted_windows(asked, held)
         after = self.plans.add(cells, windows, ride, keys)
         day["booked_windows"][at] = windows
-        day["price"][:] = after
+        day["cost"][:] = after
         day["num_booked"] += 1
-        return StepPrices(
+        return StepCosts(
             before=before,
             after=after,
-            baseline_before=day["baseline_price"][at],
-            baseline_after=day["baseline_price"][at[0], at[1] + 1],
+            baseline_before=day["baseline_cost"][at],
+            baseline_after=day["baseline_cost"][at[0], at[1] + 1],
             as_asked=after if as_asked is None else as_asked,
         )
 
     def _finish_days(self, over: BoolArray, failed: BoolArray) -> None:
         """Tell what came of the days that are over, and begin new ones in their place."""
-        day, told = self.day, self.out.episode_info
-        cost = day["price"]
-        baseline = day["baseline_price"][np.arange(self.num_envs), day["num_booked"]]
+        day, told = self.true_state, self.out.episode_info
+        cost = day["cost"]
+        baseline = day["baseline_cost"][np.arange(self.num_envs), day["num_booked"]]
         made = day["offers"] != NO_CHANGE
         yes = made & day["accepted"]
         told["improvement_pct"][:] = improvement_pct(baseline, cost)
@@ -271,7 +273,7 @@ class Dvrp(ArrayBatchEnv):
         )
         told["left_out"][:] = self.plans.left_out
         told["failed"][:] = failed
-        self._write_view(self.out.final_observation)
+        self._write_observation(self.out.final_observation)
         for name in offer_columns(self.settings):
             self.out.final_observation[name][:] = 0.0
         self.episodes[over] += 1
@@ -279,11 +281,11 @@ class Dvrp(ArrayBatchEnv):
 
     def _begin_days(self, rows: BoolArray) -> None:
         """Draw new days for these rows and price them as they were asked."""
-        day = self.day
+        day = self.true_state
         keys = self._episode_keys()[rows]
         self.draw.write(day, rows, keys)
         self.plans.clear(rows)
-        day["baseline_price"][rows] = self._baseline_prices(rows, keys)
+        day["baseline_cost"][rows] = self._baseline_prices(rows, keys)
 
     def _baseline_prices(self, rows: BoolArray, keys: Keys) -> FloatArray:
         """(days, customers + 1) prices of these rows' days when nothing is offered.
@@ -291,11 +293,11 @@ class Dvrp(ArrayBatchEnv):
         They are kept by the very process that keeps the agent's plans, on the same streams: where
         no offer is made, the two agree to the last bit.
         """
-        day, customers = self.day, self.settings.num_customers
-        cells, asked = day["cells"][rows], day["asked_windows"][rows]
+        day, customers = self.true_state, self.settings.num_customers
+        cells, asked = day["cells"][rows], day["requested_windows"][rows]
         ride = day["max_ride_minutes"][rows]
         plan_keys = rng.spawn(keys, PLANS_CHILD)
-        plans = DayPlans(len(keys), self.population, self.settings)
+        plans = RouteCosts(len(keys), self.population, self.settings)
         prices = np.zeros((len(keys), customers + 1))
         for call in range(customers):
             prices[:, call + 1] = plans.add(
@@ -310,21 +312,21 @@ class Dvrp(ArrayBatchEnv):
 
     def _show(self) -> None:
         """Write what everybody sees and may do now."""
-        day, seen = self.day, self.out.observation
-        self._write_view(seen)
+        day, seen = self.true_state, self.out.observation
+        self._write_observation(seen)
         at = (np.arange(self.num_envs), day["num_booked"])
         assert self.out.mask is not None
         self.out.mask[:] = day["allowed"][at]
         self._apply_beliefs(at)
-        if self.settings.price_hint:
-            windows = windows_of_all_offers(day["asked_windows"][at])
+        if self.settings.cost_hint:
+            windows = windows_of_all_offers(day["requested_windows"][at])
             added = self.plans.added_minutes(day["cells"][at], windows, day["max_ride_minutes"][at])
             seen[PRICE_HINT][:] = added - added[:, NO_CHANGE, None]
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
         """Let what an acceptance model believes of the callers bear on mask and view."""
-        settings, day, seen = self.settings, self.day, self.out.observation
-        if settings.mask_mode == "none" and not settings.accept_hint:
+        settings, day, seen = self.settings, self.true_state, self.out.observation
+        if settings.mask_mode == "none" and not settings.acceptance_hint:
             return
         people = day["customer_id"][at]
         purposes = self.population.trips.purpose[day["trip_id"][at]]
@@ -334,16 +336,16 @@ class Dvrp(ArrayBatchEnv):
         self.out.mask &= self.beliefs.masks(
             settings.mask_mode, settings.mask_threshold, people, chances, day["accepts"][at], luck
         )
-        if settings.accept_hint:
+        if settings.acceptance_hint:
             seen[ACCEPT_HINT][:] = chances
         if settings.mask_mode == "soft":
             seen[LEANING][:] = self.beliefs.leanings(settings.mask_strength, chances, luck)
 
-    def _write_view(self, seen: Arrays) -> None:
-        write_view(
-            self.settings.view,
+    def _write_observation(self, seen: Arrays) -> None:
+        write_observation(
+            self.settings.observation,
             seen,
-            self.day,
+            self.true_state,
             self.population,
             self.beliefs.people,
             self.plans.glance(),

@@ -18,12 +18,17 @@ from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
 from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.env import FAILED_DAY_PCT, Dvrp, improvement_pct
-from hundredfold.envs.dvrp.heuristics import Believer
-from hundredfold.envs.dvrp.lookahead import ScenarioSettings
+from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
+from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
-from hundredfold.envs.dvrp.policies import HINTED, HINTED_AT_A_PRICE, OfferPolicy, make_policy
+from hundredfold.envs.dvrp.policies import (
+    COST_HINT_POLICIES,
+    HINTED_AT_A_PRICE,
+    OfferPolicy,
+    make_policy,
+)
 from hundredfold.envs.dvrp.population import Population
-from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
+from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 from hundredfold.routing.problem import Oracle, Solutions
@@ -39,13 +44,13 @@ UNEXPLORING: Final[SharedParams] = {"epsilon": np.array(0.0), "sample_types": np
 
 
 @dataclass(slots=True)
-class PlayedDays:
+class SimulatedDays:
     """Whole days as a policy played them, one row each."""
 
     customer_id: IntArray  # (days, customers)
     trip_id: IntArray  # (days, customers)
     cells: IntArray  # (days, customers, 2)
-    asked_windows: FloatArray  # (days, customers, 2, 2)
+    requested_windows: FloatArray  # (days, customers, 2, 2)
     max_ride_minutes: FloatArray  # (days, customers)
     offers: IntArray  # (days, customers)
     accepted: BoolArray  # (days, customers)
@@ -54,7 +59,9 @@ class PlayedDays:
     @property
     def booked_windows(self) -> FloatArray:
         """(days, customers, 2, 2) after the answers."""
-        return shifted_windows(self.asked_windows, np.where(self.accepted, self.offers, NO_CHANGE))
+        return shifted_windows(
+            self.requested_windows, np.where(self.accepted, self.offers, NO_CHANGE)
+        )
 
     @property
     def made(self) -> BoolArray:
@@ -104,21 +111,21 @@ class DayScores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class PolicyOptions:
     """What a rule is told before the days are played."""
 
-    believer: Believer | None = None
-    """Who tells the rules in `BELIEVING` whom to ask."""
-    patience_per_minute: float | None = None
+    beliefs: AcceptanceBeliefs | None = None
+    """Who tells the rules in `BELIEF_POLICIES` whom to ask."""
+    shift_penalty: float | None = None
     """What a rule takes a minute of shift to cost."""
-    scenario: ScenarioSettings | None = None
-    """How much the rule `scenario` thinks."""
+    lookahead: LookaheadSettings | None = None
+    """How much the rule `lookahead` thinks."""
 
 
-NO_ADVICE: Final = Advice()
+NO_OPTIONS: Final = PolicyOptions()
 
 
-class ClosingPrices:
+class DayScorer:
     """The closing oracle; days as they were asked are priced once, for all policies."""
 
     def __init__(self, oracle: Oracle | None = None) -> None:
@@ -126,15 +133,15 @@ class ClosingPrices:
         self.asked: dict[tuple[bytes, ...], Solutions] = {}
 
     def scores(
-        self, played: PlayedDays, population: Population, settings: DvrpSettings
+        self, played: SimulatedDays, population: Population, settings: DvrpSettings
     ) -> DayScores:
         """How good these days are."""
         plans = self._solve(played, played.booked_windows, population, settings)
-        arrays = (played.cells, played.asked_windows, played.max_ride_minutes)
+        arrays = (played.cells, played.requested_windows, played.max_ride_minutes)
         day = tuple(array.tobytes() for array in arrays)
         if day not in self.asked:
-            self.asked[day] = self._solve(played, played.asked_windows, population, settings)
-        cost, reference = finite_prices(plans), finite_prices(self.asked[day])
+            self.asked[day] = self._solve(played, played.requested_windows, population, settings)
+        cost, reference = penalised_costs(plans), penalised_costs(self.asked[day])
         failed = played.failed | ~np.isfinite(plans.price)
         return DayScores(
             improvement_pct=np.where(failed, FAILED_DAY_PCT, improvement_pct(reference, cost)),
@@ -149,7 +156,7 @@ class ClosingPrices:
 
     def _solve(
         self,
-        played: PlayedDays,
+        played: SimulatedDays,
         windows: FloatArray,
         population: Population,
         settings: DvrpSettings,
@@ -170,7 +177,7 @@ def evaluate_policy(
     closing: Oracle | None = None,
     num_envs: int = 256,
     shared_params: SharedParams | None = None,
-    advice: Advice = NO_ADVICE,
+    options: PolicyOptions = NO_OPTIONS,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """One row per split; `policy` is a rule's name or a function from a batch to offers.
@@ -179,7 +186,7 @@ def evaluate_policy(
     hears how many days have been played, over all splits.
     """
     settings = settings or DvrpSettings()
-    judge = ClosingPrices(closing)
+    judge = DayScorer(closing)
     label = name or (policy if isinstance(policy, str) else "policy")
     rows: list[Row] = []
     for number, split in enumerate(splits):
@@ -187,7 +194,7 @@ def evaluate_policy(
         def tell(done: int, before: int = number * days) -> None:
             on_progress(before + done)
 
-        played, population = play_days(
+        played, population = simulate_days(
             policy,
             replace(settings, split=split),
             days,
@@ -195,7 +202,7 @@ def evaluate_policy(
             num_envs,
             tell,
             shared_params=shared_params,
-            advice=advice,
+            options=options,
         )
         scores = judge.scores(played, population, settings)
         rows.append({"policy": label, "split": split, **scores.summary()})
@@ -203,7 +210,7 @@ def evaluate_policy(
 
 
 def env_settings_for(
-    policy: str | OfferPolicy, settings: DvrpSettings, patience_per_minute: float | None = None
+    policy: str | OfferPolicy, settings: DvrpSettings, shift_penalty: float | None = None
 ) -> DvrpSettings:
     """The env a rule needs: some look ahead, one supposes that everybody is flexible.
 
@@ -212,19 +219,19 @@ def env_settings_for(
     if not isinstance(policy, str):
         return settings
     settings = replace(settings, mask_mode="none")
-    if policy in HINTED or (patience_per_minute and policy in HINTED_AT_A_PRICE):
-        return replace(settings, price_hint=True)
+    if policy in COST_HINT_POLICIES or (shift_penalty and policy in HINTED_AT_A_PRICE):
+        return replace(settings, cost_hint=True)
     if policy == "fully_flexible":
-        return replace(settings, tolerances="unlimited", decisions=None)
+        return replace(settings, tolerances="unlimited", recorded_responses=None)
     return settings
 
 
-def days_seed(seed: int, branch: int = DAYS_BRANCH) -> int:
+def evaluation_env_seed(seed: int, branch: int = DAYS_BRANCH) -> int:
     """The seed of the envs in which the days of an evaluation's seed unfold."""
     return int(rng.spawn(rng.seed_key(seed), branch))
 
 
-def play_days(
+def simulate_days(
     policy: str | OfferPolicy,
     settings: DvrpSettings,
     days: int,
@@ -233,11 +240,11 @@ def play_days(
     on_progress: Callable[[int], None] = lambda done: None,
     *,
     shared_params: SharedParams | None = None,
-    advice: Advice = NO_ADVICE,
-) -> tuple[PlayedDays, Population]:
+    options: PolicyOptions = NO_OPTIONS,
+) -> tuple[SimulatedDays, Population]:
     """Play the first day of as many envs as days, in batches of at most `num_envs`."""
-    settings = env_settings_for(policy, settings, advice.patience_per_minute)
-    parts: list[PlayedDays] = []
+    settings = env_settings_for(policy, settings, options.shift_penalty)
+    parts: list[SimulatedDays] = []
     population: Population | None = None
     for first in range(0, days, num_envs):
         env = Dvrp(np.arange(first, min(first + num_envs, days)), settings)
@@ -249,30 +256,30 @@ def play_days(
                 population,
                 settings,
                 seed,
-                believer=advice.believer,
-                patience_per_minute=advice.patience_per_minute,
-                scenario=advice.scenario,
+                beliefs=options.beliefs,
+                shift_penalty=options.shift_penalty,
+                lookahead=options.lookahead,
             )
         env.set_shared_params({**(shared_params or {}), **UNEXPLORING})
-        parts.append(_play_one_day(env, act, days_seed(seed)))
+        parts.append(_play_one_day(env, act, evaluation_env_seed(seed)))
         on_progress(min(first + num_envs, days))
     assert population is not None, "days must be at least 1"
 
     def joined(field: str) -> Array:
         return np.concatenate([getattr(part, field) for part in parts])
 
-    return PlayedDays(**{field: joined(field) for field in PlayedDays.__slots__}), population
+    return SimulatedDays(**{field: joined(field) for field in SimulatedDays.__slots__}), population
 
 
-def _play_one_day(env: Dvrp, act: OfferPolicy, seed: int) -> PlayedDays:
+def _play_one_day(env: Dvrp, act: OfferPolicy, seed: int) -> SimulatedDays:
     out = env.reset(seed)
     shape = (env.num_envs, env.settings.num_customers)
-    played = PlayedDays(
-        customer_id=env.day["customer_id"].copy(),
-        trip_id=env.day["trip_id"].copy(),
-        cells=env.day["cells"].copy(),
-        asked_windows=env.day["asked_windows"].copy(),
-        max_ride_minutes=env.day["max_ride_minutes"].copy(),
+    played = SimulatedDays(
+        customer_id=env.true_state["customer_id"].copy(),
+        trip_id=env.true_state["trip_id"].copy(),
+        cells=env.true_state["cells"].copy(),
+        requested_windows=env.true_state["requested_windows"].copy(),
+        max_ride_minutes=env.true_state["max_ride_minutes"].copy(),
         offers=np.full(shape, NO_CHANGE),
         accepted=np.zeros(shape, bool),
         failed=np.zeros(len(out), bool),
@@ -287,8 +294,8 @@ def _play_one_day(env: Dvrp, act: OfferPolicy, seed: int) -> PlayedDays:
     return played
 
 
-def judged(
-    played: PlayedDays, population: Population, settings: DvrpSettings, closing: Oracle
+def score_days(
+    played: SimulatedDays, population: Population, settings: DvrpSettings, closing: Oracle
 ) -> Row:
     """Mean improvement with its interval, prices, offers and vehicles of some days."""
-    return ClosingPrices(closing).scores(played, population, settings).summary()
+    return DayScorer(closing).scores(played, population, settings).summary()

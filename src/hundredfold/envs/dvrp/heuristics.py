@@ -3,7 +3,7 @@
 Rules that ask as far as they believe a caller will go.
 
 A believer knows how likely each person accepts each offer, for example an acceptance model that
-learned it from answers (`learning_days` lets it). These rules see what an operator sees at a call,
+learned it from answers (`warm_up_days` lets it). These rules see what an operator sees at a call,
 and what their believer says, and nothing else.
 """
 
@@ -43,11 +43,11 @@ def open_offers(batch: StepBatch) -> BoolArray:
 
 def hinted_minutes(batch: StepBatch) -> Array:
     """(rows, offers) what each offer would add to the plan, against booking as asked."""
-    if "price_hint" not in batch.observation:
+    if "cost_hint" not in batch.observation:
         raise SettingsError(
-            "greedy rules and rules with a price look ahead by the price hint; set price_hint=True."
+            "greedy rules and rules with a price look ahead by the price hint; set cost_hint=True."
         )
-    return batch.observation["price_hint"]
+    return batch.observation["cost_hint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def calling(batch: StepBatch, population: Population) -> Calls:
         trip=trip,
         purpose=population.trips.purpose[trip],
         cells=day["cells"][at],
-        windows=day["asked_windows"][at],
+        windows=day["requested_windows"][at],
         max_ride_minutes=day["max_ride_minutes"][at],
     )
 
@@ -83,7 +83,7 @@ def calling(batch: StepBatch, population: Population) -> Calls:
 THRESHOLD: Final = 0.5
 
 
-class Believer(Protocol):
+class AcceptanceBeliefs(Protocol):
     """Knows how likely people accept offers."""
 
     @property
@@ -100,37 +100,41 @@ class Believer(Protocol):
         ...
 
 
-class LargestBelieved:
+class BeliefLargest:
     """Make the largest offer believed acceptable.
 
     With a price, only offers that would save that much per minute at once are made.
     """
 
-    def __init__(self, population: Population, believer: Believer, price: float = 0.0) -> None:
+    def __init__(
+        self, population: Population, beliefs: AcceptanceBeliefs, price: float = 0.0
+    ) -> None:
         self.population = population
-        self.believer = believer
+        self.beliefs = beliefs
         self.price = price
 
     def __call__(self, batch: StepBatch) -> IntArray:
         calls = calling(batch, self.population)
-        chance = self.believer.accept_probabilities(calls.person, calls.purpose)
+        chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
         allowed = open_offers(batch) & (chance >= THRESHOLD)
         if self.price > 0.0:
             allowed &= hinted_minutes(batch) + self.price * TOTAL_MINUTES <= 0.0
         return largest(with_no_change(allowed))
 
 
-class GreedyBelieved:
+class BeliefGreedy:
     """Make the offer with the largest believed gain: what it saves at once, times its chance."""
 
-    def __init__(self, population: Population, believer: Believer, price: float = 0.0) -> None:
+    def __init__(
+        self, population: Population, beliefs: AcceptanceBeliefs, price: float = 0.0
+    ) -> None:
         self.population = population
-        self.believer = believer
+        self.beliefs = beliefs
         self.price = price
 
     def __call__(self, batch: StepBatch) -> IntArray:
         calls = calling(batch, self.population)
-        chance = self.believer.accept_probabilities(calls.person, calls.purpose)
+        chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
         added = hinted_minutes(batch) + self.price * TOTAL_MINUTES
         return cheapest(chance * added, open_offers(batch))
 
@@ -141,17 +145,17 @@ class Thompson:
     Whoever is not yet known hears different offers from call to call, and so becomes known.
     """
 
-    def __init__(self, population: Population, believer: Believer, key: Keys) -> None:
+    def __init__(self, population: Population, beliefs: AcceptanceBeliefs, key: Keys) -> None:
         self.population = population
-        self.believer = believer
+        self.beliefs = beliefs
         self.key = key
 
     def __call__(self, batch: StepBatch) -> IntArray:
         calls = calling(batch, self.population)
-        ladder = self.believer.type_probabilities(calls.person).cumsum(axis=1)
+        ladder = self.beliefs.type_probabilities(calls.person).cumsum(axis=1)
         luck = rng.uniforms(call_keys(self.key, batch, calls), 0) * ladder[:, -1]
         drawn = np.minimum((ladder <= luck[:, None]).sum(axis=1), ladder.shape[1] - 1)
-        chance = self.believer.accept_given_type[drawn, calls.purpose]
+        chance = self.beliefs.accept_given_type[drawn, calls.purpose]
         return largest(with_no_change(open_offers(batch) & (chance >= THRESHOLD)))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch, slice_rows
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
 from hundredfold.envs.dvrp.population import Population
-from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
+from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
 
@@ -85,8 +85,8 @@ class Hindsight:
         prices[better] = found[better]
 
     def _prices(self, day: Arrays, offers: IntArray) -> FloatArray:
-        windows = shifted_windows(day["asked_windows"], offers)
+        windows = shifted_windows(day["requested_windows"], offers)
         problems = day_problems(
             day["cells"], windows, day["max_ride_minutes"], self.population, self.settings
         )
-        return finite_prices(self.oracle.solve(problems))
+        return penalised_costs(self.oracle.solve(problems))

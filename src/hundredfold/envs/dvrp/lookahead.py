@@ -21,7 +21,7 @@ from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.heuristics import (
-    Believer,
+    AcceptanceBeliefs,
     Calls,
     call_keys,
     calling,
@@ -31,7 +31,7 @@ from hundredfold.envs.dvrp.heuristics import (
 )
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
-from hundredfold.envs.dvrp.route_costs import LEFT_OUT_MINUTES, FollowedPlans
+from hundredfold.envs.dvrp.route_costs import UNSERVED_PENALTY_MINUTES, TrackedRoutes
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.instance_arrays import NewRequests
 from hundredfold.routing.lns import Search
@@ -44,8 +44,8 @@ MAX_REMOVED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioSettings:
-    """How much the rule `scenario` thinks before it speaks."""
+class LookaheadSettings:
+    """How much the rule `lookahead` thinks before it speaks."""
 
     samples: int = 16
     """Futures that every offer is tried on."""
@@ -57,30 +57,30 @@ class ScenarioSettings:
     def __post_init__(self) -> None:
         if self.samples < 1 or self.search_rounds < 0 or not 0.0 <= self.least_chance <= 1.0:
             raise SettingsError(
-                "scenario needs samples >= 1, search_rounds >= 0 and least_chance in 0..1; "
+                "lookahead needs samples >= 1, search_rounds >= 0 and least_chance in 0..1; "
                 f"got {self}."
             )
 
 
-class Scenario:
+class Lookahead:
     """Make the offer whose expected closing price is lowest; needs a believer."""
 
     def __init__(
         self,
         population: Population,
         settings: DvrpSettings,
-        believer: Believer,
+        beliefs: AcceptanceBeliefs,
         key: Keys,
-        scenario: ScenarioSettings | None = None,
+        lookahead: LookaheadSettings | None = None,
         price: float | None = None,
     ) -> None:
         self.population = population
         self.settings = settings
-        self.believer = believer
+        self.beliefs = beliefs
         self.key = key
-        self.scenario = scenario or ScenarioSettings()
+        self.lookahead = lookahead or LookaheadSettings()
         self.price = settings.patience if price is None else price
-        self.people, self.first_trip, self.num_trips = population.callers("known")
+        self.people, self.first_trip, self.num_trips = population.split_customers("known")
         self.table = trip_table(
             population.city.travel,
             population.trips.cells,
@@ -88,12 +88,12 @@ class Scenario:
             settings.service_minutes,
             population.max_ride_minutes,
         )
-        self.plans = FollowedPlans(population, settings, key)
+        self.plans = TrackedRoutes(population, settings, key)
 
     def __call__(self, batch: StepBatch) -> IntArray:
         calls = calling(batch, self.population)
-        chance = self.believer.accept_probabilities(calls.person, calls.purpose)
-        tried = with_no_change(open_offers(batch) & (chance >= self.scenario.least_chance))
+        chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
+        tried = with_no_change(open_offers(batch) & (chance >= self.lookahead.least_chance))
         prices = self.closing_prices(batch, calls, tried).mean(axis=2)
         added = prices - prices[:, NO_CHANGE, None] + self.price * TOTAL_MINUTES
         # With a refusal the day goes on as asked, which is what all offers are compared with.
@@ -102,7 +102,7 @@ class Scenario:
     def closing_prices(self, batch: StepBatch, calls: Calls, tried: BoolArray) -> FloatArray:
         """(envs, offers, samples) what the day would come to if the offer were accepted."""
         self.plans.follow(batch)
-        envs, samples = len(batch), self.scenario.samples
+        envs, samples = len(batch), self.lookahead.samples
         keys = call_keys(self.key, batch, calls)
         return closing_prices(
             self.plans.kept,
@@ -119,14 +119,16 @@ class Scenario:
             self._search(),
             # Another search for every sample, so that its luck is averaged out as well.
             rng.spawn(rng.spawn(keys, SEARCH_CHILD)[:, None], np.arange(samples)),
-            LEFT_OUT_MINUTES,
+            UNSERVED_PENALTY_MINUTES,
         )
 
     def guesses(self, batch: StepBatch, calls: Calls, keys: Keys) -> Guesses:
         """Who may still call, drawn from history without replacement, and with which trip."""
         number = self.settings.num_customers - 1 - calls.num_booked
         width = np.arange(int(number.max()))
-        drawn = rng.spawn(rng.spawn(keys, GUESSES_CHILD)[:, None], np.arange(self.scenario.samples))
+        drawn = rng.spawn(
+            rng.spawn(keys, GUESSES_CHILD)[:, None], np.arange(self.lookahead.samples)
+        )
         luck = rng.uniforms(rng.spawn(drawn, PEOPLE_CHILD)[:, :, None], np.arange(len(self.people)))
         # Those who have called come last: their turn comes again only where history is too short.
         luck += self._has_called(batch, calls)[:, None, self.people]
@@ -139,14 +141,14 @@ class Scenario:
         """(envs, people), the present caller included."""
         people = batch.true_state["customer_id"]
         env, call = np.nonzero(np.arange(people.shape[1]) <= calls.num_booked[:, None])
-        called = np.zeros((len(batch), self.population.num_people), bool)
+        called = np.zeros((len(batch), self.population.size), bool)
         called[env, people[env, call]] = True
         return called
 
     def _search(self) -> Search:
         return Search(
             improve_passes=1,
-            iterations=self.scenario.search_rounds,
+            iterations=self.lookahead.search_rounds,
             max_removed=MAX_REMOVED,
             rescue_iterations=0,
             warmth=0.0,

@@ -16,7 +16,7 @@ import numpy as np
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, FloatArray, IntArray
 from hundredfold.envs.dvrp.offers import NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
-from hundredfold.envs.dvrp.settings import View
+from hundredfold.envs.dvrp.settings import ObservationLayout
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.problem import DROPOFF, PICKUP
 
@@ -40,7 +40,7 @@ ArraySpecs = dict[str, ArraySpec]
 
 
 @dataclass(slots=True)
-class PlanGlance:
+class ScheduleSummary:
     """What the kept plans say about every booking."""
 
     num_vehicles: int
@@ -48,42 +48,42 @@ class PlanGlance:
     stop_minutes: FloatArray  # (envs, customers, 2) planned pickup and dropoff
 
 
-def view_arrays(
-    view: View, num_customers: int, num_cells: int, extras: Iterable[str]
+def observation_specs(
+    layout: ObservationLayout, num_customers: int, num_cells: int, extras: Iterable[str]
 ) -> ArraySpecs:
     """The arrays of a layout, and one number per offer under the name of each extra."""
     arrays: ArraySpecs
-    if view == "counts":
+    if layout == "counts":
         arrays = {"counts": ArraySpec((2 * num_cells + 4 * HALF_HOURS, 2), low=0.0)}
-    elif view == "requests":
+    elif layout == "requests":
         arrays = {"requests": ArraySpec((num_customers, 6))}
     else:
         arrays = {
             "request": ArraySpec((REQUEST_WIDTH,)),
             "cells": ArraySpec((2,), "int64", 0, num_cells - 1, categories=(num_cells,) * 2),
             "book": ArraySpec((num_customers, BOOKING_WIDTH)),
-            "book_mask": ArraySpec((num_customers,), low=0.0, high=1.0),
+            "bookings_mask": ArraySpec((num_customers,), low=0.0, high=1.0),
         }
     return arrays | {name: ArraySpec((NUM_OFFERS,)) for name in extras}
 
 
-def write_view(
-    view: View,
+def write_observation(
+    layout: ObservationLayout,
     seen: Arrays,
     day: Arrays,
     population: Population,
     beliefs: Array,
-    plan: PlanGlance,
+    plan: ScheduleSummary,
 ) -> None:
     """Write what every env sees now, in place."""
-    if view == "counts":
+    if layout == "counts":
         write_counts(seen["counts"], day, population.city.num_cells)
-    elif view == "requests":
+    elif layout == "requests":
         write_requests(seen["requests"], day)
     else:
         caller = _caller(day)
         write_request(seen["request"], seen["cells"], day, caller, population, beliefs)
-        write_book(seen["book"], seen["book_mask"], day, population, plan)
+        write_book(seen["book"], seen["bookings_mask"], day, population, plan)
 
 
 def write_counts(counts: Array, day: Arrays, num_cells: int) -> None:
@@ -95,7 +95,9 @@ def write_counts(counts: Array, day: Arrays, num_cells: int) -> None:
     env_of = np.nonzero(booked)[0]
     np.add.at(counts[..., 0], (env_of[:, None], rows[booked]), 1.0)
     calling = day["num_booked"] < booked.shape[1]
-    asked = _one_hot_rows(day["cells"][envs, caller], day["asked_windows"][envs, caller], num_cells)
+    asked = _one_hot_rows(
+        day["cells"][envs, caller], day["requested_windows"][envs, caller], num_cells
+    )
     counts[envs[calling, None], asked[calling], 1] = 1.0
 
 
@@ -112,7 +114,7 @@ def write_requests(requests: Array, day: Arrays) -> None:
     shown = booked.copy()
     envs, caller = _caller(day)
     shown[envs, caller] = True
-    windows = np.where(booked[:, :, None, None], day["booked_windows"], day["asked_windows"])
+    windows = np.where(booked[:, :, None, None], day["booked_windows"], day["requested_windows"])
     rows = np.concatenate([day["cells"][..., None], windows], axis=-1)
     requests[...] = np.where(shown[..., None], rows.reshape(*shown.shape, 6), 0.0)
 
@@ -129,7 +131,7 @@ def write_request(
     num_customers = day["customer_id"].shape[1]
     cells[...] = day["cells"][at]
     request[...] = 0.0
-    _write_trip(request, cells, day["asked_windows"][at], population)
+    _write_trip(request, cells, day["requested_windows"][at], population)
     purpose = population.trips.purpose[day["trip_id"][at]]
     request[at[0], PURPOSE + purpose] = 1.0
     request[:, PROGRESS] = day["num_booked"] / num_customers
@@ -142,17 +144,17 @@ def write_request(
 
 
 def write_book(
-    book: Array, book_mask: Array, day: Arrays, population: Population, plan: PlanGlance
+    book: Array, bookings_mask: Array, day: Arrays, population: Population, plan: ScheduleSummary
 ) -> None:
     """The features of every booking so far, with its place in the plan."""
     booked = _is_booked(day)
     _write_trip(book, day["cells"], day["booked_windows"], population)
-    moved = day["booked_windows"][..., 0] - day["asked_windows"][..., 0]
+    moved = day["booked_windows"][..., 0] - day["requested_windows"][..., 0]
     book[..., SHIFTS : SHIFTS + 2] = moved * (-1.0, 1.0) / SHIFT_SCALE
     book[..., VEHICLE] = (plan.vehicle + 1) / plan.num_vehicles
     book[..., PLANNED : PLANNED + 2] = np.nan_to_num(plan.stop_minutes) / MINUTES_PER_DAY
     book[~booked] = 0.0
-    book_mask[...] = booked
+    bookings_mask[...] = booked
 
 
 def _write_trip(

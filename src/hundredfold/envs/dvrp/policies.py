@@ -2,8 +2,8 @@
 
 A policy is called with a `StepBatch` and returns one offer per row. Those named `*_known`,
 `hindsight` and `fully_flexible` look behind the curtain, at `true_state`: they are ceilings, not
-competitors. The greedy ones read the observation `price_hint`; those in `BELIEVING` ask a believer,
-which has to learn first. Those in `PRICED` can be told what a minute of patience costs.
+competitors. The greedy ones read the observation `cost_hint`; those in `BELIEF_POLICIES` need
+beliefs, which have to be learned first. Those in `SHIFT_PENALTY_POLICIES` take a shift penalty.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.heuristics import (
-    Believer,
-    GreedyBelieved,
-    LargestBelieved,
+    AcceptanceBeliefs,
+    BeliefGreedy,
+    BeliefLargest,
     Thompson,
     cheapest,
     hinted_minutes,
@@ -29,7 +29,7 @@ from hundredfold.envs.dvrp.heuristics import (
     open_offers,
 )
 from hundredfold.envs.dvrp.hindsight import Hindsight
-from hundredfold.envs.dvrp.lookahead import Scenario, ScenarioSettings
+from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -45,22 +45,22 @@ def no_offer(batch: StepBatch) -> IntArray:
     return np.full(len(batch), NO_CHANGE)
 
 
-def always_max(batch: StepBatch) -> IntArray:
+def always_largest(batch: StepBatch) -> IntArray:
     """Always make the largest allowed offer, usually offer 3."""
     return largest(open_offers(batch))
 
 
-def greedy_blind(batch: StepBatch) -> IntArray:
+def greedy_optimistic(batch: StepBatch) -> IntArray:
     """Make the offer that would add least to the plan, as if everybody accepted."""
     return cheapest(hinted_minutes(batch), open_offers(batch))
 
 
-def greedy_known(batch: StepBatch) -> IntArray:
+def privileged_greedy(batch: StepBatch) -> IntArray:
     """Make the offer that would add least among those the caller truly accepts."""
     return cheapest(hinted_minutes(batch), acceptable(batch))
 
 
-def largest_known(batch: StepBatch) -> IntArray:
+def privileged_largest(batch: StepBatch) -> IntArray:
     """Make the largest offer that the caller truly accepts."""
     return largest(acceptable(batch))
 
@@ -105,73 +105,78 @@ def policy_key(seed: int) -> Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleNeeds:
+class PolicyContext:
     """What a rule may ask for when it is made."""
 
     population: Population
     settings: DvrpSettings
     seed: int = 0
-    believer: Believer | None = None
-    """Who knows how likely people accept; the rules in `BELIEVING` need one."""
-    patience_per_minute: float | None = None
-    """Driving minutes that an accepted minute of shift costs, for the rules in `PRICED`. By default
-    nothing, save for `scenario`, which takes the env's price."""
-    scenario: ScenarioSettings | None = None
+    beliefs: AcceptanceBeliefs | None = None
+    """Who knows how likely people accept; the rules in `BELIEF_POLICIES` need one."""
+    shift_penalty: float | None = None
+    """Driving minutes per accepted minute of shift, for `SHIFT_PENALTY_POLICIES`. By default
+    nothing, save for `lookahead`, which takes the env's price."""
+    lookahead: LookaheadSettings | None = None
 
     @property
-    def trusted(self) -> Believer:
-        if self.believer is None:
+    def trusted(self) -> AcceptanceBeliefs:
+        if self.beliefs is None:
             raise SettingsError(
-                f"the rules {', '.join(BELIEVING)} need somebody who knows whom to ask; pass "
-                "believer, for example a BayesianTypeModel after learn_by_asking."
+                f"the rules {', '.join(BELIEF_POLICIES)} need somebody who knows whom to ask; pass "
+                "beliefs, for example a BayesianTypeModel after warm_up."
             )
-        return self.believer
+        return self.beliefs
 
     @property
     def price(self) -> float:
-        return self.patience_per_minute or 0.0
+        return self.shift_penalty or 0.0
 
     @property
     def key(self) -> Keys:
         return policy_key(self.seed)
 
 
-def _hindsight(needs: RuleNeeds) -> OfferPolicy:
+def _hindsight(needs: PolicyContext) -> OfferPolicy:
     return Hindsight(needs.population, needs.settings)
 
 
-def _scenario(needs: RuleNeeds) -> OfferPolicy:
-    return Scenario(
+def _lookahead(needs: PolicyContext) -> OfferPolicy:
+    return Lookahead(
         needs.population,
         needs.settings,
         needs.trusted,
         needs.key,
-        needs.scenario,
-        needs.patience_per_minute,
+        needs.lookahead,
+        needs.shift_penalty,
     )
 
 
-POLICIES: Final[dict[str, Callable[[RuleNeeds], OfferPolicy]]] = {
+POLICIES: Final[dict[str, Callable[[PolicyContext], OfferPolicy]]] = {
     "none": lambda needs: no_offer,
     "random": lambda needs: RandomOffers(needs.seed),
-    "always_max": lambda needs: always_max,
-    "greedy_blind": lambda needs: greedy_blind,
+    "always_largest": lambda needs: always_largest,
+    "greedy_optimistic": lambda needs: greedy_optimistic,
     "greedy_expected": lambda needs: GreedyExpected(needs.population.accept_rate, needs.price),
-    "greedy_believed": lambda needs: GreedyBelieved(needs.population, needs.trusted, needs.price),
-    "greedy_known": lambda needs: greedy_known,
-    "largest_believed": lambda needs: LargestBelieved(needs.population, needs.trusted, needs.price),
-    "largest_known": lambda needs: largest_known,
+    "belief_greedy": lambda needs: BeliefGreedy(needs.population, needs.trusted, needs.price),
+    "privileged_greedy": lambda needs: privileged_greedy,
+    "belief_largest": lambda needs: BeliefLargest(needs.population, needs.trusted, needs.price),
+    "privileged_largest": lambda needs: privileged_largest,
     "thompson": lambda needs: Thompson(needs.population, needs.trusted, needs.key),
-    "scenario": _scenario,
+    "lookahead": _lookahead,
     "hindsight": _hindsight,
     # The same in an env where everybody accepts everything; `env_settings_for` makes it so.
     "fully_flexible": _hindsight,
 }
-BELIEVING: Final = ("largest_believed", "thompson", "greedy_believed", "scenario")
-PRICED: Final = ("scenario", "largest_believed", "greedy_believed", "greedy_expected")
-# Rules that look ahead by the price hint; largest_believed does when it has a price.
-HINTED: Final = ("greedy_blind", "greedy_expected", "greedy_believed", "greedy_known")
-HINTED_AT_A_PRICE: Final = ("largest_believed",)
+BELIEF_POLICIES: Final = ("belief_largest", "thompson", "belief_greedy", "lookahead")
+SHIFT_PENALTY_POLICIES: Final = ("lookahead", "belief_largest", "belief_greedy", "greedy_expected")
+# Rules that look ahead by the price hint; belief_largest does when it has a price.
+COST_HINT_POLICIES: Final = (
+    "greedy_optimistic",
+    "greedy_expected",
+    "belief_greedy",
+    "privileged_greedy",
+)
+HINTED_AT_A_PRICE: Final = ("belief_largest",)
 
 
 def make_policy(
@@ -180,23 +185,24 @@ def make_policy(
     settings: DvrpSettings,
     seed: int = 0,
     *,
-    believer: Believer | None = None,
-    patience_per_minute: float | None = None,
-    scenario: ScenarioSettings | None = None,
+    beliefs: AcceptanceBeliefs | None = None,
+    shift_penalty: float | None = None,
+    lookahead: LookaheadSettings | None = None,
 ) -> OfferPolicy:
-    """A rule by name; see `RuleNeeds` for what some of them need."""
+    """A rule by name; see `PolicyContext` for what some of them need."""
     if name not in POLICIES:
         raise SettingsError(f"dvrp has no rule {name!r}; {suggest(name, POLICIES)}")
-    if patience_per_minute is not None and name not in PRICED:
+    if shift_penalty is not None and name not in SHIFT_PENALTY_POLICIES:
         raise SettingsError(
-            f"the rule {name} does not know prices; patience_per_minute is for {', '.join(PRICED)}."
+            f"the policy {name} takes no shift_penalty; these do: "
+            f"{', '.join(SHIFT_PENALTY_POLICIES)}."
         )
-    needs = RuleNeeds(
+    needs = PolicyContext(
         population=population,
         settings=settings,
         seed=seed,
-        believer=believer,
-        patience_per_minute=patience_per_minute,
-        scenario=scenario,
+        beliefs=beliefs,
+        shift_penalty=shift_penalty,
+        lookahead=lookahead,
     )
     return POLICIES[name](needs)

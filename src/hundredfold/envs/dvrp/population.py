@@ -24,7 +24,7 @@ from hundredfold.envs.dvrp.city import (
     TOLERANCE_BRANCH,
     TRIP_BRANCH,
     City,
-    built_in_city,
+    synthetic_city,
 )
 from hundredfold.envs.dvrp.offers import allowed_offers, servable_alone, tolerated_offers
 from hundredfold.envs.dvrp.settings import RIDE_GRACE_MINUTES, DvrpSettings, Split, Tolerances
@@ -66,7 +66,7 @@ class Trips:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class People:
+class Customers:
     """Everybody who may call. Known people come first, then those held back from training."""
 
     types: IntArray  # (people,)
@@ -78,47 +78,47 @@ class People:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """People, their trips, and the tables that every day looks things up in."""
+    """Customers, their trips, and the tables that every day looks things up in."""
 
     city: City
-    people: People
+    customers: Customers
     trips: Trips
     max_ride_minutes: FloatArray  # (trips,), inf where unlimited
     accepts: BoolArray  # (trips, offers) the honest answers
     allowed: BoolArray  # (trips, offers) True = may be offered
 
     @property
-    def num_people(self) -> int:
-        return len(self.people.types)
+    def size(self) -> int:
+        return len(self.customers.types)
 
     @cached_property
     def first_trip(self) -> IntArray:
         """(people,) where each person's trips begin."""
-        ends = np.cumsum(self.people.num_trips)
-        return np.asarray(ends - self.people.num_trips, np.int64)
+        ends = np.cumsum(self.customers.num_trips)
+        return np.asarray(ends - self.customers.num_trips, np.int64)
 
     @cached_property
     def num_known_trips(self) -> IntArray:
         """(people,) trips that training may meet; the rest are held back."""
-        known = np.rint(KNOWN_SHARE * self.people.num_trips).astype(np.int64)
-        return np.asarray(np.clip(known, 1, self.people.num_trips), np.int64)
+        known = np.rint(KNOWN_SHARE * self.customers.num_trips).astype(np.int64)
+        return np.asarray(np.clip(known, 1, self.customers.num_trips), np.int64)
 
     @cached_property
     def type_prior(self) -> FloatArray:
         """(types,) shares of the personalities among known people."""
-        counts = np.bincount(self.people.types[: self.people.num_known], minlength=NUM_TYPES)
+        counts = np.bincount(self.customers.types[: self.customers.num_known], minlength=NUM_TYPES)
         return np.asarray(counts / counts.sum(), np.float64)
 
     @cached_property
     def accept_rate(self) -> FloatArray:
         """(offers,) share of known people's trips that would accept each offer."""
-        known = int(self.people.num_trips[: self.people.num_known].sum())
+        known = int(self.customers.num_trips[: self.customers.num_known].sum())
         return np.asarray(self.accepts[:known].mean(axis=0), np.float64)
 
-    def callers(self, split: Split) -> tuple[IntArray, IntArray, IntArray]:
+    def split_customers(self, split: Split) -> tuple[IntArray, IntArray, IntArray]:
         """Who may call in a split: people, the first trip each may ask for, and how many."""
-        num_known, num_trips = self.people.num_known, self.people.num_trips
-        everybody = np.arange(self.num_people)
+        num_known, num_trips = self.customers.num_known, self.customers.num_trips
+        everybody = np.arange(self.size)
         first, count = self.first_trip, num_trips
         if split == "known":
             chosen, count = everybody[:num_known], self.num_known_trips
@@ -135,7 +135,7 @@ class Population:
 
 def finished_population(
     city: City,
-    people: People,
+    customers: Customers,
     trips: Trips,
     settings: DvrpSettings,
     accepts: BoolArray | None = None,
@@ -144,7 +144,7 @@ def finished_population(
     ride = ride_limits(trips.cells, city, settings)
     population = Population(
         city=city,
-        people=people,
+        customers=customers,
         trips=trips,
         max_ride_minutes=ride,
         accepts=tolerated_offers(trips.tolerance) if accepts is None else accepts,
@@ -158,7 +158,7 @@ def finished_population(
             ride,
         ),
     )
-    callers, _, _ = population.callers(settings.split)
+    callers, _, _ = population.split_customers(settings.split)
     if len(callers) < settings.num_customers:
         raise SettingsError(
             f"the split {settings.split} has {len(callers)} people with trips while "
@@ -220,16 +220,16 @@ _TYPE, _HOME, _OFFICE, _SCHOOL, _AGE, _NUM_HABITS, _HABITS = range(7)
 _PURPOSE, _ORIGIN, _DESTINATION, _BAND, _SLOT, _LEAVES_OFFICE = range(6)
 
 
-def built_in_population(settings: DvrpSettings) -> Population:
+def synthetic_population(settings: DvrpSettings) -> Population:
     """As many unseen people as known ones; who they are depends on the city seed alone."""
-    city = built_in_city(settings.city_seed)
+    city = synthetic_city(settings.city_seed)
     num_people = 2 * settings.people
     root = rng.spawn(rng.seed_key(settings.city_seed), PEOPLE_BRANCH)
     keys = rng.spawn(root, np.arange(num_people))
     habits = _habits(keys, _purpose_weights(settings))
     types = picks(np.array(TYPE_SHARES), rng.uniforms(keys, _TYPE))
     ages = YOUNGEST + rng.integers(keys, _AGE, OLDEST - YOUNGEST + 1)
-    people = People(
+    customers = Customers(
         types=types,
         num_known=settings.people,
         num_trips=np.full(num_people, TRIPS_PER_PERSON),
@@ -245,7 +245,7 @@ def built_in_population(settings: DvrpSettings) -> Population:
             f"(max_ride_minutes {settings.max_ride_minutes}, max_ride_factor "
             f"{settings.max_ride_factor}) or day_minutes ({settings.day_minutes})."
         )
-    return finished_population(city, people, trips, settings)
+    return finished_population(city, customers, trips, settings)
 
 
 def picks(weights: FloatArray, luck: FloatArray) -> IntArray:
@@ -262,7 +262,7 @@ def cells_with(roles: tuple[str, ...]) -> FloatArray:
 
 
 def _purpose_weights(settings: DvrpSettings) -> FloatArray:
-    paratransit = settings.scenario == "operator"
+    paratransit = settings.service == "operator"
     return np.array([p.paratransit_weight if paratransit else p.weight for p in PURPOSES])
 
 
@@ -312,7 +312,7 @@ def _trips(
             luck = rng.uniforms(keys[rows], _DESTINATION)
             cells[rows, DROPOFF] = _elsewhere(cells_with(kind.destination_roles), origin, luck)
         start[rows] = _starts(kind, keys[rows])
-    windows = asked_windows(cells, start, city, settings.day_minutes)
+    windows = windows_around(cells, start, city, settings.day_minutes)
     tolerance_keys = rng.spawn(keys, TOLERANCE_BRANCH)
     tolerance = drawn_tolerances(
         types, purpose, tolerance_keys, settings.tolerances, settings.softness
@@ -325,7 +325,7 @@ def _origins(kind: Purpose, keys: Keys, home: IntArray, office: IntArray) -> Int
         return home
     places = np.ones(len(PLACES) + 1)
     places[0] = 0.0
-    # People on their way home are not at home; anybody else may start anywhere.
+    # Customers on their way home are not at home; anybody else may start anywhere.
     luck = rng.uniforms(keys, _ORIGIN)
     if kind.origin == ANYWHERE:
         return picks(places, luck)
@@ -349,7 +349,7 @@ def _starts(kind: Purpose, keys: Keys) -> FloatArray:
     return 60.0 * band[:, 0] + GRID_MINUTES * rng.integers(keys, _SLOT, slots)
 
 
-def asked_windows(cells: IntArray, start: FloatArray, city: City, day_minutes: int) -> FloatArray:
+def windows_around(cells: IntArray, start: FloatArray, city: City, day_minutes: int) -> FloatArray:
     """(trips, 2, 2) windows that leave time for the direct ride.
 
     A shorter day moves late trips forward, so that a vehicle is back at the depot in time.

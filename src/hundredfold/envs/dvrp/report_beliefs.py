@@ -1,4 +1,4 @@
-"""How well an acceptance model knows its customers, judged on days it did not learn from."""
+"""How well an acceptance model knows its customers, evaluated on days it did not learn from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
-from hundredfold.envs.dvrp.evaluation import PlayedDays
+from hundredfold.envs.dvrp.evaluation import SimulatedDays
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -23,8 +23,8 @@ LEAST_CHANCE: Final = 1e-3
 
 
 def belief_record(
-    played: PlayedDays,
-    asked_at_random: PlayedDays,
+    played: SimulatedDays,
+    asked_at_random: SimulatedDays,
     population: Population,
     shared_params: SharedParams,
     noise: float = 0.0,
@@ -36,8 +36,8 @@ def belief_record(
     """
     believed_types = np.asarray(shared_params["type_probabilities"], np.float64)
     rates = np.asarray(shared_params["accept_given_type"], np.float64)
-    known = population.people.num_known
-    types = population.people.types[:known]
+    known = population.customers.num_known
+    types = population.customers.types[:known]
     guesses = believed_types[:known].argmax(axis=1)
     confusion = np.zeros((NUM_TYPES, NUM_TYPES), np.int64)
     np.add.at(confusion, (types, guesses), 1)
@@ -64,10 +64,12 @@ def true_rates(population: Population, noise: float = 0.0) -> FloatArray:
 
     What never occurs takes the mean of its type.
     """
-    person = np.repeat(np.arange(population.num_people), population.people.num_trips)
+    person = np.repeat(np.arange(population.size), population.customers.num_trips)
     number = np.arange(len(person)) - population.first_trip[person]
-    known = (person < population.people.num_known) & (number < population.num_known_trips[person])
-    at = (population.people.types[person[known]], population.trips.purpose[known])
+    known = (person < population.customers.num_known) & (
+        number < population.num_known_trips[person]
+    )
+    at = (population.customers.types[person[known]], population.trips.purpose[known])
     yes = np.zeros((NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS))
     trips = np.zeros((NUM_TYPES, len(PURPOSE_NAMES), 1))
     np.add.at(yes, at, heard_answers(population.accepts[known], noise))
@@ -82,7 +84,7 @@ def heard_answers(meant: BoolArray, noise: float) -> FloatArray:
 
 
 def accuracy_by_answers(
-    played: PlayedDays,
+    played: SimulatedDays,
     population: Population,
     models: Mapping[str, tuple[FloatArray, FloatArray]],
 ) -> Record:
@@ -106,7 +108,7 @@ def accuracy_by_answers(
     lists = (len(person) // length, length)
     purposes = population.trips.purpose[played.trip_id[day, call]]
     offers, accepted = played.offers[day, call], played.accepted[day, call]
-    types = population.people.types[person].reshape(lists)[:, 0]
+    types = population.customers.types[person].reshape(lists)[:, 0]
     return {
         "answers": list(range(length + 1)),
         "lists": lists[0],
@@ -136,7 +138,7 @@ def _accuracy(
 
 
 def calibration(
-    played: PlayedDays,
+    played: SimulatedDays,
     population: Population,
     believed_types: FloatArray,
     rates: FloatArray,

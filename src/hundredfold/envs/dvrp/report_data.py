@@ -28,18 +28,18 @@ from hundredfold.envs.dvrp.env import improvement_pct
 from hundredfold.envs.dvrp.evaluation import (
     EVALUATION_SEED,
     SPLITS,
-    Advice,
-    PlayedDays,
+    PolicyOptions,
     Row,
+    SimulatedDays,
     evaluate_policy,
-    judged,
-    play_days,
+    score_days,
+    simulate_days,
 )
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
-from hundredfold.envs.dvrp.policies import BELIEVING, OfferPolicy
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, OfferPolicy
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.report_beliefs import belief_record
-from hundredfold.envs.dvrp.route_costs import day_problems, finite_prices
+from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
@@ -49,7 +49,7 @@ Record = dict[str, Any]
 
 
 def ordinary_day(
-    played: PlayedDays,
+    played: SimulatedDays,
     before: Solutions,
     after: Solutions,
     population: Population,
@@ -61,7 +61,7 @@ def ordinary_day(
     when not a single day was served.
     """
     served = ~played.failed & np.isfinite(before.price) & np.isfinite(after.price)
-    improvement = improvement_pct(finite_prices(before), finite_prices(after))
+    improvement = improvement_pct(penalised_costs(before), penalised_costs(after))
     if not served.any():
         return None
     number = median_row(improvement, served)
@@ -102,17 +102,17 @@ def matched_vehicles(before: IntArray, after: IntArray, num_vehicles: int) -> In
     return match
 
 
-def call_record(played: PlayedDays, population: Population, day: int, call: int) -> Record:
+def call_record(played: SimulatedDays, population: Population, day: int, call: int) -> Record:
     """One caller: who and what for, the windows asked for and booked, the offer and the answer."""
     offer = int(played.offers[day, call])
     person = int(played.customer_id[day, call])
     answer = "accepted" if played.accepted[day, call] else "refused"
     return {
         "customer": person,
-        "type": TYPE_NAMES[population.people.types[person]],
+        "type": TYPE_NAMES[population.customers.types[person]],
         "purpose": PURPOSE_NAMES[population.trips.purpose[played.trip_id[day, call]]],
         "cells": played.cells[day, call].tolist(),
-        "asked": played.asked_windows[day, call].tolist(),
+        "asked": played.requested_windows[day, call].tolist(),
         "booked": played.booked_windows[day, call].tolist(),
         "offer": OFFER_MINUTES[offer].astype(int).tolist(),
         "answer": "no offer" if offer == NO_CHANGE else answer,
@@ -176,8 +176,8 @@ RULES: Final = (
     "none",
     "random",
     "greedy_expected",
-    "largest_believed",
-    "largest_known",
+    "belief_largest",
+    "privileged_largest",
     "hindsight",
 )
 THIS_RUN: Final = "this run"
@@ -197,25 +197,25 @@ def record_report_data(
     """Play and price some days; everything in what comes back can be written as JSON.
 
     `shared_params` are the acceptance model's; the policy sees them, rules that believe
-    believe it, and without it these rules are left out. `trade_off` are rows of `TradeOff.row`;
+    believe it, and without it these rules are left out. `trade_off` are `TradeOffPoint.row`s;
     those with a price become curves, one per policy. `tick` hears who plays.
     """
     settings = replace(settings, split="known")
     closing = RememberedPlans(InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1)))
     on_progress(THIS_RUN)
-    played, population = play_days(act, settings, days, seed, shared_params=shared_params)
+    played, population = simulate_days(act, settings, days, seed, shared_params=shared_params)
     rows: list[Row] = [
-        {"policy": THIS_RUN, "split": "known", **judged(played, population, settings, closing)}
+        {"policy": THIS_RUN, "split": "known", **score_days(played, population, settings, closing)}
     ]
     before, after = (
         closing.solve(
             day_problems(played.cells, windows, played.max_ride_minutes, population, settings)
         )
-        for windows in (played.asked_windows, played.booked_windows)
+        for windows in (played.requested_windows, played.booked_windows)
     )
     options: dict[str, Any] = {"days": days, "seed": seed, "closing": closing}
     for split in SPLITS[1:]:
-        if len(population.callers(split)[0]) >= settings.num_customers:
+        if len(population.split_customers(split)[0]) >= settings.num_customers:
             rows += evaluate_policy(
                 act,
                 settings,
@@ -226,13 +226,13 @@ def record_report_data(
             )
     belief_model: ReportData | None = None
     if shared_params is not None:
-        options["advice"] = Advice(believer=ToldBeliefs(shared_params))
-        at_random, _ = play_days("random", settings, days, seed)
+        options["options"] = PolicyOptions(beliefs=ToldBeliefs(shared_params))
+        at_random, _ = simulate_days("random", settings, days, seed)
         belief_model = belief_record(
             played, at_random, population, shared_params, settings.response_noise
         )
     for rule in rules:
-        if shared_params is not None or rule not in BELIEVING:
+        if shared_params is not None or rule not in BELIEF_POLICIES:
             on_progress(rule)
             rows += evaluate_policy(rule, settings, splits=("known",), **options)
     return {
@@ -288,9 +288,9 @@ class RememberedPlans:
         return self.found[key]
 
 
-def answer_counts(played: PlayedDays, population: Population) -> ReportData:
+def answer_counts(played: SimulatedDays, population: Population) -> ReportData:
     """How often each offer was made and accepted, by personality and by purpose."""
-    types = population.people.types[played.customer_id]
+    types = population.customers.types[played.customer_id]
     purposes = population.trips.purpose[played.trip_id]
     return {
         "by_type": _made_and_accepted(types, NUM_TYPES, played),
@@ -298,7 +298,7 @@ def answer_counts(played: PlayedDays, population: Population) -> ReportData:
     }
 
 
-def _made_and_accepted(groups: IntArray, num_groups: int, played: PlayedDays) -> ReportData:
+def _made_and_accepted(groups: IntArray, num_groups: int, played: SimulatedDays) -> ReportData:
     """Counts of (groups, offers); offer 12 counts the callers who were booked as they asked."""
     made = np.zeros((num_groups, NUM_OFFERS), np.int64)
     accepted = np.zeros_like(made)

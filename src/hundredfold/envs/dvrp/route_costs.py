@@ -19,7 +19,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.rng import Keys
-from hundredfold.envs.dvrp.observation import PlanGlance
+from hundredfold.envs.dvrp.observation import ScheduleSummary
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from hundredfold.routing.neural.oracle import NeuralOracle
 
 # What a customer costs who cannot be served, where that does not end the day.
-LEFT_OUT_MINUTES: Final = 200.0
+UNSERVED_PENALTY_MINUTES: Final = 200.0
 
 
-def fleet_of(population: Population, settings: DvrpSettings) -> Fleet:
+def fleet_for(population: Population, settings: DvrpSettings) -> Fleet:
     """The vehicles of an env; all of them are free to use."""
     return Fleet(
         num_vehicles=settings.fleet_size,
-        seats=settings.seats,
+        seats=settings.capacity,
         depot_cell=population.city.depot_cell,
         depot_window=(0.0, float(settings.day_minutes)),
         free_vehicles=settings.fleet_size,
@@ -53,7 +53,7 @@ def day_problems(
     """Whole days as books for an oracle; (days, customers, ...)."""
     return RouteProblems.of(
         population.city.travel,
-        fleet_of(population, settings),
+        fleet_for(population, settings),
         cells,
         windows,
         service_minutes=settings.service_minutes,
@@ -61,13 +61,13 @@ def day_problems(
     )
 
 
-def finite_prices(plans: Solutions) -> FloatArray:
+def penalised_costs(plans: Solutions) -> FloatArray:
     """(books,) prices in which everybody left out costs a fixed number of minutes."""
-    penalty = LEFT_OUT_MINUTES * plans.unserved.sum(axis=1)
+    penalty = UNSERVED_PENALTY_MINUTES * plans.unserved.sum(axis=1)
     return np.where(np.isfinite(plans.price), plans.price, plans.driving_minutes + penalty)
 
 
-class DayPlans:
+class RouteCosts:
     """The kept plans of a batch of days, one booking per day and call."""
 
     def __init__(self, num_days: int, population: Population, settings: DvrpSettings) -> None:
@@ -135,12 +135,12 @@ class DayPlans:
         )
         self.seconds += time.perf_counter() - began
         added = found - self.kept.driving_minutes[:, None]
-        return np.minimum(added, LEFT_OUT_MINUTES)
+        return np.minimum(added, UNSERVED_PENALTY_MINUTES)
 
-    def glance(self) -> PlanGlance:
+    def glance(self) -> ScheduleSummary:
         """What the plans say about every booking."""
         stops = self.kept.stop_minutes[:, 1:]
-        return PlanGlance(
+        return ScheduleSummary(
             num_vehicles=self.settings.fleet_size,
             vehicle=self.kept.vehicle,
             stop_minutes=stops.reshape(len(stops), -1, 2),
@@ -182,7 +182,7 @@ class DayPlans:
 
 
 def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -> IncrementalRoutes:
-    travel, fleet = population.city.travel, fleet_of(population, settings)
+    travel, fleet = population.city.travel, fleet_for(population, settings)
     if settings.oracle == "neural":
         # Torch and the policy are loaded for whoever asks for them.
         from hundredfold.routing.neural.oracle import NeuralKeptPlans
@@ -223,11 +223,11 @@ def _finite(plans: IncrementalRoutes) -> FloatArray:
     served = np.isfinite(plans.price)
     if served.all():
         return plans.price.copy()
-    penalty = LEFT_OUT_MINUTES * plans.unserved.sum(axis=1)
+    penalty = UNSERVED_PENALTY_MINUTES * plans.unserved.sum(axis=1)
     return np.where(served, plans.price, plans.driving_minutes + penalty)
 
 
-class FollowedPlans:
+class TrackedRoutes:
     """One kept plan per env of whatever batch comes."""
 
     def __init__(self, population: Population, settings: DvrpSettings, key: Keys) -> None:
@@ -235,7 +235,7 @@ class FollowedPlans:
         self.settings = settings
         self.key = key
         self.env_ids = np.zeros(0, np.int64)
-        self.plans = DayPlans(0, population, settings)
+        self.plans = RouteCosts(0, population, settings)
 
     @property
     def kept(self) -> IncrementalRoutes:
@@ -246,7 +246,7 @@ class FollowedPlans:
         """Bring every plan to where its day stands; a plan of another day begins anew."""
         if not np.array_equal(self.env_ids, batch.env_ids):
             self.env_ids = batch.env_ids.copy()
-            self.plans = DayPlans(len(batch), self.population, self.settings)
+            self.plans = RouteCosts(len(batch), self.population, self.settings)
         day, kept = batch.true_state, self.kept
         kept.clear(self._of_another_day(batch))
         keys = rng.spawn(self.key, batch.env_ids)

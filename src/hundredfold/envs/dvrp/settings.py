@@ -1,6 +1,6 @@
 """What a day of dial-a-ride is like: fleet, callers, reward, view and data.
 
-A scenario fixes what its settings leave open: `research` has no ride-time limit and asks hardly
+A service fixes what its settings leave open: `research` has no ride-time limit and asks hardly
 anything for shifting people; `operator` promises short rides and gives patience a price.
 """
 
@@ -12,13 +12,13 @@ from typing import Final, Literal, get_args
 from hundredfold.core.errors import SettingsError, suggest
 
 Reward = Literal["marginal", "step", "percent", "counterfactual"]
-View = Literal["booking", "counts", "requests"]
+ObservationLayout = Literal["booking", "counts", "requests"]
 Tolerances = Literal["soft", "types", "unlimited"]
 Split = Literal["known", "unseen_trips", "unseen_customers", "all"]
-Scenario = Literal["research", "operator"]
+Service = Literal["research", "operator"]
 Unserved = Literal["fail", "penalty"]
 OracleName = Literal["insertion", "neural"]
-MaskMode = Literal["none", "threshold", "sampled_type", "soft", "known"]
+MaskMode = Literal["none", "threshold", "sampled_type", "soft", "privileged"]
 
 # A ride limit of `factor` times the direct ride would leave short rides no room at all.
 RIDE_GRACE_MINUTES: Final = 15.0
@@ -33,13 +33,13 @@ RIDE_FACTOR: Final = {"research": None, "operator": 2.0}
 class DvrpSettings:
     """Everything that decides what a day of bookings is like and what the agent sees of it."""
 
-    scenario: Scenario = "research"
+    service: Service = "research"
     """`operator`: ride-time limit, patience price, 200 travellers with paratransit purposes."""
     num_customers: int = 30
     """Customers who call in one day; an episode has as many steps."""
     num_vehicles: int | None = None
     """Vehicles that may leave the depot; by default 5, or one per 8 customers if that is more."""
-    seats: int = 8
+    capacity: int = 8
     """Riders that fit into one vehicle."""
     service_minutes: float = 0.0
     """Minutes that boarding and alighting take at each stop."""
@@ -52,17 +52,17 @@ class DvrpSettings:
     reward: Reward = "marginal"
     """`marginal`: minutes saved against the same day without offers; `step`: minus minutes added;
     `percent`: improvement so far; `counterfactual`: against booking this request as asked."""
-    patience_per_minute: float | None = None
+    shift_penalty: float | None = None
     """Driving minutes that one minute of accepted shift costs; research 0.002, operator 0.05."""
     unserved: Unserved = "fail"
     """When somebody cannot be served: `fail` ends the day at -5000, `penalty` charges 200 minutes
     for each."""
-    view: View = "booking"
+    observation: ObservationLayout = "booking"
     """What the agent sees: `booking` (everything known about request, book and plan), or plainer:
     `counts` (sums of one-hots) or `requests` (a row of raw numbers per booking)."""
-    price_hint: bool = False
+    cost_hint: bool = False
     """Show what each offer would add to the plan if accepted, in minutes against offer 12."""
-    accept_hint: bool = False
+    acceptance_hint: bool = False
     """Show how likely an acceptance model believes each offer to be accepted, from 0 to 1."""
     mask_mode: MaskMode = "none"
     """Which offers an acceptance model's beliefs leave open: `none` all, `threshold` those probably
@@ -78,7 +78,7 @@ class DvrpSettings:
     """How much an inflexible side tolerates in the built-in city: 0 nothing on average, 1 much."""
     response_noise: float = 0.0
     """Chance that an answer to a real offer is the opposite of what the customer meant."""
-    num_travellers: int | None = None
+    population_size: int | None = None
     """People who may call, of whom num_customers do each day; research 30, operator 200."""
     city_seed: int = 0
     """Travel times, people and their trips follow from this number, whatever the run's seed."""
@@ -89,7 +89,7 @@ class DvrpSettings:
     """CSV file with your own trips; needs travel_times."""
     travel_times: str | None = None
     """CSV file with driving seconds between the cells of your trips."""
-    decisions: str | None = None
+    recorded_responses: str | None = None
     """CSV file with recorded answers for every trip and offer, instead of tolerances."""
     depot: str | None = None
     """Label of the depot's cell in travel_times; by default the most central cell."""
@@ -121,10 +121,10 @@ class DvrpSettings:
             given = getattr(self, name)
             if given not in known:
                 raise SettingsError(f"{name} has no {given!r}; {suggest(given, known)}")
-        _at_least(self, 1, "num_customers", "num_vehicles", "seats", "num_travellers")
+        _at_least(self, 1, "num_customers", "num_vehicles", "capacity", "population_size")
         _at_least(self, 1, "oracle_threads", "oracle_batch", "oracle_samples")
         _at_least(self, 0, "service_minutes", "max_ride_minutes", "max_ride_factor", "softness")
-        _at_least(self, 0, "patience_per_minute", "response_noise", "improve_passes")
+        _at_least(self, 0, "shift_penalty", "response_noise", "improve_passes")
         _at_least(self, 0, "lns_iterations", "mask_threshold", "mask_strength")
         if not 60 <= self.day_minutes <= 2880:
             raise SettingsError(f"day_minutes must lie in 60..2880, got {self.day_minutes}.")
@@ -139,12 +139,14 @@ class DvrpSettings:
             raise SettingsError(
                 "your own city needs both files: --trips trips.csv and --travel-times matrix.csv."
             )
-        if self.trips is None and (self.decisions or self.depot):
-            raise SettingsError("decisions and depot belong to your own data; give trips as well.")
-        if self.num_travellers is not None and self.num_travellers < self.num_customers:
+        if self.trips is None and (self.recorded_responses or self.depot):
             raise SettingsError(
-                f"{self.num_customers} customers cannot call out of {self.num_travellers} "
-                "travellers; raise num_travellers or lower num_customers."
+                "recorded_responses and depot belong to your own data; give trips as well."
+            )
+        if self.population_size is not None and self.population_size < self.num_customers:
+            raise SettingsError(
+                f"{self.num_customers} customers cannot call out of {self.population_size} "
+                "travellers; raise population_size or lower num_customers."
             )
 
     @property
@@ -155,27 +157,27 @@ class DvrpSettings:
     @property
     def people(self) -> int:
         """Known people of the built-in city."""
-        return self.num_travellers or max(TRAVELLERS[self.scenario], self.num_customers)
+        return self.population_size or max(TRAVELLERS[self.service], self.num_customers)
 
     @property
     def patience(self) -> float:
         """Driving minutes that one minute of shift costs."""
-        given = self.patience_per_minute
-        return PATIENCE[self.scenario] if given is None else given
+        given = self.shift_penalty
+        return PATIENCE[self.service] if given is None else given
 
     @property
     def ride_factor(self) -> float | None:
         """Multiple of the direct ride that the longest ride may take, before the grace."""
         if self.max_ride_factor is None and self.max_ride_minutes is None:
-            return RIDE_FACTOR[self.scenario]
+            return RIDE_FACTOR[self.service]
         return self.max_ride_factor
 
 
 _CHOICES: Final = {
-    "scenario": get_args(Scenario),
+    "service": get_args(Service),
     "reward": get_args(Reward),
     "unserved": get_args(Unserved),
-    "view": get_args(View),
+    "observation": get_args(ObservationLayout),
     "tolerances": get_args(Tolerances),
     "split": get_args(Split),
     "mask_mode": get_args(MaskMode),

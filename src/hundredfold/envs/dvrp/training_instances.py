@@ -14,7 +14,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.rng import Keys
-from hundredfold.envs.dvrp.demand import DayDraw, population_for
+from hundredfold.envs.dvrp.demand import DemandSampler, population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, shifted_windows
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -47,7 +47,7 @@ class PracticeBooks:
         other = replace(
             self.settings,
             city_seed=1 + seed % OTHER_CITIES if self.settings.trips is None else 0,
-            scenario="operator" if kind[1] < 0.75 else "research",
+            service="operator" if kind[1] < 0.75 else "research",
         )
         return env_instances(other, key, num_books, num_requests)
 
@@ -57,7 +57,7 @@ def env_instances(
 ) -> RouteProblems:
     """The first calls of as many days; `offered` lets some customers have accepted offers."""
     population = population_for(settings)
-    draw = DayDraw(population, "all", num_requests)
+    draw = DemandSampler(population, "all", num_requests)
     days = rng.spawn(rng.spawn(key, DAYS_CHILD), np.arange(num_books))
     _, trip = draw.draw(days)
     windows = population.trips.windows[trip]

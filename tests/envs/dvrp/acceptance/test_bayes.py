@@ -33,7 +33,7 @@ REAL_OFFERS = np.delete(np.arange(NUM_OFFERS), NO_CHANGE)
 
 
 def fitted(settings, answers, prior=None):
-    model = BayesianTypeModel(population_for(settings).num_people, prior or prior_for(settings))
+    model = BayesianTypeModel(population_for(settings).size, prior or prior_for(settings))
     model.refit(answers)
     return model
 
@@ -42,7 +42,7 @@ def judged(settings, answers, prior=None):
     """(accuracy, Bayes-optimal accuracy) of the people who answered."""
     model = fitted(settings, answers, prior)
     population = population_for(settings)
-    truth, heard = population.people.types, np.unique(answers.person)
+    truth, heard = population.customers.types, np.unique(answers.person)
     rates = metrics.true_accept_rates(
         population, prior_for(settings).accept, settings.response_noise
     )
@@ -83,7 +83,7 @@ def test_soft_types_are_found_as_well_as_the_answers_allow(travellers, days):
         [
             judged(settings, asked(settings, days))
             for city in range(6)
-            for settings in [DvrpSettings(num_travellers=travellers, city_seed=city)]
+            for settings in [DvrpSettings(population_size=travellers, city_seed=city)]
         ],
         axis=0,
     )
@@ -92,7 +92,7 @@ def test_soft_types_are_found_as_well_as_the_answers_allow(travellers, days):
 
 
 def test_noisy_answers_are_taken_with_salt():
-    settings = DvrpSettings(num_travellers=200, response_noise=0.1)
+    settings = DvrpSettings(population_size=200, response_noise=0.1)
     found, best = judged(settings, asked(settings, days=400))
     assert found >= best - 0.02
     assert 0.8 < best < 1.0
@@ -105,13 +105,13 @@ def test_noise_does_not_turn_strict_types_upside_down():
 
 
 def test_types_keep_their_meaning_where_the_rule_is_unknown():
-    settings = DvrpSettings(num_travellers=200)
+    settings = DvrpSettings(population_size=200)
     found, best = judged(settings, asked(settings, days=2500), guessed_prior(10))
     assert found >= best - 0.02
 
 
 def test_held_out_answers_are_predicted_almost_as_by_the_rule_itself():
-    settings = DvrpSettings(num_travellers=200)
+    settings = DvrpSettings(population_size=200)
     population = population_for(settings)
     unseen = asked(settings, days=200, seed=2, split="unseen_trips")
     rule = prior_for(settings)
@@ -121,8 +121,8 @@ def test_held_out_answers_are_predicted_almost_as_by_the_rule_itself():
         told = chance[np.arange(len(unseen)), unseen.offer]
         return -np.log(np.where(unseen.accepted, told, 1 - told)).mean()
 
-    best = loss(np.eye(NUM_TYPES)[population.people.types], rule.accept)
-    nobody = loss(np.tile(rule.shares, (population.num_people, 1)), rule.accept)
+    best = loss(np.eye(NUM_TYPES)[population.customers.types], rule.accept)
+    nobody = loss(np.tile(rule.shares, (population.size, 1)), rule.accept)
     answers = asked(settings, days=2500)
     for prior in (rule, guessed_prior(10)):
         model = fitted(settings, answers, prior)
@@ -130,7 +130,7 @@ def test_held_out_answers_are_predicted_almost_as_by_the_rule_itself():
 
 
 def test_the_rule_foresees_what_the_built_in_people_tolerate():
-    settings = DvrpSettings(num_travellers=800)
+    settings = DvrpSettings(population_size=800)
     seen = metrics.true_accept_rates(population_for(settings), prior_for(settings).accept)
     assert_allclose(seen[:, :-1], prior_for(settings).accept[:, :-1], atol=0.08)
 
@@ -143,7 +143,7 @@ def test_acceptance_never_grows_with_what_is_asked():
 
 
 def test_strangers_are_like_the_people_met_so_far():
-    settings = DvrpSettings(num_travellers=200)
+    settings = DvrpSettings(population_size=200)
     model = fitted(settings, asked(settings, days=300))
     stranger = model.type_probabilities(np.array([399]))[0]
     met = model.type_probabilities(np.arange(200)).mean(axis=0)
@@ -204,5 +204,7 @@ def test_your_own_files_get_a_guess_unless_types_are_strict():
     strict = prior_for(DvrpSettings(**files, tolerances="types"))
     assert_allclose(strict.accept, prior_for(HARD).accept)
     assert_allclose(strict.shares, 0.25)
-    recorded = prior_for(DvrpSettings(**files, tolerances="types", decisions="answers.csv"))
+    recorded = prior_for(
+        DvrpSettings(**files, tolerances="types", recorded_responses="answers.csv")
+    )
     assert recorded.answers_worth < 10

@@ -17,7 +17,7 @@ from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
-ENV = DvrpSettings(num_customers=10, num_travellers=20, tolerances="types")
+ENV = DvrpSettings(num_customers=10, population_size=20, tolerances="types")
 NUM_ENVS = 8
 STEPS = NUM_ENVS * ENV.num_customers
 
@@ -74,7 +74,7 @@ def test_knowledge_has_the_shapes_that_envs_want():
 
 
 def test_it_listens_and_speaks_to_the_env_itself():
-    settings = DvrpSettings(num_customers=4, num_travellers=6, lns_iterations=0)
+    settings = DvrpSettings(num_customers=4, population_size=6, lns_iterations=0)
     env = Dvrp(np.arange(3), settings)
     beliefs = make_belief_model(
         AcceptanceModelSettings(), settings, num_envs=3, num_epochs=1, seed=0
@@ -127,7 +127,7 @@ def test_a_refit_tells_how_well_it_went():
 
 
 def test_a_model_that_waits_is_asked_again_after_the_next_epoch():
-    env = DvrpSettings(num_customers=1, num_travellers=20)
+    env = DvrpSettings(num_customers=1, population_size=20)
     beliefs = new_model(env=env, acceptance_model="embedding", acceptance_refit_interval=1)
     refits = [epoch_of(beliefs, number, env)["acceptance/refits"] for number in range(6)]
     assert refits[0] == 0
@@ -227,7 +227,7 @@ def test_closing_ends_a_background_refit():
 
 
 def test_a_snapshot_of_another_population_is_refused():
-    other = new_model(env=DvrpSettings(num_customers=10, num_travellers=30))
+    other = new_model(env=DvrpSettings(num_customers=10, population_size=30))
     with pytest.raises(CheckpointError, match="knows 60 people while the population has 40"):
         new_model().restore(other.state())
 

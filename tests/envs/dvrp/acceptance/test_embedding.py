@@ -104,10 +104,12 @@ def test_every_real_offer_has_its_pattern():
 
 def test_strict_types_are_found():
     population, answers = population_for(HARD), asked(HARD, days=60)
-    model = Embedding(population.num_people, 10, seed=5, epochs=12)
+    model = Embedding(population.size, 10, seed=5, epochs=12)
     losses = model.refit(answers)
     heard = np.unique(answers.person)
-    assert metrics.accuracy(model.type_probabilities(heard), population.people.types[heard]) == 1.0
+    assert (
+        metrics.accuracy(model.type_probabilities(heard), population.customers.types[heard]) == 1.0
+    )
     assert losses["acceptance/loss"] < losses["acceptance/first_loss"]
     sides = (losses["acceptance/reconstruction"], losses["acceptance/evenness"])
     assert losses["acceptance/loss"] == pytest.approx(

@@ -84,8 +84,8 @@ def test_true_rates_are_shares_of_known_trips():
     rates = metrics.true_accept_rates(population, fallback)
     trips = [
         trip
-        for person in range(population.people.num_known)
-        if population.people.types[person] == 1
+        for person in range(population.customers.num_known)
+        if population.customers.types[person] == 1
         for trip in population.first_trip[person] + np.arange(population.num_known_trips[person])
         if population.trips.purpose[trip] == 0
     ]
@@ -98,9 +98,9 @@ def test_true_rates_are_shares_of_known_trips():
 
 
 def test_knowing_how_types_answer_beats_a_wrong_idea_of_it():
-    settings = DvrpSettings(num_travellers=200)
+    settings = DvrpSettings(population_size=200)
     population, rows = population_for(settings), asked(settings, days=100)
-    types = population.people.types
+    types = population.customers.types
     true = metrics.true_accept_rates(population, prior_for(settings).accept)
     best = metrics.bayes_optimal_accuracy(rows, types, true)
     wrong = metrics.bayes_optimal_accuracy(rows, types, true[[1, 0, 2, 3]])

@@ -155,7 +155,7 @@ class AcceptanceModel:
         return report
 
     def params(self, *, exploring: bool) -> SharedParams:
-        """What the envs may know of everybody; `exploring` is off when a policy is judged."""
+        """What the envs may know of everybody; `exploring` is off when a policy is evaluated."""
         people = np.arange(len(self.response_counts))
         return {
             "type_probabilities": self.model.type_probabilities(people).astype(np.float32),
@@ -252,7 +252,7 @@ def make_belief_model(
     population, prior = population_for(env), prior_for(env)
     return AcceptanceModel(
         settings,
-        num_people=population.num_people,
+        num_people=population.size,
         prior=prior,
         num_envs=num_envs,
         num_customers=env.num_customers,
@@ -260,7 +260,7 @@ def make_belief_model(
         seed=seed,
         device=device,
         truth=GroundTruth(
-            population.people.types,
+            population.customers.types,
             metrics.true_accept_rates(population, prior.accept, env.response_noise),
         ),
     )

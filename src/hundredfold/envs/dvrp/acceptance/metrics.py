@@ -113,10 +113,12 @@ def true_accept_rates(
 
     The fallback counts as half a trip: it speaks where no trip of a type has a purpose.
     """
-    person = np.repeat(np.arange(population.num_people), population.people.num_trips)
+    person = np.repeat(np.arange(population.size), population.customers.num_trips)
     number = np.arange(len(person)) - population.first_trip[person]
-    known = (person < population.people.num_known) & (number < population.num_known_trips[person])
-    at = (population.people.types[person[known]], population.trips.purpose[known])
+    known = (person < population.customers.num_known) & (
+        number < population.num_known_trips[person]
+    )
+    at = (population.customers.types[person[known]], population.trips.purpose[known])
     accepted = 0.5 * fallback
     trips = np.full((*fallback.shape[:2], 1), 0.5)
     meant = population.accepts[known]

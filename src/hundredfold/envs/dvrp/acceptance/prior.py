@@ -65,7 +65,7 @@ class AcceptancePrior:
 def prior_for(settings: DvrpSettings) -> AcceptancePrior:
     """The rule of the built-in people, or a guess where the answers come from a user's files."""
     in_files = settings.trips is not None
-    if in_files and (settings.tolerances == "soft" or settings.decisions is not None):
+    if in_files and (settings.tolerances == "soft" or settings.recorded_responses is not None):
         return guessed_prior(len(TOLERANCE_FACTORS), settings.response_noise)
     # The shares of types are part of the built-in rule; of a user's people they are not known.
     return AcceptancePrior(
