@@ -159,7 +159,7 @@ def start_run(
     parts = engine.build(settings, make_envs)
     if not quiet:
         if settings.machine.backend == "auto" and settings.engine == OWN:
-            print(parts.choice.told, file=sys.stderr)
+            print(parts.choice.summary, file=sys.stderr)
         for text in warnings_for(settings, parts.settings, parts.backend.spec):
             print(f"warning: {text}", file=sys.stderr)
     try:

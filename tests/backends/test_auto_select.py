@@ -16,8 +16,8 @@ import pytest
 
 from helpers import third_party_envs
 from hundredfold.backends import make_backend, start_backend
-from hundredfold.backends.auto_select import choose_backend, decide
-from hundredfold.backends.env_profile import Probe, barrier_share, probe
+from hundredfold.backends.auto_select import choose_backend, choose_from_costs
+from hundredfold.backends.env_profile import StepCosts, barrier_share, measure_steps
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
@@ -33,13 +33,13 @@ CARTPOLE = GymnasiumFactory("CartPole-v1", {})
 def computing(*seconds):
     """A probe of an env that computes for so long, step by step."""
     costs = np.array(seconds)
-    return Probe(costs, costs, switches=0, step_bytes=100)
+    return StepCosts(costs, costs, switches=0, step_bytes=100)
 
 
 def waiting(*seconds):
     """The same for one that waits."""
     costs = np.array(seconds)
-    return Probe(costs, 0.02 * costs, switches=len(costs), step_bytes=100)
+    return StepCosts(costs, 0.02 * costs, switches=len(costs), step_bytes=100)
 
 
 def lognormal(mean, sigma=0.55, steps=400):
@@ -48,7 +48,7 @@ def lognormal(mean, sigma=0.55, steps=400):
 
 
 def choice(found, num_envs, cores=2, **settings):
-    return decide(found, num_envs, WorkerSettings(**settings), cores)
+    return choose_from_costs(found, num_envs, WorkerSettings(**settings), cores)
 
 
 # --- what is chosen, from what was found
@@ -57,7 +57,7 @@ def choice(found, num_envs, cores=2, **settings):
 def test_cheap_steps_stay_in_this_process():
     found = choice(computing(*[8e-6] * 50), 100)
     assert found.backend == "in_process"
-    assert "computes for 8 us" in found.told
+    assert "computes for 8 us" in found.summary
 
 
 def test_steps_that_compute_go_to_a_worker_per_core():
@@ -71,7 +71,7 @@ def test_few_envs_that_compute_unevenly_do_not_wait_for_each_other():
     found = choice(computing(*[1e-3] * 9, 20e-3), 4)
     assert found.backend == "first_ready"
     assert found.settings.batch_envs == 1
-    assert "no two runs are the same" in found.told
+    assert "no two runs are the same" in found.summary
 
 
 def test_on_one_core_computing_envs_stay_where_they_are():
@@ -84,7 +84,7 @@ def test_envs_that_wait_unevenly_run_first_ready_with_a_thread_each():
     assert found.settings.workers == 2
     assert found.settings.env_threads == 50
     assert 1 <= found.settings.batch_envs <= 12
-    assert "98 % of it waiting" in found.told
+    assert "98 % of it waiting" in found.summary
 
 
 def test_envs_that_wait_evenly_can_be_waited_for():
@@ -130,12 +130,12 @@ def test_even_steps_and_a_single_lane_lose_nothing():
 
 def test_an_env_that_sleeps_is_seen_to_wait():
     with closing(GymnasiumBatchEnv(np.arange(1), Waiting)) as env:
-        assert probe(env, steps=4).waits
+        assert measure_steps(env, steps=4).waits
 
 
 def test_an_env_that_computes_is_not_taken_for_one_that_waits():
     with closing(GymnasiumBatchEnv(np.arange(1), Computing)) as env:
-        found = probe(env, steps=20, seconds=60)
+        found = measure_steps(env, steps=20, seconds=60)
     assert not found.waits
     assert len(found.seconds) == 20
     # It counts seconds on a core, so this holds on a busy machine, too.
@@ -145,13 +145,13 @@ def test_an_env_that_computes_is_not_taken_for_one_that_waits():
 def test_what_a_step_says_is_counted_without_infos_that_nobody_may_ever_read():
     with closing(GymnasiumBatchEnv(np.arange(1), Talkative)) as env:
         shown = sum(array.nbytes for array in env.out.arrays().values())
-        assert probe(env, steps=2).step_bytes == shown < 5_000
+        assert measure_steps(env, steps=2).step_bytes == shown < 5_000
 
 
 @pytest.mark.parametrize("make_env", [third_party_envs.MaskInInfo, third_party_envs.SeveralParts])
 def test_only_allowed_actions_are_tried(make_env):
     with closing(GymnasiumBatchEnv(np.arange(1), make_env)) as env:
-        assert len(probe(env, steps=50, seconds=60).seconds) == 50
+        assert len(measure_steps(env, steps=50, seconds=60).seconds) == 50
 
 
 def test_an_env_of_ours_is_not_played_at_all():
@@ -161,7 +161,7 @@ def test_an_env_of_ours_is_not_played_at_all():
 
     found = choose_backend(Untouchable, 64)
     assert found.backend == "in_process"
-    assert "one batch" in found.told
+    assert "one batch" in found.summary
 
 
 def test_one_env_runs_where_we_are():

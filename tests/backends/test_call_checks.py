@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hundredfold.backends import make_backend
-from hundredfold.backends.call_checks import Turns, check_num_envs, checked_actions
+from hundredfold.backends.call_checks import CallOrder, check_num_envs, checked_actions
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.core.batch import ArraySpec, EnvSpec
-from hundredfold.core.errors import ActionError, SettingsError, ShapeError, TurnError
+from hundredfold.core.errors import ActionError, CallOrderError, SettingsError, ShapeError
 from hundredfold.envs.corridor import Corridor
 
 ONE = EnvSpec(name="gate", observation={"x": ArraySpec((1,))}, action_nvec=(4,))
@@ -31,41 +31,41 @@ def waiting(spec, mask=None, env_ids=(10, 11, 12)):
 
 
 def test_recv_and_send_alternate():
-    turns = Turns()
-    with turns.leading_to("recv"):
-        assert turns.pending == "reset"
+    call_order = CallOrder()
+    with call_order.transition_to("recv"):
+        assert call_order.pending == "reset"
     for _ in range(3):
-        assert turns.pending == "recv"
-        turns.recv()
-        turns.expect("send", "send()")
-        with turns.leading_to("recv"):
+        assert call_order.pending == "recv"
+        call_order.recv()
+        call_order.expect("send", "send()")
+        with call_order.transition_to("recv"):
             pass
 
 
 def test_a_refused_call_leaves_the_turn_where_it_was():
-    turns = Turns()
-    with pytest.raises(TurnError, match=r"recv\(\) was called out of turn.*must come first"):
-        turns.recv()
-    with pytest.raises(TurnError, match=r"send\(\) was called out of turn.*must come first"):
-        turns.expect("send", "send()")
-    assert turns.pending == "reset"
+    call_order = CallOrder()
+    with pytest.raises(CallOrderError, match=r"recv\(\) was called out of order.*call reset"):
+        call_order.recv()
+    with pytest.raises(CallOrderError, match=r"send\(\) was called out of order.*call reset"):
+        call_order.expect("send", "send()")
+    assert call_order.pending == "reset"
 
 
 def test_work_that_fails_leaves_nothing_but_a_new_start():
-    turns = Turns()
-    with pytest.raises(ZeroDivisionError), turns.leading_to("recv"):
+    call_order = CallOrder()
+    with pytest.raises(ZeroDivisionError), call_order.transition_to("recv"):
         raise ZeroDivisionError
-    with pytest.raises(TurnError, match=r"reset\(seed\) or restore\(state\) must come first"):
-        turns.recv()
+    with pytest.raises(CallOrderError, match=r"call reset\(seed\) or restore\(state\) first"):
+        call_order.recv()
 
 
 def test_restore_names_itself_when_it_comes_after_close():
-    turns = Turns()
-    assert turns.close()
-    assert not turns.close()
-    with pytest.raises(TurnError, match=r"restore\(\) was called.*closed"):
-        turns.expect_open("restore()")
-    assert turns.pending == "closed"
+    call_order = CallOrder()
+    assert call_order.close()
+    assert not call_order.close()
+    with pytest.raises(CallOrderError, match=r"restore\(\) was called.*closed"):
+        call_order.expect_open("restore()")
+    assert call_order.pending == "closed"
 
 
 # --- actions

@@ -12,7 +12,7 @@ import pytest
 
 from helpers import third_party_envs
 from hundredfold.backends import auto_select, make_backend
-from hundredfold.backends.auto_select import choose_backend, is_ours, probe_apart
+from hundredfold.backends.auto_select import choose_backend, is_built_in, profile_in_worker
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import EnvError
@@ -70,10 +70,10 @@ def test_an_env_is_measured_in_another_process():
         places.append(os.getpid())
         return Waiting()
 
-    found = probe_apart(callable_factory(make_env), WorkerSettings())
+    found = profile_in_worker(callable_factory(make_env), WorkerSettings())
     assert found.is_per_env
-    assert found.probe is not None
-    assert found.probe.waits
+    assert found.step_costs is not None
+    assert found.step_costs.waits
     assert places == []
 
 
@@ -81,7 +81,7 @@ def test_a_hanging_env_does_not_hang_the_choice():
     settings = WorkerSettings(step_timeout=0.3)
     found = choose_backend(callable_factory(HangsAtOnce), 4, settings)
     assert found.backend == "processes"
-    assert "a first step took more than 0.3 seconds" in found.told
+    assert "a first step took more than 0.3 seconds" in found.summary
     assert found.settings.step_timeout == 0.3
 
 
@@ -117,13 +117,13 @@ def test_where_no_worker_can_start_the_env_is_measured_here(monkeypatch):
     monkeypatch.setattr(os, "fork", refuse)
     found = choose_backend(GymnasiumFactory("CartPole-v1", {}), 8, WorkerSettings())
     assert found.backend == "in_process"
-    assert "computes for" in found.told
+    assert "computes for" in found.summary
 
 
 def test_an_env_of_ours_starts_no_worker(monkeypatch):
-    monkeypatch.setattr(auto_select, "probe_apart", None)
+    monkeypatch.setattr(auto_select, "profile_in_worker", None)
     make_envs = partial(Corridor, settings=CorridorSettings())
-    assert is_ours(make_envs)
+    assert is_built_in(make_envs)
     assert choose_backend(make_envs, 8).backend == "in_process"
 
 
@@ -131,10 +131,10 @@ def test_a_function_may_turn_out_to_make_an_env_of_ours():
     def make_envs(env_ids):
         return Corridor(env_ids)
 
-    assert not is_ours(make_envs)
-    assert "one batch" in choose_backend(make_envs, 8).told
+    assert not is_built_in(make_envs)
+    assert "one batch" in choose_backend(make_envs, 8).summary
 
 
 def test_other_peoples_envs_are_never_taken_for_ours():
-    assert not is_ours(callable_factory(Waiting))
-    assert not is_ours(GymnasiumFactory("CartPole-v1", {}))
+    assert not is_built_in(callable_factory(Waiting))
+    assert not is_built_in(GymnasiumFactory("CartPole-v1", {}))

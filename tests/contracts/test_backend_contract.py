@@ -19,11 +19,11 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import (
     ActionError,
+    CallOrderError,
     CheckpointError,
     EnvError,
     SettingsError,
     ShapeError,
-    TurnError,
 )
 from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
@@ -150,13 +150,13 @@ def corridor_snapshot():
 
 
 OUT_OF_TURN = [
-    ("reset", "recv", r"reset\(seed\) or restore\(state\) must come first"),
-    ("reset", "send", r"reset\(seed\) or restore\(state\) must come first"),
-    ("reset", "state", r"reset\(seed\) or restore\(state\) must come first"),
+    ("reset", "recv", r"call reset\(seed\) or restore\(state\) first"),
+    ("reset", "send", r"call reset\(seed\) or restore\(state\) first"),
+    ("reset", "state", r"call reset\(seed\) or restore\(state\) first"),
     ("recv", "send", r"recv\(\) is pending"),
     ("recv", "state", r"recv\(\) is pending"),
     ("send", "recv", r"send\(actions\) is pending"),
-    *(("closed", call, "closed: make a new one") for call in CALLS),
+    *(("closed", call, "closed: create a new one") for call in CALLS),
 ]
 IN_TURN = [
     *((pending, call) for pending in ("reset", "recv", "send") for call in ("reset", "restore")),
@@ -170,7 +170,7 @@ IN_TURN = [
 @pytest.mark.parametrize(("pending", "call", "advice"), OUT_OF_TURN)
 def test_a_call_out_of_turn_is_refused_and_the_pending_call_named(kind, pending, call, advice):
     with closing(in_turn(kind, pending)) as backend:
-        with pytest.raises(TurnError, match=advice) as refusal:
+        with pytest.raises(CallOrderError, match=advice) as refusal:
             CALLS[call](backend)
         assert f"{call}()" in str(refusal.value)
 
@@ -192,13 +192,13 @@ def test_each_call_is_either_in_turn_or_out_of_turn():
 @every_backend
 def test_a_refused_call_changes_no_turn(kind):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
-        with pytest.raises(TurnError):
+        with pytest.raises(CallOrderError):
             backend.recv()
         backend.reset(SEED)
-        with pytest.raises(TurnError):
+        with pytest.raises(CallOrderError):
             backend.state()
         first = follow(backend, HALF)
-        with pytest.raises(TurnError):
+        with pytest.raises(CallOrderError):
             backend.recv()
         backend.restore(backend.state())
         second = follow(backend, 10, first_step=HALF)
@@ -208,13 +208,13 @@ def test_a_refused_call_changes_no_turn(kind):
 
 @every_backend
 def test_a_second_send_is_out_of_turn_whatever_its_actions(kind):
-    with closing(in_turn(kind, "recv")) as backend, pytest.raises(TurnError, match="recv"):
+    with closing(in_turn(kind, "recv")) as backend, pytest.raises(CallOrderError, match="recv"):
         backend.send(np.zeros(NUM_ENVS + 1))
 
 
 @every_backend
 def test_a_closed_backend_takes_no_broadcast(kind):
-    with pytest.raises(TurnError, match="closed"):
+    with pytest.raises(CallOrderError, match="closed"):
         in_turn(kind, "closed").broadcast({})
 
 
@@ -488,7 +488,7 @@ def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         with pytest.raises(CheckpointError):
             backend.restore(snapshot("serial", "cartpole"))
-        with pytest.raises(TurnError, match="reset"):
+        with pytest.raises(CallOrderError, match="reset"):
             backend.recv()
 
 
@@ -530,7 +530,7 @@ def test_after_a_failed_step_there_is_no_batch_to_take(kind):
         backend.reset(SEED)
         with pytest.raises(EnvError):
             play_until_it_fails(backend)
-        with pytest.raises(TurnError, match="reset"):
+        with pytest.raises(CallOrderError, match="reset"):
             backend.recv()
 
 

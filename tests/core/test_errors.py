@@ -12,7 +12,7 @@ from hundredfold.core.errors import HundredfoldError, MissingExtraError, suggest
         "SettingsError",
         "ShapeError",
         "ActionError",
-        "TurnError",
+        "CallOrderError",
         "EnvError",
         "CheckpointError",
         "TrainingError",

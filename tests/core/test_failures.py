@@ -3,7 +3,7 @@
 import pytest
 
 from hundredfold.core.errors import EnvError, WorkerError
-from hundredfold.core.failures import FORGIVEN_STEPS, Failure, Health, RestartPolicy
+from hundredfold.core.failures import RESET_AFTER_STEPS, Failure, Health, RestartPolicy
 
 
 def fail(restart_policy, env_id, times=1, **more):
@@ -49,7 +49,7 @@ def test_the_end_of_an_episode_forgives():
 
 
 @pytest.mark.parametrize(
-    ("steps", "forgiven"), [(FORGIVEN_STEPS - 1, False), (FORGIVEN_STEPS, True)]
+    ("steps", "forgiven"), [(RESET_AFTER_STEPS - 1, False), (RESET_AFTER_STEPS, True)]
 )
 def test_so_do_many_good_steps(steps, forgiven):
     restart_policy = RestartPolicy("restart", 2)
@@ -85,6 +85,6 @@ def test_a_failure_carries_what_the_env_raised():
 def test_health_counts_envs_and_workers():
     health = Health()
     health.count_restarts([Failure(1, "a"), Failure(2, "b")])
-    health.replaced([Failure(None, "c", worker=0)], num_envs=4)
+    health.count_worker_restart([Failure(None, "c", worker=0)], num_envs=4)
     assert health.counts() == {"env_failures": 3, "env_restarts": 6, "worker_restarts": 1}
     assert [failure.message for failure in health.recent] == ["a", "b", "c"]

@@ -62,8 +62,8 @@ def actor_pids():
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            is_ours = parent_of(parent_of(path.parent.name)) == str(os.getpid())
-            if is_ours and b"ray::SliceActor" in path.read_bytes():
+            is_built_in = parent_of(parent_of(path.parent.name)) == str(os.getpid())
+            if is_built_in and b"ray::SliceActor" in path.read_bytes():
                 found.add(path.parent.name)
     return found
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hundredfold.backends.env_profile import Probe
+from hundredfold.backends.env_profile import StepCosts
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.envs.registry import settings_class
 from hundredfold.profiling.scaling import LOSSES, Subject, advice, lanes_of, shares_of, subject_of
@@ -27,7 +27,7 @@ def line(backend, rate, efficiency, num_envs=100, step_seconds_alone=0.01, **los
 
 def subject(waits):
     costs = np.full(10, 0.01)
-    found = Probe(costs, 0.02 * costs if waits else costs, 10 if waits else 0, 100)
+    found = StepCosts(costs, 0.02 * costs if waits else costs, 10 if waits else 0, 100)
     return Subject("some", "waiting" if waits else "computing", lambda stamps: None, found)
 
 

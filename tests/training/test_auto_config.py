@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hundredfold.backends.env_profile import Probe
+from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device
 from hundredfold.config.presets import starting_point
 from hundredfold.core.batch import ArraySpec, EnvSpec
@@ -30,7 +30,7 @@ LARGE = EnvSpec(
 
 def probe_of(seconds, waits=False):
     walls = np.full(20, seconds)
-    return Probe(walls, walls * (0.01 if waits else 1.0), 20 if waits else 0, 100)
+    return StepCosts(walls, walls * (0.01 if waits else 1.0), 20 if waits else 0, 100)
 
 
 def fit(algo="ppo", spec=SMALL, seconds=10e-6, waits=False, device=CPU, given=()):

@@ -7,9 +7,9 @@ from typing import Protocol
 from hundredfold.backends.auto_select import (
     BackendChoice,
     choose_backend,
-    refuse_in_worker,
     start_or_fall_back,
 )
+from hundredfold.backends.call_checks import refuse_while_importing_main
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
@@ -61,7 +61,7 @@ def start_backend(
             f"there is no backend called {name!r}; {suggest(name, ['auto', *BACKENDS])}"
         )
     if name == "auto":
-        refuse_in_worker()
+        refuse_while_importing_main("choose a backend")
         choice = choose_backend(make_envs, num_envs, settings)
     else:
         choice = BackendChoice(name, settings or WorkerSettings(), "as asked for")

@@ -1,4 +1,4 @@
-"""What one env is like: it is played for a moment, and what its steps cost is written down."""
+"""Cost profile of an env: how long its steps take, and whether they wait or compute."""
 
 from __future__ import annotations
 
@@ -16,46 +16,44 @@ from hundredfold.backends.processes.env_shards import (
 )
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import random_actions
-from hundredfold.core.batch import FloatArray, StepBatch
+from hundredfold.core.batch import EnvSpec, FloatArray, StepBatch
 from hundredfold.core.protocols import PerEnvBatch
 
-# A probe ends after so many steps or so many seconds, whichever comes first; two steps it takes in
-# any case, because a first step often loads and compiles.
-PROBE_STEPS: Final = 500
-PROBE_SECONDS: Final = 0.3
+# A measurement ends after so many steps or so many seconds, whichever comes first. It takes two
+# steps in any case, because a first step often loads and compiles.
+MAX_STEPS: Final = 500
+MAX_SECONDS: Final = 0.3
 EMPTY_CALLS: Final = 20
-PROBE_SEED: Final = 0
+SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """What some steps of one env cost."""
+class StepCosts:
+    """Measured cost of some steps of one env."""
 
-    seconds: FloatArray  # (steps,) from call to return
-    cpu_seconds: FloatArray  # (steps,) in which this process was on a core
-    switches: int  # how often it gave up its core by itself
-    step_bytes: int  # what one step has to say; infos stay where they are until one is read
+    seconds: FloatArray  # (steps,) wall time
+    cpu_seconds: FloatArray  # (steps,) CPU time of this process
+    switches: int  # voluntary context switches
+    step_bytes: int  # size of one env's row of a batch, without infos, which are fetched when read
 
     @property
     def waits(self) -> bool:
-        """Whether the env waits for something rather than computes.
+        """Whether the env waits (for I/O, a server, a sleep) rather than computes.
 
-        A busy machine takes cores away as well, but makes nobody give one up.
+        A busy machine takes the core away as well, but those switches are involuntary.
         """
         total = float(self.seconds.sum())
-        gave_up = self.switches >= MIN_SWITCHES_PER_STEP * len(self.seconds)
-        return gave_up and total - float(self.cpu_seconds.sum()) >= MIN_BLOCKED_FRACTION * total
+        yields_core = self.switches >= MIN_SWITCHES_PER_STEP * len(self.seconds)
+        return yields_core and total - float(self.cpu_seconds.sum()) >= MIN_BLOCKED_FRACTION * total
 
     @property
     def costs(self) -> FloatArray:
-        """(steps,) seconds of each step that nobody can spare it.
-
-        Where it computes these are seconds on a core, which a busy machine does not stretch.
-        """
+        """(steps,) wall seconds where the env waits, else CPU seconds, unaffected by load."""
         return self.seconds if self.waits else self.cpu_seconds
 
     @property
     def step_seconds(self) -> float:
+        """Mean seconds per step."""
         return float(self.costs.mean())
 
     @property
@@ -64,62 +62,79 @@ class Probe:
         return max(0.0, 1.0 - float(self.cpu_seconds.sum()) / float(self.seconds.sum()))
 
 
-def probe(env: PerEnvBatch, steps: int = PROBE_STEPS, seconds: float = PROBE_SECONDS) -> Probe:
-    """Play random allowed actions in an env of one env; it is reset first."""
-    spec, batch = env.spec, env.reset(PROBE_SEED)
+@dataclass(frozen=True, slots=True)
+class EnvProfile:
+    """What was found out about an env by creating it and stepping it for a moment."""
+
+    spec: EnvSpec
+    is_per_env: bool  # whether its envs step one by one, as third-party envs do
+    step_costs: StepCosts | None = None  # None where nothing was measured
+    hung_seconds: float = 0.0  # above 0: a step did not return within this time
+
+
+def measure_steps(
+    env: PerEnvBatch, steps: int = MAX_STEPS, seconds: float = MAX_SECONDS
+) -> StepCosts:
+    """Reset a batch of one env and measure its steps under random allowed actions."""
+    spec, batch = env.spec, env.reset(SEED)
     counts = np.arange((steps + 1) * spec.num_logits)
-    luck = rng.uniforms(rng.seed_key(PROBE_SEED), counts).reshape(steps + 1, -1)
-    # Drawn beforehand where no mask has a say: in between it would cool down the caches.
-    actions = random_actions(spec, luck)
+    uniforms = rng.uniforms(rng.seed_key(SEED), counts).reshape(steps + 1, -1)
+    # Drawn beforehand where no mask has to be respected: in between it would cool the CPU caches.
+    drawn = random_actions(spec, uniforms)
     walls, cpus = np.zeros(steps + 1), np.zeros(steps + 1)
     begun = perf_counter()
     taken = switches = 0
     while taken <= steps and (taken < 2 or perf_counter() - begun < seconds):
-        chosen = actions[taken : taken + 1]
+        actions = drawn[taken : taken + 1]
         if batch.mask is not None:
-            chosen = random_actions(spec, luck[taken : taken + 1], batch.mask)
+            actions = random_actions(spec, uniforms[taken : taken + 1], batch.mask)
         if taken == 1:
             switches = voluntary_switches()
         wall, cpu = perf_counter(), process_time()
-        batch = env.step(chosen)
+        batch = env.step(actions)
         walls[taken], cpus[taken] = perf_counter() - wall, process_time() - cpu
         taken += 1
     switches = voluntary_switches() - switches
-    spared = call_seconds(env)
-    walls, cpus = (np.maximum(times[1:taken] - spared, 0.0) for times in (walls, cpus))
-    return Probe(walls, cpus, switches, step_bytes(batch))
+    overhead = call_seconds(env)
+    walls, cpus = (np.maximum(times[1:taken] - overhead, 0.0) for times in (walls, cpus))
+    return StepCosts(walls, cpus, switches, step_bytes(batch))
 
 
 def call_seconds(env: PerEnvBatch) -> float:
-    """What calling the env costs before any env is stepped: many envs share one call."""
-    nobody = np.zeros((0, *env.spec.action_shape), env.spec.action_dtype)
+    """Overhead of one call of the batch, in seconds, which a larger batch shares."""
+    no_actions = np.zeros((0, *env.spec.action_shape), env.spec.action_dtype)
     times = np.zeros(EMPTY_CALLS)
     for number in range(EMPTY_CALLS):
         begun = process_time()
-        env.step_rows(0, 0, nobody)
+        env.step_rows(0, 0, no_actions)
         times[number] = process_time() - begun
     return float(np.median(times))
 
 
 def step_bytes(batch: StepBatch) -> int:
-    """Bytes that one env has to say after a step."""
+    """Bytes of one env's row of a batch."""
     return sum(array.nbytes for array in batch.arrays().values()) // len(batch)
 
 
 def barrier_share(costs: FloatArray, lanes: int, per_lane: int) -> float:
-    """The share of time lost where `lanes` go side by side and wait for the slowest of them.
+    """The share of time lost when parallel lanes wait for the slowest of them.
 
-    Each lane plays `per_lane` steps of these costs, one after another. One step each: the mean of
-    the largest of so many draws, from the costs themselves. Several: their sum is taken for normal.
+    With one step per lane: the expected maximum of so many draws from the costs. With several, the
+    sum of a lane is taken as normal, and the maximum is Blom's (1958) approximation.
+
+    Args:
+        costs: (steps,) measured seconds per step.
+        lanes: number of workers or threads that run in parallel.
+        per_lane: steps that each lane takes one after another.
+
     """
     if lanes < 2:
         return 0.0
     mean = float(costs.mean())
     if per_lane == 1:
-        chances = np.arange(len(costs) + 1) / len(costs)
-        slowest = float(np.sort(costs) @ np.diff(chances**lanes))
+        cdf = np.arange(len(costs) + 1) / len(costs)
+        slowest = float(np.sort(costs) @ np.diff(cdf**lanes))
     else:
-        # Blom's approximation of the largest of so many normal numbers.
         largest = NormalDist().inv_cdf((lanes - 0.375) / (lanes + 0.25))
         slowest = mean + float(costs.std()) * largest / per_lane**0.5
     return 1.0 - mean / slowest if slowest > 0 else 0.0

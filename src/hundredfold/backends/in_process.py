@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hundredfold.backends.call_checks import (
-    Turns,
-    check_everybody,
+    CallOrder,
+    check_all_envs,
     check_num_envs,
     check_snapshot,
     checked_actions,
@@ -24,7 +24,7 @@ class InProcessBackend:
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         self.num_envs = check_num_envs(num_envs)
-        self.turns = Turns()
+        self.call_order = CallOrder()
         self.env = make_envs(np.arange(num_envs))
         self.spec = self.env.spec
         self.groups = np.zeros(num_envs, np.int64)
@@ -34,33 +34,33 @@ class InProcessBackend:
         self.batch = self.spec.batch(np.arange(num_envs))
 
     def reset(self, seed: int) -> None:
-        self.turns.expect_open("reset()")
-        with self.turns.leading_to("recv"):
+        self.call_order.expect_open("reset()")
+        with self.call_order.transition_to("recv"):
             self.batch = self.env.reset(seed)
 
     def recv(self) -> StepBatch:
-        self.turns.recv()
+        self.call_order.recv()
         return self.batch
 
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
-        self.turns.expect("send", "send()")
-        check_everybody(env_ids, self.num_envs)
+        self.call_order.expect("send", "send()")
+        check_all_envs(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec)
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             self.batch = self.env.step(chosen)
 
     def broadcast(self, shared_params: SharedParams) -> None:
-        self.turns.expect_open("broadcast()")
+        self.call_order.expect_open("broadcast()")
         self.env.set_shared_params(shared_params)
 
     def state(self) -> Arrays:
-        self.turns.expect("send", "state()")
+        self.call_order.expect("send", "state()")
         return self.env.state()
 
     def restore(self, state: State) -> None:
-        self.turns.expect_open("restore()")
+        self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             self.batch = self.env.restore(state)
 
     def health(self) -> dict[str, int]:
@@ -72,5 +72,5 @@ class InProcessBackend:
         return self.env.timings()
 
     def close(self) -> None:
-        if self.turns.close():
+        if self.call_order.close():
             self.env.close()

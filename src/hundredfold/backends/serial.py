@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hundredfold.backends.call_checks import (
-    Turns,
-    check_everybody,
+    CallOrder,
+    check_all_envs,
     check_num_envs,
     check_snapshot,
     checked_actions,
@@ -24,7 +24,7 @@ class SerialBackend:
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         self.num_envs = check_num_envs(num_envs)
-        self.turns = Turns()
+        self.call_order = CallOrder()
         env_ids = np.arange(num_envs)
         self.envs = [make_envs(env_ids[row : row + 1]) for row in range(num_envs)]
         self.spec = self.envs[0].spec
@@ -39,39 +39,39 @@ class SerialBackend:
             env.set_output_buffers(row)
 
     def reset(self, seed: int) -> None:
-        self.turns.expect_open("reset()")
-        with self.turns.leading_to("recv"):
+        self.call_order.expect_open("reset()")
+        with self.call_order.transition_to("recv"):
             for env in self.envs:
                 env.reset(seed)
             self._gather_infos()
 
     def recv(self) -> StepBatch:
-        self.turns.recv()
+        self.call_order.recv()
         return self.batch
 
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
-        self.turns.expect("send", "send()")
-        check_everybody(env_ids, self.num_envs)
+        self.call_order.expect("send", "send()")
+        check_all_envs(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec)
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             for row, env in enumerate(self.envs):
                 env.step(chosen[row : row + 1])
             self._gather_infos()
 
     def broadcast(self, shared_params: SharedParams) -> None:
-        self.turns.expect_open("broadcast()")
+        self.call_order.expect_open("broadcast()")
         for env in self.envs:
             env.set_shared_params(shared_params)
 
     def state(self) -> Arrays:
-        self.turns.expect("send", "state()")
+        self.call_order.expect("send", "state()")
         states = [env.state() for env in self.envs]
         return concat_rows(states)
 
     def restore(self, state: State) -> None:
-        self.turns.expect_open("restore()")
+        self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             for row, env in enumerate(self.envs):
                 env.restore({name: array[row : row + 1] for name, array in state.items()})
             self._gather_infos()
@@ -87,7 +87,7 @@ class SerialBackend:
         return {name: sum(part[name] for part in told) for name in told[0]}
 
     def close(self) -> None:
-        if self.turns.close():
+        if self.call_order.close():
             for env in self.envs:
                 env.close()
 

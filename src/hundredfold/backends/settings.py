@@ -65,7 +65,7 @@ class WorkerSettings:
         """No more workers than envs, and by default no more than cores."""
         return min(self.workers or usable_cores(), num_envs)
 
-    def start_by(self) -> str:
+    def resolved_start_method(self) -> str:
         """The start method, decided."""
         if self.start_method != "auto":
             return self.start_method

@@ -26,7 +26,7 @@ class ActionError(HundredfoldError):
     """An action that is out of range, or that the mask forbids."""
 
 
-class TurnError(HundredfoldError):
+class CallOrderError(HundredfoldError):
     """A backend was called out of turn, for example `send` before `recv`."""
 
 

@@ -20,8 +20,8 @@ OnEnvError = Literal["restart", "stop"]
 
 # An env that plays on for this many steps has left its earlier failures behind, even when its
 # episodes never end.
-FORGIVEN_STEPS: Final = 1000
-REMEMBERED: Final = 50
+RESET_AFTER_STEPS: Final = 1000
+MAX_RECENT: Final = 50
 # Keeps a note about failures well below what a socket buffers, so that sending it never blocks.
 MAX_TEXT: Final = 4000
 
@@ -46,8 +46,8 @@ class RestartPolicy:
         self.on_env_error = on_env_error
         self.max_env_failures = max_env_failures
         # Failures of each env or worker since it last did well, and those nobody asked for yet.
-        self.in_a_row: dict[str, list[Failure]] = {}
-        self.news: deque[Failure] = deque()
+        self.consecutive: dict[str, list[Failure]] = {}
+        self.unreported: deque[Failure] = deque()
 
     def record_failure(
         self,
@@ -61,25 +61,25 @@ class RestartPolicy:
         if self.on_env_error == "stop":
             raise error
         who = f"worker {worker}" if env_id is None else f"env {env_id}"
-        if good_steps >= FORGIVEN_STEPS:
-            self.in_a_row.pop(who, None)
-        failure = Failure(env_id, str(error)[:MAX_TEXT], own_traceback(error), worker)
-        self.news.append(failure)
-        history = self.in_a_row.setdefault(who, [])
+        if good_steps >= RESET_AFTER_STEPS:
+            self.consecutive.pop(who, None)
+        failure = Failure(env_id, str(error)[:MAX_TEXT], cause_traceback(error), worker)
+        self.unreported.append(failure)
+        history = self.consecutive.setdefault(who, [])
         history.append(failure)
         if len(history) >= self.max_env_failures:
             raise type(error)(failure_message(who, history)) from (error.__cause__ or error)
 
     def clear_failures(self, env_id: int) -> None:
         """Forgive an env that came to the end of an episode by itself."""
-        self.in_a_row.pop(f"env {env_id}", None)
+        self.consecutive.pop(f"env {env_id}", None)
 
     def drain(self) -> list[Failure]:
         """Failures since the last call; other threads may be adding or taking some."""
         found: list[Failure] = []
         with suppress(IndexError):
             while True:
-                found.append(self.news.popleft())
+                found.append(self.unreported.popleft())
         return found
 
 
@@ -90,7 +90,7 @@ class Health:
     env_failures: int = 0
     env_restarts: int = 0
     worker_restarts: int = 0
-    recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
 
     def count_restarts(self, failures: Iterable[Failure]) -> None:
         """Envs failed and were made anew where they stood."""
@@ -99,7 +99,7 @@ class Health:
             self.env_restarts += 1
             self.recent.append(failure)
 
-    def replaced(self, failures: Iterable[Failure], num_envs: int) -> None:
+    def count_worker_restart(self, failures: Iterable[Failure], num_envs: int) -> None:
         """A worker was lost and replaced, with all its envs."""
         self.worker_restarts += 1
         self.env_restarts += num_envs
@@ -125,7 +125,7 @@ def failure_message(who: str, history: list[Failure]) -> str:
     )
 
 
-def own_traceback(error: BaseException) -> str:
+def cause_traceback(error: BaseException) -> str:
     """The traceback of what the env raised; empty when nothing was raised."""
     cause = error.__cause__
     if cause is None:

@@ -81,7 +81,7 @@ class PerEnvBatch(BatchEnv, Protocol):
     restart_policy: RestartPolicy
     infos: list[Mapping[str, Any]]
 
-    def watch(self, entered: FloatArray) -> None:
+    def set_busy_since(self, busy_since: FloatArray) -> None:
         """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
         ...
 
@@ -132,8 +132,8 @@ class Backend(Protocol):
     """Where slices of an env run, and who waits for whom.
 
     `reset` (or `restore`), then `recv` and `send` by turns: `send` takes one action per row of the
-    last `recv`. A call out of turn raises `TurnError`. The first `recv` after `reset` or `restore`
-    has everybody; later ones may have some of the envs, where a backend does not wait for all.
+    last `recv`. A call out of order raises `CallOrderError`. The first `recv` after `reset` or
+    `restore` has all envs; later ones may have some of them, where a backend does not wait for all.
     """
 
     spec: EnvSpec

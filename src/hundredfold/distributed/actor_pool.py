@@ -224,7 +224,7 @@ class Fleet:
         # Raises when the run should end; else the loss is noted.
         error = WorkerError(f"{held} was lost: {reason}")
         self.restart_policy.record_failure(None, error, worker=held.plan.number)
-        self.record.replaced(self.restart_policy.drain(), held.plan.num_envs)
+        self.record.count_worker_restart(self.restart_policy.drain(), held.plan.num_envs)
         self.places.release(held.actor)
         held.health_before += held.health
         held.health = Counter()
@@ -282,7 +282,7 @@ class Fleet:
                 self.cut_off.append((held, done.value))
         self._sound(held, reply)
         held.health = Counter(reply.health)
-        self.restart_policy.in_a_row.pop(f"worker {held.plan.number}", None)
+        self.restart_policy.consecutive.pop(f"worker {held.plan.number}", None)
         if reply.state is not None:
             # A copy of our own: what lies in the object store may be lost with its node.
             held.snapshot, held.log = copies(reply.state), []

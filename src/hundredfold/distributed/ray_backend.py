@@ -15,8 +15,8 @@ import numpy as np
 
 from hundredfold.backends.auto_select import choose_backend
 from hundredfold.backends.call_checks import (
-    Turns,
-    check_everybody,
+    CallOrder,
+    check_all_envs,
     check_num_envs,
     check_snapshot,
     checked_actions,
@@ -59,7 +59,7 @@ class RayBackend:
         self.settings = settings or WorkerSettings()
         self.ray_settings = ray or RaySettings()
         self.make_envs, self.collecting = make_envs, collecting
-        self.turns = Turns()
+        self.call_order = CallOrder()
         self.fleet = self.fleet_type(
             make_envs,
             self.num_envs,
@@ -81,14 +81,14 @@ class RayBackend:
         self.spent: dict[str, float] = {}
 
     def reset(self, seed: int) -> None:
-        self.turns.expect_open("reset()")
+        self.call_order.expect_open("reset()")
         self.fleet.forget_orders()
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             self._show(self.fleet.ask("reset", seed))
 
     def recv(self) -> StepBatch:
-        self.turns.expect("recv", "recv()")
-        with self.turns.leading_to("send"):
+        self.call_order.expect("recv", "recv()")
+        with self.call_order.transition_to("send"):
             for held, reply in self.fleet.answers():
                 self._show_slice(held, reply.value)
             # What lost actors left of foreign episodes is in the batch: it says they are truncated.
@@ -96,30 +96,30 @@ class RayBackend:
         return self.batch
 
     def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
-        self.turns.expect("send", "send()")
-        check_everybody(env_ids, self.num_envs)
+        self.call_order.expect("send", "send()")
+        check_all_envs(env_ids, self.num_envs)
         chosen = checked_actions(actions, self.batch, self.spec).copy()
         self.since_snapshot += 1
         with_state = self.is_per_env or self.since_snapshot >= SNAPSHOT_STEPS
         if with_state:
             self.since_snapshot = 0
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             self.fleet.begin("step", with_state, each=lambda held: (chosen[held.rows],))
 
     def broadcast(self, shared_params: SharedParams) -> None:
-        self.turns.expect_open("broadcast()")
+        self.call_order.expect_open("broadcast()")
         if self.collecting and self.fleet.busy:
             self.news = copies(shared_params)
             return
         pending = list(self.fleet.answers())
-        begun = self.turns.pending != "reset"
+        begun = self.call_order.pending != "reset"
         self.fleet.ask("inform", self.fleet.ray.put(dict(shared_params)), begun)
         for held, reply in pending:
             self._show_slice(held, reply.value)
         self.fleet.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
-        self.turns.expect("send", "state()")
+        self.call_order.expect("send", "state()")
         found = self.fleet.snapshot
         if found is None:
             self.fleet.ask("state")
@@ -132,11 +132,11 @@ class RayBackend:
 
     def restore_with(self, state: State, collector: State) -> None:
         """The same with what the actors' own collectors had counted."""
-        self.turns.expect_open("restore()")
+        self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         whole = {**with_prefix("env", state), **with_prefix("collector", collector)}
         self.fleet.forget_orders()
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             self._show(self.fleet.ask("restore", each=lambda held: (slice_rows(whole, held.rows),)))
 
     def health(self) -> dict[str, int]:
@@ -144,7 +144,7 @@ class RayBackend:
 
     def timings(self) -> dict[str, float]:
         """Of the busiest actor, since they work at once."""
-        if self.collecting or self.is_per_env or self.turns.pending == "closed":
+        if self.collecting or self.is_per_env or self.call_order.pending == "closed":
             return dict(self.spent)
         if self.fleet.busy:
             return {}
@@ -152,7 +152,7 @@ class RayBackend:
         return {name: max(part[name] for part in told) for name in told[0]}
 
     def close(self) -> None:
-        if self.turns.close():
+        if self.call_order.close():
             self.fleet.close()
 
     # -- for collectors -------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         # A list, because it is counted up one by one: an array takes five times as long for that.
         self.steps = [0] * self.num_envs
         self.steps_kept = np.zeros(self.num_envs, np.int64)
-        self.watch(np.zeros(self.num_envs))
+        self.set_busy_since(np.zeros(self.num_envs))
         self.set_output_buffers(self.out)
         # Masks are looked at env by env, and large observations are not worth another copy.
         size = sum(array.size for array in self.view.specs.values())
@@ -97,9 +97,9 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         self.over_one: Any = out.terminated.data
         self.cut_one: Any = out.truncated.data
 
-    def watch(self, entered: FloatArray) -> None:
+    def set_busy_since(self, busy_since: FloatArray) -> None:
         """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
-        self.entered: Any = entered.data
+        self.busy_since: Any = busy_since.data
 
     def start(self) -> None:
         self.out.infos = self.infos
@@ -114,16 +114,16 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
     def step_rows(self, first: int, last: int, actions: IntArray) -> None:
         """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
         moves = self.actions.for_envs(actions)
-        entered, envs, steps = self.entered, self.envs, self.steps
+        busy_since, envs, steps = self.busy_since, self.envs, self.steps
         outcomes: list[Any] = []
         for row, move in enumerate(moves, first):
-            entered[row] = monotonic()
+            busy_since[row] = monotonic()
             steps[row] += 1
             try:
                 outcomes.append(envs[row].step(move))
             except FAULTS as error:
                 outcomes.append(error)
-            entered[row] = 0.0
+            busy_since[row] = 0.0
         if self._take_all(first, last, outcomes):
             return
         for row, outcome in enumerate(outcomes, first):
@@ -138,14 +138,14 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         With a hundred threads in turn all code is cold, so there is little of it.
         """
         move = self.actions.for_env(row, actions)
-        self.entered[row] = monotonic()
+        self.busy_since[row] = monotonic()
         self.steps[row] += 1
         outcome: Any
         try:
             outcome = self.envs[row].step(move)
         except FAULTS as error:
             outcome = error
-        self.entered[row] = 0.0
+        self.busy_since[row] = 0.0
         if self._take_plain(row, outcome):
             return
         try:
@@ -245,7 +245,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
     def _next_episode(self, row: int, last_info: Mapping[str, Any]) -> None:
         """An episode came to its end, and another begins in the same step."""
         self.episodes[row] += 1
-        if self.restart_policy.in_a_row:
+        if self.restart_policy.consecutive:
             self.restart_policy.clear_failures(int(self.env_ids[row]))
         self._begin_somehow(row)
         self.infos[row] = {**self.infos[row], "final_info": last_info}
@@ -258,13 +258,13 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             seed = key >> 33
             self.unseeded.discard(row)
         self.steps[row] = 0
-        self.entered[row] = monotonic()
+        self.busy_since[row] = monotonic()
         try:
             seen, info = self.envs[row].reset(seed=seed)
         except FAULTS as error:
             raise self._failed(row, "reset()", error) from error
         finally:
-            self.entered[row] = 0.0
+            self.busy_since[row] = 0.0
         self._show(row, seen, self._checked(row, seen), info)
 
     def _begin_somehow(self, row: int) -> None:
@@ -292,14 +292,14 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             self.restart_policy.record_failure(int(self.env_ids[row]), error, good_steps=good_steps)
             # Another episode, and so another seed: some levels cannot be played.
             self.episodes[row] += 1
-            self.entered[row] = monotonic()
+            self.busy_since[row] = monotonic()
             try:
                 self._renew(row)
                 return self._begin(row)
             except EnvError as again:
                 error, good_steps = again, 0
             finally:
-                self.entered[row] = 0.0
+                self.busy_since[row] = 0.0
 
     def _renew(self, row: int) -> None:
         """Make the env of this row anew, with the past that all envs have."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.auto_select import fit_workers, ready_batch
-from hundredfold.backends.env_profile import Probe, probe
+from hundredfold.backends.env_profile import StepCosts, measure_steps
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import random_actions
@@ -143,7 +143,7 @@ class Subject:
     name: str
     kind: Kind
     make_envs: Callable[[Stamps], EnvFactory]  # one that keeps the book
-    found: Probe | None  # None for built-in envs
+    found: StepCosts | None  # None for built-in envs
 
     def at_best(self, num_envs: int, cores: int) -> int:
         """How many lanes could be at work at once."""
@@ -171,7 +171,7 @@ def subject_of(name: str, env_settings: Any = None) -> Subject:
     try:
         if not isinstance(env, GymnasiumBatchEnv):
             return Subject(name, "batch", partial(StampedEnvsFactory, factory), None)
-        found = probe(env)
+        found = measure_steps(env)
         kind: Kind = "waiting" if found.waits else "computing"
         return Subject(name, kind, partial(StampedEnvFactory, env.make_env, name), found)
     finally:

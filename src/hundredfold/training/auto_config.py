@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from hundredfold.algorithms.image_encoder import layout_of
-from hundredfold.backends.auto_select import choice_for, find_out
-from hundredfold.backends.env_profile import Probe
+from hundredfold.backends.auto_select import choose_from_profile, profile_env
+from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device, device_at_hand
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import with_overrides
@@ -62,27 +62,27 @@ def fit_run(
     """
     factory = make_envs or env_factory(settings.env, settings.env_settings)
     here = settings.machine.backend in ("in_process", "serial")
-    found = find_out(factory, settings.processes, apart=not here)
+    found = profile_env(factory, settings.processes, in_worker=not here)
     if not found.is_per_env:
         return settings, []
     lines = []
-    if found.probe is not None:
+    if found.step_costs is not None:
         device = device_at_hand(settings.machine.device)
-        settings, fits = fitted(settings, given, found.spec, found.probe, device)
+        settings, fits = fitted(settings, given, found.spec, found.step_costs, device)
         lines = [fit.told for fit in fits]
     if lines:
         lines.insert(0, f"fitted to {settings.env} and this machine; a flag sets it otherwise:")
     # Other engines have workers of their own.
     if settings.machine.backend == "auto" and settings.engine == OWN:
-        choice = choice_for(found, settings.rollout.num_envs, settings.processes)
-        lines.append(choice.told)
+        choice = choose_from_profile(found, settings.rollout.num_envs, settings.processes)
+        lines.append(choice.summary)
         machine = replace(settings.machine, backend=choice.backend)
         settings = replace(settings, machine=machine, processes=choice.settings)
     return settings, lines
 
 
 def fitted(
-    settings: RunSettings, given: Container[str], spec: EnvSpec, found: Probe, device: Device
+    settings: RunSettings, given: Container[str], spec: EnvSpec, found: StepCosts, device: Device
 ) -> tuple[RunSettings, list[Fit]]:
     """The settings with everything fitted that the user did not set, and what that was."""
     fits: list[Fit] = []
@@ -107,7 +107,7 @@ def fitted(
     return settings, fits
 
 
-def _num_envs(settings: RunSettings, found: Probe, device: Device) -> tuple[int, str]:
+def _num_envs(settings: RunSettings, found: StepCosts, device: Device) -> tuple[int, str]:
     step = format_duration(found.step_seconds)
     if found.waits:
         return 64, f"a step takes {step}, {100 * found.waiting_share:.0f} % of it waiting"

@@ -16,7 +16,7 @@ from hundredfold.backends.processes.backend import READY_DIVISOR, FirstReadyBack
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
-from hundredfold.core.errors import ShapeError, TurnError
+from hundredfold.core.errors import CallOrderError, ShapeError
 from hundredfold.envs.corridor import Corridor
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
@@ -173,7 +173,7 @@ def test_actions_go_to_the_envs_they_are_named_for_in_any_order():
         ([0, 0], ShapeError, "at most once"),
         ([6], ShapeError, r"\[6\].*0\.\.5"),
         ([-1], ShapeError, r"\[-1\]"),
-        ([3], TurnError, "env 3, which does not wait"),
+        ([3], CallOrderError, "env 3, which does not wait"),
     ],
 )
 def test_envs_that_do_not_wait_get_no_action(tmp_path, env_ids, error, words):
@@ -184,7 +184,7 @@ def test_envs_that_do_not_wait_get_no_action(tmp_path, env_ids, error, words):
         backend.recv()
         backend.send(np.zeros(1, np.int64), np.array([3]))
         # It may be at work or have arrived; nobody has fetched it.
-        backend.turns.pending = "send"
+        backend.call_order.pending = "send"
         with pytest.raises(error, match=words):
             backend.send(np.zeros(len(env_ids), np.int64), np.array(env_ids))
 
@@ -205,7 +205,7 @@ def test_when_everybody_is_held_back_there_is_nothing_to_wait_for():
         backend.reset(SEED)
         backend.recv()
         backend.send(NOBODY, NOBODY)
-        with pytest.raises(TurnError, match="everybody waits for an action"):
+        with pytest.raises(CallOrderError, match="no step in flight"):
             backend.recv()
 
 

@@ -19,7 +19,7 @@ from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
-from hundredfold.core.errors import EnvError, SettingsError, TurnError, WorkerError
+from hundredfold.core.errors import CallOrderError, EnvError, SettingsError, WorkerError
 from hundredfold.envs.corridor import LEFT, RIGHT
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 
@@ -121,7 +121,7 @@ def test_with_stop_a_failed_env_ends_the_play_and_is_named(kind, fault):
     with closing(BACKEND_CASES[kind](troubled(rude), NUM_ENVS, settings)) as backend:
         with pytest.raises(EnvError, match=f"env {TROUBLED} of .*step {TURN}.*{message}"):
             play(backend, SEED, STEPS)
-        with pytest.raises(TurnError, match="reset"):
+        with pytest.raises(CallOrderError, match="reset"):
             backend.recv()
         backend.reset(SEED + 1)
         assert len(backend.recv()) == NUM_ENVS

@@ -7,7 +7,6 @@ others go on.
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Final
@@ -15,15 +14,15 @@ from typing import Final
 import numpy as np
 
 from hundredfold.backends.call_checks import (
-    Turns,
-    Waiting,
+    CallOrder,
+    WaitingEnvs,
     check_num_envs,
     check_snapshot,
     checked_actions,
+    refuse_while_importing_main,
 )
 from hundredfold.backends.processes.env_shards import pairs, shard_edges
 from hundredfold.backends.processes.shared_memory import LazyInfos, batch_over
-from hundredfold.backends.processes.worker_handle import MAIN_GUARD_HINT
 from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
@@ -37,7 +36,7 @@ from hundredfold.core.batch import (
     copies,
     slice_rows,
 )
-from hundredfold.core.errors import ShapeError, TurnError, WorkerError
+from hundredfold.core.errors import CallOrderError, ShapeError
 from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, SharedParams
 
@@ -53,8 +52,8 @@ class ProcessBackend:
     ) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.settings = settings or WorkerSettings()
-        _refuse_while_importing_main()
-        self.turns = Turns()
+        refuse_while_importing_main("start workers")
+        self.call_order = CallOrder()
         self.batch_envs = min(self.settings.batch_envs or self.num_envs, self.num_envs)
         self.traffic = InFlight(self.num_envs)
         self.pool = WorkerPool(make_envs, self.traffic, self.settings, self.batch_envs)
@@ -74,18 +73,18 @@ class ProcessBackend:
         self.received = self.everyone  # whom the last recv() was about
 
     def reset(self, seed: int) -> None:
-        self.turns.expect_open("reset()")
-        with self.turns.leading_to("recv"):
+        self.call_order.expect_open("reset()")
+        with self.call_order.transition_to("recv"):
             self.pool.request("reset", [(seed,)] * self.num_workers)
             self.pool.story.begin_with(seed)
             self.pool.start_over()
 
     def recv(self) -> StepBatch:
-        self.turns.expect("recv", "recv()")
+        self.call_order.expect("recv", "recv()")
         at_work = self.traffic.num_at_work
         if not at_work:
-            raise TurnError("recv() was called while everybody waits for an action: send some.")
-        with self.turns.leading_to("send"):
+            raise CallOrderError("recv() was called with no step in flight: call send() first.")
+        with self.call_order.transition_to("send"):
             self.pool.wait_for(min(self.batch_envs, at_work))
         env_ids = self.pool.fetch()
         if env_ids is None:
@@ -96,14 +95,14 @@ class ProcessBackend:
         return batch
 
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
-        self.turns.expect("send", "send()")
+        self.call_order.expect("send", "send()")
         ids = self.received if env_ids is None else self._checked_ids(env_ids)
         if not len(ids):
-            self.turns.pending = "recv"
+            self.call_order.pending = "recv"
             return
-        chosen = checked_actions(actions, Waiting(ids, self._mask_of(ids)), self.spec)
+        chosen = checked_actions(actions, WaitingEnvs(ids, self._mask_of(ids)), self.spec)
         self.arrays["actions"][slice(None) if ids is self.everyone else ids] = chosen
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             if len(ids) == self.num_envs:
                 self.pool.send(None)
             else:
@@ -111,21 +110,21 @@ class ProcessBackend:
                 self.pool.send(ids if env_ids is None else np.sort(ids))
 
     def broadcast(self, shared_params: SharedParams) -> None:
-        self.turns.expect_open("broadcast()")
+        self.call_order.expect_open("broadcast()")
         self.pool.request("inform", [(dict(shared_params),)] * self.num_workers)
         self.pool.story.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
-        self.turns.expect("send", "state()")
-        with self.turns.leading_to("send"):
+        self.call_order.expect("send", "state()")
+        with self.call_order.transition_to("send"):
             states = self.pool.request("state")
         return concat_rows(states)
 
     def restore(self, state: State) -> None:
-        self.turns.expect_open("restore()")
+        self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         kept = copies(state)
-        with self.turns.leading_to("recv"):
+        with self.call_order.transition_to("recv"):
             self.pool.request(
                 "restore", [(slice_rows(kept, worker.rows),) for worker in self.pool.workers]
             )
@@ -140,7 +139,7 @@ class ProcessBackend:
         return {name: max(part[name] for part in told) for name in told[0]}
 
     def health(self) -> dict[str, int]:
-        if self.turns.pending != "closed":
+        if self.call_order.pending != "closed":
             self.pool.catch_up()
         return self.pool.health.counts()
 
@@ -151,7 +150,7 @@ class ProcessBackend:
         return list(self.pool.health.recent)
 
     def close(self) -> None:
-        if self.turns.close():
+        if self.call_order.close():
             self.closing()
 
     @property
@@ -165,7 +164,7 @@ class ProcessBackend:
             story.ended[batch.env_ids] += ended
         if story.any_cut_off:
             ended = ended & ~story.tell(batch.env_ids)
-        if restart_policy.in_a_row:
+        if restart_policy.consecutive:
             for env_id in batch.env_ids[ended].tolist():
                 restart_policy.clear_failures(env_id)
 
@@ -190,7 +189,7 @@ class ProcessBackend:
             )
         waits = self.traffic.waiting(given)
         if not waits.all():
-            raise TurnError(
+            raise CallOrderError(
                 f"send() got an action for env {given[~waits][0]}, which does not wait for one: "
                 "recv() has not returned it since its last action."
             )
@@ -228,9 +227,3 @@ class FirstReadyBackend(ProcessBackend):
         share = max(1, check_num_envs(num_envs) // READY_DIVISOR)
         batch_envs = settings.batch_envs or share
         super().__init__(make_envs, num_envs, replace(settings, batch_envs=batch_envs))
-
-
-def _refuse_while_importing_main() -> None:
-    """A spawned worker imports the script that started it, and must not start workers itself."""
-    if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise WorkerError(f"a worker process tried to start workers of its own. {MAIN_GUARD_HINT}")

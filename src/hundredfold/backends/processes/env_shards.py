@@ -226,7 +226,7 @@ class ForeignSlice(Slice):
 
     def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
         super().set_output_buffers(arrays, wire)
-        self.env.watch(self.entered[self.first : self.last])
+        self.env.set_busy_since(self.entered[self.first : self.last])
         self.own_actions = self.actions[self.first : self.last]
         self.infos = InfoWriter(arrays)
         if self.num_threads > 1:
@@ -291,7 +291,7 @@ class ForeignSlice(Slice):
             except BaseException as error:
                 return self._give_up(error)
             self._write_infos(first, last)
-            if self.env.restart_policy.news:
+            if self.env.restart_policy.unreported:
                 self.tell_failures()
         self.post(first, last)
         return True
@@ -311,7 +311,7 @@ class ForeignSlice(Slice):
                 self.infos.write(env_id, info)
             else:
                 self.infos.size_one[env_id] = 0
-            if env.restart_policy.news:
+            if env.restart_policy.unreported:
                 self.tell_failures()
         if self.doorbell.finish_one(env_id):
             self.wire.ring()

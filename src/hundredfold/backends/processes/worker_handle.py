@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from hundredfold.backends.call_checks import MAIN_GUARD_HINT
 from hundredfold.backends.processes.channel import SPAN, ParentChannel
 from hundredfold.backends.processes.remote_errors import RemoteError
 from hundredfold.backends.processes.worker_main import WorkerPlan, worker_main
@@ -28,10 +29,6 @@ from hundredfold.core.protocols import EnvFactory
 
 # What a write meets when the worker is gone.
 GONE = (BrokenPipeError, ConnectionResetError)
-
-MAIN_GUARD_HINT = (
-    "In a script, start it from under `if __name__ == '__main__':`, or use the start method fork."
-)
 
 
 class WorkerProcess:

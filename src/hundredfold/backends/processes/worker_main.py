@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.backends.env_profile import probe
+from hundredfold.backends.env_profile import measure_steps
 from hundredfold.backends.processes.channel import Channel, receive_handles
 from hundredfold.backends.processes.cpu_affinity import core_for
 from hundredfold.backends.processes.env_shards import (
@@ -208,6 +208,6 @@ ORDERS: dict[str, Callable[..., Any]] = {
     "state": lambda part: part.state(),
     "timings": lambda part: part.timings(),
     "info": lambda part, env_id: part.info_of(env_id),
-    "probe": lambda part: probe(part.env),
+    "measure_steps": lambda part: measure_steps(part.env),
     "rejoin": rejoin,
 }

@@ -176,7 +176,7 @@ class WorkerPool:
         self.traffic, self.settings = traffic, settings
         self.story = RecoveryState(traffic.num_envs)
         self.restart_policy, self.health = settings.restart_policy(), Health()
-        self.context = multiprocessing.get_context(settings.start_by())
+        self.context = multiprocessing.get_context(settings.resolved_start_method())
         self.owner = os.getpid()
         self.memory: int | None = None
         self.workers: list[WorkerProcess] = []
@@ -195,7 +195,7 @@ class WorkerPool:
         self.is_per_env = self.is_started = False
         num_envs, num_workers = traffic.num_envs, settings.num_workers(traffic.num_envs)
         self.edges = np.arange(num_workers + 1) * num_envs // num_workers
-        packed = pickle_factory(make_envs, settings.start_by())
+        packed = pickle_factory(make_envs, settings.resolved_start_method())
         try:
             for number, (first, last) in enumerate(pairs(self.edges.tolist())):
                 self._hire(WorkerPlan(number, first, last, num_envs, batch_envs, settings, packed))
@@ -439,7 +439,7 @@ class WorkerPool:
         self.restart_policy.record_failure(
             env_id, error, good_steps=int(played), worker=worker.plan.number
         )
-        self.health.replaced(self.restart_policy.drain(), worker.size)
+        self.health.count_worker_restart(self.restart_policy.drain(), worker.size)
         self._replace(worker)
 
     def _let_go(self, worker: WorkerProcess) -> str:

@@ -190,7 +190,7 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
             if self.postbox is not None:
                 self.postbox.gave_up(f"{type(error).__name__}: {error}")
             raise
-        if self.restart_policy is not None and self.restart_policy.news:
+        if self.restart_policy is not None and self.restart_policy.unreported:
             failures = self.restart_policy.drain()
             if self.postbox is not None:
                 self.postbox.failed(failures)

@@ -18,7 +18,8 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.q_network import QNetwork
-from hundredfold.backends.auto_select import BackendChoice, refuse_in_worker
+from hundredfold.backends.auto_select import BackendChoice
+from hundredfold.backends.call_checks import refuse_while_importing_main
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import EnvError
@@ -85,7 +86,7 @@ class SB3Parts(Components):
 
 def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
     """Envs of ours on a backend of ours, other envs in the vector envs of Stable-Baselines3."""
-    refuse_in_worker()
+    refuse_while_importing_main("choose a backend")
     if settings.machine.backend == "first_ready":
         # It steps everybody together.
         settings = with_backend(settings, "processes")
