@@ -48,7 +48,7 @@ RECORDED_ELSEWHERE: Final[tuple[Row, ...]] = (
 
 
 @dataclass(slots=True)
-class Contender:
+class Subject:
     """Something that steps envs, and how fast it did, repeat by repeat."""
 
     num_envs: int
@@ -83,18 +83,18 @@ def bench_stepping(
 ) -> list[Row]:
     """Rows of medians with their spread; repeats go round all contenders in turn."""
     batches = [
-        batch_contender(envs, count, reads)
+        batch_subject(envs, count, reads)
         for envs in dict.fromkeys((1, *num_envs))
         for count in dict.fromkeys((1, *threads))
         for reads in (True, False)
     ]
     loops = [python_loop(LOOP_ENVS), compiled_loop()]
-    contenders = [*batches, *loops]
-    for contender in contenders:
-        contender.play(1)  # compiles
+    subjects = [*batches, *loops]
+    for subject in subjects:
+        subject.play(1)  # compiles
     for _ in range(repeats):
-        for contender in contenders:
-            contender.measure(seconds)
+        for subject in subjects:
+            subject.measure(seconds)
 
     one = next(c for c in batches if (c.num_envs, c.threads, c.reads) == (1, 1, True))
     in_python, compiled = loops
@@ -113,7 +113,7 @@ def bench_stepping(
     return rows + _recorded_rows(rows)
 
 
-def batch_contender(num_envs: int, threads: int, reads: bool) -> Contender:
+def batch_subject(num_envs: int, threads: int, reads: bool) -> Subject:
     """One env of many envs, random blue actions, all red agents."""
     env = _env(num_envs, threads)
     actions = _random_actions(num_envs)
@@ -131,10 +131,10 @@ def batch_contender(num_envs: int, threads: int, reads: bool) -> Contender:
         for step in range(steps):
             env.step(actions[step % NUM_ACTION_ROWS])
 
-    return Contender(num_envs, threads, play if reads else play_unread, reads=reads)
+    return Subject(num_envs, threads, play if reads else play_unread, reads=reads)
 
 
-def python_loop(num_envs: int) -> Contender:
+def python_loop(num_envs: int) -> Subject:
     """As many envs as envs, stepped one after another by a plain loop."""
     envs = [_env(1, threads=1) for _ in range(num_envs)]
     actions = _random_actions(num_envs)[:, :, None]
@@ -144,19 +144,19 @@ def python_loop(num_envs: int) -> Contender:
             for env, action in zip(envs, actions[step % NUM_ACTION_ROWS], strict=True):
                 env.step(action)
 
-    return Contender(num_envs, 1, play, PYTHON_LOOP, reads=False)
+    return Subject(num_envs, 1, play, PYTHON_LOOP, reads=False)
 
 
-def compiled_loop() -> Contender:
+def compiled_loop() -> Subject:
     """A single env stepped inside compiled code: no Python between two steps."""
     env = _env(1, threads=1)
     actions = _random_actions(10_000).ravel()
 
     def play(steps: int) -> None:
         for first in range(0, steps, len(actions)):
-            play_alone(env.board, actions[: min(len(actions), steps - first)])
+            play_alone(env.pointers, actions[: min(len(actions), steps - first)])
 
-    return Contender(1, 1, play, COMPILED_LOOP, reads=False)
+    return Subject(1, 1, play, COMPILED_LOOP, reads=False)
 
 
 @entry_kernel
@@ -176,21 +176,21 @@ def _random_actions(num_envs: int) -> IntArray:
     return np.random.default_rng(0).integers(0, NUM_ACTIONS, (NUM_ACTION_ROWS, num_envs))
 
 
-def _rates(contender: Contender) -> Row:
+def _rates(subject: Subject) -> Row:
     return {
         "system": "hundredfold",
-        "num_envs": contender.num_envs,
-        "threads": contender.threads,
-        "steps_per_second": contender.median,
-        "low": min(contender.rates),
-        "high": max(contender.rates),
-        "repeats": len(contender.rates),
-        "episodes_per_second": contender.median / HORIZON,
-        "true_state": "read twice" if contender.reads else "not read",
+        "num_envs": subject.num_envs,
+        "threads": subject.threads,
+        "steps_per_second": subject.median,
+        "low": min(subject.rates),
+        "high": max(subject.rates),
+        "repeats": len(subject.rates),
+        "episodes_per_second": subject.median / HORIZON,
+        "true_state": "read twice" if subject.reads else "not read",
     }
 
 
-def _loop_row(loop: Contender) -> Row:
+def _loop_row(loop: Subject) -> Row:
     return _rates(loop) | {"system": f"hundredfold, {loop.yardstick}"}
 
 

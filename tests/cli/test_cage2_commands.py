@@ -1,4 +1,4 @@
-"""cage2 on the command line: verify, evaluate, train and bench."""
+"""cage2 on the command line: verify, evaluate and train."""
 
 import json
 
@@ -10,37 +10,35 @@ from hundredfold.envs.cage2.blue_agent import BlueAgent
 from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 
-DATA = RECORDINGS
 
-
-def call(*words):
+def call(*argv):
     try:
-        return main.main([str(word) for word in words])
-    except SystemExit as left:
-        return left.code
+        return main.main([str(argument) for argument in argv])
+    except SystemExit as exit_:
+        return exit_.code
 
 
 def test_verify_agrees_with_all_recordings(capsys):
-    traces = sorted(DATA.glob("*.npz"))
+    traces = sorted(RECORDINGS.glob("*.npz"))
     assert call("verify", "cage2", *traces, "--json") == 0
-    said = capsys.readouterr()
-    rows = json.loads(said.out)["rows"]
+    captured = capsys.readouterr()
+    rows = json.loads(captured.out)["rows"]
     assert {row["file"] for row in rows} == {path.name for path in traces}
     assert all(row["steps_compared"] == row["steps_equal"] for row in rows)
-    assert "44,700 of 44,700 steps are equal" in said.err
+    assert "44,700 of 44,700 steps are equal" in captured.err
 
 
-def test_verify_shows_the_first_difference_and_fails(capsys, tmp_path):
-    with np.load(DATA / "traces_cardiff.npz") as file:
+def test_verify_prints_the_first_difference_and_fails(capsys, tmp_path):
+    with np.load(RECORDINGS / "traces_cardiff.npz") as file:
         arrays = dict(file)
     arrays["reward10"] = arrays["reward10"].copy()
     arrays["reward10"][2, 40] -= 7
-    np.savez(tmp_path / "bent.npz", **arrays)
-    assert call("verify", "cage2", tmp_path / "bent.npz") == 1
-    said = capsys.readouterr()
-    assert "799 of 800 steps are equal" in said.err
-    assert "bent.npz: episode 2" in said.err
-    assert "step 40" in said.err
+    np.savez(tmp_path / "changed.npz", **arrays)
+    assert call("verify", "cage2", tmp_path / "changed.npz") == 1
+    captured = capsys.readouterr()
+    assert "799 of 800 steps are equal" in captured.err
+    assert "changed.npz: episode 2" in captured.err
+    assert "step 40" in captured.err
 
 
 def test_verify_checks_mean_returns(capsys):
@@ -48,15 +46,15 @@ def test_verify_checks_mean_returns(capsys):
     assert "27 of 27 mean returns" in capsys.readouterr().err
 
 
-def test_verify_without_recordings_says_what_it_needs(capsys, tmp_path, monkeypatch):
+def test_verify_finds_the_recordings_of_the_package_from_any_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert call("verify", "cage2") == 2
-    assert "name some" in capsys.readouterr().err
+    assert call("verify", "cage2") == 0
+    assert "44,700 of 44,700 steps are equal" in capsys.readouterr().err
 
 
 def test_evaluate_prints_the_official_table(capsys):
-    words = ["evaluate", "cage2", "--policy", "reactive", "--episodes", "50", "--json"]
-    assert call(*words) == 0
+    argv = ["evaluate", "cage2", "--policy", "reactive", "--episodes", "50", "--json"]
+    assert call(*argv) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     ours = [row for row in rows if row["policy"] == "reactive"]
     assert len(ours) == 10
@@ -68,9 +66,9 @@ def test_evaluate_prints_the_official_table(capsys):
     assert published[-1]["mean"] == -54.57
 
 
-def test_a_trained_run_is_scored_by_the_same_table(capsys, tmp_path):
-    words = ["train", "cage2", "--epochs", "2", "--num-envs", "8", "--eval-episodes", "8"]
-    assert call(*words, "--save-dir", tmp_path, "--name", "blue", "--quiet") == 0
+def test_evaluate_accepts_a_trained_run(capsys, tmp_path):
+    argv = ["train", "cage2", "--epochs", "2", "--num-envs", "8", "--eval-episodes", "8"]
+    assert call(*argv, "--save-dir", tmp_path, "--name", "blue", "--quiet") == 0
     assert call("evaluate", tmp_path / "blue", "--episodes", "5", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows[9]["red"] == "total"
@@ -78,31 +76,31 @@ def test_a_trained_run_is_scored_by_the_same_table(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("argv", "hint"),
     [
-        (["evaluate", "cage2"], "say which policy"),
+        (["evaluate", "cage2"], "needs --policy"),
         (["evaluate", "cage2", "--policy", "reactve"], "not a run folder"),
         (["train", "cage2", "--red", "bline"], "b_line"),
         (["train", "cage2", "--horizons", "0"], "horizons"),
     ],
 )
-def test_wrong_words_get_a_hint(capsys, tmp_path, monkeypatch, words, hint):
+def test_wrong_arguments_get_a_hint(capsys, tmp_path, monkeypatch, argv, hint):
     monkeypatch.chdir(tmp_path)
-    assert call(*words) in (1, 2)
-    said = capsys.readouterr()
-    assert hint in said.err + said.out
-    assert "Traceback" not in said.err
+    assert call(*argv) in (1, 2)
+    captured = capsys.readouterr()
+    assert hint in captured.err + captured.out
+    assert "Traceback" not in captured.err
 
 
-def test_the_shipped_policy_plays_the_official_table(capsys):
-    words = ["evaluate", "cage2", "--policy", "shipped", "--episodes", "100", "--json"]
-    assert call(*words) == 0
+def test_the_shipped_policy_beats_minus_56_in_total(capsys):
+    argv = ["evaluate", "cage2", "--policy", "shipped", "--episodes", "100", "--json"]
+    assert call(*argv) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows[9]["red"] == "total"
     assert rows[9]["mean"] > -56
 
 
-def test_the_shipped_agent_defends_with_52_bits_alone():
+def test_the_shipped_agent_needs_only_the_52_bits():
     agent = BlueAgent.load()
     env = Cage2(np.arange(1), Cage2Settings(red="b_line"))
     batch = env.reset(3)
@@ -110,5 +108,5 @@ def test_the_shipped_agent_defends_with_52_bits_alone():
     for _ in range(100):
         batch = env.step(np.array([agent.act(batch.observation["bits"][0])]))
         total += float(batch.reward[0])
-    # A sleeping defender loses more than 1,000, the reactive rule about 50.
+    # Sleeping loses more than 1,000, the reactive baseline about 50.
     assert total > -30

@@ -1,18 +1,19 @@
-"""A single game, played move by move, for tests that name the rule they check."""
+"""One cage2 env with scripted actions, for tests of single rules."""
 
 import numpy as np
 
 from hundredfold.envs.cage2 import red_actions
 from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import NOBODY, NUM_HOSTS, OP_SERVER0
+from hundredfold.envs.cage2.network import NONE, NUM_HOSTS, OP_SERVER0
 
-DATA = RECORDINGS
-TRACES = [DATA / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz")]
+TRACES = [
+    RECORDINGS / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz")
+]
 
 SLEEP, MONITOR = 0, 1
 ACTIVITIES = {(0, 0): "None", (1, 0): "Scan", (1, 1): "Exploit"}
-BELIEFS = {(0, 0): "No", (1, 0): "Unknown", (0, 1): "User", (1, 1): "Privileged"}
+COMPROMISED = {(0, 0): "No", (1, 0): "Unknown", (0, 1): "User", (1, 1): "Privileged"}
 
 
 def analyse(host):
@@ -32,9 +33,9 @@ def restore(host):
 
 
 class Game:
-    """One env; red sleeps unless a test moves it, blue sleeps unless a test tells it otherwise.
+    """One env in which blue and red sleep except where a test gives them an action.
 
-    Every move returns the game, so that moves can be told in a row.
+    Every action returns the game, so that calls can be chained.
     """
 
     def __init__(self, **settings):
@@ -42,10 +43,10 @@ class Game:
         self.env = Cage2(np.arange(1), Cage2Settings(**settings))
         self.env.reset(seed=0)
 
-    def step(self, blue=SLEEP, red=(red_actions.SLEEP, NOBODY), **draws):
-        """Play a step with red forced; without named draws the stream decides."""
+    def step(self, blue=SLEEP, red=(red_actions.SLEEP, NONE), **draws):
+        """Step with a forced red action; without recorded draws the RNG stream is used."""
         recorded = {name: np.array([value]) for name, value in draws.items()} or None
-        self.env.step_injected(np.array([blue]), recorded, force_red=red)
+        self.env.step_with_draws(np.array([blue]), recorded, force_red=red)
         return self
 
     def discover(self, subnet, blue=SLEEP):
@@ -69,7 +70,7 @@ class Game:
         return self.step(blue, (red_actions.IMPACT, OP_SERVER0))
 
     def __getitem__(self, name):
-        """An array of the true state, or an info, of the env."""
+        """Array of the true state or of the info."""
         out = self.env.out
         return (out.true_state | out.info)[name][0]
 
@@ -84,8 +85,8 @@ class Game:
     def activity(self, host):
         return ACTIVITIES[tuple(self.bits[host, :2].tolist())]
 
-    def belief(self, host):
-        return BELIEFS[tuple(self.bits[host, 2:].tolist())]
+    def compromised(self, host):
+        return COMPROMISED[tuple(self.bits[host, 2:].tolist())]
 
     @property
     def is_quiet(self):

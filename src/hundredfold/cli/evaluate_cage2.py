@@ -1,4 +1,4 @@
-"""`hundredfold evaluate cage2`: the challenge's own table, beside what others published."""
+"""`hundredfold evaluate cage2`: the official evaluation, compared with published results."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from hundredfold.training.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateCage2:
-    """Score a blue policy: 3 red agents x 3 lengths, mean and standard error, and their total."""
+    """Evaluate a blue policy: mean return against 3 red agents x 3 horizons, and the total."""
 
     target: Annotated[str, tyro.conf.Positional]
-    """A run folder on cage2; or the word cage2, with --policy."""
+    """A run folder trained on cage2; or cage2, with --policy."""
     policy: str | None = None
-    """A run folder, shipped (the package's own policy), or a rule: sleep, random, reactive."""
+    """A run folder, shipped (the policy of the package), or a baseline: sleep, random, reactive."""
     episodes: int = 1000
-    """Episodes in each of the nine cells."""
+    """Episodes per red agent and horizon."""
     seed: int = 9999
-    """Seed of the episodes; the same seed gives the same ones."""
+    """Seed of the episodes."""
     checkpoint: str = "best"
-    """Which checkpoint of a run: best, last or the number of an epoch."""
+    """Checkpoint of the run: best, last or the number of an epoch."""
     ruleset: Literal["current", "leaderboard"] | None = None
-    """Play by these rules instead of the run's own (a rule: current)."""
+    """Ruleset; by default the run's own (baselines: current)."""
     json: bool = False
-    """Print one JSON object and nothing else."""
+    """Print a single JSON object."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the table; the published rows were scored on the leaderboard ruleset."""
+    """Run the command."""
     args = tyro.cli(EvaluateCage2, args=list(arguments), prog="hundredfold evaluate")
     if args.episodes < 1:
         raise SettingsError(f"episodes must be at least 1, got {args.episodes}.")
@@ -55,21 +55,21 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _policy(name: str, checkpoint: str, seed: int) -> tuple[BluePolicy, Cage2Settings]:
-    """A rule by name, or the policy of a run with what it needs to see."""
+    """A baseline or the policy of a run, with the env settings it needs."""
     if name in POLICIES:
         return make_policy(name, seed), Cage2Settings()
     if name == "cage2":
-        known = ", ".join([SHIPPED, *POLICIES])
-        raise SettingsError(f"say which policy to play: --policy RUN, or one of {known}.")
+        names = ", ".join([SHIPPED, *POLICIES])
+        raise SettingsError(f"evaluate cage2 needs --policy: a run folder, or one of {names}.")
     from hundredfold.api import load
 
     path = shipped_run() if name == SHIPPED else Path(name)
     settings = RunFolder.open(path).settings()
     if not isinstance(settings.env_settings, Cage2Settings):
         raise SettingsError(f"{name} was trained on {settings.env}, not on cage2.")
-    learned = load(path, checkpoint).policy
+    trained = load(path, checkpoint).policy
 
     def act(observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
-        return learned.act_deterministic(dict(observation), mask)
+        return trained.act_deterministic(dict(observation), mask)
 
     return act, settings.env_settings

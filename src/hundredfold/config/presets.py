@@ -217,13 +217,13 @@ def _for_cage2(env: str) -> RunSettings:
         # Blue remembers its own decoys, what red found at its first scan of a host, and how long
         # ago it saw or did something there: without a memory the 52 bits alone do not tell very
         # different situations apart.
-        channels=("decoys", "scans", "baits", "recency", "elapsed"),
+        channels=("decoys", "scans", "scanned_decoys", "recency", "elapsed"),
         # Most of the 145 actions are useless most of the time, and blue can know it.
         action_mask="sensible",
         # The official table adds up three lengths, so early steps count three times.
         horizons=(30, 50, 100),
         # A sleeping red teaches little: one episode in nine is enough to leave it alone.
-        mix=(1.0, 1.0, 0.25),
+        red_weights=(1.0, 1.0, 0.25),
     )
     return RunSettings(
         env=env,

@@ -1,10 +1,10 @@
-"""The mask forbids what blue can know to be useless, and nothing else."""
+"""The action mask excludes what blue can know to be useless, and nothing else."""
 
 import numpy as np
 import pytest
 
 from helpers.cage2_game import MONITOR, SLEEP, Game, analyse, decoy, remove, restore
-from hundredfold.envs.cage2.action_mask import AT_STAKE, next_decoy
+from hundredfold.envs.cage2.action_mask import DEFENDABLE, next_decoy
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, RESTORE_FIRST
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.evaluation import step_rewards
@@ -16,10 +16,10 @@ from hundredfold.envs.cage2.network import (
     ENTERPRISE0,
     ENTERPRISE1,
     FEMITTER,
-    FITTING_DECOYS,
     HARAKA_SMPT,
     HOSTS,
-    NOBODY,
+    INSTALLABLE_DECOYS,
+    NONE,
     NUM_HOSTS,
     SMSS,
     SSH_BRUTE_FORCE,
@@ -40,26 +40,26 @@ def allowed(game):
 
 
 def allowed_on(game, host):
-    moves = {"analyse": analyse, "remove": remove, "restore": restore}
-    return {name for name, move in moves.items() if move(host) in allowed(game)}
+    actions = {"analyse": analyse, "remove": remove, "restore": restore}
+    return {name for name, action in actions.items() if action(host) in allowed(game)}
 
 
 def masked_game(**settings):
     return Game(action_mask="sensible", **settings)
 
 
-def test_without_the_setting_there_is_no_mask():
+def test_there_is_no_mask_by_default():
     assert Game().env.out.mask is None
     assert not Game().env.spec.has_mask
 
 
 def test_at_the_start_blue_may_sleep_or_place_one_decoy_per_host():
-    moves = allowed(masked_game())
-    assert SLEEP in moves
-    assert MONITOR not in moves
-    hosts = [(move - decoy(0, 0)) % NUM_HOSTS for move in moves - {SLEEP}]
+    actions = allowed(masked_game())
+    assert SLEEP in actions
+    assert MONITOR not in actions
+    hosts = [(action - decoy(0, 0)) % NUM_HOSTS for action in actions - {SLEEP}]
     assert sorted(hosts) == [h for h in range(NUM_HOSTS) if h != USER4]
-    assert max(moves) < RESTORE_FIRST
+    assert max(actions) < RESTORE_FIRST
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_at_the_start_blue_may_sleep_or_place_one_decoy_per_host():
     ],
     ids=lambda value: HOSTS[value] if isinstance(value, int) else "",
 )
-def test_decoys_follow_reds_taste_until_no_further_one_would_catch_anything(host, order):
+def test_decoys_are_allowed_by_exploit_weight_until_none_would_trap_anything(host, order):
     game = masked_game()
     for kind in order:
         open_now = [d for d in range(len(DECOYS)) if decoy(d, host) in allowed(game)]
@@ -85,23 +85,23 @@ def test_decoys_follow_reds_taste_until_no_further_one_would_catch_anything(host
     assert not any(decoy(d, host) in allowed(game) for d in range(len(DECOYS)))
 
 
-def test_a_second_web_decoy_is_not_worth_it():
-    fitting = FITTING_DECOYS[ENTERPRISE0, 1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT]
+def test_a_second_web_decoy_is_not_allowed():
+    fitting = INSTALLABLE_DECOYS[ENTERPRISE0, 1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT]
     assert fitting >> VSFTPD & 1
-    assert next_decoy(ENTERPRISE0, 1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT) == NOBODY
+    assert next_decoy(ENTERPRISE0, 1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT) == NONE
 
 
-def test_a_restored_host_may_have_its_decoys_again():
+def test_a_restored_host_allows_its_decoys_again():
     game = masked_game().scan(ENTERPRISE1).step(decoy(FEMITTER, ENTERPRISE1))
     assert decoy(FEMITTER, ENTERPRISE1) not in allowed(game)
     assert decoy(FEMITTER, ENTERPRISE1) in allowed(game.step(restore(ENTERPRISE1)))
 
 
-def test_moves_open_up_with_what_blue_sees():
+def test_actions_become_allowed_with_observed_activity():
     game = masked_game()
     assert allowed_on(game, USER2) == set()
     assert allowed_on(game.scan(USER2), USER2) == {"analyse", "restore"}
-    assert allowed_on(game.step(), USER2) == {"analyse", "restore"}  # seen once is enough
+    assert allowed_on(game.step(), USER2) == {"analyse", "restore"}  # observed once is enough
     assert allowed_on(game.exploit(USER2, BLUE_KEEP), USER2) == {"analyse", "remove", "restore"}
     assert allowed_on(game.step(remove(USER2)), USER2) == {"analyse", "restore"}
     assert allowed_on(game.step(analyse(USER2)), USER2) == {"remove", "restore"}
@@ -110,13 +110,13 @@ def test_moves_open_up_with_what_blue_sees():
 
 
 @pytest.mark.parametrize("host", [DEFENDER, USER0])
-def test_hosts_where_nothing_is_at_stake_take_decoys_only(host):
+def test_defender_and_user0_allow_decoys_only(host):
     game = masked_game().break_in(host, SSH_BRUTE_FORCE)
     assert not game.is_quiet
     assert allowed_on(game, host) == set()
 
 
-def test_a_new_episode_starts_with_a_fresh_mask():
+def test_a_new_episode_resets_the_mask():
     game = masked_game(horizons=(3,))
     fresh = allowed(game)
     game.scan(USER2)
@@ -126,7 +126,7 @@ def test_a_new_episode_starts_with_a_fresh_mask():
 
 @pytest.mark.parametrize("red", ["b_line", "meander"])
 @pytest.mark.parametrize("ruleset", ["current", "leaderboard"])
-def test_no_forbidden_move_could_have_thrown_red_out(red, ruleset):
+def test_no_forbidden_action_could_have_removed_red(red, ruleset):
     rows = 200
     settings = Cage2Settings(red=red, ruleset=ruleset, action_mask="sensible")
     env = Cage2(np.arange(rows), settings)
@@ -137,23 +137,23 @@ def test_no_forbidden_move_could_have_thrown_red_out(red, ruleset):
         may_remove = out.mask[:, remove(0) : remove(NUM_HOSTS)]
         may_restore = out.mask[:, restore(0) : restore(NUM_HOSTS)]
         state = out.true_state
-        assert not (state["user_removable"] > 0)[~may_remove & AT_STAKE].any()
-        assert not (state["n_sessions"] > 0)[~may_restore & AT_STAKE].any()
-        forbidden_restores += int((~may_restore & AT_STAKE).sum())
-        # Mostly allowed moves, some of any kind: the mask must not lean on being obeyed.
-        luck = np.where(out.mask, rng.random(out.mask.shape), -1.0)
-        anything = rng.integers(0, NUM_ACTIONS, rows)
-        env.step(np.where(rng.random(rows) < 0.2, anything, luck.argmax(axis=1)))
+        assert not (state["user_removable"] > 0)[~may_remove & DEFENDABLE].any()
+        assert not (state["n_sessions"] > 0)[~may_restore & DEFENDABLE].any()
+        forbidden_restores += int((~may_restore & DEFENDABLE).sum())
+        # Mostly allowed actions, some of any kind: the mask must hold even if it is ignored.
+        priority = np.where(out.mask, rng.random(out.mask.shape), -1.0)
+        any_action = rng.integers(0, NUM_ACTIONS, rows)
+        env.step(np.where(rng.random(rows) < 0.2, any_action, priority.argmax(axis=1)))
     assert forbidden_restores > 0
 
 
-def test_a_policy_is_given_the_mask_of_an_env_that_has_one():
-    seen = []
+def test_step_rewards_passes_the_mask_to_the_policy():
+    masks = []
 
     def first_allowed(observation, mask):
-        seen.append(mask.copy())
+        masks.append(mask.copy())
         return mask.argmax(axis=1)
 
-    played = Cage2Settings(red="b_line", horizons=(4,), action_mask="sensible")
-    step_rewards(first_allowed, played, episodes=3, seed=0)
-    assert [mask.shape for mask in seen] == [(3, NUM_ACTIONS)] * 4
+    settings = Cage2Settings(red="b_line", horizons=(4,), action_mask="sensible")
+    step_rewards(first_allowed, settings, episodes=3, seed=0)
+    assert [mask.shape for mask in masks] == [(3, NUM_ACTIONS)] * 4

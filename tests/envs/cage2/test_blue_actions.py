@@ -29,7 +29,7 @@ from hundredfold.envs.cage2.network import (
 from hundredfold.envs.cage2.state import FALSE, TRUE, UNKNOWN
 
 
-def test_the_145_actions_stand_in_the_order_of_the_challenge():
+def test_the_145_actions_have_the_order_of_the_challenge():
     assert NUM_ACTIONS == 145
     assert action_name(SLEEP) == "Sleep"
     assert action_name(MONITOR) == "Monitor"
@@ -52,7 +52,7 @@ def test_the_145_actions_stand_in_the_order_of_the_challenge():
         (decoy(APACHE, USER1), TRUE),
         (decoy(FEMITTER, USER1), FALSE),
     ],
-    ids=["sleep", "monitor", "analyse", "remove", "restore", "decoy", "misfit"],
+    ids=["sleep", "monitor", "analyse", "remove", "restore", "decoy", "incompatible decoy"],
 )
 def test_only_a_decoy_can_fail(action, success):
     assert Game().step(action)["blue_success"] == success
@@ -77,7 +77,7 @@ FITS_UNTOUCHED_HOST = {  # Apache Femitter Haraka Smss SSHD Svchost Tomcat Vsftp
 
 
 @pytest.mark.parametrize("host", range(NUM_HOSTS), ids=HOSTS)
-def test_a_decoy_needs_its_system_and_a_free_port(host):
+def test_a_decoy_needs_its_os_and_a_free_port(host):
     fits = ""
     for kind in range(NUM_DECOYS):
         game = Game().step(decoy(kind, host))
@@ -87,7 +87,7 @@ def test_a_decoy_needs_its_system_and_a_free_port(host):
     assert fits == FITS_UNTOUCHED_HOST[HOSTS[host]]
 
 
-def test_a_decoy_takes_the_port_of_a_second_one_of_its_kind():
+def test_a_second_decoy_of_the_same_type_is_not_installed():
     game = Game().step(decoy(APACHE, USER1)).step(decoy(APACHE, USER1))
     assert game["blue_success"] == FALSE
     assert game["n_decoys"][USER1] == 1
@@ -119,18 +119,18 @@ def test_vsftpd_next_to_a_genuine_web_server_protects_nothing(host):
 def test_analyse_finds_a_malware_file_on_a_user_level_host():
     game = Game().break_in(USER2, BLUE_KEEP)
     assert game["access"][USER2] == 1
-    assert game.step(analyse(USER2)).belief(USER2) == "Privileged"
+    assert game.step(analyse(USER2)).compromised(USER2) == "Privileged"
 
 
-def test_analyse_looks_before_red_moves():
+def test_analyse_runs_before_red_acts():
     game = Game().scan(USER2).exploit(USER2, ETERNAL_BLUE, blue=analyse(USER2))
-    assert game.belief(USER2) == "User"
+    assert game.compromised(USER2) == "User"
 
 
-def test_analyse_never_lowers_a_belief():
+def test_analyse_never_lowers_the_status():
     game = Game().break_in(ENTERPRISE0)
-    assert game.belief(ENTERPRISE0) == "User"
-    assert game.step(analyse(ENTERPRISE0)).belief(ENTERPRISE0) == "User"
+    assert game.compromised(ENTERPRISE0) == "User"
+    assert game.step(analyse(ENTERPRISE0)).compromised(ENTERPRISE0) == "User"
 
 
 def test_remove_kills_detected_user_level_shells():
@@ -140,25 +140,25 @@ def test_remove_kills_detected_user_level_shells():
     assert game["n_sessions"][USER2] == game["access"][USER2] == 0
 
 
-def test_remove_spares_privileged_and_ssh_sessions():
+def test_remove_does_not_kill_privileged_and_ssh_sessions():
     game = Game().break_in(USER2, ETERNAL_BLUE).step(remove(USER2))
     assert (game["n_sessions"][USER2], game["access"][USER2]) == (1, 2)
     game = Game().break_in(USER1, SSH_BRUTE_FORCE).step(remove(USER1))
     assert (game["n_sessions"][USER1], game["access"][USER1]) == (1, 1)
 
 
-def test_remove_spares_an_undetected_shell():
+def test_remove_does_not_kill_an_undetected_shell():
     game = Game().break_in(USER2, BLUE_KEEP, detected=0).step(remove(USER2))
     assert game["n_sessions"][USER2] == 1
 
 
-def test_remove_spares_a_shell_that_was_escalated():
+def test_remove_does_not_kill_an_escalated_shell():
     game = Game().break_in(USER2, BLUE_KEEP).escalate(USER2)
     assert game["user_removable"][USER2] == 0
     assert game.step(remove(USER2))["access"][USER2] == 2
 
 
-def test_remove_keeps_the_order_of_the_sessions_it_spares():
+def test_remove_keeps_the_order_of_the_remaining_sessions():
     game = Game().break_in(USER4, HTTP_RFI).exploit(USER4, SSH_BRUTE_FORCE)
     game.exploit(USER4, HTTP_RFI).exploit(USER4, HTTP_RFI, detected=0)
     assert (game["n_sessions"][USER4], game["user_removable"][USER4]) == (4, 2)
@@ -171,7 +171,7 @@ def test_remove_keeps_the_order_of_the_sessions_it_spares():
 
 def test_remove_leaves_the_malware_file():
     game = Game().break_in(USER2, BLUE_KEEP).step(remove(USER2))
-    assert game.step(analyse(USER2)).belief(USER2) == "Privileged"
+    assert game.step(analyse(USER2)).compromised(USER2) == "Privileged"
 
 
 def test_restore_clears_sessions_decoys_and_malware():
@@ -179,10 +179,10 @@ def test_restore_clears_sessions_decoys_and_malware():
     game.step(restore(USER2))
     for name in ("n_sessions", "access", "access_first", "decoys", "n_decoys"):
         assert game[name][USER2] == 0
-    assert game.step(analyse(USER2)).belief(USER2) == "No"
+    assert game.step(analyse(USER2)).compromised(USER2) == "No"
 
 
-def test_restore_leaves_what_red_knows():
+def test_restore_does_not_change_reds_knowledge():
     game = Game().discover(2).break_in(USER2, ETERNAL_BLUE).escalate(USER2)
     known, scanned = game["known"].copy(), game["scanned"].copy()
     game.step(restore(USER2))
@@ -206,7 +206,7 @@ def test_restore_costs_one_even_when_useless():
     assert Game().step(remove(DEFENDER)).reward == 0.0
 
 
-def test_a_restored_op_server_runs_and_can_never_be_stopped_again():
+def test_a_restored_op_server_cannot_be_stopped_again():
     game = Game().break_in(ENTERPRISE1, BLUE_KEEP).break_in(OP_SERVER0).escalate(OP_SERVER0)
     assert game.impact()["ot_up"] == 0
     assert game.step(restore(OP_SERVER0))["ot_up"] == 1
@@ -227,7 +227,7 @@ def test_monitor_does_what_sleep_does():
     assert asleep.reward == monitoring.reward == -0.1
 
 
-def test_a_decoy_placed_in_time_traps_the_exploit():
+def test_a_decoy_placed_before_the_scan_traps_the_exploit():
     game = Game().step(decoy(TOMCAT, ENTERPRISE0)).scan(ENTERPRISE0).exploit(ENTERPRISE0, 3)
     assert game["red_success"] == FALSE
     assert game["n_sessions"][ENTERPRISE0] == 0

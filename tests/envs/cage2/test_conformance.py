@@ -3,14 +3,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from helpers.cage2_game import DATA, TRACES
+from helpers.cage2_game import TRACES
 from hundredfold.core.errors import HundredfoldError, SettingsError
 from hundredfold.envs.cage2.baselines import make_policy, reactive
-from hundredfold.envs.cage2.conformance import COMPARED, TraceError, check_returns, verify
+from hundredfold.envs.cage2.conformance import (
+    COMPARED,
+    RECORDED_RETURNS,
+    TraceError,
+    check_returns,
+    verify,
+)
 from hundredfold.envs.cage2.env import Cage2Settings
 from hundredfold.envs.cage2.evaluation import evaluate_table, step_rewards
-
-RETURNS = DATA / "returns.csv"
 
 
 def test_every_recorded_step_is_equal_in_every_field():
@@ -25,7 +29,7 @@ def test_every_recorded_step_is_equal_in_every_field():
 
 
 def altered(tmp_path, source=TRACES[2], **changes):
-    """A copy of a trace file with some fields replaced; None leaves a field out."""
+    """A copy of a trace file with some fields replaced; None omits a field."""
     with np.load(source) as file:
         arrays = dict(file) | changes
     path = tmp_path / "altered.npz"
@@ -38,7 +42,7 @@ def field_of(name, source=TRACES[2]):
         return file[name].copy()
 
 
-def test_a_changed_field_is_found_and_shown_in_full(tmp_path):
+def test_a_changed_field_is_reported(tmp_path):
     rewards = field_of("reward10")
     rewards[3, 41] -= 10
     result = verify([altered(tmp_path, reward10=rewards)])
@@ -60,17 +64,17 @@ def test_a_changed_observation_after_reset_counts_with_the_first_step(tmp_path):
     assert list(difference.fields) == ["obs after reset"]
 
 
-def test_a_contradicting_draw_counts_as_a_difference(tmp_path):
+def test_an_impossible_draw_counts_as_a_difference(tmp_path):
     detected = field_of("exploit_detected")
     episode, step = np.argwhere(detected == 1)[0]
     detected[episode, step] = 255
     difference = verify([altered(tmp_path, exploit_detected=detected)]).first_difference
     assert (difference.episode, difference.step) == (episode, step)
-    assert "exploit_detected" in difference.trouble
-    assert "contradiction" in str(difference)
+    assert "exploit_detected" in difference.error
+    assert "impossible draw" in str(difference)
 
 
-def test_the_wrong_ruleset_or_wrapper_is_noticed():
+def test_the_wrong_ruleset_or_wrapper_fails():
     assert not verify(TRACES[1:2], ruleset="current").passed
     assert not verify(TRACES[:1], ruleset="leaderboard").passed
     assert not verify(TRACES[:1], observation="cardiff").passed
@@ -79,7 +83,7 @@ def test_the_wrong_ruleset_or_wrapper_is_noticed():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"access": None}, "has no field access"),
+        ({"access": None}, "no field access"),
         ({"known": np.zeros((8, 100), np.uint8)}, r"known has shape \[8, 100\]"),
         ({"blue_action": np.zeros(8, np.uint8)}, "blue_action must be"),
         ({"blue_action": np.full((8, 100), 145, np.uint8)}, r"blue_action must be in 0\.\.144"),
@@ -91,13 +95,13 @@ def test_the_wrong_ruleset_or_wrapper_is_noticed():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_damaged_trace_is_refused_by_name(tmp_path, changes, message):
+def test_a_damaged_trace_raises_with_the_field_name(tmp_path, changes, message):
     with pytest.raises(TraceError, match=message):
         verify([altered(tmp_path, **changes)])
 
 
-def test_files_that_are_no_traces_are_refused(tmp_path):
-    with pytest.raises(TraceError, match="there is no file"):
+def test_files_that_are_not_traces_raise(tmp_path):
+    with pytest.raises(TraceError, match="does not exist"):
         verify([tmp_path / "missing.npz"])
     (tmp_path / "text.npz").write_text("not a zip file")
     with pytest.raises(TraceError, match=r"cannot be read as an \.npz file"):
@@ -113,14 +117,14 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_mean_returns_agree_with_the_original(seed):
-    rows = check_returns(RETURNS, episodes=2000, seed=seed)
+def test_mean_returns_agree_with_the_original_simulator(seed):
+    rows = check_returns(RECORDED_RETURNS, episodes=2000, seed=seed)
     assert len(rows) == 27
     assert [row for row in rows if not row["passed"]] == []
 
 
-def test_a_mean_return_that_is_off_fails_the_check(tmp_path):
-    text = RETURNS.read_text().replace("-1136.2008", "-1126.2008")
+def test_a_wrong_mean_return_fails(tmp_path):
+    text = RECORDED_RETURNS.read_text().replace("-1136.2008", "-1126.2008")
     (tmp_path / "returns.csv").write_text(text)
     failed = [row for row in check_returns(tmp_path / "returns.csv", 300) if not row["passed"]]
     assert [(row["policy"], row["red"], row["horizon"]) for row in failed] == [
@@ -131,13 +135,13 @@ def test_a_mean_return_that_is_off_fails_the_check(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no rows"),
-        ("blue,red\nsleep,B_line\n", "is no returns file"),
-        ("blue,red,length,episodes,mean,std\nsleep,Sun_Tzu,30,9,1,1\n", "is no returns file"),
-        ("blue,red,length,episodes,mean,std\nnobody,Sleep,30,9,1,1\n", "no blue policy 'nobody'"),
+        ("", "has no rows"),
+        ("blue,red\nsleep,B_line\n", "is not a returns file"),
+        ("blue,red,length,episodes,mean,std\nsleep,Sun_Tzu,30,9,1,1\n", "is not a returns file"),
+        ("blue,red,length,episodes,mean,std\nbest,Sleep,30,9,1,1\n", "unknown blue policy 'best'"),
     ],
 )
-def test_a_damaged_returns_file_is_refused(tmp_path, text, message):
+def test_a_damaged_returns_file_raises(tmp_path, text, message):
     path = tmp_path / "returns.csv"
     path.write_text(text)
     with pytest.raises(HundredfoldError, match=message):
@@ -146,7 +150,7 @@ def test_a_damaged_returns_file_is_refused(tmp_path, text, message):
         check_returns(tmp_path / "missing.csv")
 
 
-def test_the_official_table_has_nine_cells_a_total_and_the_published_row():
+def test_the_official_table_has_nine_cells_a_total_and_the_published_entry():
     rows = evaluate_table(reactive, episodes=200, name="reactive")
     ours = [row for row in rows if row["policy"] == "reactive"]
     assert [(row["red"], row["horizon"]) for row in ours[:-1]] == [
@@ -165,35 +169,35 @@ def test_a_cell_of_the_table_agrees_with_the_recorded_mean():
     assert abs(cell["mean"] + 968.8140) < 4 * np.hypot(cell["stderr"], recorded_stderr)
 
 
-def test_batches_do_not_change_what_a_policy_scores():
-    played = Cage2Settings(red="meander", horizons=(40,))
-    whole = step_rewards(reactive, played, episodes=50, seed=3)
-    parts = step_rewards(reactive, played, episodes=50, seed=3, batch=7)
+def test_rewards_do_not_depend_on_the_batch_size():
+    settings = Cage2Settings(red="meander", horizons=(40,))
+    whole = step_rewards(reactive, settings, episodes=50, seed=3)
+    parts = step_rewards(reactive, settings, episodes=50, seed=3, batch=7)
     np.testing.assert_array_equal(whole, parts)
 
 
-def test_a_policy_with_a_memory_is_told_when_fresh_episodes_begin():
-    class Remembering:
-        begun = ()
+def test_a_stateful_policy_is_reset_before_each_batch_of_episodes():
+    class StatefulPolicy:
+        resets = ()
 
-        def begin(self, num_envs):
-            self.begun += (num_envs,)
+        def reset(self, num_envs):
+            self.resets += (num_envs,)
 
         def __call__(self, observation):
             return np.zeros(len(observation["bits"]), int)
 
-    policy = Remembering()
-    played = Cage2Settings(red="sleep", horizons=(2,))
-    step_rewards(policy, played, episodes=5, seed=0, batch=3)
-    assert policy.begun == (3, 2)
+    policy = StatefulPolicy()
+    settings = Cage2Settings(red="sleep", horizons=(2,))
+    step_rewards(policy, settings, episodes=5, seed=0, batch=3)
+    assert policy.resets == (3, 2)
 
 
-def test_an_unknown_policy_is_refused_with_a_hint():
+def test_an_unknown_policy_raises_with_a_suggestion():
     with pytest.raises(SettingsError, match="did you mean reactive"):
         make_policy("reactiv")
 
 
-def test_random_blue_plays_all_actions_alike():
+def test_random_blue_is_uniform_over_the_actions():
     policy = make_policy("random", seed=3)
     bits = {"bits": np.zeros((2000, 52), np.uint8)}
     counts = sum(np.bincount(policy(bits), minlength=145) for _ in range(50))
@@ -201,6 +205,6 @@ def test_random_blue_plays_all_actions_alike():
     assert np.abs(counts / counts.sum() * 145 - 1).max() < 0.2
 
 
-def test_a_verification_without_files_has_not_passed():
+def test_verification_without_files_does_not_pass():
     assert not verify([]).passed
     assert dataclasses.is_dataclass(verify([]))

@@ -11,12 +11,20 @@ from numpy.testing import assert_array_equal
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError
 from hundredfold.envs.cage2.blue_actions import DECOY_FIRST, NUM_ACTIONS, RESTORE_FIRST
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import FITTING_DECOYS, NUM_HOSTS, USER0
-from hundredfold.envs.cage2.red_agents import ASLEEP, B_LINE, MEANDER
-from hundredfold.envs.cage2.step import start_all
+from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_HOSTS, USER0
+from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
+from hundredfold.envs.cage2.step import start_batch
 
-ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "baits", "recency", "elapsed", "remaining")
-RICH = Cage2Settings(
+ALL_CHANNELS = (
+    "decoys",
+    "decoy_counts",
+    "scans",
+    "scanned_decoys",
+    "recency",
+    "elapsed",
+    "remaining",
+)
+ALL_FEATURES = Cage2Settings(
     green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible"
 )
 
@@ -26,12 +34,12 @@ def random_actions(steps, rows, seed=0):
 
 
 def play(env, actions):
-    """Every array after every step."""
-    story = []
+    """State arrays after every step."""
+    states = []
     for row in actions:
         env.step(row)
-        story.append(env.state())
-    return story
+        states.append(env.state())
+    return states
 
 
 def assert_same(state, expected, rows=slice(None)):
@@ -41,11 +49,11 @@ def assert_same(state, expected, rows=slice(None)):
 
 
 @pytest.mark.parametrize("num_envs", [1, 7])
-def test_an_env_tells_the_same_story_in_a_batch_of_any_size(num_envs):
+def test_trajectories_do_not_depend_on_the_batch_size(num_envs):
     actions = random_actions(120, 64)
-    whole = Cage2(np.arange(64), RICH)
+    whole = Cage2(np.arange(64), ALL_FEATURES)
     whole.reset(seed=11)
-    part = Cage2(np.arange(num_envs), RICH)
+    part = Cage2(np.arange(num_envs), ALL_FEATURES)
     part.reset(seed=11)
     for step in range(120):
         whole.step(actions[step])
@@ -54,9 +62,9 @@ def test_an_env_tells_the_same_story_in_a_batch_of_any_size(num_envs):
             assert_same(part.state(), whole.state(), slice(num_envs))
 
 
-def test_an_env_tells_the_same_story_from_the_middle_of_a_batch():
+def test_trajectories_do_not_depend_on_the_row_in_the_batch():
     actions = random_actions(60, 64)
-    whole, part = Cage2(np.arange(64), RICH), Cage2(np.arange(20, 40), RICH)
+    whole, part = Cage2(np.arange(64), ALL_FEATURES), Cage2(np.arange(20, 40), ALL_FEATURES)
     whole.reset(seed=3)
     part.reset(seed=3)
     for row in actions:
@@ -65,26 +73,26 @@ def test_an_env_tells_the_same_story_from_the_middle_of_a_batch():
     assert_same(part.state(), whole.state(), slice(20, 40))
 
 
-def test_threads_do_not_change_the_story():
+def test_trajectories_do_not_depend_on_the_number_of_threads():
     rows = 3001
     actions = random_actions(40, rows)
-    alone = Cage2(np.arange(rows), RICH)
-    shared = Cage2(np.arange(rows), replace(RICH, batch_threads=3))
+    alone = Cage2(np.arange(rows), ALL_FEATURES)
+    shared = Cage2(np.arange(rows), replace(ALL_FEATURES, batch_threads=3))
     alone.reset(seed=5)
     shared.reset(seed=5)
     for row in actions:
         alone.step(row)
         shared.step(row)
-    assert shared.shared_step.pool is not None
+    assert shared.threaded_step.pool is not None
     assert_same(shared.state(), alone.state())
     shared.close()
     shared.step(actions[0])
     shared.close()
 
 
-def test_a_seed_decides_the_story():
+def test_trajectories_depend_on_the_seed_only():
     actions = random_actions(50, 16)
-    first, again, other = (Cage2(np.arange(16), RICH) for _ in range(3))
+    first, again, other = (Cage2(np.arange(16), ALL_FEATURES) for _ in range(3))
     first.reset(seed=1)
     again.reset(seed=1)
     other.reset(seed=2)
@@ -96,34 +104,34 @@ def test_a_seed_decides_the_story():
     assert not np.array_equal(other.out.true_state["known"], first.out.true_state["known"])
 
 
-def test_a_snapshot_continues_bit_for_bit():
+def test_restore_continues_bit_for_bit():
     actions = random_actions(90, 12)
-    env = Cage2(np.arange(12), RICH)
+    env = Cage2(np.arange(12), ALL_FEATURES)
     env.reset(seed=4)
     play(env, actions[:45])
     saved = env.state()
     expected = play(env, actions[45:])
-    resumed = Cage2(np.arange(12), RICH)
+    resumed = Cage2(np.arange(12), ALL_FEATURES)
     resumed.restore(saved)
     for state, wanted in zip(play(resumed, actions[45:]), expected, strict=True):
         assert_same(state, wanted)
 
 
-def test_a_snapshot_can_be_sliced_and_continued_elsewhere():
+def test_a_slice_of_the_state_continues_in_another_batch():
     actions = random_actions(60, 12)
-    env = Cage2(np.arange(12), RICH)
+    env = Cage2(np.arange(12), ALL_FEATURES)
     env.reset(seed=4)
     play(env, actions[:30])
     saved = env.state()
     play(env, actions[30:])
-    part = Cage2(np.arange(4, 9), RICH)
+    part = Cage2(np.arange(4, 9), ALL_FEATURES)
     part.restore({name: array[4:9] for name, array in saved.items()})
     play(part, actions[30:, 4:9])
     assert_same(part.state(), env.state(), slice(4, 9))
 
 
-def test_copies_of_an_env_go_their_own_way():
-    env = Cage2(np.arange(5), RICH)
+def test_copies_of_an_env_are_independent():
+    env = Cage2(np.arange(5), ALL_FEATURES)
     env.reset(seed=9)
     for twin in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
         before = env.state()
@@ -132,11 +140,11 @@ def test_copies_of_an_env_go_their_own_way():
         assert_same(env.state(), before)
 
 
-def test_a_bound_env_plays_in_the_buffers_it_was_given():
-    env = Cage2(np.arange(3, 5), RICH)
+def test_output_buffers_may_be_rows_of_a_larger_batch():
+    env = Cage2(np.arange(3, 5), ALL_FEATURES)
     common = env.spec.batch(np.arange(8))
     env.set_output_buffers(common.rows(3, 5))
-    free = Cage2(np.arange(3, 5), RICH)
+    free = Cage2(np.arange(3, 5), ALL_FEATURES)
     env.reset(seed=1)
     free.reset(seed=1)
     for row in random_actions(40, 2):
@@ -148,7 +156,7 @@ def test_a_bound_env_plays_in_the_buffers_it_was_given():
     assert not common.true_state["known"][5:].any()
 
 
-def test_buffers_of_another_shape_type_or_order_are_refused():
+def test_output_buffers_of_another_shape_type_or_order_raise():
     env = Cage2(np.arange(4))
     out = env.spec.batch(np.arange(4))
     with pytest.raises(ShapeError, match="'bits' must be uint8"):
@@ -167,17 +175,17 @@ def test_buffers_of_another_shape_type_or_order_are_refused():
         env.set_output_buffers(out)
 
 
-def test_true_state_arrays_are_the_same_objects_before_and_after_every_step():
+def test_true_state_arrays_are_never_replaced():
     env = Cage2(np.arange(6), Cage2Settings(red="b_line"))
     state = env.reset(seed=0).true_state
     arrays = dict(state)
     assert state["known"].sum() == 6
     env.step(np.zeros(6, int))
     assert all(state[name] is arrays[name] for name in arrays)
-    assert state["known"].sum() == 6 * 5  # the user subnet was discovered in this very step
+    assert state["known"].sum() == 6 * 5  # red discovered the user subnet in this step
 
 
-def test_episodes_terminate_at_the_horizon_and_keep_their_last_observation():
+def test_episodes_terminate_at_the_horizon_with_their_final_observation():
     env = Cage2(np.arange(4), Cage2Settings(red="b_line", horizons=(3,), channels=("elapsed",)))
     out = env.reset(seed=0)
     assert env.spec.episode_steps == 3
@@ -188,13 +196,13 @@ def test_episodes_terminate_at_the_horizon_and_keep_their_last_observation():
     assert out.terminated.all()
     assert not out.truncated.any()
     assert not out.observation["bits"].any()
-    assert out.final_observation["bits"].any(axis=1).all()  # red's exploit or attempt shows
+    assert out.final_observation["bits"].any(axis=1).all()  # red's exploit is observed
     assert_array_equal(out.final_observation["elapsed"], np.full((4, 1), 0.03, np.float32))
     assert_array_equal(out.observation["elapsed"], np.zeros((4, 1)))
     assert_array_equal(out.episode_info["horizon"], [3] * 4)
     assert_array_equal(env.episodes, [1] * 4)
     assert_array_equal(out.true_state["known"].sum(axis=1), [1] * 4)  # the next episode's
-    assert_array_equal(out.info["red_action"], [3] * 4)  # the step that was played
+    assert_array_equal(out.info["red_action"], [3] * 4)  # of the last step
 
 
 def test_each_episode_draws_one_of_the_horizons():
@@ -202,44 +210,44 @@ def test_each_episode_draws_one_of_the_horizons():
     assert env.spec.episode_steps is None
     out = env.reset(seed=0)
     lengths = np.zeros(300, int)
-    seen = []
+    episode_lengths = []
     for _ in range(15):
         env.step(np.zeros(300, int))
         lengths += 1
         assert_array_equal(lengths[out.terminated], out.episode_info["horizon"][out.terminated])
-        seen += lengths[out.terminated].tolist()
+        episode_lengths += lengths[out.terminated].tolist()
         lengths[out.terminated] = 0
-    assert set(seen) == {3, 5}
-    assert 0.4 < np.mean(np.array(seen[:300]) == 3) < 0.75
+    assert set(episode_lengths) == {3, 5}
+    assert 0.4 < np.mean(np.array(episode_lengths[:300]) == 3) < 0.75
 
 
 @pytest.mark.parametrize(
-    ("mix", "shares"), [((1, 1, 1), (1 / 3, 1 / 3, 1 / 3)), ((3, 1, 0), (0.75, 0.25, 0.0))]
+    ("weights", "shares"), [((1, 1, 1), (1 / 3, 1 / 3, 1 / 3)), ((3, 1, 0), (0.75, 0.25, 0.0))]
 )
-def test_mix_draws_reds_agent_for_every_episode(mix, shares):
+def test_mix_draws_the_red_agent_of_every_episode(weights, shares):
     rows = 4000
-    env = Cage2(np.arange(rows), Cage2Settings(red="mix", mix=mix, horizons=(2,)))
+    env = Cage2(np.arange(rows), Cage2Settings(red="mix", red_weights=weights, horizons=(2,)))
     out = env.reset(seed=0)
-    played = []
+    agents_of_episodes = []
     for _ in range(4):
         env.step(np.zeros(rows, int))
-        played += [out.episode_info["red"].copy()] if out.terminated.all() else []
-    assert not np.array_equal(played[0], played[1])
-    for agents in played:
+        agents_of_episodes += [out.episode_info["red"].copy()] if out.terminated.all() else []
+    assert not np.array_equal(agents_of_episodes[0], agents_of_episodes[1])
+    for agents in agents_of_episodes:
         counts = np.bincount(agents, minlength=3) / rows
         assert np.abs(counts - shares).max() < 0.03
 
 
 @pytest.mark.parametrize(("red", "code"), [("b_line", B_LINE), ("meander", MEANDER)])
-def test_episode_info_tells_who_played(red, code):
+def test_episode_info_holds_the_red_agent(red, code):
     env = Cage2(np.arange(2), Cage2Settings(red=red, horizons=(1,)))
     env.reset(seed=0)
     env.step(np.zeros(2, int))
     assert_array_equal(env.out.episode_info["red"], [code, code])
-    assert ASLEEP not in env.out.episode_info["red"]
+    assert SLEEP_AGENT not in env.out.episode_info["red"]
 
 
-def test_green_scans_every_other_step_and_all_its_hosts_alike():
+def test_green_scans_half_of_the_steps_uniformly_over_its_hosts():
     rows = 4000
     env = Cage2(np.arange(rows), Cage2Settings(red="sleep", green="scan"))
     env.reset(seed=0)
@@ -253,7 +261,7 @@ def test_green_scans_every_other_step_and_all_its_hosts_alike():
 
 
 @pytest.mark.parametrize("action", [-1, 145])
-def test_an_action_that_does_not_exist_is_refused_before_anything_moves(action):
+def test_an_invalid_action_raises_before_any_env_is_stepped(action):
     env = Cage2(np.arange(10, 14))
     env.reset(seed=0)
     before = env.state()
@@ -262,7 +270,7 @@ def test_an_action_that_does_not_exist_is_refused_before_anything_moves(action):
     assert_same(env.state(), before)
 
 
-def test_a_wrong_number_or_type_of_actions_is_refused():
+def test_a_wrong_number_or_type_of_actions_raises():
     env = Cage2(np.arange(4))
     env.reset(seed=0)
     with pytest.raises(ShapeError, match=r"shape \(3,\) for 4 envs"):
@@ -271,7 +279,7 @@ def test_a_wrong_number_or_type_of_actions_is_refused():
         env.step(np.full(4, 0.5))
 
 
-def test_actions_of_any_whole_number_type_and_stride_are_played():
+def test_actions_may_have_any_integer_type_and_stride():
     actions = random_actions(20, 8)
     env, other = Cage2(np.arange(8)), Cage2(np.arange(8))
     env.reset(seed=0)
@@ -282,12 +290,12 @@ def test_actions_of_any_whole_number_type_and_stride_are_played():
     assert_same(other.state(), env.state())
 
 
-def test_cached_kernels_are_forgotten_when_a_file_with_rules_changes(monkeypatch):
+def test_cached_kernels_are_recompiled_when_a_source_file_changes(monkeypatch):
     Cage2(np.arange(1)).reset(seed=0)
-    cached = start_all._cache._cache_file
+    cached = start_batch._cache._cache_file
     assert cached._load_index()
-    touched = (*cached._source_stamp[:-1], (0, 0))
-    monkeypatch.setattr(cached, "_source_stamp", touched)
+    activity_seen = (*cached._source_stamp[:-1], (0, 0))
+    monkeypatch.setattr(cached, "_source_stamp", activity_seen)
     assert not cached._load_index()
 
 
@@ -295,21 +303,21 @@ def test_cached_kernels_are_forgotten_when_a_file_with_rules_changes(monkeypatch
     ("wrong", "message"),
     [
         ({"red": "bline"}, "did you mean b_line"),
-        ({"green": "awake"}, "green has no 'awake'"),
-        ({"ruleset": "old"}, "ruleset has no 'old'"),
+        ({"green": "awake"}, "green cannot be 'awake'"),
+        ({"ruleset": "old"}, "ruleset cannot be 'old'"),
         ({"observation": "tables"}, "did you mean table"),
         ({"channels": ("decoy",)}, "did you mean decoys"),
         ({"action_mask": "sensibel"}, "did you mean sensible"),
-        ({"horizons": ()}, "at least one length"),
-        ({"horizons": (0,)}, "at least one length"),
-        ({"horizons": (40_000,)}, "at least one length"),
-        ({"mix": (0, 0, 0)}, "mix needs a weight"),
-        ({"mix": (1, -1, 1)}, "mix needs a weight"),
+        ({"horizons": ()}, "at least one number of steps"),
+        ({"horizons": (0,)}, "horizons must be at least 1"),
+        ({"horizons": (40_000,)}, "at most 32767"),
+        ({"red_weights": (0, 0, 0)}, "red_weights must be one weight"),
+        ({"red_weights": (1, -1, 1)}, "red_weights must be at least 0"),
         ({"batch_threads": 0}, "batch_threads must be at least 1"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_settings_that_cannot_be_are_refused(wrong, message):
+def test_invalid_settings_raise(wrong, message):
     with pytest.raises(SettingsError, match=message):
         Cage2Settings(**wrong)
 
@@ -319,9 +327,9 @@ def test_settings_that_cannot_be_are_refused(wrong, message):
     seed=st.integers(0, 2**32),
     red=st.sampled_from(["b_line", "meander", "mix"]),
     ruleset=st.sampled_from(["current", "leaderboard"]),
-    leaning=st.sampled_from([0, DECOY_FIRST, RESTORE_FIRST]),
+    min_action=st.sampled_from([0, DECOY_FIRST, RESTORE_FIRST]),
 )
-def test_the_true_state_never_contradicts_itself(seed, red, ruleset, leaning):
+def test_the_true_state_is_consistent(seed, red, ruleset, min_action):
     rows = 16
     env = Cage2(
         np.arange(rows),
@@ -331,10 +339,10 @@ def test_the_true_state_never_contradicts_itself(seed, red, ruleset, leaning):
     )
     out = env.reset(seed)
     rng = np.random.default_rng(seed)
-    state, seen = out.true_state, out.observation
+    state, observation = out.true_state, out.observation
     for step in range(100):
         decoys_before = state["decoys"].copy()
-        actions = rng.integers(leaning * rng.integers(0, 2), NUM_ACTIONS, rows)
+        actions = rng.integers(min_action * rng.integers(0, 2), NUM_ACTIONS, rows)
         env.step(actions)
         n_sessions, access, first = (state[n] for n in ("n_sessions", "access", "access_first"))
         assert_array_equal(access == 0, n_sessions == 0)
@@ -345,16 +353,18 @@ def test_the_true_state_never_contradicts_itself(seed, red, ruleset, leaning):
         assert np.all(access[:, USER0] == 2)
         assert np.all(state["known"] | (n_sessions == 0))  # a session only on a known host
         assert_array_equal(state["n_decoys"] > 0, state["decoys"] > 0)
-        # Blue's own books agree with the truth about decoys.
+        # The decoy channels agree with the true state.
         types = np.unpackbits(state["decoys"][..., None], axis=-1, bitorder="little")
-        assert_array_equal(seen["decoys"], types)
-        assert_array_equal(seen["decoy_counts"], state["n_decoys"])
+        assert_array_equal(observation["decoys"], types)
+        assert_array_equal(observation["decoy_counts"], state["n_decoys"])
         placing = (actions >= DECOY_FIRST) & (actions < RESTORE_FIRST)
         kind, host = np.divmod(actions - DECOY_FIRST, NUM_HOSTS)
         for row in np.flatnonzero(placing):
-            fits = FITTING_DECOYS[host[row], decoys_before[row, host[row]]] >> kind[row] & 1
+            fits = INSTALLABLE_DECOYS[host[row], decoys_before[row, host[row]]] >> kind[row] & 1
             assert out.info["blue_success"][row] == fits
-        worst = -1 * (access == 2) @ [1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1]
-        worst = worst - 100 * (state["ot_up"] == 0) - 10 * (actions >= RESTORE_FIRST)
-        assert_array_equal(out.reward, worst / 10)
-        assert_array_equal(seen["elapsed"][:, 0], np.float32((step + 1) / 100))
+        reward_tenths = -1 * (access == 2) @ [1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1]
+        reward_tenths = (
+            reward_tenths - 100 * (state["ot_up"] == 0) - 10 * (actions >= RESTORE_FIRST)
+        )
+        assert_array_equal(out.reward, reward_tenths / 10)
+        assert_array_equal(observation["elapsed"][:, 0], np.float32((step + 1) / 100))

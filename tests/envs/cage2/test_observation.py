@@ -30,8 +30,6 @@ from hundredfold.envs.cage2.network import (
     VSFTPD,
 )
 
-SCAN_ALONE = {"green_action": 1}
-
 
 def green_scans(host):
     return {"green_action": 1, "green_target": host}
@@ -48,43 +46,43 @@ def test_all_52_bits_are_zero_after_reset():
 def test_a_scan_shows_as_scan_and_only_in_its_own_step(host):
     game = Game().scan(host)
     assert game.activity(host) == "Scan", HOSTS[host]
-    assert game.belief(host) == "No"
+    assert game.compromised(host) == "No"
     assert np.count_nonzero(game.bits) == 1
     assert game.step().is_quiet
 
 
 def test_a_detected_shell_shows_exploit_and_user():
     game = Game().break_in(USER2, BLUE_KEEP)
-    assert (game.activity(USER2), game.belief(USER2)) == ("Exploit", "User")
+    assert (game.activity(USER2), game.compromised(USER2)) == ("Exploit", "User")
     assert game.step().is_quiet
-    assert game.belief(USER2) == "User"
+    assert game.compromised(USER2) == "User"
 
 
 def test_an_undetected_shell_shows_only_a_scan_and_cannot_be_removed():
     game = Game().break_in(USER2, BLUE_KEEP, detected=0)
-    assert (game.activity(USER2), game.belief(USER2)) == ("Scan", "No")
+    assert (game.activity(USER2), game.compromised(USER2)) == ("Scan", "No")
     assert game.step(remove(USER2))["n_sessions"][USER2] == 1
 
 
 def test_ssh_brute_force_shows_exploit_and_user():
     game = Game().break_in(ENTERPRISE0)
-    assert (game.activity(ENTERPRISE0), game.belief(ENTERPRISE0)) == ("Exploit", "User")
+    assert (game.activity(ENTERPRISE0), game.compromised(ENTERPRISE0)) == ("Exploit", "User")
 
 
-def test_ssh_brute_force_on_defender_or_a_decoy_raises_a_false_alarm():
+def test_ssh_brute_force_on_defender_or_a_decoy_is_a_false_positive():
     game = Game().break_in(DEFENDER)
     assert game["n_sessions"][DEFENDER] == 0
-    assert (game.activity(DEFENDER), game.belief(DEFENDER)) == ("Exploit", "User")
+    assert (game.activity(DEFENDER), game.compromised(DEFENDER)) == ("Exploit", "User")
     game = Game().step(decoy(SSHD, USER2)).break_in(USER2, SSH_BRUTE_FORCE)
     assert game["n_sessions"][USER2] == 0
-    assert (game.activity(USER2), game.belief(USER2)) == ("Exploit", "User")
+    assert (game.activity(USER2), game.compromised(USER2)) == ("Exploit", "User")
 
 
 def test_a_green_scan_of_three_ports_hides_ssh_brute_force():
     game = Game(green="scan").scan(ENTERPRISE1, **GREEN_SLEEPS)
     game.exploit(ENTERPRISE1, SSH_BRUTE_FORCE, **green_scans(ENTERPRISE1))
     assert game["n_sessions"][ENTERPRISE1] == 1
-    assert (game.activity(ENTERPRISE1), game.belief(ENTERPRISE1)) == ("Scan", "No")
+    assert (game.activity(ENTERPRISE1), game.compromised(ENTERPRISE1)) == ("Scan", "No")
 
 
 def test_a_green_scan_of_one_port_does_not_hide_ssh_brute_force():
@@ -96,20 +94,20 @@ def test_a_green_scan_of_one_port_does_not_hide_ssh_brute_force():
 def test_a_green_scan_of_three_ports_hides_a_shell_which_remove_still_kills():
     game = Game(green="scan").scan(USER2, **GREEN_SLEEPS)
     game.exploit(USER2, BLUE_KEEP, **green_scans(USER2))
-    assert (game.activity(USER2), game.belief(USER2)) == ("Scan", "No")
+    assert (game.activity(USER2), game.compromised(USER2)) == ("Scan", "No")
     assert game.step(remove(USER2), **GREEN_SLEEPS)["n_sessions"][USER2] == 0
 
 
-def test_green_scans_look_like_red_ones_and_change_nothing_else():
+def test_green_scans_look_like_red_scans_and_change_nothing_else():
     game = Game(green="scan").step(**green_scans(USER3))
     assert game.activity(USER3) == "Scan"
     assert not game["scanned"].any()
     assert game["known"][USER3] == 0
 
 
-def test_a_shell_attempt_on_a_decoy_shows_a_scan():
+def test_a_shell_exploit_of_a_decoy_is_observed_as_a_scan():
     game = Game().step(decoy(APACHE, ENTERPRISE0)).break_in(ENTERPRISE0, HTTP_RFI)
-    assert (game.activity(ENTERPRISE0), game.belief(ENTERPRISE0)) == ("Scan", "No")
+    assert (game.activity(ENTERPRISE0), game.compromised(ENTERPRISE0)) == ("Scan", "No")
 
 
 def test_escalation_and_impact_are_invisible():
@@ -123,64 +121,64 @@ def test_escalation_and_impact_are_invisible():
 def test_a_host_rooted_by_an_exploit_shows_user_until_analysed():
     game = Game().break_in(USER2, ETERNAL_BLUE)
     assert game["access"][USER2] == 2
-    assert game.belief(USER2) == "User"
-    assert game.step(analyse(USER2)).belief(USER2) == "Privileged"
+    assert game.compromised(USER2) == "User"
+    assert game.step(analyse(USER2)).compromised(USER2) == "Privileged"
 
 
 def test_analyse_reports_privileged_for_a_user_level_shell_and_after_its_removal():
     game = Game().break_in(USER3, HTTP_RFI).step(remove(USER3))
     assert game["n_sessions"][USER3] == 0
-    assert game.belief(USER3) == "Unknown"
-    assert game.step(analyse(USER3)).belief(USER3) == "Privileged"
+    assert game.compromised(USER3) == "Unknown"
+    assert game.step(analyse(USER3)).compromised(USER3) == "Privileged"
 
 
 def test_analyse_reports_nothing_for_an_ssh_session():
     game = Game().break_in(ENTERPRISE0).step(restore(USER4)).step(analyse(ENTERPRISE0))
-    assert game.belief(ENTERPRISE0) == "User"
+    assert game.compromised(ENTERPRISE0) == "User"
     game = Game().break_in(USER1, SSH_BRUTE_FORCE).step(remove(USER1)).step(analyse(USER1))
-    assert game.belief(USER1) == "Unknown"
+    assert game.compromised(USER1) == "Unknown"
 
 
-def test_analyse_wins_over_an_exploit_seen_in_the_same_step():
+def test_analyse_overrides_an_exploit_observed_in_the_same_step():
     game = Game().break_in(USER2, ETERNAL_BLUE).exploit(USER2, BLUE_KEEP, blue=analyse(USER2))
-    assert (game.activity(USER2), game.belief(USER2)) == ("Exploit", "Privileged")
+    assert (game.activity(USER2), game.compromised(USER2)) == ("Exploit", "Privileged")
 
 
-def test_an_exploit_seen_after_a_restore_in_the_same_step_leaves_user():
+def test_an_exploit_in_the_same_step_overrides_restore():
     game = Game().break_in(USER2, ETERNAL_BLUE).exploit(USER2, ETERNAL_BLUE, blue=restore(USER2))
-    assert (game["n_sessions"][USER2], game.belief(USER2)) == (1, "User")
+    assert (game["n_sessions"][USER2], game.compromised(USER2)) == (1, "User")
 
 
-def test_restore_makes_blue_believe_no():
+def test_restore_sets_the_status_to_no():
     game = Game().break_in(USER2, ETERNAL_BLUE).step(analyse(USER2)).step(restore(USER2))
-    assert game.belief(USER2) == "No"
+    assert game.compromised(USER2) == "No"
 
 
-def test_remove_leaves_a_clean_belief_and_turns_any_other_into_unknown():
-    assert Game().step(remove(USER2)).belief(USER2) == "No"
+def test_remove_sets_any_status_but_no_to_unknown():
+    assert Game().step(remove(USER2)).compromised(USER2) == "No"
     game = Game().break_in(USER2, ETERNAL_BLUE)
-    assert game.step(remove(USER2)).belief(USER2) == "Unknown"
-    assert game.step(analyse(USER2)).step(remove(USER2)).belief(USER2) == "Unknown"
+    assert game.step(remove(USER2)).compromised(USER2) == "Unknown"
+    assert game.step(analyse(USER2)).step(remove(USER2)).compromised(USER2) == "Unknown"
 
 
 def test_a_decoy_placed_in_the_same_step_hides_a_small_scan():
-    # Two ports after placing: fewer than three, so monitoring takes it for nothing.
+    # Two ports with the decoy: fewer than three.
     game = Game().scan(ENTERPRISE0, blue=decoy(APACHE, ENTERPRISE0))
     assert game.activity(ENTERPRISE0) == "None"
     assert game["scanned"][ENTERPRISE0] == 1
 
 
-def test_a_decoy_placed_in_the_same_step_hides_no_scan_of_three_ports():
+def test_a_decoy_placed_in_the_same_step_does_not_hide_a_scan_of_three_ports():
     game = Game().step(decoy(APACHE, ENTERPRISE0))
     game.scan(ENTERPRISE0, blue=decoy(TOMCAT, ENTERPRISE0))
     assert game.activity(ENTERPRISE0) == "Scan"
 
 
-def test_a_placed_decoy_alone_shows_nothing():
+def test_a_placed_decoy_alone_is_no_activity():
     assert Game().step(decoy(APACHE, ENTERPRISE0)).is_quiet
 
 
-def test_a_decoy_that_found_no_place_hides_nothing():
+def test_a_decoy_that_was_not_installed_hides_nothing():
     game = Game().scan(ENTERPRISE0, blue=decoy(FEMITTER, ENTERPRISE0))
     assert game.activity(ENTERPRISE0) == "Scan"
 
@@ -216,7 +214,7 @@ def test_user_level_access_costs_nothing():
     assert Game().break_in(ENTERPRISE0).reward == 0.0
 
 
-def test_root_by_exploit_costs_in_the_same_step():
+def test_root_by_exploit_costs_from_the_same_step():
     assert Game().break_in(ENTERPRISE1, BLUE_KEEP).reward == -1.0
 
 
@@ -229,65 +227,73 @@ def test_a_stopped_service_costs_ten_every_step_until_restored():
     assert game.exploit(OP_SERVER0).impact().reward == 0.0
 
 
-def test_rewards_add_up_in_exact_tenths():
+def test_rewards_are_exact_tenths():
     game = Game()
     for host in (DEFENDER, OP_HOST0, USER1):
         game["access"][host] = 2
     assert game.step().reward == -0.3
 
 
-def test_the_reward_counts_what_red_does_after_blue():
+def test_the_reward_includes_reds_action_of_the_same_step():
     game = Game().scan(USER2).exploit(USER2, ETERNAL_BLUE, blue=restore(USER2))
     assert game.reward == -1.1
 
 
-ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "baits", "recency", "elapsed", "remaining")
+ALL_CHANNELS = (
+    "decoys",
+    "decoy_counts",
+    "scans",
+    "scanned_decoys",
+    "recency",
+    "elapsed",
+    "remaining",
+)
 
 
-def test_channels_tell_what_blue_knows_from_its_own_play():
+def test_channels_hold_decoys_scans_and_time():
     game = Game(channels=ALL_CHANNELS, horizons=(50,))
-    seen = game.env.out.observation
-    assert seen["elapsed"][0, 0] == 0.0
-    assert seen["remaining"][0, 0] == np.float32(0.5)
+    observation = game.env.out.observation
+    assert observation["elapsed"][0, 0] == 0.0
+    assert observation["remaining"][0, 0] == np.float32(0.5)
     game.step(decoy(VSFTPD, ENTERPRISE0)).step(decoy(VSFTPD, ENTERPRISE0))
     game.step(decoy(TOMCAT, ENTERPRISE0)).step(decoy(FEMITTER, ENTERPRISE0))  # the last one fails
-    assert np.flatnonzero(seen["decoys"][0, ENTERPRISE0]).tolist() == [TOMCAT, VSFTPD]
-    assert seen["decoy_counts"][0, ENTERPRISE0] == 3
+    assert np.flatnonzero(observation["decoys"][0, ENTERPRISE0]).tolist() == [TOMCAT, VSFTPD]
+    assert observation["decoy_counts"][0, ENTERPRISE0] == 3
     game.scan(USER1).break_in(USER3, HARAKA_RCE)
-    assert np.flatnonzero(seen["scans"][0]).tolist() == [USER1, USER3]
-    assert seen["elapsed"][0, 0] == np.float32(0.07)
-    assert seen["remaining"][0, 0] == np.float32(0.43)
+    assert np.flatnonzero(observation["scans"][0]).tolist() == [USER1, USER3]
+    assert observation["elapsed"][0, 0] == np.float32(0.07)
+    assert observation["remaining"][0, 0] == np.float32(0.43)
     game.step(restore(ENTERPRISE0))
-    assert not seen["decoys"].any()
-    assert not seen["decoy_counts"].any()
+    assert not observation["decoys"].any()
+    assert not observation["decoy_counts"].any()
 
 
-def test_baits_are_the_decoys_of_a_hosts_first_scan():
-    game = Game(channels=("baits",))
-    baits = game.env.out.observation["baits"][0]
+def test_scanned_decoys_are_the_decoys_at_the_first_scan():
+    game = Game(channels=("scanned_decoys",))
+    scanned_decoys = game.env.out.observation["scanned_decoys"][0]
     game.step(decoy(FEMITTER, USER2)).scan(USER2, blue=decoy(TOMCAT, USER2))
-    assert np.flatnonzero(baits[USER2]).tolist() == [FEMITTER, TOMCAT]
+    assert np.flatnonzero(scanned_decoys[USER2]).tolist() == [FEMITTER, TOMCAT]
     game.step(restore(USER2)).scan(USER2, blue=decoy(APACHE, USER2))
-    assert np.flatnonzero(baits[USER2]).tolist() == [FEMITTER, TOMCAT]
-    assert np.flatnonzero(baits.any(axis=1)).tolist() == [USER2]
+    assert np.flatnonzero(scanned_decoys[USER2]).tolist() == [FEMITTER, TOMCAT]
+    assert np.flatnonzero(scanned_decoys.any(axis=1)).tolist() == [USER2]
 
 
-def test_recency_fades_with_every_step_since_blue_saw_or_did_something():
+def test_recency_is_one_over_the_steps_since_the_event():
     game = Game(channels=("recency",))
     recency = game.env.out.observation["recency"][0]
     assert not recency.any()
     game.break_in(USER2, BLUE_KEEP)
     assert recency[USER2].tolist() == [0.5, 1, 0, 0, 0]
     game.step(analyse(USER2)).step(remove(USER2)).step(restore(USER2))
-    faded = np.array([1 / 5, 1 / 4, 1 / 3, 1 / 2, 1])
-    np.testing.assert_allclose(recency[USER2], faded, rtol=1e-6)
+    expected = np.array([1 / 5, 1 / 4, 1 / 3, 1 / 2, 1])
+    np.testing.assert_allclose(recency[USER2], expected, rtol=1e-6)
     game.scan(USER2)
     assert recency[USER2, 0] == 1
     assert np.flatnonzero(recency.any(axis=1)).tolist() == [USER2]
 
 
-def test_a_host_that_only_showed_an_exploit_was_not_seen_scanned():
-    game = Game(channels=("scans",)).scan(OP_SERVER0)  # empty: nobody sees it
+def test_an_exploit_is_not_a_scan():
+    game = Game(channels=("scans",)).scan(OP_SERVER0)  # empty: no events
     game.break_in(ENTERPRISE2, BLUE_KEEP)
     game.env.out.observation["scans"][:] = 0
     game.exploit(ENTERPRISE2, HTTPS_RFI)
@@ -295,13 +301,13 @@ def test_a_host_that_only_showed_an_exploit_was_not_seen_scanned():
     assert not game.env.out.observation["scans"].any()
 
 
-def test_channels_stand_in_a_fixed_order_and_only_when_asked_for():
+def test_channels_have_a_fixed_order_and_are_off_by_default():
     assert list(Game().env.spec.observation) == ["bits"]
     game = Game(channels=("elapsed", "decoys"))
     assert list(game.env.spec.observation) == ["bits", "decoys", "elapsed"]
 
 
-def test_nothing_shows_on_hosts_that_nobody_touched():
+def test_hosts_without_events_show_nothing():
     game = Game().break_in(USER0, SSH_BRUTE_FORCE)
     assert np.flatnonzero(game.bits.any(axis=1)).tolist() == [USER0]
     game.step(SLEEP, (red_actions.SLEEP, 255))

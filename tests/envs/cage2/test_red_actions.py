@@ -17,7 +17,6 @@ from hundredfold.envs.cage2.network import (
     EXPLOITS,
     FTP_TRAVERSAL,
     HARAKA_RCE,
-    HEAVIEST_EXPLOIT,
     HOSTS,
     HTTP_RFI,
     HTTPS_RFI,
@@ -31,6 +30,7 @@ from hundredfold.envs.cage2.network import (
     SQL_INJECTION,
     SSH_BRUTE_FORCE,
     TOMCAT,
+    TOP_EXPLOIT,
     USER,
     USER0,
     USER1,
@@ -39,7 +39,7 @@ from hundredfold.envs.cage2.network import (
     USER4,
     VSFTPD,
 )
-from hundredfold.envs.cage2.random_draws import SessionsError
+from hundredfold.envs.cage2.random_draws import SessionLimitError
 from hundredfold.envs.cage2.state import FALSE, TRUE
 
 
@@ -59,26 +59,26 @@ def test_red_starts_with_a_privileged_session_on_user0_alone():
 @pytest.mark.parametrize(
     ("subnet", "hosts"), [(ENTERPRISE, range(4)), (USER, range(8, 13))], ids=["enterprise", "user"]
 )
-def test_discovering_a_subnet_tells_all_its_addresses(subnet, hosts):
+def test_discovering_a_subnet_reveals_all_its_addresses(subnet, hosts):
     game = Game().discover(subnet)
     assert game["red_success"] == TRUE
     assert hosts_where(game["known"]) == sorted({*hosts, USER0})
     assert game["red_subnets"] == 1 << subnet | 1 << USER
 
 
-@pytest.mark.parametrize("bridge", [ENTERPRISE0, ENTERPRISE1, ENTERPRISE2])
-def test_the_operational_subnet_is_in_reach_from_any_enterprise_server(bridge):
+@pytest.mark.parametrize("server", [ENTERPRISE0, ENTERPRISE1, ENTERPRISE2])
+def test_the_operational_subnet_is_reachable_from_any_enterprise_server(server):
     game = Game().discover(OPERATIONAL)
     assert game["red_success"] == FALSE
     assert hosts_where(game["known"]) == [USER0]
-    game.break_in(bridge, SSH_BRUTE_FORCE).discover(OPERATIONAL)
+    game.break_in(server, SSH_BRUTE_FORCE).discover(OPERATIONAL)
     assert game["red_success"] == TRUE
     assert hosts_where(game["known"]) == [4, 5, 6, 7, USER0]
-    # The bridge must stand at the moment red moves, after blue.
-    assert game.discover(OPERATIONAL, blue=restore(bridge))["red_success"] == FALSE
+    # The session must exist when red acts, after blue.
+    assert game.discover(OPERATIONAL, blue=restore(server))["red_success"] == FALSE
 
 
-def test_defender_is_no_bridge():
+def test_the_operational_subnet_is_not_reachable_from_defender():
     game = Game()
     game["n_sessions"][DEFENDER] = 1
     assert game.discover(OPERATIONAL)["red_success"] == FALSE
@@ -88,25 +88,25 @@ def test_every_attack_on_defender_fails():
     assert Game().break_in(DEFENDER)["red_success"] == FALSE
 
 
-def test_a_scan_out_of_reach_is_true_and_empty():
+def test_a_scan_of_an_unreachable_host_is_true_and_empty():
     game = Game().scan(OP_SERVER0)
     assert game["red_success"] == TRUE
     assert game["scanned"][OP_SERVER0] == 0
     assert game.is_quiet
-    # Nothing was seen, so there is nothing to exploit once the subnet is in reach.
+    # The scan found nothing, so there is nothing to exploit once the subnet is reachable.
     game.break_in(ENTERPRISE0).exploit(OP_SERVER0)
     assert game["red_success"] == FALSE
     assert game.is_quiet
 
 
-def test_a_scan_replaces_what_red_saw_before():
+def test_a_scan_replaces_the_ports_of_earlier_scans():
     game = Game().step(decoy(APACHE, ENTERPRISE0)).scan(ENTERPRISE0)
     game.step(restore(ENTERPRISE0)).scan(ENTERPRISE0)
-    # Only SSH is left to choose: no draw is needed and the attack succeeds.
+    # SSH is the only option: no draw is needed and the exploit succeeds.
     assert game.exploit(ENTERPRISE0)["red_success"] == TRUE
 
 
-def test_exploiting_an_unscanned_host_fails_without_a_trace():
+def test_exploiting_an_unscanned_host_fails_silently():
     game = Game().exploit(USER1)
     assert game["red_success"] == FALSE
     assert game.is_quiet
@@ -132,7 +132,7 @@ GENUINE_TARGETS = {
 
 
 @pytest.mark.parametrize("exploit", range(NUM_EXPLOITS), ids=EXPLOITS)
-def test_an_exploit_works_on_its_genuine_targets_alone(exploit):
+def test_an_exploit_works_on_its_genuine_targets_only(exploit):
     for host in range(NUM_HOSTS):
         game = Game().break_in(ENTERPRISE0).scan(host)
         before = int(game["n_sessions"][host])
@@ -151,13 +151,13 @@ def test_an_exploit_works_on_its_genuine_targets_alone(exploit):
     ("host", "exploit"),
     [(ENTERPRISE1, ETERNAL_BLUE), (ENTERPRISE2, ETERNAL_BLUE), (USER3, BLUE_KEEP)],
 )
-def test_ports_that_only_look_exploitable_fail_silently(host, exploit):
+def test_exploits_of_other_services_on_their_port_fail_silently(host, exploit):
     game = Game().break_in(host, exploit)
     assert game["red_success"] == FALSE
     assert game.is_quiet
 
 
-def test_an_exploit_out_of_reach_fails_silently():
+def test_an_exploit_of_an_unreachable_host_fails_silently():
     game = Game().break_in(ENTERPRISE0).scan(OP_SERVER0)
     game.exploit(OP_SERVER0, blue=restore(ENTERPRISE0))
     assert game["red_success"] == FALSE
@@ -169,14 +169,14 @@ def test_a_decoy_placed_after_the_scan_is_never_chosen():
     assert game.exploit(ENTERPRISE0)["red_success"] == TRUE  # SSH was and is the only option
 
 
-def test_a_decoy_restored_away_is_still_chosen_and_fails_silently():
+def test_a_decoy_removed_by_restore_is_still_chosen_and_fails_silently():
     game = Game().step(decoy(TOMCAT, ENTERPRISE0)).scan(ENTERPRISE0).step(restore(ENTERPRISE0))
     game.exploit(ENTERPRISE0, HTTPS_RFI)
     assert game["red_success"] == FALSE
     assert game.is_quiet
 
 
-def test_a_genuine_service_is_met_before_a_decoy():
+def test_a_genuine_service_is_hit_before_a_decoy():
     game = Game().step(decoy(VSFTPD, USER4)).break_in(USER4, HTTP_RFI)
     assert game["red_success"] == TRUE
 
@@ -186,24 +186,24 @@ def test_sql_injection_needs_a_web_port_which_user4_always_has():
         assert bool(EXPLOIT_OPTIONS[host, 0] >> SQL_INJECTION & 1) == (host == USER4)
 
 
-def test_the_heaviest_exploit_is_the_one_with_the_highest_weight():
-    falling = (FTP_TRAVERSAL, HARAKA_RCE, SQL_INJECTION, HTTPS_RFI, HTTP_RFI)
-    falling += (ETERNAL_BLUE, BLUE_KEEP, SSH_BRUTE_FORCE)
+def test_the_top_exploit_has_the_highest_weight():
+    by_weight = (FTP_TRAVERSAL, HARAKA_RCE, SQL_INJECTION, HTTPS_RFI, HTTP_RFI)
+    by_weight += (ETERNAL_BLUE, BLUE_KEEP, SSH_BRUTE_FORCE)
     options = (1 << NUM_EXPLOITS) - 1
-    for exploit in falling:
-        assert HEAVIEST_EXPLOIT[options] == exploit
+    for exploit in by_weight:
+        assert TOP_EXPLOIT[options] == exploit
         options &= ~(1 << exploit)
 
 
-def test_the_heaviest_exploit_is_chosen_three_times_in_four_and_the_others_alike():
+def test_the_top_exploit_has_probability_075_and_the_others_are_uniform():
     rows = 20_000
     env = Cage2(np.arange(rows), Cage2Settings(red="sleep"))
     env.reset(seed=1)
     sleep = np.zeros(rows, int)
-    env.step_injected(sleep, force_red=(red_actions.SCAN, USER4))
-    env.step_injected(sleep, force_red=(red_actions.EXPLOIT, USER4))
+    env.step_with_draws(sleep, force_red=(red_actions.SCAN, USER4))
+    env.step_with_draws(sleep, force_red=(red_actions.EXPLOIT, USER4))
     # User4 offers Haraka (root), SQL (root), HTTPS, HTTP (user, shell) and SSH (user, no malware).
-    state, malware = env.out.true_state, env.secrets["malware"] >> USER4 & 1
+    state, malware = env.out.true_state, env.hidden["malware"] >> USER4 & 1
     assert np.all(env.out.info["red_success"] == TRUE)
     root = np.mean(state["access"][:, USER4] == 2)
     ssh = np.mean(malware == 0)
@@ -223,14 +223,14 @@ def test_escalation_makes_a_session_privileged_and_leaves_malware():
     game = Game().break_in(ENTERPRISE0).escalate(ENTERPRISE0)
     assert game["red_success"] == TRUE
     assert game["access"][ENTERPRISE0] == 2
-    assert game.env.secrets["malware"][0] >> ENTERPRISE0 & 1
+    assert game.env.hidden["malware"][0] >> ENTERPRISE0 & 1
     assert game.is_quiet
 
 
 def test_escalation_of_a_privileged_host_draws_nothing_and_leaves_no_file():
     game = Game().escalate(USER0, choice=255)
     assert game["red_success"] == TRUE
-    assert game.env.secrets["malware"][0] == 0
+    assert game.env.hidden["malware"][0] == 0
 
 
 def test_escalation_picks_one_of_several_sessions():
@@ -254,9 +254,9 @@ def test_escalation_picks_one_of_several_sessions():
         (OP_SERVER0, None),
     ],
 )
-def test_exploring_tells_the_host_its_subnet_and_the_address_of_its_link(host, link):
+def test_escalation_reveals_the_host_its_subnet_and_the_linked_host(host, link):
     game = Game()
-    # The true state is the state: writing a privileged session into it gives red one.
+    # The true state is writable: this gives red a privileged session.
     game["n_sessions"][host] = 1
     game["access"][host] = 2
     assert game.escalate(host)["red_success"] == TRUE
@@ -276,14 +276,14 @@ def test_impact_needs_a_session_and_the_name_of_the_service():
     assert game["ot_up"] == 0
 
 
-def test_impact_is_content_with_a_user_level_session():
+def test_impact_needs_only_a_user_level_session():
     game = Game().break_in(ENTERPRISE0).break_in(OP_SERVER0).escalate(OP_SERVER0).impact()
     game.step(restore(OP_SERVER0)).exploit(OP_SERVER0).impact()
     assert game["access"][OP_SERVER0] == 1
     assert game["red_success"] == TRUE
 
 
-def test_red_keeps_its_sessions_in_order_and_may_hold_64_on_a_host():
+def test_a_host_holds_up_to_64_sessions_in_order():
     game = Game().scan(ENTERPRISE0)
     for count in range(1, 65):
         assert game.exploit(ENTERPRISE0)["n_sessions"][ENTERPRISE0] == count
@@ -292,9 +292,9 @@ def test_red_keeps_its_sessions_in_order_and_may_hold_64_on_a_host():
     assert game.step(restore(ENTERPRISE0))["n_sessions"][ENTERPRISE0] == 0
 
 
-def test_a_65th_session_on_a_host_fails_loudly():
+def test_a_65th_session_on_a_host_raises():
     game = Game().scan(ENTERPRISE0)
     for _ in range(64):
         game.exploit(ENTERPRISE0)
-    with pytest.raises(SessionsError, match="env 0: red opened more than 64 sessions"):
+    with pytest.raises(SessionLimitError, match="env 0: red opened more than 64 sessions"):
         game.exploit(ENTERPRISE0)

@@ -1,1 +1,1 @@
-"""CAGE Challenge 2 as a batch env: exact rules, compiled, with its true state in plain sight."""
+"""CAGE Challenge 2 (CybORG, Scenario2) as a compiled batch env that exposes its true state."""

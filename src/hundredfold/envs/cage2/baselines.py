@@ -1,8 +1,8 @@
-"""Blue policies that need no learning: the yardsticks `sleep`, `random` and `reactive`.
+"""Baseline policies of blue without learning: `sleep`, `random` and `reactive`.
 
-A policy is anything that can be called with an observation (named arrays, one row per env) and
-returns one action per row; in an env with masks it is given the mask as well. One that remembers
-may have a method `begin(num_envs)`: it is called before the first step of a batch of episodes.
+A policy is a callable from an observation (named arrays, one row per env), and the action mask in
+envs that have one, to one action per row. If it has a method `reset(num_envs)`, that is called
+before the first step of a batch of episodes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from hundredfold.envs.cage2.network import (
 
 BluePolicy = Callable[..., IntArray]
 
-# Blue's luck stands apart from that of the envs, whose keys hang under the same seed.
+# RNG branch of blue's actions, apart from the keys of the envs under the same seed.
 BLUE_BRANCH: Final = 0x626C7565
 
-# The most valuable first; User0 is left out, because red's session there cannot be removed.
+# Most valuable first, without User0: red's session there cannot be removed.
 _BY_VALUE: Final = np.array(
     [
         *(OP_SERVER0, ENTERPRISE2, ENTERPRISE1, ENTERPRISE0),
@@ -48,26 +48,26 @@ _BY_VALUE: Final = np.array(
 
 
 def sleep(observation: Mapping[str, Array]) -> IntArray:
-    """Do nothing, ever."""
+    """Sleep in every step."""
     return np.zeros(len(observation["bits"]), np.int64)
 
 
 def reactive(observation: Mapping[str, Array]) -> IntArray:
-    """Restore the first host believed compromised, else analyse the first one scanned, else sleep.
+    """Restore the first compromised host, else analyse the first scanned one, else sleep.
 
-    Compromised means User or Privileged; hosts are taken by value.
+    Compromised means the status User or Privileged; hosts are ordered by value.
     """
     bits = observation["bits"].reshape(-1, observation["bits"].shape[1] // 4, 4)[:, _BY_VALUE]
     compromised = bits[:, :, 3] == 1
     scanned = (bits[:, :, 0] == 1) & (bits[:, :, 1] == 0)
     restore = RESTORE_FIRST + _BY_VALUE[compromised.argmax(axis=1)]
     analyse = ANALYSE_FIRST + _BY_VALUE[scanned.argmax(axis=1)]
-    otherwise = np.where(scanned.any(axis=1), analyse, 0)
-    return np.where(compromised.any(axis=1), restore, otherwise)
+    analyse_or_sleep = np.where(scanned.any(axis=1), analyse, 0)
+    return np.where(compromised.any(axis=1), restore, analyse_or_sleep)
 
 
 class RandomBlue:
-    """Each step one of the 145 actions, all equally likely, from a stream per row."""
+    """Uniformly random actions, from one RNG stream per row."""
 
     def __init__(self, seed: int = 0) -> None:
         self.key = rng.spawn(rng.seed_key(seed), BLUE_BRANCH)
@@ -88,7 +88,7 @@ POLICIES: Final[dict[str, Callable[[int], BluePolicy]]] = {
 
 
 def make_policy(name: str, seed: int = 0) -> BluePolicy:
-    """A yardstick policy by name."""
+    """Baseline policy by name; the seed matters to `random` only."""
     if name not in POLICIES:
-        raise SettingsError(f"there is no blue policy {name!r}; {suggest(name, POLICIES)}")
+        raise SettingsError(f"unknown blue policy {name!r}; {suggest(name, POLICIES)}")
     return POLICIES[name](seed)

@@ -1,8 +1,7 @@
-"""A trained blue policy as an agent of its own: 52 bits in, one of 145 actions out.
+"""A trained policy as a stand-alone blue agent for CybORG: 52 bits in, one of 145 actions out.
 
-This is what plays against the original simulator. The env gives a policy more than the 52 bits:
-its own decoys, what it saw and did and when, the time, a mask. All of that follows from what blue
-did and saw, so the agent keeps the same books for one episode.
+The policy also needs the channels and the action mask of the env. They follow from blue's actions
+and the bits it has observed, so the agent computes them itself, one episode at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from hundredfold.core.batch import Arrays, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError, ShapeError
-from hundredfold.envs.cage2.action_mask import sensible
+from hundredfold.envs.cage2.action_mask import sensible_mask
 from hundredfold.envs.cage2.blue_actions import (
     ACTION_DECOY,
     ACTION_HOST,
@@ -27,38 +26,44 @@ from hundredfold.envs.cage2.blue_actions import (
     RESTORE,
 )
 from hundredfold.envs.cage2.env import Cage2Settings
-from hundredfold.envs.cage2.network import FITTING_DECOYS, NUM_BITS, NUM_DECOYS, NUM_HOSTS
+from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_BITS, NUM_DECOYS, NUM_HOSTS
 from hundredfold.envs.cage2.observation import TIME_UNIT_STEPS
 from hundredfold.envs.cage2.state import (
     DID_ANALYSE,
     DID_REMOVE,
     DID_RESTORE,
-    NUM_MEMORIES,
+    NUM_MEMORY_EVENTS,
     SAW_EXPLOIT,
     SAW_SCAN,
 )
 
 SHIPPED: Final = "shipped"
-MEMORY_OF: Final = {ANALYSE: DID_ANALYSE, REMOVE: DID_REMOVE, RESTORE: DID_RESTORE}
+"""Name of the policy in the package."""
+MEMORY_EVENT: Final = {ANALYSE: DID_ANALYSE, REMOVE: DID_REMOVE, RESTORE: DID_RESTORE}
 
 
 class Policy(Protocol):
-    """Whatever takes the best action for a batch of observations."""
+    """A policy with a deterministic action for each row of a batch of observations."""
 
     def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> IntArray: ...
 
 
 class BlueAgent:
-    """Plays one episode at a time: `reset()`, then `act(bits)` for every observation.
+    """Blue agent for one episode at a time: `reset()`, then `act(bits)` for every observation.
 
-    The first observation is the one of the simulator's own reset, all zero.
+    The first observation is that of the simulator's reset, all zero.
+
+    Args:
+        policy: trained policy.
+        settings: settings of the env it was trained on; the channel `remaining` is not possible.
+
     """
 
     def __init__(self, policy: Policy, settings: Cage2Settings) -> None:
         if "remaining" in settings.channels:
             raise SettingsError(
-                "a policy that sees the steps left cannot play where nobody tells them; "
-                "train one without the channel `remaining`."
+                "CybORG does not reveal the steps left, which the channel `remaining` holds; "
+                "use a policy that was trained without it."
             )
         self.policy = policy
         self.channels = settings.channels
@@ -67,56 +72,64 @@ class BlueAgent:
 
     @classmethod
     def load(cls, run: str | Path = SHIPPED, checkpoint: str = "best") -> BlueAgent:
-        """The agent of a run folder; by default the one that comes with the package."""
+        """Load the agent of a run.
+
+        Args:
+            run: run folder, or `shipped` for the policy of the package.
+            checkpoint: best, last or the number of an epoch.
+
+        """
         from hundredfold.api import load
         from hundredfold.training.run_folder import RunFolder
 
         path = shipped_run() if str(run) == SHIPPED else Path(run)
         settings = RunFolder.open(path).settings().env_settings
         if not isinstance(settings, Cage2Settings):
-            raise SettingsError(f"{run} was not trained on cage2.")
+            raise SettingsError(f"{run} was trained on another env, not on cage2.")
         return cls(load(path, checkpoint).policy, settings)
 
     def reset(self) -> None:
-        """Forget the last episode."""
+        """Clear the memory for a new episode."""
         self.last_action: int | None = None
         self.steps = 0
         self.decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
         self.decoy_counts = np.zeros(NUM_HOSTS, np.uint8)
         self.scans = np.zeros(NUM_HOSTS, np.uint8)
-        self.touched = np.zeros(NUM_HOSTS, np.uint8)
-        self.baits = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
-        self.recency = np.zeros((NUM_HOSTS, NUM_MEMORIES), np.float32)
+        self.activity_seen = np.zeros(NUM_HOSTS, np.uint8)
+        self.scanned_decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
+        self.recency = np.zeros((NUM_HOSTS, NUM_MEMORY_EVENTS), np.float32)
 
     def act(self, bits: ArrayLike) -> int:
-        """The action for the latest 52-bit observation."""
-        seen = np.asarray(bits)
-        if seen.shape != (NUM_BITS,) or not np.isin(seen, (0, 1)).all():
+        """Action for the current observation of 52 bits."""
+        current = np.asarray(bits)
+        if current.shape != (NUM_BITS,) or not np.isin(current, (0, 1)).all():
             raise ShapeError(
-                f"act() got an observation of shape {seen.shape}; expected {NUM_BITS} zeros and "
-                "ones, as the challenge wrapper gives them."
+                f"act() got an observation of shape {current.shape}; expected {NUM_BITS} zeros and "
+                "ones, as CybORG's ChallengeWrapper returns."
             )
         if self.last_action is not None:
-            self._remember(self.last_action, seen)
-        mask = sensible(seen, self.decoys, self.touched)[None] if self.masked else None
-        self.last_action = int(self.policy.act_deterministic(self.observation(seen), mask)[0])
+            self._update_memory(self.last_action, current)
+        mask = (
+            sensible_mask(current, self.decoys, self.activity_seen)[None] if self.masked else None
+        )
+        self.last_action = int(self.policy.act_deterministic(self.observation(current), mask)[0])
         return self.last_action
 
     def observation(self, bits: ArrayLike) -> Arrays:
-        """What the policy sees: one row of named arrays, as the env would give it."""
-        known: Arrays = {
+        """Observation of the policy: named arrays with one row, as in the env."""
+        arrays: Arrays = {
             "bits": np.asarray(bits, np.uint8),
             "decoys": self.decoys,
             "decoy_counts": self.decoy_counts,
             "scans": self.scans,
-            "baits": self.baits,
+            "scanned_decoys": self.scanned_decoys,
             "recency": self.recency,
             "elapsed": np.array([self.steps / TIME_UNIT_STEPS], np.float32),
         }
-        return {name: known[name][None] for name in ("bits", *self.channels)}
+        return {name: arrays[name][None] for name in ("bits", *self.channels)}
 
-    def _remember(self, action: int, seen: IntArray) -> None:
-        """Keep the books after a step: what blue did, and what monitoring then showed."""
+    def _update_memory(self, action: int, bits: IntArray) -> None:
+        """Record an action and the bits observed after it, as `observation.update_memory`."""
         self.steps += 1
         self.recency /= 1 + self.recency
         kind, host, decoy = ACTION_KIND[action], ACTION_HOST[action], ACTION_DECOY[action]
@@ -124,28 +137,27 @@ class BlueAgent:
             self.decoys[host] = 0
             self.decoy_counts[host] = 0
         elif kind == DECOY:
-            # Blue knows the hosts and its own decoys, so it knows whether this one found a place.
+            # Blue knows the network and its own decoys, so it knows whether this one was installed.
             present = int(np.packbits(self.decoys[host], bitorder="little")[0])
-            if FITTING_DECOYS[host, present] >> decoy & 1:
+            if INSTALLABLE_DECOYS[host, present] >> decoy & 1:
                 self.decoys[host, decoy] = 1
                 self.decoy_counts[host] += 1
-        if kind in MEMORY_OF:
-            self.recency[host, MEMORY_OF[kind]] = 1
-        activity = seen.reshape(NUM_HOSTS, 4)[:, :2] == 1
+        if kind in MEMORY_EVENT:
+            self.recency[host, MEMORY_EVENT[kind]] = 1
+        activity = bits.reshape(NUM_HOSTS, 4)[:, :2] == 1
         exploited = activity[:, 1]
         scanned = activity[:, 0] & ~exploited
-        # What red found at its first scan is what it will believe for long, if not for ever.
-        first = scanned & (self.scans == 0)
-        self.baits[first] = self.decoys[first]
+        first_scan = scanned & (self.scans == 0)
+        self.scanned_decoys[first_scan] = self.decoys[first_scan]
         self.scans[scanned] = 1
-        self.touched[activity[:, 0]] = 1
+        self.activity_seen[activity[:, 0]] = 1
         self.recency[scanned, SAW_SCAN] = 1
         self.recency[exploited, SAW_EXPLOIT] = 1
 
 
 def shipped_run() -> Path:
-    """Where the policy that comes with the package lies."""
+    """Run folder of the policy in the package."""
     path = Path(str(resources.files("hundredfold.envs.cage2") / "shipped"))
     if not path.is_dir():
-        raise SettingsError("this installation carries no trained cage2 policy.")
+        raise SettingsError(f"this installation has no shipped cage2 policy: {path} is missing.")
     return path

@@ -1,9 +1,8 @@
-"""Does this env play the original game? Replays of recordings, and a check of returns.
+"""Conformance with the original simulator (CybORG): replay of traces, and a check of returns.
 
-`verify` feeds the recorded blue actions and outcomes of chance into the env and compares every
-field after every step. `check_returns` lets the env draw for itself and compares mean returns.
-
-Recorded episodes of the original simulator: what a trace file holds, read with care.
+`verify` replays recorded blue actions and random draws in the env and compares every field after
+every step. `check_returns` compares mean returns of episodes with the env's own random draws.
+`recordings/README.md` describes the files.
 """
 
 from __future__ import annotations
@@ -22,24 +21,31 @@ from hundredfold.core.batch import Array, Arrays, BoolArray
 from hundredfold.core.errors import HundredfoldError
 from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
-from hundredfold.envs.cage2.env import Cage2, Cage2Settings, Green, RedAgent, Ruleset, Wrapper
+from hundredfold.envs.cage2.env import (
+    Cage2,
+    Cage2Settings,
+    Green,
+    ObservationWrapper,
+    RedAgent,
+    Ruleset,
+)
 from hundredfold.envs.cage2.evaluation import REDS, Row, mean_and_stderr, step_rewards
 from hundredfold.envs.cage2.network import NUM_BITS, NUM_HOSTS
-from hundredfold.envs.cage2.random_draws import MESSAGES, NO_TROUBLE
+from hundredfold.envs.cage2.random_draws import ERROR_MESSAGES, NO_ERROR
 from hundredfold.envs.cage2.red_agents import RED_AGENTS
 from hundredfold.envs.cage2.state import DRAWS, INFO, TRUE_STATE
 
-Word = TypeVar("Word", bound=str)
+Name = TypeVar("Name", bound=str)
 
-# Episodes and mean returns of the original simulator that come with the package.
+# Traces and mean returns of the original simulator, in the package.
 RECORDINGS: Final = Path(__file__).parent / "recordings"
 RECORDED_RETURNS: Final = RECORDINGS / "returns.csv"
 
 RULESETS: Final[tuple[Ruleset, ...]] = ("current", "leaderboard")
-WRAPPERS: Final[tuple[Wrapper, ...]] = ("table", "cardiff")
+WRAPPERS: Final[tuple[ObservationWrapper, ...]] = ("table", "cardiff")
 PACKED_BYTES: Final = (NUM_BITS + 7) // 8
 
-# Fields by shape: per episode and step, the same with one entry per host, and per episode.
+# Fields of a trace by shape: (episodes, steps), (episodes, steps, hosts) and (episodes,).
 STEP_FIELDS: Final = (
     "blue_action",
     "blue_success",
@@ -67,53 +73,60 @@ HOST_FIELDS: Final = (
 )
 EPISODE_FIELDS: Final = ("ep_red", "ep_blue", "ep_green", "ep_seed")
 
+COMPARED: Final = ("obs", "reward10", *INFO, *TRUE_STATE)
+ALL_FIELDS: Final = "all"
+MAX_STDERRS: Final = 4.0
+GREENS: Final[tuple[Green, ...]] = ("sleep", "scan")
+_RED_NAMES: Final[dict[str, RedAgent]] = {name: name for name in REDS}
+
 
 class TraceError(HundredfoldError):
-    """A recording that is missing, damaged or of another kind."""
+    """A trace or returns file is missing, damaged or of another format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Recorded episodes of equal length, played under one ruleset and wrapper."""
+    """Recorded episodes of equal length under one ruleset and wrapper."""
 
     path: Path
     ruleset: Ruleset
-    observation: Wrapper
-    arrays: Arrays  # fields as above; `obs` (episodes, steps + 1, 52), first the one after reset
-    red: list[str]  # per episode, by our names
+    observation: ObservationWrapper
+    arrays: Arrays  # fields as above; `obs` (episodes, steps + 1, 52) starts after reset
+    red: list[str]  # red agent of each episode
 
     @property
     def num_steps(self) -> int:
         return int(self.arrays["blue_action"].shape[1])
 
     def episodes_of(self, red: str, green_scans: bool) -> Array:
-        """The numbers of the episodes that these two played."""
+        """Indices of the episodes with this red agent and green behaviour."""
         by_red = np.array([name == red for name in self.red])
         return np.flatnonzero(by_red & (self.arrays["ep_green"] == int(green_scans)))
 
 
 def load_trace(path: str | Path) -> Trace:
-    """Read a trace file; anything unexpected is refused by name."""
+    """Read and check a trace file; a `TraceError` names the field that is wrong."""
     path = Path(path)
     arrays = _read(path)
     shape = arrays["blue_action"].shape
     if len(shape) != 2 or 0 in shape:
         raise TraceError(f"{path}: blue_action must be (episodes, steps), got {list(shape)}.")
-    wanted: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "obs": (shape[0], shape[1] + 1, PACKED_BYTES),
         **dict.fromkeys(STEP_FIELDS, shape),
         **dict.fromkeys(HOST_FIELDS, (*shape, NUM_HOSTS)),
         **dict.fromkeys(EPISODE_FIELDS, shape[:1]),
     }
-    for name, expected in wanted.items():
+    for name, expected in shapes.items():
         if arrays[name].shape != expected:
             raise TraceError(
                 f"{path}: {name} has shape {list(arrays[name].shape)}, expected {list(expected)} "
-                f"to go with {shape[0]} episodes of {shape[1]} steps."
+                f"for {shape[0]} episodes of {shape[1]} steps."
             )
         kind = "U" if name in ("ep_red", "ep_blue") else "iu"
         if arrays[name].dtype.kind not in kind:
-            raise TraceError(f"{path}: {name} has type {arrays[name].dtype}, which it cannot have.")
+            expected_type = "text" if kind == "U" else "integers"
+            raise TraceError(f"{path}: {name} has type {arrays[name].dtype}, not {expected_type}.")
     limits = {"blue_action": NUM_ACTIONS, "ep_green": 2, **dict.fromkeys(DRAWS, 256)}
     for name, below in limits.items():
         if arrays[name].min() < 0 or arrays[name].max() >= below:
@@ -139,35 +152,28 @@ def _read(path: Path) -> Arrays:
     try:
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise TraceError(f"{path} is a single array, not an .npz file of named ones.")
+            raise TraceError(f"{path} is a single array; expected an .npz file of named arrays.")
         with loaded as file:
             missing = [name for name in names if name not in file.files]
             if missing:
-                raise TraceError(f"{path} has no field {', '.join(missing)}; it is no cage2 trace.")
+                raise TraceError(f"{path} is not a cage2 trace: no field {', '.join(missing)}.")
             return {name: file[name] for name in names}
     except FileNotFoundError:
-        raise TraceError(f"there is no file {path}.") from None
+        raise TraceError(f"{path} does not exist.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise TraceError(f"{path} cannot be read as an .npz file: {error}") from error
 
 
-def _one_of(known: Sequence[Word], value: Array, what: str) -> Word:
-    for word in known:
-        if value.shape == () and str(value) == word:
-            return word
-    raise TraceError(f"{what} must be one of {', '.join(known)}, got {str(value)!r}.")
-
-
-COMPARED: Final = ("obs", "reward10", *INFO, *TRUE_STATE)
-ALL_FIELDS: Final = "all"
-MAX_STDERRS: Final = 4.0
-GREENS: Final[tuple[Green, ...]] = ("sleep", "scan")
-_RED_NAMES: Final[dict[str, RedAgent]] = {name: name for name in REDS}
+def _one_of(names: Sequence[Name], value: Array, field: str) -> Name:
+    for name in names:
+        if value.shape == () and str(value) == name:
+            return name
+    raise TraceError(f"{field} must be one of {', '.join(names)}, got {str(value)!r}.")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One recorded step that this env plays differently."""
+    """A recorded step whose replay differs."""
 
     file: str
     episode: int
@@ -177,25 +183,25 @@ class Difference:
     step: int
     blue_action: str
     draws: dict[str, int]
-    trouble: str  # what contradicts the recorded draws, or ""
-    fields: dict[str, tuple[Any, Any]]  # recorded and ours, for every field that differs
+    error: str  # why a recorded draw is impossible, or ""
+    fields: dict[str, tuple[Any, Any]]  # recorded and replayed value of every differing field
 
     def __str__(self) -> str:
         lines = [
             f"{self.file}: episode {self.episode} ({self.red} against {self.blue}, seed "
-            f"{self.seed}), step {self.step}, blue plays {self.blue_action}",
+            f"{self.seed}), step {self.step}, blue action {self.blue_action}",
             f"  recorded draws: {self.draws}",
         ]
-        if self.trouble:
-            lines.append(f"  contradiction: {self.trouble}")
-        for name, (recorded, ours) in self.fields.items():
-            lines.append(f"  {name}: recorded {recorded}, ours {ours}")
+        if self.error:
+            lines.append(f"  impossible draw: {self.error}")
+        for name, (recorded, replayed) in self.fields.items():
+            lines.append(f"  {name}: recorded {recorded}, replayed {replayed}")
         return "\n".join(lines)
 
 
 @dataclass(slots=True)
 class Verification:
-    """What came of replaying trace files."""
+    """Result of replaying trace files."""
 
     rows: list[Row] = field(default_factory=list)  # per file, red agent and field; `all` = steps
     first_difference: Difference | None = None
@@ -216,19 +222,26 @@ class Verification:
 def verify(
     paths: Sequence[str | Path],
     ruleset: Ruleset | None = None,
-    observation: Wrapper | None = None,
+    observation: ObservationWrapper | None = None,
 ) -> Verification:
-    """Replay trace files; the files say their ruleset and wrapper unless you do."""
+    """Replay trace files and compare every field after every step.
+
+    Args:
+        paths: trace files (.npz).
+        ruleset: ruleset to replay with; by default the file's own.
+        observation: wrapper to replay with; by default the file's own.
+
+    """
     result = Verification()
     for path in paths:
         trace = load_trace(path)
         rules, wrapper = ruleset or trace.ruleset, observation or trace.observation
-        ours, troubles = replay(trace, rules, wrapper)
-        equal = {name: _equal_steps(trace.arrays[name], ours[name]) for name in COMPARED}
-        # There is one observation more than steps, after reset; it counts with the first step.
+        replayed, error_codes = replay(trace, rules, wrapper)
+        equal = {name: _equal_steps(trace.arrays[name], replayed[name]) for name in COMPARED}
+        # The observation after reset, one more than steps, counts with the first step.
         equal["obs"][:, 1] &= equal["obs"][:, 0]
         equal["obs"] = equal["obs"][:, 1:]
-        all_equal = np.logical_and.reduce([*equal.values(), troubles == NO_TROUBLE])
+        all_equal = np.logical_and.reduce([*equal.values(), error_codes == NO_ERROR])
         for red in REDS:
             episodes = np.array([name == red for name in trace.red])
             if not episodes.any():
@@ -246,15 +259,15 @@ def verify(
                     }
                 )
         if result.first_difference is None and not all_equal.all():
-            result.first_difference = _difference(trace, ours, troubles, all_equal)
+            result.first_difference = _difference(trace, replayed, error_codes, all_equal)
     return result
 
 
-def replay(trace: Trace, ruleset: Ruleset, observation: Wrapper) -> tuple[Arrays, Array]:
-    """Play the recorded episodes: our value of every compared field, and trouble codes."""
+def replay(trace: Trace, ruleset: Ruleset, observation: ObservationWrapper) -> tuple[Arrays, Array]:
+    """Replay the recorded episodes: value of every compared field, and error codes."""
     recorded = trace.arrays
-    ours = {name: np.zeros(recorded[name].shape, np.int32) for name in COMPARED}
-    troubles = np.zeros(recorded["blue_action"].shape, np.uint8)
+    replayed = {name: np.zeros(recorded[name].shape, np.int32) for name in COMPARED}
+    error_codes = np.zeros(recorded["blue_action"].shape, np.uint8)
     for red in REDS:
         for green in GREENS:
             episodes = trace.episodes_of(red, green_scans=green == "scan")
@@ -263,44 +276,46 @@ def replay(trace: Trace, ruleset: Ruleset, observation: Wrapper) -> tuple[Arrays
             settings = Cage2Settings(
                 red=red,
                 green=green,
-                # One step more than recorded: the last one must not start a new episode.
+                # One more than recorded, so that the last step does not start a new episode.
                 horizons=(trace.num_steps + 1,),
                 ruleset=ruleset,
                 observation=observation,
             )
             env = Cage2(np.arange(len(episodes)), settings)
             out = env.reset(seed=0)
-            ours["obs"][episodes, 0] = out.observation["bits"]
+            replayed["obs"][episodes, 0] = out.observation["bits"]
             for step in range(trace.num_steps):
                 draws = {name: recorded[name][episodes, step] for name in DRAWS}
-                env.advance_injected(recorded["blue_action"][episodes, step], draws)
-                troubles[episodes, step] = env.troubles
-                env.troubles[:] = NO_TROUBLE
-                ours["obs"][episodes, step + 1] = out.observation["bits"]
-                ours["reward10"][episodes, step] = np.rint(10 * out.reward)
+                env.advance_with_draws(recorded["blue_action"][episodes, step], draws)
+                error_codes[episodes, step] = env.error_codes
+                env.error_codes[:] = NO_ERROR
+                replayed["obs"][episodes, step + 1] = out.observation["bits"]
+                replayed["reward10"][episodes, step] = np.rint(10 * out.reward)
                 for name, array in (*out.info.items(), *out.true_state.items()):
-                    ours[name][episodes, step] = array
-    return ours, troubles
+                    replayed[name][episodes, step] = array
+    return replayed, error_codes
 
 
-def _equal_steps(recorded: Array, ours: Array) -> BoolArray:
-    """(episodes, steps) True where all entries agree."""
-    same = recorded == ours
-    return np.asarray(same.reshape(*same.shape[:2], -1).all(axis=-1))
+def _equal_steps(recorded: Array, replayed: Array) -> BoolArray:
+    """(episodes, steps) True where all entries are equal."""
+    equal = recorded == replayed
+    return np.asarray(equal.reshape(*equal.shape[:2], -1).all(axis=-1))
 
 
-def _difference(trace: Trace, ours: Arrays, troubles: Array, all_equal: BoolArray) -> Difference:
-    """The first step that differs, in full."""
+def _difference(
+    trace: Trace, replayed: Arrays, error_codes: Array, all_equal: BoolArray
+) -> Difference:
+    """The first step that differs."""
     episode, step = (int(number) for number in np.argwhere(~all_equal)[0])
     recorded = trace.arrays
     fields: dict[str, tuple[Any, Any]] = {}
-    places = {name: (name, step) for name in COMPARED} | {"obs": ("obs", step + 1)}
+    compared = {name: (name, step) for name in COMPARED} | {"obs": ("obs", step + 1)}
     if step == 0:
-        places["obs after reset"] = ("obs", 0)
-    for label, (name, at) in places.items():
-        theirs, mine = recorded[name][episode, at], ours[name][episode, at]
-        if not np.array_equal(theirs, mine):
-            fields[label] = (theirs.tolist(), mine.tolist())
+        compared["obs after reset"] = ("obs", 0)
+    for label, (name, at) in compared.items():
+        expected, actual = recorded[name][episode, at], replayed[name][episode, at]
+        if not np.array_equal(expected, actual):
+            fields[label] = (expected.tolist(), actual.tolist())
     return Difference(
         file=trace.path.name,
         episode=episode,
@@ -310,26 +325,34 @@ def _difference(trace: Trace, ours: Arrays, troubles: Array, all_equal: BoolArra
         step=step,
         blue_action=action_name(int(recorded["blue_action"][episode, step])),
         draws={name: int(recorded[name][episode, step]) for name in DRAWS},
-        trouble=MESSAGES.get(int(troubles[episode, step]), ""),
+        error=ERROR_MESSAGES.get(int(error_codes[episode, step]), ""),
         fields=fields,
     )
 
 
 def check_returns(path: str | Path, episodes: int = 2000, seed: int = 0) -> list[Row]:
-    """Play the policies of a returns file and hold our means against the recorded ones.
+    """Compare mean returns of the env with those recorded from the original simulator.
 
-    A row has `passed` when the means are within 4 standard errors of each other, the errors of both
-    samples taken together. Shorter lengths are beginnings of the longest episodes, as recorded.
+    Shorter episodes are prefixes of the longest ones, as recorded.
+
+    Args:
+        path: returns file (.csv).
+        episodes: episodes per policy and red agent.
+        seed: seed of the envs and of `random`.
+
+    Returns:
+        One row per recorded mean; `passed` if both means are within 4 combined standard errors.
+
     """
     rows: list[Row] = []
     recorded = _read_returns(Path(path))
     for policy, red in dict.fromkeys((row.policy, row.red) for row in recorded):
-        of_pair = [row for row in recorded if (row.policy, row.red) == (policy, red)]
-        settings = Cage2Settings(red=red, horizons=(max(row.length for row in of_pair),))
+        rows_of_pair = [row for row in recorded if (row.policy, row.red) == (policy, red)]
+        settings = Cage2Settings(red=red, horizons=(max(row.length for row in rows_of_pair),))
         rewards = step_rewards(make_policy(policy, seed), settings, episodes, seed)
-        for row in of_pair:
+        for row in rows_of_pair:
             mean, stderr = mean_and_stderr(rewards[:, : row.length].sum(axis=1))
-            both = float(np.hypot(stderr, row.stderr))
+            combined = float(np.hypot(stderr, row.stderr))
             gap = abs(mean - row.mean)
             rows.append(
                 {
@@ -341,8 +364,8 @@ def check_returns(path: str | Path, episodes: int = 2000, seed: int = 0) -> list
                     "episodes": episodes,
                     "reference": row.mean,
                     "reference_stderr": row.stderr,
-                    "stderrs_apart": gap / both if both else 0.0 if gap < 1e-9 else np.inf,
-                    "passed": gap <= MAX_STDERRS * both + 1e-9,
+                    "stderrs_apart": gap / combined if combined else 0.0 if gap < 1e-9 else np.inf,
+                    "passed": gap <= MAX_STDERRS * combined + 1e-9,
                 }
             )
     return rows
@@ -376,9 +399,9 @@ def _read_returns(path: Path) -> list[RecordedReturns]:
         raise TraceError(f"the returns file {path} cannot be read: {error}") from error
     except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise TraceError(
-            f"{path} is no returns file: it needs the columns blue, red, length, episodes, mean "
+            f"{path} is not a returns file: it needs the columns blue, red, length, episodes, mean "
             f"and std ({type(error).__name__}: {error})."
         ) from error
     if not rows:
-        raise TraceError(f"{path} holds no rows.")
+        raise TraceError(f"{path} has no rows.")
     return rows

@@ -1,4 +1,4 @@
-"""How good a blue policy is: the official table of three red agents by three lengths."""
+"""Official evaluation of a blue policy: three red agents by three horizons."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Row = dict[str, Any]
 REDS: Final[tuple[RedAgent, ...]] = ("b_line", "meander", "sleep")
 LENGTHS: Final = (30, 50, 100)
 
-# The best entry of the challenge's public table, scored in 2022 on what is our `leaderboard`
-# ruleset. Its total leaves 0 for the sleeping red.
+# Best entry of the public leaderboard, scored in 2022 on what the ruleset `leaderboard` reproduces.
+# Its total implies 0 for the sleeping red agent.
 PUBLISHED: Final = {
     "CardiffUni": {
         ("b_line", 30): -3.47,
@@ -38,9 +38,18 @@ PUBLISHED_TOTALS: Final = {"CardiffUni": -54.57}
 def step_rewards(
     policy: BluePolicy, settings: Cage2Settings, episodes: int, seed: int, batch: int = 1000
 ) -> FloatArray:
-    """(episodes, horizon) rewards of one episode per env, played in batches of at most `batch`.
+    """Rewards of a policy, one episode per env.
 
-    The settings must name a single horizon. Episode e is the first one of env e.
+    Args:
+        policy: blue policy.
+        settings: env settings with a single horizon.
+        episodes: number of episodes; episode e is the first of env e.
+        seed: seed of the envs.
+        batch: most envs stepped at a time.
+
+    Returns:
+        (episodes, horizon) rewards.
+
     """
     (horizon,) = settings.horizons
     rewards = np.empty((episodes, horizon))
@@ -48,20 +57,20 @@ def step_rewards(
         env_ids = np.arange(first, min(first + batch, episodes))
         env = Cage2(env_ids, settings)
         out = env.reset(seed)
-        begin = getattr(policy, "begin", None)
-        if begin is not None:
-            begin(len(env_ids))
+        reset = getattr(policy, "reset", None)
+        if reset is not None:
+            reset(len(env_ids))
         for step in range(horizon):
-            shown = (out.observation,) if out.mask is None else (out.observation, out.mask)
-            env.step(policy(*shown))
+            inputs = (out.observation,) if out.mask is None else (out.observation, out.mask)
+            env.step(policy(*inputs))
             rewards[env_ids, step] = out.reward
     return rewards
 
 
 def mean_and_stderr(returns: FloatArray) -> tuple[float, float]:
-    """The mean of some returns and its standard error."""
-    spread = returns.std(ddof=1) if len(returns) > 1 else float("nan")
-    return float(returns.mean()), float(spread / np.sqrt(len(returns)))
+    """Mean of the returns and its standard error."""
+    std = returns.std(ddof=1) if len(returns) > 1 else float("nan")
+    return float(returns.mean()), float(std / np.sqrt(len(returns)))
 
 
 def evaluate_table(
@@ -73,20 +82,31 @@ def evaluate_table(
     reds: Sequence[RedAgent] = REDS,
     lengths: Sequence[int] = LENGTHS,
 ) -> list[Row]:
-    """Mean return and standard error in every cell of the table, and their total.
+    """Mean return and standard error for every red agent and horizon, and their total.
 
-    Ruleset, wrapper, green and channels come from `settings`; red and horizon are the table's. The
-    policy is not told which red it meets. Every cell has episodes of its own, so the cells' errors
-    are independent. Rows of published entries follow ours, where they cover the same cells.
+    The policy does not observe which red agent it faces. Every cell has its own episodes, so the
+    standard errors are independent.
+
+    Args:
+        policy: blue policy.
+        episodes: episodes per cell.
+        seed: seed of the episodes.
+        settings: ruleset, wrapper, green agent, channels and mask; red and horizon are replaced.
+        name: name of the policy in the rows.
+        reds: red agents.
+        lengths: horizons, in steps.
+
+    Returns:
+        One row per cell, a row with the total, then the published entries for the same cells.
+
     """
     settings = settings or Cage2Settings()
     cells = [(red, length) for length in lengths for red in reds]
     rows: list[Row] = []
     for number, (red, length) in enumerate(cells):
-        played = replace(settings, red=red, horizons=(length,))
-        # A seed of its own for each cell: with a common one, short episodes would be the
-        # beginnings of the long ones.
-        rewards = step_rewards(policy, played, episodes, seed * len(cells) + number)
+        cell_settings = replace(settings, red=red, horizons=(length,))
+        # One seed per cell: with a common seed, short episodes would be prefixes of the long ones.
+        rewards = step_rewards(policy, cell_settings, episodes, seed * len(cells) + number)
         mean, stderr = mean_and_stderr(rewards.sum(axis=1))
         rows.append(_row(name, red, length, mean, stderr, episodes))
     total_stderr = float(np.sqrt(sum(row["stderr"] ** 2 for row in rows)))
@@ -96,7 +116,7 @@ def evaluate_table(
 
 
 def published_rows(cells: Sequence[tuple[str, int]]) -> list[Row]:
-    """Entries of the public table for these cells, with a total when they cover all of it."""
+    """Published entries for these cells, with a total if the cells are the whole table."""
     rows: list[Row] = []
     for name, means in PUBLISHED.items():
         rows += [

@@ -1,13 +1,9 @@
-"""What blue gets: its reward, its 52 bits, and the channels that tell its decoys and the time.
+"""Reward and observation of blue: the 52 bits, the optional channels and blue's memory.
 
-Four bits per host: two for the activity of this step, two for what blue believes about red's
-access. The belief persists, and is kept in the observation itself. What blue may remember of
-earlier bits and moves is in `books`.
-
-The books of a blue with a memory: the channels `baits` and `recency`, and where it saw activity.
-
-They are kept from blue's own move and the bits it was shown, and from nothing else, so an agent
-that plays the original game (`blue_agent`) can keep the same ones.
+The bits are those of CybORG's table wrapper, four per host: two for the activity in this step, two
+for the compromised status, which persists from step to step in the observation itself. Channels and
+memory follow from blue's own actions and the bits it has observed, so an agent in the original
+simulator can compute the same (`blue_agent`).
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from hundredfold.envs.cage2.network import (
     BASE_EVENTS,
     CONFIDENTIALITY_TENTHS,
     DISTINCT_PORTS,
-    NOBODY,
+    NONE,
     NUM_BITS,
     NUM_DECOYS,
     NUM_HOSTS,
@@ -38,7 +34,7 @@ from hundredfold.envs.cage2.state import (
     DID_ANALYSE,
     DID_REMOVE,
     DID_RESTORE,
-    NUM_MEMORIES,
+    NUM_MEMORY_EVENTS,
     PRIVILEGED_ACCESS,
     SAW_EXPLOIT,
     SAW_SCAN,
@@ -46,26 +42,27 @@ from hundredfold.envs.cage2.state import (
 
 OT_DOWN_TENTHS: Final = 100
 RESTORE_TENTHS: Final = 10
-MANY: Final = 3
-"""Events on a host, and ports among them, from which monitoring sees more than a knock."""
+MONITOR_THRESHOLD: Final = 3
+"""Events on a host, and distinct ports among them, that Monitor counts as many."""
 TIME_UNIT_STEPS: Final = 100
-"""The channels `elapsed` and `remaining` count in hundreds of steps."""
+"""Unit of the channels `elapsed` and `remaining`: 100 steps."""
 
-QUIET, SCANNED, EXPLOITED = range(3)
+ACTIVITY_NONE, ACTIVITY_SCAN, ACTIVITY_EXPLOIT = range(3)
+ONE: Final = np.float32(1.0)
 
 
 @inlined
-def reward_tenths(game: Any, i: Any, action: Any) -> Any:
-    """What the step brings blue, in tenths and never positive.
+def reward_tenths(state: Any, i: Any, action: Any) -> Any:
+    """Reward in tenths, never positive.
 
-    Every host under privileged access costs its confidentiality value, a stopped OT service 10, a
-    Restore 1. User-level access costs nothing.
+    Each host with a privileged red session costs its confidentiality value, a stopped OT service
+    10, a Restore 1. User-level sessions cost nothing.
     """
     tenths = 0
     for host in range(NUM_HOSTS):
-        if game.access[i, host] == PRIVILEGED_ACCESS:
+        if state.access[i, host] == PRIVILEGED_ACCESS:
             tenths -= CONFIDENTIALITY_TENTHS[host]
-    if not game.ot_up[i]:
+    if not state.ot_up[i]:
         tenths -= OT_DOWN_TENTHS
     if ACTION_KIND[action] == RESTORE:
         tenths -= RESTORE_TENTHS
@@ -73,233 +70,248 @@ def reward_tenths(game: Any, i: Any, action: Any) -> Any:
 
 
 @inlined
-def show_step(
-    game: Any,
-    seen: Any,
+def update_observation(
+    state: Any,
+    observation: Any,
     i: Any,
     action: Any,
-    placed: Any,
+    placed_at: Any,
     malware_at: Any,
     green_target: Any,
-    red_touched: Any,
+    red_host: Any,
     red_scanned: Any,
-    hits: Any,
-    shells: Any,
+    service_events: Any,
+    shell_events: Any,
     cardiff: Any,
 ) -> None:
-    """Rebuild the observation after blue, green and red have moved.
+    """Rebuild the observation after blue, green and red have acted.
 
-    `placed`, `green_target` and `red_touched` are the hosts with events (or NOBODY): nowhere else
-    can there be activity. An Analyse that found malware (at `malware_at`) has the last word.
+    Args:
+        state: game state.
+        observation: observation to update.
+        i: row of the env.
+        action: blue's action, 0..144.
+        placed_at: host on which blue placed a decoy, or NONE.
+        malware_at: host on which Analyse found malware, or NONE. Overrides the exploit status.
+        green_target: host that green scanned, or NONE.
+        red_host: host with events caused by red, or NONE.
+        red_scanned: red scanned `red_host`.
+        service_events: events of red's exploit on one service port.
+        shell_events: events of a detected shell, on a port of its own.
+        cardiff: use the corrected table wrapper.
+
     """
     for host in range(NUM_HOSTS):
-        seen.bits[i, 4 * host] = 0
-        seen.bits[i, 4 * host + 1] = 0
-    show_own_move(seen, i, action, placed)
-    for host in (red_touched, green_target, placed):
-        if host == NOBODY:
+        observation.bits[i, 4 * host] = 0
+        observation.bits[i, 4 * host + 1] = 0
+    apply_own_action(observation, i, action, placed_at)
+    for host in (red_host, green_target, placed_at):
+        if host == NONE:
             continue
-        by_red = host == red_touched
+        by_red = host == red_host
         scans = (1 if by_red and red_scanned else 0) + (1 if host == green_target else 0)
-        made_of_it = activity(
-            scans * (BASE_EVENTS[host] + game.n_decoys[i, host]),
-            DISTINCT_PORTS[host, game.decoys[i, host]],
-            hits if by_red else 0,
-            shells if by_red else 0,
-            1 if host == placed else 0,
+        activity = classify_activity(
+            scans * (BASE_EVENTS[host] + state.n_decoys[i, host]),
+            DISTINCT_PORTS[host, state.decoys[i, host]],
+            service_events if by_red else 0,
+            shell_events if by_red else 0,
+            1 if host == placed_at else 0,
             cardiff,
         )
-        show_activity(seen, i, host, made_of_it)
-    if malware_at != NOBODY:
-        believe(seen, i, malware_at, 1, 1)
-    show_time(game, seen, i)
+        set_activity(observation, i, host, activity)
+    if malware_at != NONE:
+        set_compromised(observation, i, malware_at, 1, 1)
+    set_time_channels(state, observation, i)
 
 
 @inlined
-def activity(
-    scan_events: Any, open_ports: Any, hits: Any, shells: Any, placed: Any, cardiff: Any
+def classify_activity(
+    scan_events: Any,
+    open_ports: Any,
+    service_events: Any,
+    shell_events: Any,
+    placed: Any,
+    cardiff: Any,
 ) -> Any:
-    """What monitoring makes of the events on one host.
+    """Activity that Monitor infers from the events on one host: None, Scan or Exploit.
 
-    Scans leave events on all open ports, `hits` are events on a single one of them, a shell calls
-    home from a port of its own. A decoy placed in this step is one more event without a port; it
-    hides a small scan, except behind the corrected (`cardiff`) wrapper.
+    A decoy placed in this step counts as one more event without a port: it hides a scan of fewer
+    than three ports, except with the corrected (`cardiff`) wrapper.
     """
-    events = scan_events + hits + shells
-    ports = (open_ports if scan_events else 1 if hits else 0) + shells
-    many = events + placed >= MANY
-    if many and ports >= MANY:
-        return SCANNED
-    if shells or (many and ports == 1):
-        return EXPLOITED
+    events = scan_events + service_events + shell_events
+    ports = (open_ports if scan_events else 1 if service_events else 0) + shell_events
+    many = events + placed >= MONITOR_THRESHOLD
+    if many and ports >= MONITOR_THRESHOLD:
+        return ACTIVITY_SCAN
+    if shell_events or (many and ports == 1):
+        return ACTIVITY_EXPLOIT
     if placed and not (cardiff and events):
-        return QUIET
-    return SCANNED
+        return ACTIVITY_NONE
+    return ACTIVITY_SCAN
 
 
 @inlined
-def show_activity(seen: Any, i: Any, host: Any, made_of_it: Any) -> None:
-    """Set the activity bits: None 00, Scan 10, Exploit 11; after an exploit blue believes User."""
-    if made_of_it == QUIET:
+def set_activity(observation: Any, i: Any, host: Any, activity: Any) -> None:
+    """Set the activity bits: None 00, Scan 10, Exploit 11; an exploit sets the status to User."""
+    if activity == ACTIVITY_NONE:
         return
-    seen.bits[i, 4 * host] = 1
-    if made_of_it == EXPLOITED:
-        seen.bits[i, 4 * host + 1] = 1
-        believe(seen, i, host, 0, 1)
-    elif seen.scans.shape[0] > 0:
-        seen.scans[i, host] = 1
+    observation.bits[i, 4 * host] = 1
+    if activity == ACTIVITY_EXPLOIT:
+        observation.bits[i, 4 * host + 1] = 1
+        set_compromised(observation, i, host, 0, 1)
+    elif observation.scans.shape[0] > 0:
+        observation.scans[i, host] = 1
 
 
 @inlined
-def believe(seen: Any, i: Any, host: Any, first: Any, second: Any) -> None:
-    """Set the belief bits: No 00, Unknown 10, User 01, Privileged 11."""
-    seen.bits[i, 4 * host + 2] = first
-    seen.bits[i, 4 * host + 3] = second
+def set_compromised(observation: Any, i: Any, host: Any, first: Any, second: Any) -> None:
+    """Set the compromised bits: No 00, Unknown 10, User 01, Privileged 11."""
+    observation.bits[i, 4 * host + 2] = first
+    observation.bits[i, 4 * host + 3] = second
 
 
 @inlined
-def show_own_move(seen: Any, i: Any, action: Any, placed: Any) -> None:
-    """What blue concludes from its own move: Restore makes a host clean, Remove leaves a doubt."""
+def apply_own_action(observation: Any, i: Any, action: Any, placed_at: Any) -> None:
+    """Effect of blue's own action: Restore sets the status to No, Remove any other to Unknown."""
     kind, host = ACTION_KIND[action], ACTION_HOST[action]
     if kind == RESTORE:
-        believe(seen, i, host, 0, 0)
-        forget_decoys(seen, i, host)
+        set_compromised(observation, i, host, 0, 0)
+        clear_decoys(observation, i, host)
     elif kind == REMOVE:
-        if seen.bits[i, 4 * host + 2] or seen.bits[i, 4 * host + 3]:
-            believe(seen, i, host, 1, 0)
-    elif placed != NOBODY:
-        if seen.decoys.shape[0] > 0:
-            seen.decoys[i, host, ACTION_DECOY[action]] = 1
-        if seen.decoy_counts.shape[0] > 0:
-            seen.decoy_counts[i, host] += 1
+        if observation.bits[i, 4 * host + 2] or observation.bits[i, 4 * host + 3]:
+            set_compromised(observation, i, host, 1, 0)
+    elif placed_at != NONE:
+        if observation.decoys.shape[0] > 0:
+            observation.decoys[i, host, ACTION_DECOY[action]] = 1
+        if observation.decoy_counts.shape[0] > 0:
+            observation.decoy_counts[i, host] += 1
 
 
 @inlined
-def forget_decoys(seen: Any, i: Any, host: Any) -> None:
-    """No decoys on the host any more, as blue's own books say."""
-    if seen.decoys.shape[0] > 0:
+def clear_decoys(observation: Any, i: Any, host: Any) -> None:
+    """Set the decoy channels of a host to none."""
+    if observation.decoys.shape[0] > 0:
         for decoy in range(NUM_DECOYS):
-            seen.decoys[i, host, decoy] = 0
-    if seen.decoy_counts.shape[0] > 0:
-        seen.decoy_counts[i, host] = 0
+            observation.decoys[i, host, decoy] = 0
+    if observation.decoy_counts.shape[0] > 0:
+        observation.decoy_counts[i, host] = 0
 
 
 @inlined
-def show_time(game: Any, seen: Any, i: Any) -> None:
-    """How many steps were played and how many are left."""
-    secrets = game.secrets[i]
-    if seen.elapsed.shape[0] > 0:
-        seen.elapsed[i, 0] = secrets.step / TIME_UNIT_STEPS
-    if seen.remaining.shape[0] > 0:
-        seen.remaining[i, 0] = (secrets.horizon - secrets.step) / TIME_UNIT_STEPS
+def set_time_channels(state: Any, observation: Any, i: Any) -> None:
+    """Set the channels `elapsed` and `remaining`."""
+    hidden = state.hidden[i]
+    if observation.elapsed.shape[0] > 0:
+        observation.elapsed[i, 0] = hidden.step / TIME_UNIT_STEPS
+    if observation.remaining.shape[0] > 0:
+        observation.remaining[i, 0] = (hidden.horizon - hidden.step) / TIME_UNIT_STEPS
 
 
 @inlined
-def show_start(game: Any, seen: Any, i: Any) -> None:
-    """The first observation of an episode: all zero, but for the steps left."""
+def reset_observation(state: Any, observation: Any, i: Any) -> None:
+    """First observation of an episode: all zero except the steps left."""
     for bit in range(NUM_BITS):
-        seen.bits[i, bit] = 0
+        observation.bits[i, bit] = 0
     for host in range(NUM_HOSTS):
-        forget_decoys(seen, i, host)
-        if seen.scans.shape[0] > 0:
-            seen.scans[i, host] = 0
-    show_time(game, seen, i)
+        clear_decoys(observation, i, host)
+        if observation.scans.shape[0] > 0:
+            observation.scans[i, host] = 0
+    set_time_channels(state, observation, i)
 
 
 @inlined
-def keep_final(seen: Any, final: Any, i: Any) -> None:
-    """Save the last observation of an episode before the next one begins."""
+def save_final_observation(observation: Any, final_observation: Any, i: Any) -> None:
+    """Copy the observation to the final observation, without the memory channels."""
     # Element by element: a row-to-row assignment makes Numba compile ten seconds of error messages.
     for bit in range(NUM_BITS):
-        final.bits[i, bit] = seen.bits[i, bit]
+        final_observation.bits[i, bit] = observation.bits[i, bit]
     for host in range(NUM_HOSTS):
-        if seen.decoys.shape[0] > 0:
+        if observation.decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
-                final.decoys[i, host, decoy] = seen.decoys[i, host, decoy]
-        if seen.decoy_counts.shape[0] > 0:
-            final.decoy_counts[i, host] = seen.decoy_counts[i, host]
-        if seen.scans.shape[0] > 0:
-            final.scans[i, host] = seen.scans[i, host]
-    if seen.elapsed.shape[0] > 0:
-        final.elapsed[i, 0] = seen.elapsed[i, 0]
-    if seen.remaining.shape[0] > 0:
-        final.remaining[i, 0] = seen.remaining[i, 0]
-
-
-ONE: Final = np.float32(1.0)
+                final_observation.decoys[i, host, decoy] = observation.decoys[i, host, decoy]
+        if observation.decoy_counts.shape[0] > 0:
+            final_observation.decoy_counts[i, host] = observation.decoy_counts[i, host]
+        if observation.scans.shape[0] > 0:
+            final_observation.scans[i, host] = observation.scans[i, host]
+    if observation.elapsed.shape[0] > 0:
+        final_observation.elapsed[i, 0] = observation.elapsed[i, 0]
+    if observation.remaining.shape[0] > 0:
+        final_observation.remaining[i, 0] = observation.remaining[i, 0]
 
 
 @inlined
-def keep_books(game: Any, seen: Any, i: Any, action: Any) -> None:
-    """Note what blue did in this step and what it was then shown."""
-    secrets = game.secrets[i]
-    let_memories_fade(seen, i)
+def update_memory(state: Any, observation: Any, i: Any, action: Any) -> None:
+    """Record blue's action and the bits it observed after it."""
+    hidden = state.hidden[i]
+    decay_memory(observation, i)
     kind, host = ACTION_KIND[action], ACTION_HOST[action]
     if kind == ANALYSE:
-        remember(seen, i, host, DID_ANALYSE)
+        mark_event(observation, i, host, DID_ANALYSE)
     elif kind == REMOVE:
-        remember(seen, i, host, DID_REMOVE)
+        mark_event(observation, i, host, DID_REMOVE)
     elif kind == RESTORE:
-        remember(seen, i, host, DID_RESTORE)
+        mark_event(observation, i, host, DID_RESTORE)
     for host in range(NUM_HOSTS):
-        if not seen.bits[i, 4 * host]:
+        if not observation.bits[i, 4 * host]:
             continue
-        secrets.touched |= 1 << host
-        if seen.bits[i, 4 * host + 1]:
-            remember(seen, i, host, SAW_EXPLOIT)
+        hidden.activity_seen |= 1 << host
+        if observation.bits[i, 4 * host + 1]:
+            mark_event(observation, i, host, SAW_EXPLOIT)
             continue
-        remember(seen, i, host, SAW_SCAN)
-        if not secrets.seen_scanned >> host & 1:
-            secrets.seen_scanned |= 1 << host
-            note_baits(game, seen, i, host)
+        mark_event(observation, i, host, SAW_SCAN)
+        if not hidden.scan_seen >> host & 1:
+            hidden.scan_seen |= 1 << host
+            record_decoys(state, observation, i, host)
 
 
 @inlined
-def let_memories_fade(seen: Any, i: Any) -> None:
-    """Everything is one step longer ago: from 1 / n to 1 / (n + 1)."""
-    if seen.recency.shape[0] > 0:
+def decay_memory(observation: Any, i: Any) -> None:
+    """Age every recency by one step: from 1 / n to 1 / (n + 1)."""
+    if observation.recency.shape[0] > 0:
         for host in range(NUM_HOSTS):
-            for memory in range(NUM_MEMORIES):
-                fresh = seen.recency[i, host, memory]
-                seen.recency[i, host, memory] = fresh / (ONE + fresh)
+            for event in range(NUM_MEMORY_EVENTS):
+                recency = observation.recency[i, host, event]
+                observation.recency[i, host, event] = recency / (ONE + recency)
 
 
 @inlined
-def remember(seen: Any, i: Any, host: Any, memory: Any) -> None:
-    """Note what happened just now; from here on it fades: 1, 1/2, 1/3, 1/4, ..."""
-    if seen.recency.shape[0] > 0:
-        seen.recency[i, host, memory] = ONE
+def mark_event(observation: Any, i: Any, host: Any, event: Any) -> None:
+    """Set the recency of an event to 1; it decays as 1/2, 1/3, 1/4, ..."""
+    if observation.recency.shape[0] > 0:
+        observation.recency[i, host, event] = ONE
 
 
 @inlined
-def note_baits(game: Any, seen: Any, i: Any, host: Any) -> None:
-    """Keep the decoys of a host's first scan: what red found then it may believe for long."""
-    if seen.baits.shape[0] > 0:
+def record_decoys(state: Any, observation: Any, i: Any, host: Any) -> None:
+    """Record the decoys present at the first scan of a host: red may attack them for long."""
+    if observation.scanned_decoys.shape[0] > 0:
         for decoy in range(NUM_DECOYS):
-            seen.baits[i, host, decoy] = game.decoys[i, host] >> decoy & 1
+            observation.scanned_decoys[i, host, decoy] = state.decoys[i, host] >> decoy & 1
 
 
 @inlined
-def open_books(game: Any, seen: Any, i: Any) -> None:
-    """Empty books for a new episode."""
-    game.secrets[i].touched = 0
-    game.secrets[i].seen_scanned = 0
+def reset_memory(state: Any, observation: Any, i: Any) -> None:
+    """Clear blue's memory for a new episode."""
+    state.hidden[i].activity_seen = 0
+    state.hidden[i].scan_seen = 0
     for host in range(NUM_HOSTS):
-        if seen.baits.shape[0] > 0:
+        if observation.scanned_decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
-                seen.baits[i, host, decoy] = 0
-        if seen.recency.shape[0] > 0:
-            for memory in range(NUM_MEMORIES):
-                seen.recency[i, host, memory] = 0
+                observation.scanned_decoys[i, host, decoy] = 0
+        if observation.recency.shape[0] > 0:
+            for event in range(NUM_MEMORY_EVENTS):
+                observation.recency[i, host, event] = 0
 
 
 @inlined
-def keep_final_books(seen: Any, final: Any, i: Any) -> None:
-    """Save the channels of an episode's last observation."""
+def save_final_memory(observation: Any, final_observation: Any, i: Any) -> None:
+    """Copy the memory channels to the final observation."""
     for host in range(NUM_HOSTS):
-        if seen.baits.shape[0] > 0:
+        if observation.scanned_decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
-                final.baits[i, host, decoy] = seen.baits[i, host, decoy]
-        if seen.recency.shape[0] > 0:
-            for memory in range(NUM_MEMORIES):
-                final.recency[i, host, memory] = seen.recency[i, host, memory]
+                final_observation.scanned_decoys[i, host, decoy] = observation.scanned_decoys[
+                    i, host, decoy
+                ]
+        if observation.recency.shape[0] > 0:
+            for event in range(NUM_MEMORY_EVENTS):
+                final_observation.recency[i, host, event] = observation.recency[i, host, event]

@@ -1,4 +1,4 @@
-"""Recorded outcomes on their way into a step: named arrays outside, columns for the kernels."""
+"""Recorded draws and forced red actions: checks, and conversion to columns for the kernels."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ from numpy.typing import ArrayLike
 from hundredfold.core.batch import Array
 from hundredfold.core.errors import ShapeError, suggest
 from hundredfold.envs.cage2.network import NUM_HOSTS, OP_SERVER0, SUBNETS
-from hundredfold.envs.cage2.random_draws import InjectionError
+from hundredfold.envs.cage2.random_draws import RecordedDrawError
 from hundredfold.envs.cage2.red_actions import DISCOVER, IMPACT, RED_ACTIONS, SLEEP
 from hundredfold.envs.cage2.state import DRAWS, NOT_DRAWN
 
 
-def drawn_columns(draws: Mapping[str, ArrayLike], num_envs: int) -> Array:
-    """(envs, 7) uint8 recorded outcomes in the order of `DRAWS`; what is not named is not drawn."""
+def recorded_draw_columns(draws: Mapping[str, ArrayLike], num_envs: int) -> Array:
+    """(envs, 7) uint8 recorded draws in the order of `DRAWS`; missing ones are `NOT_DRAWN`."""
     columns = np.full((num_envs, len(DRAWS)), NOT_DRAWN, np.uint8)
     for name, values in draws.items():
         if name not in DRAWS:
-            raise InjectionError(f"there is no draw {name!r}; {suggest(name, DRAWS)}")
+            raise RecordedDrawError(f"unknown draw {name!r}; {suggest(name, DRAWS)}")
         columns[:, DRAWS.index(name)] = _bytes(name, values, num_envs)
     return columns
 
 
-def forced_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int) -> Array:
-    """(envs, 2) uint8 red's action and target, refused where red has no such move."""
+def forced_red_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int) -> Array:
+    """(envs, 2) uint8 red action and target; raises if red has no such action."""
     columns = np.empty((num_envs, 2), np.uint8)
     for column, (name, values) in enumerate(zip(("action", "target"), force_red, strict=True)):
-        spread = (
-            np.broadcast_to(np.asarray(values), (num_envs,)) if np.ndim(values) == 0 else values
-        )
-        columns[:, column] = _bytes(f"force_red's {name}", spread, num_envs)
+        per_env = np.broadcast_to(values, (num_envs,)) if np.ndim(values) == 0 else values
+        columns[:, column] = _bytes(f"force_red's {name}", per_env, num_envs)
     allowed = _FORCIBLE[np.minimum(columns[:, 0], len(RED_ACTIONS)), columns[:, 1]]
     if not allowed.all():
         action, target = columns[np.flatnonzero(~allowed)[0]]
-        raise InjectionError(
-            f"force_red=({action}, {target}) is no move of red's: actions are 0..5; discoveries "
+        raise RecordedDrawError(
+            f"force_red=({action}, {target}) is not a red action: actions are 0..5; discoveries "
             f"(1) take a subnet 0..{len(SUBNETS) - 1}, Impact (5) host {OP_SERVER0}, the others a "
             f"host 0..{NUM_HOSTS - 1}."
         )
@@ -46,7 +44,7 @@ def forced_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int) -> Arr
 
 
 def _forcible() -> Array:
-    """(actions + 1, 256) True where red has such a move; the last row stands for other actions."""
+    """(actions + 1, 256) True where red has such an action; the last row is for invalid ones."""
     table = np.zeros((len(RED_ACTIONS) + 1, 256), bool)
     table[: len(RED_ACTIONS), :NUM_HOSTS] = True
     table[SLEEP] = True
@@ -62,9 +60,11 @@ def _bytes(name: str, values: ArrayLike, num_envs: int) -> Array:
     given = np.asarray(values)
     if given.shape != (num_envs,) or given.dtype.kind not in "iu":
         raise ShapeError(
-            f"{name} must be whole numbers of shape ({num_envs},), one per env; "
+            f"{name} must be integers of shape ({num_envs},), one per env; "
             f"got {given.dtype}{list(given.shape)}."
         )
     if given.min() < 0 or given.max() > NOT_DRAWN:
-        raise InjectionError(f"{name} must be in 0..{NOT_DRAWN}, got {given.min()}..{given.max()}.")
+        raise RecordedDrawError(
+            f"{name} must be in 0..{NOT_DRAWN}, got {given.min()}..{given.max()}."
+        )
     return given.astype(np.uint8)

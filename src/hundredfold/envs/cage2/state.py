@@ -1,8 +1,8 @@
-"""The arrays of a cage2 batch: what the rules read and write, and what they report.
+"""Arrays of a cage2 batch: true state, hidden state, observation and step outputs.
 
-The true state is no report of the state, it is the state: the rules work directly on the arrays
-that users read in `true_state`. What nobody needs to see (red's memory, the order of sessions)
-lives in one record per env, `SECRETS`. Every array's first axis is the env.
+The kernels work directly on the arrays that users read as `true_state`. Everything else an episode
+needs (red's memory, the order of sessions) is one `HIDDEN` record per env. The first axis of every
+array is the env.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hundredfold.core.batch import Array, ArraySpec, BoolArray, FloatArray, IntA
 from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_HOSTS, SUBNETS
 
 MAX_SESSIONS: Final = 64
-"""Red sessions that one host can hold: one bit each in the masks of `SECRETS`."""
+"""Most red sessions on one host: one bit each in the session masks of `HIDDEN`."""
 
 MAX_DECOYS: Final = 2**15 - 1
-"""Decoy processes on one host, and with them the longest horizon: blue can stack one per step."""
+"""Most decoy processes on one host, and so the longest horizon: blue can place one per step."""
 
 NO_ACCESS, USER_ACCESS, PRIVILEGED_ACCESS = range(3)
-# How a move ended, as its player is told.
+# Success of an action, as CybORG reports it to the agent.
 FALSE, TRUE, UNKNOWN = range(3)
 
 TRUE_STATE: Final = {
@@ -37,19 +37,19 @@ TRUE_STATE: Final = {
     "red_subnets": ArraySpec((), "uint8", 0, 2 ** len(SUBNETS) - 1),
 }
 
-# What the channel `recency` remembers of each host: what blue saw there and what it did there.
-NUM_MEMORIES: Final = 5
-SAW_SCAN, SAW_EXPLOIT, DID_ANALYSE, DID_REMOVE, DID_RESTORE = range(NUM_MEMORIES)
+# Events whose recency the channel `recency` holds for each host.
+NUM_MEMORY_EVENTS: Final = 5
+SAW_SCAN, SAW_EXPLOIT, DID_ANALYSE, DID_REMOVE, DID_RESTORE = range(NUM_MEMORY_EVENTS)
 
 BITS: Final = ArraySpec((NUM_BITS,), "uint8", 0, 1)
-# What blue may see besides the bits. All of it follows from blue's own actions, the bits it has
-# seen and the clock, so a blue that plays the original game can keep the same books.
+# Optional observation channels. Each follows from blue's own actions, the bits it has observed and
+# the step count, so an agent in the original simulator can compute the same (`blue_agent`).
 CHANNELS: Final = {
     "decoys": ArraySpec((NUM_HOSTS, NUM_DECOYS), "uint8", 0, 1),
     "decoy_counts": ArraySpec((NUM_HOSTS,), "int16", 0, MAX_DECOYS),
     "scans": ArraySpec((NUM_HOSTS,), "uint8", 0, 1),
-    "baits": ArraySpec((NUM_HOSTS, NUM_DECOYS), "uint8", 0, 1),
-    "recency": ArraySpec((NUM_HOSTS, NUM_MEMORIES), "float32", 0, 1),
+    "scanned_decoys": ArraySpec((NUM_HOSTS, NUM_DECOYS), "uint8", 0, 1),
+    "recency": ArraySpec((NUM_HOSTS, NUM_MEMORY_EVENTS), "float32", 0, 1),
     "elapsed": ArraySpec((1,), "float32", 0),
     "remaining": ArraySpec((1,), "float32", 0),
 }
@@ -65,8 +65,8 @@ EPISODE_INFO: Final = {
     "horizon": ArraySpec((), "int64", 1),
 }
 
-# Chance has seven columns in a recording. A draw from the episode's stream is numbered by the same
-# columns, so each step has its own draw for each purpose, whether others were needed or not.
+# Purposes of random draws, and columns of a recording. The draw of each step and purpose has its
+# own counter in the episode's stream, whether or not the other draws of the step are used.
 DRAWS: Final = (
     "red_target",
     "exploit",
@@ -74,7 +74,7 @@ DRAWS: Final = (
     "escalate_choice",
     "green_action",
     "green_target",
-    "red_action",  # never drawn: a recording may name it, to be checked
+    "red_action",  # never drawn; checked if a recording holds it
 )
 (
     RED_TARGET,
@@ -88,35 +88,35 @@ DRAWS: Final = (
 DRAWS_PER_STEP: Final = 8
 NOT_DRAWN: Final = 255
 
-SECRETS: Final = np.dtype(
+HIDDEN: Final = np.dtype(
     [
-        ("key", np.uint64),  # the episode's stream
-        ("step", np.int32),  # steps played
+        ("key", np.uint64),  # RNG stream of the episode
+        ("step", np.int32),  # steps taken
         ("horizon", np.int32),
-        ("trouble", np.uint8),  # what went wrong first, see `troubles`
-        # Blue's own books, kept where a mask or a channel needs them: see `books`.
-        ("touched", np.uint16),  # hosts on which blue has seen any activity
-        ("seen_scanned", np.uint16),  # hosts on which blue has seen a scan
-        # Red's sessions in order: bit j speaks of the j-th oldest on the host.
+        ("error", np.uint8),  # code of the first error, see `random_draws`
+        # Blue's memory, tracked where the action mask or a channel needs it.
+        ("activity_seen", np.uint16),  # hosts on which blue has observed any activity
+        ("scan_seen", np.uint16),  # hosts on which blue has observed a scan
+        # Red's sessions: bit j is the j-th oldest on the host.
         ("privileged", np.int64, (NUM_HOSTS,)),
         ("removable", np.int64, (NUM_HOSTS,)),
-        ("options", np.uint8, (NUM_HOSTS,)),  # exploits that red's last scan of the host suggests
+        ("exploit_options", np.uint8, (NUM_HOSTS,)),  # exploits suggested by red's last scan
         ("malware", np.uint16),  # hosts with a malware file
         ("restored", np.uint16),  # hosts that blue has restored in this episode
-        ("ot_killable", np.uint8),
+        ("ot_stoppable", np.uint8),
         ("ot_known", np.uint8),
-        # Red's mind.
-        ("red", np.uint8),  # which agent plays this episode
+        # Memory of the red agent.
+        ("red", np.uint8),  # index of the episode's agent
         ("red_success", np.uint8),
-        ("empty_scan", np.uint8),  # red's last action was a scan that reached nobody
-        ("b_line", np.uint8),  # position in the plan
-        ("b_line_user", np.uint8),  # the user host it goes through
+        ("empty_scan", np.uint8),  # red's last action was a scan of an unreachable host
+        ("b_line_step", np.uint8),  # position in the script
+        ("b_line_user_host", np.uint8),  # the user host it attacks first
         ("b_line_reached_server", np.uint8),  # has tried to exploit Op_Server0
         ("subnets_tried", np.uint8),
         ("hosts_scanned", np.uint16),
         ("hosts_exploited", np.uint16),
         ("hosts_escalated", np.uint16),
-        ("hosts_mastered", np.uint16),  # ever successfully exploited
+        ("hosts_ever_exploited", np.uint16),  # exploited successfully at least once
         ("last_exploited", np.uint8),
         ("last_escalated", np.uint8),
     ],
@@ -124,39 +124,39 @@ SECRETS: Final = np.dtype(
 )
 
 
-class Game(NamedTuple):
-    """What the rules play on: the arrays of the true state, and what is behind them."""
+class GameState(NamedTuple):
+    """True and hidden state of a batch, with the draws and red actions given from outside."""
 
     known: Array  # (envs, 13) red knows the address
-    scanned: Array  # (envs, 13)
-    access: Array  # (envs, 13) the highest level of red's sessions
-    access_first: Array  # (envs, 13) the level of red's oldest session
+    scanned: Array  # (envs, 13) red has scanned the host
+    access: Array  # (envs, 13) highest level of red's sessions
+    access_first: Array  # (envs, 13) level of red's oldest session
     n_sessions: Array  # (envs, 13)
-    user_removable: Array  # (envs, 13) user-level sessions that a Remove would kill
+    user_removable: Array  # (envs, 13) user-level sessions that Remove would kill
     decoys: Array  # (envs, 13) mask of decoy types
     n_decoys: Array  # (envs, 13) decoy processes; Vsftpd can be stacked
-    ot_up: Array  # (envs,)
-    red_subnets: Array  # (envs,) mask of subnets that red knows
-    secrets: Array  # (envs,) records
-    draws: Array  # (envs, 7) recorded outcomes, or no rows: then the streams decide
-    forced_red: Array  # (envs, 2) action and target, or no rows: then red's agent decides
+    ot_up: Array  # (envs,) the OT service of Op_Server0 runs
+    red_subnets: Array  # (envs,) mask of the subnets red knows
+    hidden: Array  # (envs,) `HIDDEN` records
+    draws: Array  # (envs, 7) recorded draws; no rows: drawn from the episode's stream
+    forced_red: Array  # (envs, 2) red action and target; no rows: the red agent chooses
 
 
 class Observation(NamedTuple):
-    """What blue sees. A channel that is switched off has no rows."""
+    """Observation of blue. A channel that is switched off has no rows."""
 
     bits: Array  # (envs, 52)
     decoys: Array  # (envs, 13, 8)
     decoy_counts: Array  # (envs, 13)
     scans: Array  # (envs, 13)
-    baits: Array  # (envs, 13, 8)
+    scanned_decoys: Array  # (envs, 13, 8)
     recency: Array  # (envs, 13, 5)
     elapsed: Array  # (envs, 1)
     remaining: Array  # (envs, 1)
 
 
-class Report(NamedTuple):
-    """What a step leaves besides observations and the true state."""
+class StepOutputs(NamedTuple):
+    """Outputs of a step besides the observation and the true state."""
 
     reward: FloatArray  # (envs,)
     terminated: BoolArray  # (envs,)
@@ -164,6 +164,6 @@ class Report(NamedTuple):
     red_target: Array  # (envs,)
     red_success: Array  # (envs,)
     blue_success: Array  # (envs,)
-    red: Array  # (envs,) who played the episode that ended
-    horizon: IntArray  # (envs,) and for how long
-    mask: BoolArray  # (envs, 145) what blue may do next; no rows where it may do anything
+    red: Array  # (envs,) red agent of the episode that ended
+    horizon: IntArray  # (envs,) its horizon
+    mask: BoolArray  # (envs, 145) allowed actions; no rows without an action mask

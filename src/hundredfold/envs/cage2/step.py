@@ -1,12 +1,7 @@
-"""One step of every env: blue, green and red move, then blue is paid and shown what it may see.
+"""One step of every env: blue, green and red act, then reward and observation follow.
 
-Also how an episode begins and ends. Each env is its own story, so `threads` may share rows out in
-any way.
-
-Sharing the rows of a large batch among threads; the kernels release the interpreter lock.
-
-Plain threads that sleep while they wait, rather than Numba's own: those spin, and on a machine
-where somebody else uses a core, one step of 100 envs took 24 ms instead of 0.01.
+Also the start and end of episodes, and stepping with several threads: envs are independent, so the
+rows can be split in any way.
 """
 
 from __future__ import annotations
@@ -19,237 +14,259 @@ import numpy as np
 
 from hundredfold.core.batch import Array, IntArray
 from hundredfold.core.numba_kernels import entry_kernel, inlined, integer, outlined, spawn, uniform
-from hundredfold.envs.cage2.action_mask import show_mask
-from hundredfold.envs.cage2.array_pointers import array_at, final_on, game_on, report_on, seen_on
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, play_blue
-from hundredfold.envs.cage2.network import NOBODY, NUM_HOSTS, USER, USER0
-from hundredfold.envs.cage2.observation import (
-    keep_books,
-    keep_final,
-    keep_final_books,
-    open_books,
-    reward_tenths,
-    show_start,
-    show_step,
+from hundredfold.envs.cage2.action_mask import update_mask
+from hundredfold.envs.cage2.array_pointers import (
+    array_at,
+    final_observation_from,
+    observation_from,
+    outputs_from,
+    state_from,
 )
-from hundredfold.envs.cage2.random_draws import NO_TROUBLE, draw_number, pick_green_target
-from hundredfold.envs.cage2.red_actions import play_red
-from hundredfold.envs.cage2.red_agents import ASLEEP, B_LINE, MEANDER, MIX, choose_red
+from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, execute_blue_action
+from hundredfold.envs.cage2.network import NONE, NUM_HOSTS, USER, USER0
+from hundredfold.envs.cage2.observation import (
+    reset_memory,
+    reset_observation,
+    reward_tenths,
+    save_final_memory,
+    save_final_observation,
+    update_memory,
+    update_observation,
+)
+from hundredfold.envs.cage2.random_draws import NO_ERROR, draw_counter, pick_green_target
+from hundredfold.envs.cage2.red_actions import execute_red_action
+from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, MIX, SLEEP_AGENT, choose_red_action
 from hundredfold.envs.cage2.state import NO_ACCESS, PRIVILEGED_ACCESS, UNKNOWN
 
-# Draws at the beginning of an episode; its steps count from 1 and use the numbers after these.
-WHICH_RED, WHICH_HORIZON = range(2)
+# Draws at the start of an episode. Its steps count from 1 and use the counters after these.
+RED_DRAW, HORIZON_DRAW = range(2)
+
+MIN_ROWS_PER_THREAD: Final = 1000
+"""Rows worth a thread: 50 us of work against 30 us to hand it over."""
 
 
-@entry_kernel
-def start_all(boards: Any) -> None:
-    """Begin the current episode of every env; `boards` holds one board."""
-    board = boards[0]
-    game, seen = game_on(board), seen_on(board)
-    for i in range(board.num_envs):
-        start_episode(board, game, seen, i)
-        if board.keeps_books:
-            note_start(boards, i)
+class ThreadedStep:
+    """Steps a batch with several threads, the calling one included.
 
+    Plain threads that sleep while they wait, because Numba's own threads spin: on a machine with
+    other load, one step of 100 envs took 24 ms with them instead of 0.01 ms.
 
-@entry_kernel
-def step_rows(boards: Any, actions: Any, first: Any, last: Any) -> Any:
-    """Step envs first .. last-1: how many ran into trouble, or -1 - row of an unknown action."""
-    # All actions, not only those of our rows: of several threads either all refuse or none.
-    for i in range(len(actions)):
-        if actions[i] < 0 or actions[i] >= NUM_ACTIONS:
-            return -1 - i
-    board = boards[0]
-    game, seen, final, report = game_on(board), seen_on(board), final_on(board), report_on(board)
-    troubled = 0
-    for i in range(first, last):
-        step_env(board, game, seen, report, i, actions[i])
-        if board.keeps_books:
-            note_step(boards, i, actions[i])
-        secrets = game.secrets[i]
-        if secrets.trouble != NO_TROUBLE:
-            troubled += 1
-        ended = secrets.step >= secrets.horizon
-        report.terminated[i] = ended
-        if ended:
-            keep_final(seen, final, i)
-            if board.keeps_books:
-                note_end(boards, i)
-            report.red[i] = secrets.red
-            report.horizon[i] = secrets.horizon
-            array_at(board.episodes, (board.num_envs,), np.int64)[i] += 1
-            start_episode(board, game, seen, i)
-            if board.keeps_books:
-                note_start(boards, i)
-    return troubled
+    Args:
+        num_envs: rows of the batch.
+        max_threads: threads to use at most; fewer in batches of less than 1000 rows per thread.
 
+    """
 
-@inlined
-def step_env(board: Any, game: Any, seen: Any, report: Any, i: Any, action: Any) -> None:
-    """Blue moves, then green, then red; the reward and the view follow from all three."""
-    game.secrets[i].step += 1
-    blue_success, placed, malware_at = play_blue(game, i, action)
-    green_target = pick_green_target(game, i) if board.green_scans else np.int64(NOBODY)
-    red_action, red_target = choose_red(game, i)
-    red_success, red_scanned, hits, shells = play_red(
-        game, i, red_action, red_target, board.leaderboard
-    )
-    red_touched = red_target if red_scanned or hits else np.int64(NOBODY)
-    show_step(
-        game,
-        seen,
-        i,
-        action,
-        placed,
-        malware_at,
-        green_target,
-        red_touched,
-        red_scanned,
-        hits,
-        shells,
-        board.cardiff,
-    )
-    report.reward[i] = reward_tenths(game, i, action) / 10.0
-    report.red_action[i] = red_action
-    report.red_target[i] = red_target
-    report.red_success[i] = red_success
-    report.blue_success[i] = blue_success
-
-
-@inlined
-def start_episode(board: Any, game: Any, seen: Any, i: Any) -> None:
-    """Red holds one permanent session on User0 and knows little else; all is quiet."""
-    secrets = game.secrets[i]
-    for host in range(NUM_HOSTS):
-        game.known[i, host] = 0
-        game.scanned[i, host] = 0
-        game.access[i, host] = NO_ACCESS
-        game.access_first[i, host] = NO_ACCESS
-        game.n_sessions[i, host] = 0
-        game.user_removable[i, host] = 0
-        game.decoys[i, host] = 0
-        game.n_decoys[i, host] = 0
-        secrets.privileged[host] = 0
-        secrets.removable[host] = 0
-        secrets.options[host] = 0
-    game.known[i, USER0] = 1
-    game.access[i, USER0] = PRIVILEGED_ACCESS
-    game.access_first[i, USER0] = PRIVILEGED_ACCESS
-    game.n_sessions[i, USER0] = 1
-    secrets.privileged[USER0] = 1
-    game.red_subnets[i] = 1 << USER
-    game.ot_up[i] = 1
-    secrets.ot_killable = 1
-    secrets.ot_known = 0
-    secrets.malware = 0
-    secrets.restored = 0
-
-    secrets.key = episode_key(board, i)
-    secrets.step = 0
-    secrets.horizon = horizon_of_episode(board, secrets.key)
-    secrets.red = red_of_episode(board, secrets.key)
-    secrets.red_success = UNKNOWN
-    secrets.empty_scan = 0
-    secrets.b_line = 0
-    secrets.b_line_user = NOBODY
-    secrets.b_line_reached_server = 0
-    secrets.subnets_tried = 0
-    secrets.hosts_scanned = 0
-    secrets.hosts_exploited = 0
-    secrets.hosts_escalated = 0
-    secrets.hosts_mastered = 0
-    secrets.last_exploited = NOBODY
-    secrets.last_escalated = NOBODY
-    show_start(game, seen, i)
-
-
-@inlined
-def episode_key(board: Any, i: Any) -> Any:
-    """The key of the stream that holds everything random in the env's current episode."""
-    env_keys = array_at(board.env_keys, (board.num_envs,), np.uint64)
-    episodes = array_at(board.episodes, (board.num_envs,), np.int64)
-    return spawn(env_keys[i], episodes[i])
-
-
-@inlined
-def horizon_of_episode(board: Any, key: Any) -> Any:
-    """One of the horizons in the settings, all equally likely."""
-    horizons = array_at(board.horizons, (board.num_horizons,), np.int64)
-    return horizons[integer(key, draw_number(0, WHICH_HORIZON), board.num_horizons)]
-
-
-@inlined
-def red_of_episode(board: Any, key: Any) -> Any:
-    """The agent of the settings, or the one that `mix` draws."""
-    if board.red != MIX:
-        return board.red
-    unit = uniform(key, draw_number(0, WHICH_RED))
-    if unit < board.b_line_below:
-        return B_LINE
-    return MEANDER if unit < board.meander_below else ASLEEP
-
-
-@outlined
-def note_start(boards: Any, i: Any) -> None:
-    """Open blue's books for a new episode, and tell what it may do first."""
-    board = boards[0]
-    game, seen = game_on(board), seen_on(board)
-    open_books(game, seen, i)
-    show_mask(game, seen, report_on(board), i)
-
-
-@outlined
-def note_step(boards: Any, i: Any, action: Any) -> None:
-    """Keep blue's books after a step, and tell what it may do next."""
-    board = boards[0]
-    game, seen = game_on(board), seen_on(board)
-    keep_books(game, seen, i, action)
-    show_mask(game, seen, report_on(board), i)
-
-
-@outlined
-def note_end(boards: Any, i: Any) -> None:
-    """Save blue's books with the last observation of an episode."""
-    board = boards[0]
-    keep_final_books(seen_on(board), final_on(board), i)
-
-
-MIN_ROWS: Final = 1000
-"""Rows that are worth waking a thread for: 50 us of work against 30 us to hand it over."""
-
-
-class SharedStep:
-    """Steps a batch of so many rows with up to so many threads, the calling one included."""
-
-    def __init__(self, rows: int, threads: int) -> None:
-        self.rows = rows
-        self.parts = max(1, min(threads, rows // MIN_ROWS))
+    def __init__(self, num_envs: int, max_threads: int) -> None:
+        self.num_envs = num_envs
+        self.num_threads = max(1, min(max_threads, num_envs // MIN_ROWS_PER_THREAD))
         self.pool: ThreadPoolExecutor | None = None
-        self.owner = os.getpid()
+        self.owner_pid = os.getpid()
 
-    def __call__(self, board: Array, actions: IntArray) -> int:
-        """As `step_rows` for all rows."""
-        if self.parts == 1:
-            return step_rows(board, actions, 0, self.rows)  # type: ignore[no-any-return]
-        edges = [part * self.rows // self.parts for part in range(self.parts + 1)]
+    def __call__(self, pointers: Array, actions: IntArray) -> int:
+        """`step_rows` of all rows."""
+        threads = self.num_threads
+        if threads == 1:
+            return step_rows(pointers, actions, 0, self.num_envs)  # type: ignore[no-any-return]
+        edges = [thread * self.num_envs // threads for thread in range(threads + 1)]
         pool = self._pool()
         others = [
-            pool.submit(step_rows, board, actions, edges[part], edges[part + 1])
-            for part in range(1, self.parts)
+            pool.submit(step_rows, pointers, actions, edges[thread], edges[thread + 1])
+            for thread in range(1, threads)
         ]
-        results = [step_rows(board, actions, 0, edges[1]), *(other.result() for other in others)]
-        # A refusal is the same from everybody; troubles add up.
+        results = [step_rows(pointers, actions, 0, edges[1]), *(other.result() for other in others)]
+        # An invalid action gives every thread the same result; error counts add up.
         return results[0] if results[0] < 0 else sum(results)
 
     def close(self) -> None:
-        """Let the threads go; another step would start new ones."""
-        if self.pool is not None and self.owner == os.getpid():
+        """Stop the threads; another step would start new ones."""
+        if self.pool is not None and self.owner_pid == os.getpid():
             self.pool.shutdown()
         self.pool = None
 
     def _pool(self) -> ThreadPoolExecutor:
         # A forked process inherits the pool but not its threads.
-        if self.pool is None or self.owner != os.getpid():
-            self.pool = ThreadPoolExecutor(self.parts - 1, thread_name_prefix="cage2")
-            self.owner = os.getpid()
+        if self.pool is None or self.owner_pid != os.getpid():
+            self.pool = ThreadPoolExecutor(self.num_threads - 1, thread_name_prefix="cage2")
+            self.owner_pid = os.getpid()
         return self.pool
+
+
+@entry_kernel
+def start_batch(pointers: Any) -> None:
+    """Start the current episode of every env; `pointers` is one `ARRAY_POINTERS` record."""
+    record = pointers[0]
+    state, observation = state_from(record), observation_from(record)
+    for i in range(record.num_envs):
+        start_episode(record, state, observation, i)
+        if record.tracks_memory:
+            reset_memory_and_mask(pointers, i)
+
+
+@entry_kernel
+def step_rows(pointers: Any, actions: Any, first: Any, last: Any) -> Any:
+    """Step envs first .. last-1.
+
+    Returns:
+        The number of envs with an error code, or -1 - row of an invalid action; then no env has
+        been stepped.
+
+    """
+    # All actions, not only those of these rows: then either all threads step or none does.
+    for i in range(len(actions)):
+        if actions[i] < 0 or actions[i] >= NUM_ACTIONS:
+            return -1 - i
+    record = pointers[0]
+    state, observation = state_from(record), observation_from(record)
+    final_observation, outputs = final_observation_from(record), outputs_from(record)
+    num_errors = 0
+    for i in range(first, last):
+        step_env(record, state, observation, outputs, i, actions[i])
+        if record.tracks_memory:
+            update_memory_and_mask(pointers, i, actions[i])
+        hidden = state.hidden[i]
+        if hidden.error != NO_ERROR:
+            num_errors += 1
+        ended = hidden.step >= hidden.horizon
+        outputs.terminated[i] = ended
+        if ended:
+            save_final_observation(observation, final_observation, i)
+            if record.tracks_memory:
+                save_memory(pointers, i)
+            outputs.red[i] = hidden.red
+            outputs.horizon[i] = hidden.horizon
+            array_at(record.episodes, (record.num_envs,), np.int64)[i] += 1
+            start_episode(record, state, observation, i)
+            if record.tracks_memory:
+                reset_memory_and_mask(pointers, i)
+    return num_errors
+
+
+@inlined
+def step_env(record: Any, state: Any, observation: Any, outputs: Any, i: Any, action: Any) -> None:
+    """Blue acts, then green, then red; reward and observation follow from all three."""
+    state.hidden[i].step += 1
+    blue_success, placed_at, malware_at = execute_blue_action(state, i, action)
+    green_target = pick_green_target(state, i) if record.green_scans else np.int64(NONE)
+    red_action, red_target = choose_red_action(state, i)
+    red_success, red_scanned, service_events, shell_events = execute_red_action(
+        state, i, red_action, red_target, record.leaderboard
+    )
+    red_host = red_target if red_scanned or service_events else np.int64(NONE)
+    update_observation(
+        state,
+        observation,
+        i,
+        action,
+        placed_at,
+        malware_at,
+        green_target,
+        red_host,
+        red_scanned,
+        service_events,
+        shell_events,
+        record.cardiff,
+    )
+    outputs.reward[i] = reward_tenths(state, i, action) / 10.0
+    outputs.red_action[i] = red_action
+    outputs.red_target[i] = red_target
+    outputs.red_success[i] = red_success
+    outputs.blue_success[i] = blue_success
+
+
+@inlined
+def start_episode(record: Any, state: Any, observation: Any, i: Any) -> None:
+    """Initial state: red holds its permanent privileged session on User0 and nothing else."""
+    hidden = state.hidden[i]
+    for host in range(NUM_HOSTS):
+        state.known[i, host] = 0
+        state.scanned[i, host] = 0
+        state.access[i, host] = NO_ACCESS
+        state.access_first[i, host] = NO_ACCESS
+        state.n_sessions[i, host] = 0
+        state.user_removable[i, host] = 0
+        state.decoys[i, host] = 0
+        state.n_decoys[i, host] = 0
+        hidden.privileged[host] = 0
+        hidden.removable[host] = 0
+        hidden.exploit_options[host] = 0
+    state.known[i, USER0] = 1
+    state.access[i, USER0] = PRIVILEGED_ACCESS
+    state.access_first[i, USER0] = PRIVILEGED_ACCESS
+    state.n_sessions[i, USER0] = 1
+    hidden.privileged[USER0] = 1
+    state.red_subnets[i] = 1 << USER
+    state.ot_up[i] = 1
+    hidden.ot_stoppable = 1
+    hidden.ot_known = 0
+    hidden.malware = 0
+    hidden.restored = 0
+
+    hidden.key = episode_key(record, i)
+    hidden.step = 0
+    hidden.horizon = draw_horizon(record, hidden.key)
+    hidden.red = draw_red_agent(record, hidden.key)
+    hidden.red_success = UNKNOWN
+    hidden.empty_scan = 0
+    hidden.b_line_step = 0
+    hidden.b_line_user_host = NONE
+    hidden.b_line_reached_server = 0
+    hidden.subnets_tried = 0
+    hidden.hosts_scanned = 0
+    hidden.hosts_exploited = 0
+    hidden.hosts_escalated = 0
+    hidden.hosts_ever_exploited = 0
+    hidden.last_exploited = NONE
+    hidden.last_escalated = NONE
+    reset_observation(state, observation, i)
+
+
+@inlined
+def episode_key(record: Any, i: Any) -> Any:
+    """Key of the RNG stream of the env's current episode."""
+    env_keys = array_at(record.env_keys, (record.num_envs,), np.uint64)
+    episodes = array_at(record.episodes, (record.num_envs,), np.int64)
+    return spawn(env_keys[i], episodes[i])
+
+
+@inlined
+def draw_horizon(record: Any, key: Any) -> Any:
+    """One of the horizons in the settings, uniformly."""
+    horizons = array_at(record.horizons, (record.num_horizons,), np.int64)
+    return horizons[integer(key, draw_counter(0, HORIZON_DRAW), record.num_horizons)]
+
+
+@inlined
+def draw_red_agent(record: Any, key: Any) -> Any:
+    """The red agent of the settings, or the one drawn by `mix`."""
+    if record.red != MIX:
+        return record.red
+    unit = uniform(key, draw_counter(0, RED_DRAW))
+    if unit < record.b_line_below:
+        return B_LINE
+    return MEANDER if unit < record.meander_below else SLEEP_AGENT
+
+
+@outlined
+def reset_memory_and_mask(pointers: Any, i: Any) -> None:
+    """Clear blue's memory for a new episode and write its first action mask."""
+    record = pointers[0]
+    state, observation = state_from(record), observation_from(record)
+    reset_memory(state, observation, i)
+    update_mask(state, observation, outputs_from(record), i)
+
+
+@outlined
+def update_memory_and_mask(pointers: Any, i: Any, action: Any) -> None:
+    """Update blue's memory after a step and write the next action mask."""
+    record = pointers[0]
+    state, observation = state_from(record), observation_from(record)
+    update_memory(state, observation, i, action)
+    update_mask(state, observation, outputs_from(record), i)
+
+
+@outlined
+def save_memory(pointers: Any, i: Any) -> None:
+    """Copy blue's memory channels to the final observation."""
+    record = pointers[0]
+    save_final_memory(observation_from(record), final_observation_from(record), i)
