@@ -101,7 +101,6 @@ def profile_env(
         make_envs: creates the env.
         settings: start method, timeouts and what to do when the env fails.
         in_worker: False to profile in this process, for envs that will run here in any case.
-
     """
     refuse_while_importing_main("choose a backend")
     if in_worker and not is_built_in(make_envs):
@@ -122,7 +121,6 @@ def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvPro
     Raises:
         WorkerError, OSError: no worker can start.
         EnvError: the env fails or crashes its process.
-
     """
     timeout = min(settings.step_timeout, PROFILE_TIMEOUT)
     single = replace(settings, workers=1, env_threads=1, batch_envs=0, step_timeout=timeout)

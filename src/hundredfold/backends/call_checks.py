@@ -101,7 +101,6 @@ def refuse_while_importing_main(attempt: str) -> None:
 
     Args:
         attempt: what was tried, to follow "a worker process tried to".
-
     """
     if is_importing_main():
         raise WorkerError(f"a worker process tried to {attempt} of its own. {MAIN_GUARD_HINT}")
@@ -149,7 +148,6 @@ def checked_actions(actions: Array, waiting: StepBatch | WaitingEnvs, spec: EnvS
         actions: (rows, *action_shape) one action per waiting env.
         waiting: the envs that wait for these actions.
         spec: the env's spec.
-
     """
     rows = len(waiting.env_ids)
     expected = (rows, *spec.action_shape)

@@ -126,7 +126,6 @@ def barrier_share(costs: FloatArray, lanes: int, per_lane: int) -> float:
         costs: (steps,) measured seconds per step.
         lanes: number of workers or threads that run in parallel.
         per_lane: steps that each lane takes one after another.
-
     """
     if lanes < 2:
         return 0.0

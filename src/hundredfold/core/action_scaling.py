@@ -56,10 +56,8 @@ def uniform_actions(box: ArraySpec, uniforms: FloatArray) -> Array:
     Args:
         box: the action space; where a dimension lacks a bound, within 1 of its centre.
         uniforms: (rows, size) numbers in [0, 1).
-
     Returns:
         (rows, *box.shape) float32 actions.
-
     """
     scale = action_scale(box)
     actions = scale.centre + scale.scale * (2.0 * uniforms - 1.0)
@@ -74,10 +72,8 @@ def random_actions(spec: EnvSpec, uniforms: FloatArray, mask: BoolArray | None =
         spec: the env's spec.
         uniforms: (rows, num_logits) numbers in [0, 1).
         mask: (rows, num_logits) True where an action is allowed; discrete actions only.
-
     Returns:
         (rows, *action_shape) actions.
-
     """
     if spec.continuous_action is not None:
         return uniform_actions(spec.continuous_action, uniforms)

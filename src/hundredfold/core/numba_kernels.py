@@ -43,7 +43,6 @@ def noalloc_kernel(function: Function, **flags: Any) -> Function:
     Args:
         function: must not create arrays or other objects that Numba counts references of.
         flags: further options of `numba.njit`.
-
     """
     options = {**NO_REFCOUNTS, **NO_WRAPPERS, **flags}
     return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
