@@ -21,7 +21,7 @@ from hundredfold.core.errors import MissingExtraError
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import env_instances
 from hundredfold.profiling.measure import OURS, Spread, spread_of
-from hundredfold.routing.lns_oracle import InsertionOracle
+from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.training import HELD_OUT_BRANCH, REFERENCE
 from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
@@ -128,7 +128,7 @@ def _gap_rows(
     instance = f"held-out days {num_books} x {size}"
     on_progress(instance)
     books = held_out_days(num_books, size)
-    reference = InsertionOracle(REFERENCE).solve(books).price
+    reference = LNSOracle(REFERENCE).solve(books).cost
     rows = []
     for name, settings in EFFORTS.items():
         oracle = NeuralOracle(settings)
@@ -209,8 +209,8 @@ def _row(
 ) -> Row:
     row = _timing_row(system, name, instance, seconds, num_books)
     found = {
-        "cost": float(plans.price.mean()),
-        "violations": len(violations(problems, plans)) + int(np.isinf(plans.price).sum()),
+        "cost": float(plans.cost.mean()),
+        "violations": len(violations(problems, plans)) + int(np.isinf(plans.cost).sum()),
     }
     return row | found
 

@@ -18,8 +18,8 @@ from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
 from hundredfold.profiling.measure import OURS, Spread, spread_of
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
-from hundredfold.routing.instances import loose_days, random_days, read_instances
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.instances import loose_instances, random_instances, read_instances
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
 from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 from hundredfold.routing.pyvrp_oracle import PyVRPOracle, PyVRPSettings
@@ -30,7 +30,7 @@ Tick = Callable[[str], None]
 
 # Rounds of search from nothing, and how many restarts: from a fraction of a millisecond upwards.
 EFFORTS: Final = ((0, 1), (20, 1), (50, 1), (100, 1), (600, 1), (100, 6))
-FROM_SCRATCH: Final = InsertionSettings(lns_iterations=100, final_restarts=1)
+FROM_SCRATCH: Final = LNSSettings(lns_iterations=100, final_restarts=1)
 
 
 def bench_oracle(
@@ -59,14 +59,14 @@ def bench_oracle(
         return _instance_rows(instances_dir, instance_seconds, with_peers, on_progress)
     rows = []
     for name, problems in (
-        ("city days", random_days(num_books, num_requests, seed)),
-        ("loose days", loose_days(num_books, num_requests, seed)),
+        ("city days", random_instances(num_books, num_requests, seed)),
+        ("loose days", loose_instances(num_books, num_requests, seed)),
     ):
         instance = f"{name} {num_books} x {num_requests}"
         rows += _scratch_rows(
             instance, problems, repeats, threads, peer_seconds, with_peers, on_progress
         )
-    days = random_days(num_envs, num_requests, seed)
+    days = random_instances(num_envs, num_requests, seed)
     rows.append(_kept_row(days, repeats, threads, on_progress))
     if neural_books:
         from benchmarks.neural_oracle import bench_neural
@@ -93,8 +93,8 @@ def _scratch_rows(
     on_progress: Tick,
 ) -> list[Row]:
     oracles = {
-        f"insertion, {rounds} rounds x {restarts}": InsertionOracle(
-            InsertionSettings(lns_iterations=rounds, final_restarts=restarts, threads=threads)
+        f"insertion, {rounds} rounds x {restarts}": LNSOracle(
+            LNSSettings(lns_iterations=rounds, final_restarts=restarts, threads=threads)
         )
         for rounds, restarts in EFFORTS
     }
@@ -138,10 +138,10 @@ def _kept_row(days: RouteProblems, repeats: int, threads: int, on_progress: Tick
         kept = _booked(days, settings)
         seconds.append((_now(threads) - begin) / steps)
     on_progress(f"{instance}: reference")
-    reference = InsertionOracle(FROM_SCRATCH).solve(days)
+    reference = LNSOracle(FROM_SCRATCH).solve(days)
     name = f"kept plan, {settings.lns_iterations} rounds per step"
-    row = _row(OURS, name, instance, days, kept.plans(), spread_of(seconds), threads)
-    return _against(row, float(reference.price.mean()))
+    row = _row(OURS, name, instance, days, kept.solutions(), spread_of(seconds), threads)
+    return _against(row, float(reference.cost.mean()))
 
 
 def _booked(days: RouteProblems, settings: IncrementalSettings) -> IncrementalRoutes:
@@ -155,13 +155,13 @@ def _booked(days: RouteProblems, settings: IncrementalSettings) -> IncrementalRo
 def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: Tick) -> list[Row]:
     """One row per system and instance, and one with the mean gap of each system."""
     systems: list[tuple[str, str, Oracle]] = [
-        (OURS, "insertion", InsertionOracle(InsertionSettings(seconds=seconds)))
+        (OURS, "insertion", LNSOracle(LNSSettings(seconds=seconds)))
     ]
     if with_peers:
         systems += [(package, f"{seconds:g} s", peer) for package, peer in _peers(seconds)]
     rows: list[Row] = []
     for found in read_instances(folder):
-        InsertionOracle(FROM_SCRATCH).solve(found.problem)  # compile before the clock starts
+        LNSOracle(FROM_SCRATCH).solve(found.problem)  # compile before the clock starts
         for system, name, oracle in systems:
             if system == "pyvrp" and np.isfinite(found.problem.max_ride_minutes).any():
                 continue  # it knows no limit on ride time
@@ -207,7 +207,7 @@ def _row(
         "system": system,
         "oracle": name,
         "instance": instance,
-        "cost": float(plans.price.mean()),
+        "cost": float(plans.cost.mean()),
         "reference": None,
         "gap_pct": None,
         "seconds": seconds.median,

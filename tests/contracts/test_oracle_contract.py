@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers.small_instances import small_books
+from helpers.small_instances import small_instances
 from hundredfold.routing import ORACLES
 from hundredfold.routing.exact_oracle import ExactOracle
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
 from hundredfold.routing.pyvrp_oracle import PyVRPOracle, PyVRPSettings
@@ -17,7 +17,7 @@ from hundredfold.routing.verifier import violations
 
 # Every oracle with settings that repeat.
 SOLVERS = {
-    "insertion": InsertionOracle,
+    "insertion": LNSOracle,
     "neural": lambda: NeuralOracle(NeuralSettings(oracle_samples=2)),
     "exact": ExactOracle,
     "or_tools": lambda: OrToolsOracle(OrToolsSettings(seconds=30.0, max_solutions=20)),
@@ -42,7 +42,7 @@ def books(request, solver):
         pytest.skip("PyVRP knows no limit on ride time")
     if kind == "crowded" and isinstance(solver, OrToolsOracle):
         pytest.skip("OR-Tools looks for an impossible plan until its time is up")
-    return small_books(
+    return small_instances(
         12, 4, seed=3, limited=limited, metric=kind != "shortcuts", crowded=kind == "crowded"
     )
 
@@ -56,54 +56,54 @@ def test_every_plan_passes_the_verifier(solver, books):
 
 
 def test_no_price_lies_below_the_optimum(solver, books):
-    optimum = ExactOracle().solve(books).price
-    assert (solver.solve(books).price >= optimum).all()
+    optimum = ExactOracle().solve(books).cost
+    assert (solver.solve(books).cost >= optimum).all()
 
 
 def test_a_book_has_one_price_alone_and_in_any_batch(solver, books):
     together = solver.solve(books)
     backwards = solver.solve(books.rows(np.arange(len(books))[::-1].copy()))
-    assert_array_equal(backwards.price[::-1], together.price)
+    assert_array_equal(backwards.cost[::-1], together.cost)
     for book in (0, 5, 11):
         alone = solver.solve(books.rows(slice(book, book + 1)))
-        assert_array_equal(alone.price, together.price[book : book + 1])
+        assert_array_equal(alone.cost, together.cost[book : book + 1])
         assert_array_equal(alone.routes[0], together.routes[book])
 
 
 def test_padding_changes_no_price(solver):
-    books = small_books(6, 3, seed=4)
-    wide = small_books(6, 5, seed=4)
+    books = small_instances(6, 3, seed=4)
+    wide = small_instances(6, 5, seed=4)
     for name in ("cells", "windows", "riders", "service_minutes", "max_ride_minutes"):
         getattr(wide, name)[:, :3] = getattr(books, name)
     wide = dataclasses.replace(wide, num_requests=books.num_requests, travel=books.travel)
-    assert_array_equal(solver.solve(wide).price, solver.solve(books).price)
+    assert_array_equal(solver.solve(wide).cost, solver.solve(books).cost)
 
 
 def test_a_request_that_nobody_can_serve_is_priced_inf(solver):
-    books = small_books(3, 4, seed=5, full=True)
+    books = small_instances(3, 4, seed=5, full=True)
     too_many = dataclasses.replace(books, riders=books.riders.copy())
-    too_many.riders[1, 2] = books.fleet.seats + 1
+    too_many.riders[1, 2] = books.fleet.capacity + 1
     too_late = dataclasses.replace(books, windows=books.windows.copy())
     too_late.windows[1, 2, 1, 1] = too_late.windows[1, 2, 0, 0] - 1.0
     for impossible in (too_many, too_late):
         plans = solver.solve(impossible)
-        assert_array_equal(np.isinf(plans.price), [False, True, False])
+        assert_array_equal(np.isinf(plans.cost), [False, True, False])
         assert plans.unserved[1].any()
         assert violations(impossible, plans) == []
 
 
 def test_an_empty_book_costs_nothing(solver):
-    books = small_books(2, 3, seed=6)
+    books = small_instances(2, 3, seed=6)
     books.num_requests[:] = 0
     plans = solver.solve(books)
-    assert_array_equal(plans.price, [0.0, 0.0])
+    assert_array_equal(plans.cost, [0.0, 0.0])
     assert_array_equal(plans.vehicles_used, [0, 0])
 
 
 def test_threads_change_nothing():
-    books = small_books(40, 5, seed=7, limited=True)
-    one = InsertionOracle(InsertionSettings(threads=1)).solve(books)
-    two = InsertionOracle(InsertionSettings(threads=2)).solve(books)
-    assert_array_equal(one.price, two.price)
+    books = small_instances(40, 5, seed=7, limited=True)
+    one = LNSOracle(LNSSettings(threads=1)).solve(books)
+    two = LNSOracle(LNSSettings(threads=2)).solve(books)
+    assert_array_equal(one.cost, two.cost)
     assert_array_equal(one.routes, two.routes)
     assert_array_equal(one.stop_minutes, two.stop_minutes)

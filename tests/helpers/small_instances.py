@@ -18,7 +18,7 @@ def random_table(seed, metric=True):
     return TravelTable(minutes)
 
 
-def small_books(
+def small_instances(
     num_books, max_requests, seed, *, limited=False, metric=True, crowded=False, full=False
 ):
     """Books of up to `max_requests` requests with riders, service times and priced vehicles.
@@ -36,13 +36,13 @@ def small_books(
     width = np.stack([rng.uniform(5.0, 60.0, shape), rng.uniform(20.0, 90.0, shape)], axis=2)
     fleet = Fleet(
         num_vehicles=1 if crowded else 3,
-        seats=3,
+        capacity=3,
         depot_window=(0.0, 300.0),
         max_route_minutes=110.0 if limited else np.inf,
         free_vehicles=1,
-        vehicle_minutes=7.5,
+        extra_vehicle_minutes=7.5,
     )
-    return RouteProblems.of(
+    return RouteProblems.from_arrays(
         travel,
         fleet,
         cells,

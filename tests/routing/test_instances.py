@@ -7,13 +7,13 @@ import pytest
 
 from hundredfold.routing.instances import (
     InstanceError,
-    loose_days,
+    loose_instances,
     random_city,
-    random_days,
+    random_instances,
     read_instance,
     read_instances,
 )
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.verifier import violations
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "routing"
@@ -47,8 +47,8 @@ def test_li_lim_pairs_are_found_by_their_ids(tmp_path):
     assert problem.windows[0, 1].tolist() == [[10.0, 70.0], [0.0, 90.0]]
     assert problem.service_minutes[0, 1].tolist() == [3.0, 2.0]
     assert problem.travel.minutes[0, 1] == 5.0
-    assert (problem.fleet.num_vehicles, problem.fleet.seats) == (2, 10)
-    assert not problem.has_limits
+    assert (problem.fleet.num_vehicles, problem.fleet.capacity) == (2, 10)
+    assert not problem.has_duration_limits
 
 
 @pytest.mark.parametrize("end", ["", "5 0.0 0.0 0 0 0 400\n"], ids=["one depot", "two depots"])
@@ -96,20 +96,20 @@ def test_broken_references_and_empty_folders_are_named(tmp_path):
 
 
 def test_random_days_repeat_and_can_all_be_served_alone():
-    one, two = random_days(5, 30, seed=3), random_days(5, 30, seed=3)
+    one, two = random_instances(5, 30, seed=3), random_instances(5, 30, seed=3)
     assert (one.windows == two.windows).all()
     assert (one.cells == two.cells).all()
     direct = one.travel.minutes[one.cells[..., 0], one.cells[..., 1]]
     assert (one.windows[:, :, 1, 1] - one.windows[:, :, 0, 0] >= direct).all()
-    assert (random_days(5, 30, seed=4).windows != one.windows).any()
-    assert loose_days(2, 30).riders.max() == 2
+    assert (random_instances(5, 30, seed=4).windows != one.windows).any()
+    assert loose_instances(2, 30).riders.max() == 2
 
 
 def test_the_random_city_looks_like_a_city():
     minutes = random_city(0).minutes
     apart = minutes[~np.eye(len(minutes), dtype=bool)]
     assert 15.0 < np.median(apart) < 25.0
-    assert random_city(0).shortcut_ticks == 0
+    assert random_city(0).max_shortcut == 0
     assert (minutes != minutes.T).any()
 
 
@@ -121,12 +121,12 @@ def shared_instances(kind):
 
 
 def mean_gap(instances, seconds):
-    oracle = InsertionOracle(InsertionSettings(seconds=seconds))
+    oracle = LNSOracle(LNSSettings(seconds=seconds))
     gaps = []
     for instance in instances:
         plans = oracle.solve(instance.problem)
         assert violations(instance.problem, plans) == []
-        gaps.append(100.0 * (plans.price[0] / instance.reference - 1.0))
+        gaps.append(100.0 * (plans.cost[0] / instance.reference - 1.0))
     return float(np.mean(gaps))
 
 

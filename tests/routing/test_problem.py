@@ -6,13 +6,13 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.routing.problem import (
-    FOREVER,
-    TICKS_PER_MINUTE,
+    MICROSECONDS_PER_MINUTE,
+    UNLIMITED,
     Fleet,
     RouteProblems,
     TravelTable,
-    ticks_down,
-    ticks_up,
+    microseconds_down,
+    microseconds_up,
     to_minutes,
 )
 
@@ -40,10 +40,10 @@ def test_travel_tables_are_checked(minutes, words):
     "wrong",
     [
         {"num_vehicles": 0},
-        {"seats": 0},
+        {"capacity": 0},
         {"depot_window": (10.0, 5.0)},
         {"depot_window": (0.0, np.inf)},
-        {"vehicle_minutes": -1.0},
+        {"extra_vehicle_minutes": -1.0},
         {"max_route_minutes": -1.0},
     ],
 )
@@ -68,40 +68,40 @@ def test_fleets_are_checked(wrong):
 def test_books_are_checked(changes, words):
     arrays = {"cells": CELLS, "windows": WINDOWS} | changes
     with pytest.raises(ShapeError, match=words):
-        RouteProblems.of(TABLE, Fleet(), **arrays)
+        RouteProblems.from_arrays(TABLE, Fleet(), **arrays)
 
 
 def test_books_are_copies_and_padding_is_cleared():
     windows = WINDOWS.copy()
     windows[0, 1] = np.nan
-    problems = RouteProblems.of(TABLE, Fleet(), CELLS, windows, num_requests=1)
+    problems = RouteProblems.from_arrays(TABLE, Fleet(), CELLS, windows, num_requests=1)
     assert_array_equal(problems.windows[0, 1], 0.0)
     assert np.isnan(windows[0, 1]).all()
-    assert_array_equal(problems.booked, [[True, False]])
+    assert_array_equal(problems.request_mask, [[True, False]])
 
 
 def test_a_limit_in_the_padding_is_no_limit():
-    problems = RouteProblems.of(
+    problems = RouteProblems.from_arrays(
         TABLE, Fleet(), CELLS, WINDOWS, num_requests=1, max_ride_minutes=[[np.inf, 5.0]]
     )
-    assert not problems.has_limits
+    assert not problems.has_duration_limits
 
 
 def test_whole_seconds_are_whole_ticks():
     seconds = np.arange(100_000)
-    assert_array_equal(ticks_up(seconds / 60.0), seconds * TICKS_PER_MINUTE // 60)
-    assert_array_equal(ticks_down(seconds / 60.0), seconds * TICKS_PER_MINUTE // 60)
-    assert_array_equal(to_minutes(ticks_up(seconds / 60.0)), seconds / 60.0)
+    assert_array_equal(microseconds_up(seconds / 60.0), seconds * MICROSECONDS_PER_MINUTE // 60)
+    assert_array_equal(microseconds_down(seconds / 60.0), seconds * MICROSECONDS_PER_MINUTE // 60)
+    assert_array_equal(to_minutes(microseconds_up(seconds / 60.0)), seconds / 60.0)
 
 
 def test_durations_round_up_and_deadlines_down():
     minutes = np.array([np.pi, np.sqrt(2.0), 1e-9])
-    assert (to_minutes(ticks_up(minutes)) >= minutes).all()
-    assert (to_minutes(ticks_down(minutes)) <= minutes).all()
-    assert ticks_up(np.inf) == ticks_down(np.inf) == FOREVER
+    assert (to_minutes(microseconds_up(minutes)) >= minutes).all()
+    assert (to_minutes(microseconds_down(minutes)) <= minutes).all()
+    assert microseconds_up(np.inf) == microseconds_down(np.inf) == UNLIMITED
 
 
 def test_shortcuts_are_measured():
-    assert TABLE.shortcut_ticks == 0
+    assert TABLE.max_shortcut == 0
     bent = TravelTable([[0.0, 5.0, 1.0], [5.0, 0.0, 5.0], [5.0, 1.0, 0.0]])
-    assert bent.shortcut_ticks == 3 * TICKS_PER_MINUTE
+    assert bent.max_shortcut == 3 * MICROSECONDS_PER_MINUTE

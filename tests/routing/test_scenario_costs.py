@@ -8,14 +8,14 @@ from hundredfold.core import rng
 from hundredfold.core.errors import ShapeError
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instance_arrays import NewRequests
-from hundredfold.routing.instances import random_days
-from hundredfold.routing.lns import Search
+from hundredfold.routing.instances import random_instances
+from hundredfold.routing.lns import LNSParams
 from hundredfold.routing.problem import Fleet
-from hundredfold.routing.scenario_costs import Guesses, closing_prices, trip_table
+from hundredfold.routing.scenario_costs import SampledRequests, final_costs, trip_table
 
 PLAIN = IncrementalSettings(improve_passes=0, lns_iterations=0)
-NO_SEARCH = Search(improve_passes=0, iterations=0, max_removed=4, rescue_iterations=0)
-SHORT_SEARCH = NO_SEARCH._replace(improve_passes=1, iterations=5, warmth=0.0)
+NO_SEARCH = LNSParams(improve_passes=0, iterations=0, max_removed=4, infeasible_iterations=0)
+SHORT_SEARCH = NO_SEARCH._replace(improve_passes=1, iterations=5, start_threshold=0.0)
 LEFT_OUT = 200.0
 SHIFTS = np.array([0.0, -10.0, 15.0])
 
@@ -68,13 +68,13 @@ def table_of(days):
 def rolled(kept, days, place, trips, search=NO_SEARCH, wanted=None):
     """Prices with request `place`, and then these guessed trips (envs, guesses, width)."""
     envs, guesses, width = trips.shape
-    return closing_prices(
+    return final_costs(
         kept,
         request_of(days, place),
         candidates(days, place),
         np.ones((envs, 3), bool) if wanted is None else wanted,
         table_of(days),
-        Guesses(trips, np.full(envs, width)),
+        SampledRequests(trips, np.full(envs, width)),
         search,
         keys_of(envs, guesses),
         LEFT_OUT,
@@ -83,13 +83,13 @@ def rolled(kept, days, place, trips, search=NO_SEARCH, wanted=None):
 
 @pytest.fixture(params=[np.inf, 1.5], ids=["free", "limited"])
 def days(request):
-    return random_days(10, 9, seed=1, max_ride_factor=request.param)
+    return random_instances(10, 9, seed=1, max_ride_factor=request.param)
 
 
 def test_the_last_request_costs_what_putting_it_in_costs(days):
     kept = plans_of(days, 6, 1)
     found = rolled(kept, days, 6, np.zeros((10, 2, 0), np.int64))
-    expected = kept.price_candidates(
+    expected = kept.candidate_costs(
         days.cells[:, 6], candidates(days, 6), max_ride_minutes=days.max_ride_minutes[:, 6]
     )
     served = np.isfinite(expected)
@@ -120,7 +120,7 @@ def test_searching_makes_days_cheaper_and_leaves_the_plans_as_they_are(days):
     for name, array in kept.state().items():
         assert_array_equal(array, before[name])
     expected = plans_of(days, 5, 4)
-    assert_array_equal(add(kept, days, 4), expected.price)
+    assert_array_equal(add(kept, days, 4), expected.cost)
 
 
 def test_prices_depend_on_nothing_but_the_row(days):
@@ -145,7 +145,7 @@ def test_candidates_that_nobody_wants_are_not_priced(days):
 
 
 def test_whoever_fits_nowhere_has_a_price():
-    days = random_days(4, 6, seed=2, fleet=Fleet(num_vehicles=1, seats=1))
+    days = random_instances(4, 6, seed=2, fleet=Fleet(num_vehicles=1, capacity=1))
     same_time = np.broadcast_to(days.windows[:, :1], days.windows.shape)
     days.windows[...] = same_time
     found = rolled(plans_of(days, 1, 5), days, 1, np.zeros((4, 1, 4), np.int64))

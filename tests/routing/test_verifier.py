@@ -7,7 +7,7 @@ import pytest
 
 from hundredfold.core.errors import ShapeError
 from hundredfold.routing.problem import Fleet, RouteProblems, TravelTable
-from hundredfold.routing.solution import plans_of_lists
+from hundredfold.routing.solution import solutions_from_routes
 from hundredfold.routing.verifier import violations
 
 LINE = np.abs(np.subtract.outer(np.arange(5) * 10.0, np.arange(5) * 10.0))
@@ -16,7 +16,7 @@ WIDE = [[[0.0, 200.0], [0.0, 200.0]], [[0.0, 200.0], [0.0, 200.0]]]
 
 def book(windows=WIDE, riders=1, service=0.0, ride=np.inf, **fleet):
     """Two requests on a line of places ten minutes apart: 1 to 3 and 2 to 4."""
-    return RouteProblems.of(
+    return RouteProblems.from_arrays(
         TravelTable(LINE),
         Fleet(**({"num_vehicles": 2, "depot_window": (0.0, 300.0)} | fleet)),
         [[[1, 3], [2, 4]]],
@@ -28,7 +28,7 @@ def book(windows=WIDE, riders=1, service=0.0, ride=np.inf, **fleet):
 
 
 def said(problems, *routes, tampered=None):
-    plans = plans_of_lists(problems, [routes])
+    plans = solutions_from_routes(problems, [routes])
     if tampered:
         ((name, place),) = tampered.items()
         getattr(plans, name)[place] = 7 if name == "routes" else False
@@ -67,8 +67,10 @@ def test_service_takes_time():
 
 
 def test_seats():
-    assert "carries 4 riders in 3 seats at stop 3" in said(book(riders=2, seats=3), [1, 3, 2, 4])
-    assert said(book(riders=2, seats=3), [1, 2], [3, 4]) == ""
+    assert "carries 4 riders with capacity 3 at stop 3" in said(
+        book(riders=2, capacity=3), [1, 3, 2, 4]
+    )
+    assert said(book(riders=2, capacity=3), [1, 2], [3, 4]) == ""
 
 
 def test_ride_time():
@@ -90,35 +92,37 @@ def test_route_duration():
 
 
 def test_planned_times():
-    plans = plans_of_lists(book(), [[[1, 3, 2, 4]]])
+    plans = solutions_from_routes(book(), [[[1, 3, 2, 4]]])
     plans.stop_minutes[0, 3] = 15.0
     assert "plans stop 3 at minute 15.000 and cannot be there before 20.000" in " ".join(
         violations(book(), plans)
     )
-    plans = plans_of_lists(book(ride=20.0), [[[1, 3, 2, 4]]])
+    plans = solutions_from_routes(book(ride=20.0), [[[1, 3, 2, 4]]])
     plans.stop_minutes[0, 2] += 7.0
     plans.stop_minutes[0, 4] += 7.0
     plans.end_minutes[0, 0] += 7.0
     assert "plans a ride of 27.000 minutes for request 0" in " ".join(
         violations(book(ride=20.0), plans)
     )
-    plans = plans_of_lists(book(), [[[1, 3, 2, 4]]])
+    plans = solutions_from_routes(book(), [[[1, 3, 2, 4]]])
     plans.stop_minutes[0, 1] = -5.0
     assert "outside 0.000..200.000" in " ".join(violations(book(), plans))
 
 
 def test_the_price_must_be_the_price():
-    plans = plans_of_lists(book(), [[[1, 3, 2, 4]]])
-    assert plans.price[0] == 80.0
-    wrong = dataclasses.replace(plans, price=np.array([79.9]))
+    plans = solutions_from_routes(book(), [[[1, 3, 2, 4]]])
+    assert plans.cost[0] == 80.0
+    wrong = dataclasses.replace(plans, cost=np.array([79.9]))
     assert violations(book(), wrong) == [
         "book 0: the price is said to be 79.900000 and is 80.000000."
     ]
-    extra = plans_of_lists(book(free_vehicles=1, vehicle_minutes=12.0), [[[1, 2], [3, 4]]])
-    assert extra.price[0] == 60.0 + 80.0 + 12.0
+    extra = solutions_from_routes(
+        book(free_vehicles=1, extra_vehicle_minutes=12.0), [[[1, 2], [3, 4]]]
+    )
+    assert extra.cost[0] == 60.0 + 80.0 + 12.0
 
 
 def test_one_plan_per_book():
-    plans = plans_of_lists(book(), [[[1, 3, 2, 4]]])
+    plans = solutions_from_routes(book(), [[[1, 3, 2, 4]]])
     with pytest.raises(ShapeError, match="1 plans came for 0 books"):
         violations(book().rows(slice(0, 0)), plans)

@@ -20,7 +20,7 @@ from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, DayScorer, simulate_days
 from hundredfold.envs.registry import canonical_name, env_factory
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.training.compare import Curve, make_arms, summary, train_all
 from hundredfold.training.engines import OWN
 from hundredfold.training.run_folder import write_atomically
@@ -102,7 +102,7 @@ class DayJudge:
     def __init__(self, days: int) -> None:
         self.days = days
         threads = os.cpu_count() or 1
-        self.closing = DayScorer(InsertionOracle(InsertionSettings(threads=threads)))
+        self.closing = DayScorer(LNSOracle(LNSSettings(threads=threads)))
 
     def __call__(self, path: Path) -> dict[str, FloatArray]:
         """(days,) improvement in percent by split."""

@@ -40,7 +40,7 @@ from hundredfold.envs.dvrp.evaluation import (
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 # What `--tradeoff` draws when nobody is named.
 USUAL_TRADEOFF = (*SHIFT_PENALTY_POLICIES, "thompson", "random", "privileged_largest")
@@ -196,7 +196,7 @@ def _judge_all(args: EvaluateDvrp, bar: _Bar) -> _Found:
         expect=bar.expect,
     )
     contenders = _contenders(args, makers)
-    oracle = InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1))
+    oracle = LNSOracle(LNSSettings(threads=os.cpu_count() or 1))
     found, closing = _Found(), DayScorer(oracle)
     if args.tradeoff:
         _trade_off(args, contenders, closing, bar, found)

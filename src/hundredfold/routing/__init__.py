@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hundredfold.routing.exact_oracle import ExactOracle
-from hundredfold.routing.lns_oracle import InsertionOracle
+from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.ortools_oracle import OrToolsOracle
 from hundredfold.routing.problem import Oracle
 from hundredfold.routing.pyvrp_oracle import PyVRPOracle
@@ -25,7 +25,7 @@ def _neural() -> Oracle:
 
 
 ORACLES: dict[str, Callable[[], Oracle]] = {
-    "insertion": InsertionOracle,
+    "insertion": LNSOracle,
     "neural": _neural,
     "exact": ExactOracle,
     "or_tools": OrToolsOracle,

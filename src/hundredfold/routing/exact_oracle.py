@@ -1,9 +1,9 @@
 """The cheapest plan of a small book, proven: every route is tried, then the best set of routes.
 
-All orders of stops that respect pairs, seats and windows are walked through depth first; each time
-nobody is on board, a route for the requests served so far is complete. Dynamic programming over
-sets of requests then picks routes that together serve everybody. Work grows like (2n)! / 2^n, so
-books stay small; the other oracles are tested against this one.
+All orders of stops that respect pairs, capacity and windows are walked through depth first; each
+time nobody is on board, a route for the requests served so far is complete. Dynamic programming
+over sets of requests then picks routes that together serve everybody. Work grows like
+(2n)! / 2^n, so books stay small; the other oracles are tested against this one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
-from hundredfold.routing.problem import EARLY, FOREVER, LATE, RouteProblems, Solutions
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
+from hundredfold.routing.problem import EARLY, LATE, UNLIMITED, RouteProblems, Solutions
 from hundredfold.routing.route_kernels import schedule_exists
-from hundredfold.routing.solution import plans_of_lists
+from hundredfold.routing.solution import solutions_from_routes
 from hundredfold.routing.workspace import DEPOT, RIDERS, TRIAL_LEG, TRIAL_STOP, lay_out, new_desk
 
 
@@ -45,15 +45,15 @@ class ExactOracle:
                 f"exact takes books of up to {self.settings.max_requests} requests and got one "
                 f"of {largest}; use `insertion`, or raise max_requests and bring patience."
             )
-        books, rules = books_of(problems)
+        books, rules = to_instance_arrays(problems)
         found = [_cheapest_routes(books, rules, book) for book in range(len(problems))]
-        return plans_of_lists(problems, found)
+        return solutions_from_routes(problems, found)
 
 
 def _cheapest_routes(books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
     num_requests = int(books.num_requests[book])
     num_sets = 1 << num_requests
-    ticks = np.full(num_sets, FOREVER, np.int64)
+    ticks = np.full(num_sets, UNLIMITED, np.int64)
     orders = np.zeros((num_sets, 2 * num_requests), np.int64)
     _try_all_routes(books, rules, book, ticks, orders)
     return [
@@ -69,7 +69,7 @@ def _cheapest_partition(ticks: IntArray, rules: FleetConstraints) -> list[int]:
     options: list[tuple[int, list[int]]] = [(0, [])] if everybody == 0 else []
     parts: dict[int, list[int]] = {0: []}
     for vehicle in range(rules.num_vehicles):
-        opening = rules.vehicle_ticks if vehicle >= rules.free_vehicles else 0
+        opening = rules.extra_vehicle_cost if vehicle >= rules.free_vehicles else 0
         larger: dict[int, int] = {}
         larger_parts: dict[int, list[int]] = {}
         for served, spent in cheapest.items():
@@ -79,14 +79,14 @@ def _cheapest_partition(ticks: IntArray, rules: FleetConstraints) -> list[int]:
             route = waiting
             while route:
                 total = spent + opening + int(ticks[route])
-                if route & lowest and total < larger.get(served | route, FOREVER):
+                if route & lowest and total < larger.get(served | route, UNLIMITED):
                     larger[served | route] = total
                     larger_parts[served | route] = [*parts[served], route]
                 route = (route - 1) & waiting
         cheapest, parts = larger, larger_parts
         if everybody in cheapest:
             options.append((cheapest[everybody], parts[everybody]))
-    return min(options, default=(FOREVER, []))[1]
+    return min(options, default=(UNLIMITED, []))[1]
 
 
 @kernel
@@ -130,7 +130,7 @@ def _try_all_routes(books: Any, rules: Any, book: Any, ticks: Any, orders: Any) 
         leg = travel[here, stop]
         arrival = max(time[depth] + leg, stops[stop, EARLY])
         riders = load[depth] + stops[stop, RIDERS]
-        if arrival > stops[stop, LATE] or riders > rules.seats:
+        if arrival > stops[stop, LATE] or riders > rules.capacity:
             continue
         trial[depth, TRIAL_LEG] = leg
         depth += 1
@@ -148,7 +148,7 @@ def _try_all_routes(books: Any, rules: Any, book: Any, ticks: Any, orders: Any) 
         total = spent[depth] + home
         if on_board or total >= ticks[served] or time[depth] + home > stops[DEPOT, LATE]:
             continue
-        if rules.limited:
+        if rules.has_duration_limits:
             trial[depth, TRIAL_LEG] = home
             trial[depth + 1, TRIAL_STOP] = DEPOT
             if not schedule_exists(stops, trial, depth, rules.max_route):

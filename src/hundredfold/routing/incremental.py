@@ -19,16 +19,16 @@ from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import (
     NewRequests,
-    TripTicks,
-    books_of,
+    TripTimes,
     check_requests,
     finite,
-    trip_ticks,
+    to_instance_arrays,
+    trip_times,
     write_requests,
 )
-from hundredfold.routing.lns import AS_BOOKED, Search, added_by_candidates, improve_rows
+from hundredfold.routing.lns import REQUEST_ORDER, LNSParams, added_by_candidates, improve_batch
 from hundredfold.routing.problem import (
-    FOREVER,
+    UNLIMITED,
     Fleet,
     RouteProblems,
     Solutions,
@@ -37,8 +37,8 @@ from hundredfold.routing.problem import (
     to_minutes,
 )
 from hundredfold.routing.solution import (
+    build_solutions,
     empty_timetable,
-    finished_plans,
     minutes_or_nan,
     price_ticks,
     prices,
@@ -69,15 +69,15 @@ class IncrementalSettings:
         if self.threads < 1:
             raise SettingsError(f"threads must be at least 1, got {self.threads}.")
 
-    def search(self) -> Search:
+    def search(self) -> LNSParams:
         """The same as kernels take it. A kept plan stays cold: it never gets worse on purpose."""
-        return Search(
+        return LNSParams(
             improve_passes=self.improve_passes,
             iterations=self.lns_iterations,
             max_removed=self.max_removed,
-            rescue_iterations=30,
-            warmth=0.0,
-            focus=0.5,
+            infeasible_iterations=30,
+            start_threshold=0.0,
+            new_request_share=0.5,
         )
 
 
@@ -99,13 +99,13 @@ class IncrementalRoutes:
         self.settings = settings or IncrementalSettings()
         self.num_envs = num_envs
         nowhere = np.zeros((num_envs, max_requests, 2), np.int64)
-        self.problems = RouteProblems.of(travel, fleet, nowhere, 0.0, num_requests=0)
-        self.books, self.rules = books_of(self.problems)
+        self.problems = RouteProblems.from_arrays(travel, fleet, nowhere, 0.0, num_requests=0)
+        self.instances, self.constraints = to_instance_arrays(self.problems)
         vehicles, width = fleet.num_vehicles, max(1, 2 * max_requests)
         self.routes: IntArray = np.zeros((num_envs, vehicles, width), np.int64)
         self.lengths: IntArray = np.zeros((num_envs, vehicles), np.int64)
         self.timetable = empty_timetable(num_envs, max_requests, vehicles)
-        self.price: FloatArray = np.zeros(num_envs)  # (envs,) inf where somebody is left out
+        self.cost: FloatArray = np.zeros(num_envs)  # (envs,) inf where somebody is left out
 
     @property
     def num_requests(self) -> IntArray:
@@ -135,7 +135,7 @@ class IncrementalRoutes:
     @property
     def unserved(self) -> BoolArray:
         """(envs, requests) True where a booked request has no vehicle."""
-        return unserved(self.books, self.timetable)
+        return unserved(self.instances, self.timetable)
 
     def add(
         self,
@@ -162,16 +162,16 @@ class IncrementalRoutes:
         problems.riders[chosen, place] = new.riders
         problems.service_minutes[chosen, place] = new.service_minutes
         problems.max_ride_minutes[chosen, place] = new.max_ride_minutes
-        trips = trip_ticks(
+        trips = trip_times(
             problems.travel, new.cells, when, new.service_minutes, new.max_ride_minutes
         )
         self._write(chosen, place, new, trips)
         self.num_requests[chosen] += 1
-        self._replan(chosen, rng.spawn(keys, self.num_requests))
+        self._insert_and_improve(chosen, rng.spawn(keys, self.num_requests))
         self._write_timetable(chosen)
-        return self.price
+        return self.cost
 
-    def price_candidates(
+    def candidate_costs(
         self,
         cells: ArrayLike,
         windows: ArrayLike,
@@ -195,20 +195,20 @@ class IncrementalRoutes:
                 f"candidate windows came with shape {offered.shape}; pass (envs, candidates, 2, 2) "
                 f"for {self.num_envs} envs."
             )
-        trips = trip_ticks(
+        trips = trip_times(
             self.problems.travel,
             new.cells[:, None],
             finite(offered[chosen]),
             new.service_minutes[:, None],
             new.max_ride_minutes[:, None],
         )
-        self._write(chosen, place, new, TripTicks(*(times[:, 0] for times in trips)))
+        self._write(chosen, place, new, TripTimes(*(times[:, 0] for times in trips)))
         early: IntArray = np.zeros(offered.shape[:3], np.int64)
         late: IntArray = np.zeros(offered.shape[:3], np.int64)
         early[chosen], late[chosen] = trips.early, trips.late
         added = added_by_candidates(
-            self.books,
-            self.rules,
+            self.instances,
+            self.constraints,
             chosen,
             early,
             late,
@@ -217,10 +217,10 @@ class IncrementalRoutes:
             self.settings.threads,
         )[chosen]
         # Kernels add up service and driving; service has no price.
-        spent = price_ticks(self.rules, self.lengths, self.timetable)[chosen, None]
+        spent = price_ticks(self.constraints, self.lengths, self.timetable)[chosen, None]
         total = to_minutes(spent + added - trips.service.sum(axis=2))
         found: FloatArray = np.full(offered.shape[:2], np.inf)
-        found[chosen] = np.where(added < FOREVER, total, np.inf)
+        found[chosen] = np.where(added < UNLIMITED, total, np.inf)
         return found
 
     def clear(self, rows: BoolArray) -> None:
@@ -231,9 +231,11 @@ class IncrementalRoutes:
         self.lengths[chosen] = 0
         self._write_timetable(chosen)
 
-    def plans(self) -> Solutions:
+    def solutions(self) -> Solutions:
         """Copies of all plans, as an oracle returns them."""
-        return finished_plans(self.books, self.rules, self.routes.copy(), self.lengths.copy())
+        return build_solutions(
+            self.instances, self.constraints, self.routes.copy(), self.lengths.copy()
+        )
 
     def state(self) -> Arrays:
         """Copies of everything that is needed to go on from here; the first axis is the env."""
@@ -242,7 +244,7 @@ class IncrementalRoutes:
     def restore(self, state: State) -> None:
         """Go on from a snapshot."""
         fill(self._kept(), state)
-        self.books, self.rules = books_of(self.problems)
+        self.instances, self.constraints = to_instance_arrays(self.problems)
         self._write_timetable(np.arange(self.num_envs))
 
     def _kept(self) -> Arrays:
@@ -258,14 +260,14 @@ class IncrementalRoutes:
             "lengths": self.lengths,
         }
 
-    def _replan(self, chosen: IntArray, keys: Keys) -> IntArray:
+    def _insert_and_improve(self, chosen: IntArray, keys: Keys) -> IntArray:
         """Put the newest request of these envs into their plans; returns (envs,) objectives."""
-        ticks = np.full(self.num_envs, FOREVER)
-        improve_rows(
-            self.books,
-            self.rules,
+        ticks = np.full(self.num_envs, UNLIMITED)
+        improve_batch(
+            self.instances,
+            self.constraints,
             self.settings.search(),
-            AS_BOOKED,
+            REQUEST_ORDER,
             chosen,
             keys,
             self.routes,
@@ -305,11 +307,13 @@ class IncrementalRoutes:
         check_requests(new, self.problems.travel)
         return new
 
-    def _write(self, chosen: IntArray, place: IntArray, new: NewRequests, trips: TripTicks) -> None:
-        write_requests(self.books, chosen, place, new, trips)
+    def _write(self, chosen: IntArray, place: IntArray, new: NewRequests, trips: TripTimes) -> None:
+        write_requests(self.instances, chosen, place, new, trips)
         if np.isfinite(new.max_ride_minutes).any():
-            self.rules = self.rules._replace(limited=True)
+            self.constraints = self.constraints._replace(has_duration_limits=True)
 
     def _write_timetable(self, chosen: IntArray) -> None:
-        time_rows(self.books, self.rules, chosen, self.routes, self.lengths, self.timetable)
-        self.price[:] = prices(self.books, self.rules, self.lengths, self.timetable)
+        time_rows(
+            self.instances, self.constraints, chosen, self.routes, self.lengths, self.timetable
+        )
+        self.cost[:] = prices(self.instances, self.constraints, self.lengths, self.timetable)

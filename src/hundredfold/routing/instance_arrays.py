@@ -11,15 +11,15 @@ from hundredfold.core.errors import ShapeError
 from hundredfold.routing.problem import (
     DROPOFF,
     EARLY,
-    FOREVER,
     LAST_MINUTE,
     LATE,
     PICKUP,
+    UNLIMITED,
     Fleet,
     RouteProblems,
     TravelTable,
-    ticks_down,
-    ticks_up,
+    microseconds_down,
+    microseconds_up,
 )
 
 
@@ -27,12 +27,12 @@ class FleetConstraints(NamedTuple):
     """What holds for every route of every book; plain numbers, durations in ticks."""
 
     num_vehicles: int
-    seats: int
-    max_route: int  # FOREVER when unlimited
+    capacity: int
+    max_route: int  # UNLIMITED when unlimited
     free_vehicles: int
-    vehicle_ticks: int  # price of a vehicle beyond the free ones
-    shortcut: int  # the most that a stop on the way can save
-    limited: bool  # whether rides or routes have a longest duration
+    extra_vehicle_cost: int  # price of a vehicle beyond the free ones
+    max_shortcut: int  # the most that a stop on the way can save
+    has_duration_limits: bool  # whether rides or routes have a longest duration
 
 
 class InstanceArrays(NamedTuple):
@@ -48,7 +48,7 @@ class InstanceArrays(NamedTuple):
     max_ride: IntArray  # (books, stops) from start of the pickup's service, kept at its stop
 
 
-class TripTicks(NamedTuple):
+class TripTimes(NamedTuple):
     """Times of requests in ticks, with any leading axes; the last one is pickup, dropoff."""
 
     early: IntArray  # (..., 2)
@@ -66,23 +66,23 @@ class NewRequests(NamedTuple):
     max_ride_minutes: FloatArray  # (rows,)
 
 
-def rules_of(fleet: Fleet, travel: TravelTable, limited: bool) -> FleetConstraints:
+def fleet_constraints(fleet: Fleet, travel: TravelTable, limited: bool) -> FleetConstraints:
     """The fleet's rules in ticks."""
     return FleetConstraints(
         num_vehicles=int(fleet.num_vehicles),
-        seats=int(fleet.seats),
-        max_route=int(ticks_down(fleet.max_route_minutes)),
+        capacity=int(fleet.capacity),
+        max_route=int(microseconds_down(fleet.max_route_minutes)),
         free_vehicles=int(fleet.free_vehicles),
-        vehicle_ticks=int(ticks_up(fleet.vehicle_minutes)),
-        shortcut=travel.shortcut_ticks,
-        limited=limited,
+        extra_vehicle_cost=int(microseconds_up(fleet.extra_vehicle_minutes)),
+        max_shortcut=travel.max_shortcut,
+        has_duration_limits=limited,
     )
 
 
-def books_of(problems: RouteProblems) -> tuple[InstanceArrays, FleetConstraints]:
+def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetConstraints]:
     """The books in ticks and the rules they are planned by."""
     fleet, travel = problems.fleet, problems.travel
-    trips = trip_ticks(
+    trips = trip_times(
         travel,
         problems.cells,
         problems.windows,
@@ -91,37 +91,37 @@ def books_of(problems: RouteProblems) -> tuple[InstanceArrays, FleetConstraints]
     )
     riders = problems.riders
     books = InstanceArrays(
-        drive=travel.ticks,
+        drive=travel.microseconds,
         # Kernels are compiled for unbroken arrays; the one of kept plans is passed on as it is.
         num_requests=np.ascontiguousarray(problems.num_requests),
         cell=_by_stop(problems.cells, fleet.depot_cell),
-        early=_by_stop(trips.early, int(ticks_up(fleet.depot_window[EARLY]))),
-        late=_by_stop(trips.late, int(ticks_down(fleet.depot_window[LATE]))),
+        early=_by_stop(trips.early, int(microseconds_up(fleet.depot_window[EARLY]))),
+        late=_by_stop(trips.late, int(microseconds_down(fleet.depot_window[LATE]))),
         service=_by_stop(trips.service, 0),
         riders=_by_stop(np.stack([riders, -riders], axis=2), 0),
         max_ride=_by_stop(trips.max_ride, 0),
     )
-    return books, rules_of(fleet, travel, problems.has_limits)
+    return books, fleet_constraints(fleet, travel, problems.has_duration_limits)
 
 
-def trip_ticks(
+def trip_times(
     travel: TravelTable,
     cells: IntArray,
     windows: FloatArray,
     service_minutes: FloatArray,
     max_ride_minutes: FloatArray,
-) -> TripTicks:
+) -> TripTimes:
     """Times in ticks, without what the other end of the trip rules out anyway.
 
     A pickup that starts before `early` would keep its rider on board for too long, one that starts
     after `late` would miss the dropoff's window; and likewise for dropoffs.
     """
-    early, late = ticks_up(windows[..., EARLY]), ticks_down(windows[..., LATE])
-    service = ticks_up(service_minutes)
-    longest = np.minimum(ticks_down(max_ride_minutes) + service[..., PICKUP], FOREVER)
+    early, late = microseconds_up(windows[..., EARLY]), microseconds_down(windows[..., LATE])
+    service = microseconds_up(service_minutes)
+    longest = np.minimum(microseconds_down(max_ride_minutes) + service[..., PICKUP], UNLIMITED)
     shortest = service[..., PICKUP]
-    if travel.shortcut_ticks == 0:
-        shortest = shortest + travel.ticks[cells[..., PICKUP], cells[..., DROPOFF]]
+    if travel.max_shortcut == 0:
+        shortest = shortest + travel.microseconds[cells[..., PICKUP], cells[..., DROPOFF]]
     tight_early = np.stack(
         [
             np.maximum(early[..., PICKUP], early[..., DROPOFF] - longest),
@@ -137,7 +137,7 @@ def trip_ticks(
         axis=-1,
     )
     max_ride = np.stack([longest, np.zeros_like(longest)], axis=-1)
-    return TripTicks(tight_early, tight_late, service, max_ride)
+    return TripTimes(tight_early, tight_late, service, max_ride)
 
 
 def check_requests(new: NewRequests, travel: TravelTable) -> None:
@@ -161,7 +161,7 @@ def finite(windows: FloatArray) -> FloatArray:
 
 
 def write_requests(
-    books: InstanceArrays, rows: IntArray, place: IntArray, new: NewRequests, trips: TripTicks
+    books: InstanceArrays, rows: IntArray, place: IntArray, new: NewRequests, trips: TripTimes
 ) -> None:
     """Write request number `place` of these rows; the books do not count it yet."""
     row, stops = rows[:, None], 2 * place[:, None] + np.array([1, 2])

@@ -52,7 +52,7 @@ def random_city(seed: int, num_places: int = 60) -> TravelTable:
     return TravelTable(seconds / 60.0)
 
 
-def random_days(
+def random_instances(
     num_days: int,
     num_requests: int = 30,
     seed: int = 0,
@@ -83,7 +83,7 @@ def random_days(
     windows = _half_hour_windows(rng, direct)
     if detour_factor > 0.0:
         windows[:, :, 1, 1] += np.maximum(10.0, detour_factor * direct)
-    return RouteProblems.of(
+    return RouteProblems.from_arrays(
         travel,
         fleet or Fleet(),
         cells,
@@ -93,10 +93,10 @@ def random_days(
     )
 
 
-def loose_days(num_days: int, num_requests: int = 30, seed: int = 0) -> RouteProblems:
+def loose_instances(num_days: int, num_requests: int = 30, seed: int = 0) -> RouteProblems:
     """Days with more room to share rides, and four seats to do it in: harder to plan well."""
-    fleet = Fleet(seats=4)
-    return random_days(
+    fleet = Fleet(capacity=4)
+    return random_instances(
         num_days, num_requests, seed, fleet=fleet, detour_factor=0.5, share_of_pairs=0.15
     )
 
@@ -157,10 +157,10 @@ def _li_lim(path: Path, rows: list[list[float]]) -> RouteProblems:
     pickups = np.flatnonzero(delivery)
     if not ((delivery > 0) | (nodes[:, 7] > 0))[1:].all() or delivery.max() >= len(nodes):
         raise InstanceError(f"{path.name} has a node that is neither pickup nor delivery.")
-    vehicles, seats, _speed = rows[0]
+    vehicles, capacity, _speed = rows[0]
     fleet = Fleet(
         num_vehicles=int(vehicles),
-        seats=int(seats),
+        capacity=int(capacity),
         depot_window=(float(nodes[0, 4]), float(nodes[0, 5])),
         free_vehicles=int(vehicles),
     )
@@ -171,7 +171,7 @@ def _li_lim(path: Path, rows: list[list[float]]) -> RouteProblems:
 def _cordeau(path: Path, rows: list[list[float]]) -> RouteProblems:
     """Columns: id, x, y, service, load, earliest, latest; a second depot may stand at the end."""
     nodes = _nodes(path, rows, columns=7)
-    vehicles, num_stops, max_route, seats, max_ride = rows[0]
+    vehicles, num_stops, max_route, capacity, max_ride = rows[0]
     half = int(num_stops) // 2
     if len(nodes) not in (2 * half + 1, 2 * half + 2):
         raise InstanceError(
@@ -179,7 +179,7 @@ def _cordeau(path: Path, rows: list[list[float]]) -> RouteProblems:
         )
     fleet = Fleet(
         num_vehicles=int(vehicles),
-        seats=int(seats),
+        capacity=int(capacity),
         depot_window=(
             float(nodes[0, 5]),
             float(nodes[-1, 6] if len(nodes) % 2 == 0 else nodes[0, 6]),
@@ -205,7 +205,7 @@ def _problem(
 ) -> RouteProblems:
     """A book whose cells are the file's nodes, a unit of distance being a minute."""
     travel = TravelTable(np.linalg.norm(places[:, None] - places[None], axis=2))
-    return RouteProblems.of(
+    return RouteProblems.from_arrays(
         travel,
         fleet,
         pairs[None],

@@ -44,7 +44,7 @@ from hundredfold.routing.operators import (
     trade_tails,
     two_best_offers,
 )
-from hundredfold.routing.problem import EARLY, FOREVER, LATE
+from hundredfold.routing.problem import EARLY, LATE, UNLIMITED
 from hundredfold.routing.route_kernels import note_change, take_out_unassigned
 from hundredfold.routing.workspace import (
     ACCEPTED,
@@ -67,17 +67,17 @@ from hundredfold.routing.workspace import (
 DRAWS_PER_ROUND = np.uint64(5)
 
 
-class Search(NamedTuple):
+class LNSParams(NamedTuple):
     """How a plan is improved; plain numbers, as kernels take them."""
 
     improve_passes: int  # relocate passes, at most
     iterations: int  # rounds of large neighbourhood search
     max_removed: int  # requests taken out in one round
     min_removed: int = 2
-    rescue_iterations: int = 200  # more rounds, while somebody is left out
-    warmth: float = 0.3  # how much worse a plan may be at the start, in mean prices of a request
-    focus: float = 0.0  # share of rounds that start from the newest request
-    chance_share: float = 0.05  # share of rounds that take out anybody
+    infeasible_iterations: int = 200  # more rounds, while somebody is left out
+    start_threshold: float = 0.3  # first threshold, in mean costs of a request
+    new_request_share: float = 0.0  # share of rounds that start from the newest request
+    random_removal_share: float = 0.05  # share of rounds that take out anybody
     regret_share: float = 0.5  # share of rounds that repair by regret rather than in turn
 
 
@@ -138,14 +138,14 @@ def search_neighbourhoods(
     shelve(desk, rules, num_requests, BEST)
     current = objective(desk, rules, left)
     best, best_left = current, left
-    heat = search.warmth * (current - left * UNSERVED_TICKS) / num_requests
-    for done in range(search.iterations + search.rescue_iterations):
+    heat = search.start_threshold * (current - left * UNSERVED_TICKS) / num_requests
+    for done in range(search.iterations + search.infeasible_iterations):
         cooling = max(0.0, 1.0 - done / max(1, search.iterations))
         if done >= search.iterations and best_left == 0:
             break
         luck = uniform(key, count)
         waiting, holds, count = _take_some_out(desk, rules, search, num_requests, key, count)
-        found = FOREVER
+        found = UNLIMITED
         if holds:
             waiting, count = _put_back(desk, rules, search, waiting, key, count)
             trade_tails(desk, rules)
@@ -171,14 +171,14 @@ def _take_some_out(
     least = min(search.min_removed, most)
     number = least + integer(key, count + np.uint64(1), most - least + 1)
     seed = integer(key, count + np.uint64(2), num_requests)
-    if uniform(key, count + np.uint64(3)) < search.focus:
+    if uniform(key, count + np.uint64(3)) < search.new_request_share:
         seed = num_requests - 1
     manner = uniform(key, count + np.uint64(4))
     count += DRAWS_PER_ROUND
 
     desk.touched[:] = False
     waiting = collect_waiting(desk, num_requests)
-    if manner < search.chance_share:
+    if manner < search.random_removal_share:
         count = score_by_chance(desk, num_requests, key, count)
     else:
         count = score_by_distance(desk, num_requests, seed, key, count)
@@ -202,17 +202,17 @@ def _put_back(desk: Any, rules: Any, search: Any, waiting: Any, key: Any, count:
 
 
 # In which order requests that wait go into the plan.
-BY_REGRET, AS_BOOKED, SHUFFLED = 0, 1, 2
+REGRET_ORDER, REQUEST_ORDER, RANDOM_ORDER = 0, 1, 2
 # Each thread takes several chunks, so that one slow book does not hold up the rest.
 CHUNKS_PER_THREAD: Final = 4
 CONTENT_SALT: Final = np.uint64(0xA0761D6478BD642F)
 BUILD_DRAWS, SEARCH_DRAWS = np.uint64(0), np.uint64(1)
 
 
-def improve_rows(
+def improve_batch(
     books: InstanceArrays,
     rules: FleetConstraints,
-    search: Search,
+    search: LNSParams,
     order: int,
     rows: IntArray,
     keys: Keys,
@@ -226,7 +226,7 @@ def improve_rows(
     A row starts from the plan in `routes` and `lengths`; requests that are not in it go in first.
     What comes out replaces the plan where its objective is below the row's `ticks`.
     """
-    share_out(
+    parallel_ranges(
         threads,
         len(rows),
         lambda first, last: _improve_some(
@@ -251,7 +251,7 @@ def added_by_candidates(
     `late` are (books, candidates, 2). Returns (books, candidates) ticks; rows left out are 0.
     """
     added = np.zeros(early.shape[:2], np.int64)
-    share_out(
+    parallel_ranges(
         threads,
         len(rows),
         lambda first, last: _price_some(
@@ -261,7 +261,7 @@ def added_by_candidates(
     return added
 
 
-def share_out(threads: int, count: int, work: Callable[[int, int], None]) -> None:
+def parallel_ranges(threads: int, count: int, work: Callable[[int, int], None]) -> None:
     """Do rows 0 .. count-1, `work(first, last)` at a time, in several threads.
 
     Plain threads: kernels release the interpreter lock, and Numba's own thread pool would not
@@ -277,7 +277,7 @@ def share_out(threads: int, count: int, work: Callable[[int, int], None]) -> Non
 
 
 @kernel
-def content_keys(books: Any) -> Any:
+def instance_keys(books: Any) -> Any:
     """One stream key per book, made of what the book says and nothing else."""
     keys = np.empty(len(books.num_requests), np.uint64)
     for book in range(len(keys)):
@@ -324,10 +324,10 @@ def improved_objective(
 ) -> Any:
     """Put in who waits, improve the plan, and return what it then amounts to."""
     waiting = collect_waiting(desk, num_requests)
-    if order == BY_REGRET:
+    if order == REGRET_ORDER:
         left = insert_most_regretted(desk, rules, waiting)
     else:
-        if order == SHUFFLED:
+        if order == RANDOM_ORDER:
             shuffle_pool(desk, waiting, spawn(key, BUILD_DRAWS), np.uint64(0))
         left = insert_in_turn(desk, rules, waiting)
     left = improve(desk, rules, search, num_requests, left, spawn(key, SEARCH_DRAWS))

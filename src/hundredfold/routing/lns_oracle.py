@@ -17,10 +17,16 @@ from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
-from hundredfold.routing.lns import BY_REGRET, SHUFFLED, Search, content_keys, improve_rows
-from hundredfold.routing.problem import FOREVER, RouteProblems, Solutions
-from hundredfold.routing.solution import finished_plans
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
+from hundredfold.routing.lns import (
+    RANDOM_ORDER,
+    REGRET_ORDER,
+    LNSParams,
+    improve_batch,
+    instance_keys,
+)
+from hundredfold.routing.problem import UNLIMITED, RouteProblems, Solutions
+from hundredfold.routing.solution import build_solutions
 
 Number = TypeVar("Number", int, float)
 
@@ -36,7 +42,7 @@ WARMTH_CHOICES: Final = (0.1, 0.3, 0.6, 1.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InsertionSettings:
+class LNSSettings:
     """How hard the insertion oracle tries."""
 
     improve_passes: int = 1
@@ -63,41 +69,41 @@ class InsertionSettings:
         if self.seconds is not None and self.seconds <= 0.0:
             raise SettingsError(f"seconds must be above 0, got {self.seconds}.")
 
-    def search(self) -> Search:
+    def search(self) -> LNSParams:
         """The same as kernels take it."""
-        return Search(
+        return LNSParams(
             improve_passes=self.improve_passes,
             iterations=self.lns_iterations,
             max_removed=self.max_removed,
         )
 
 
-class InsertionOracle:
+class LNSOracle:
     """Fast prices within about a percent of the best known."""
 
-    def __init__(self, settings: InsertionSettings | None = None) -> None:
-        self.settings = settings or InsertionSettings()
+    def __init__(self, settings: LNSSettings | None = None) -> None:
+        self.settings = settings or LNSSettings()
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where somebody is left out."""
-        books, rules = books_of(problems)
+        books, rules = to_instance_arrays(problems)
         shape = (len(problems), rules.num_vehicles)
         found = _Found(
             routes=np.zeros((*shape, max(1, 2 * problems.max_requests)), np.int64),
             lengths=np.zeros(shape, np.int64),
-            ticks=np.full(len(problems), FOREVER),
+            objective=np.full(len(problems), UNLIMITED),
         )
         if self.settings.seconds is None:
             self._restart(books, rules, found)
         else:
             for book in range(len(problems)):
                 self._search_for_seconds(books, rules, found, book, self.settings.seconds)
-        return finished_plans(books, rules, found.routes, found.lengths)
+        return build_solutions(books, rules, found.routes, found.lengths)
 
     def _restart(self, books: InstanceArrays, rules: FleetConstraints, best: _Found) -> None:
-        rows, keys = np.arange(len(best.ticks)), content_keys(books)
+        rows, keys = np.arange(len(best.objective)), instance_keys(books)
         for restart in range(self.settings.final_restarts):
-            order = BY_REGRET if restart == 0 else SHUFFLED
+            order = REGRET_ORDER if restart == 0 else RANDOM_ORDER
             self._try_afresh(
                 books,
                 rules,
@@ -117,7 +123,7 @@ class InsertionOracle:
         seconds: float,
     ) -> None:
         """Improve the best plan cycle by cycle, and now and then try another one from nothing."""
-        rows, keys = np.array([book]), content_keys(books)
+        rows, keys = np.array([book]), instance_keys(books)
         rounds, cycle = FIRST_ROUNDS, 0
         start = time.perf_counter()
         spent = last = 0.0
@@ -126,12 +132,12 @@ class InsertionOracle:
             search = self.settings.search()._replace(
                 iterations=rounds,
                 max_removed=_choice(drawn[book], 0, REMOVED_CHOICES),
-                warmth=_choice(drawn[book], 1, WARMTH_CHOICES),
+                start_threshold=_choice(drawn[book], 1, WARMTH_CHOICES),
             )
             if cycle % AFRESH_EVERY == AFRESH_EVERY - 1 and spent < AFRESH_SHARE * seconds:
-                self._try_afresh(books, rules, search, SHUFFLED, rows, drawn, best)
+                self._try_afresh(books, rules, search, RANDOM_ORDER, rows, drawn, best)
             else:
-                improve_rows(books, rules, search, BY_REGRET, rows, drawn, *best, threads=1)
+                improve_batch(books, rules, search, REGRET_ORDER, rows, drawn, *best, threads=1)
             cycle += 1
             last = time.perf_counter() - start - spent
             spent += last
@@ -143,7 +149,7 @@ class InsertionOracle:
         self,
         books: InstanceArrays,
         rules: FleetConstraints,
-        search: Search,
+        search: LNSParams,
         order: int,
         rows: IntArray,
         keys: Keys,
@@ -153,10 +159,10 @@ class InsertionOracle:
         found = _Found(
             np.zeros_like(best.routes),
             np.zeros_like(best.lengths),
-            np.full_like(best.ticks, FOREVER),
+            np.full_like(best.objective, UNLIMITED),
         )
-        improve_rows(books, rules, search, order, rows, keys, *found, self.settings.threads)
-        better = found.ticks < best.ticks
+        improve_batch(books, rules, search, order, rows, keys, *found, self.settings.threads)
+        better = found.objective < best.objective
         for mine, new in zip(best, found, strict=True):
             mine[better] = new[better]
 
@@ -166,7 +172,7 @@ class _Found(NamedTuple):
 
     routes: IntArray  # (books, vehicles, width)
     lengths: IntArray  # (books, vehicles)
-    ticks: IntArray  # (books,) objective
+    objective: IntArray  # (books,) objective
 
 
 def _choice(key: np.uint64, count: int, choices: tuple[Number, ...]) -> Number:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.numba_kernels import integer, noalloc_kernel, uniform
-from hundredfold.routing.problem import EARLY, FOREVER, LATE, TICKS_PER_MINUTE
+from hundredfold.routing.problem import EARLY, LATE, MICROSECONDS_PER_MINUTE, UNLIMITED
 from hundredfold.routing.route_kernels import cheapest_insertion, note_change, put_in, trial_holds
 from hundredfold.routing.workspace import (
     ADDED,
@@ -103,7 +103,7 @@ def remove_lowest(desk: Any, num_requests: Any, number: Any, waiting: Any) -> An
 
 
 # What a request left out weighs while searching: more than any detour or vehicle.
-UNSERVED_TICKS: Final = 10_000_000 * TICKS_PER_MINUTE
+UNSERVED_TICKS: Final = 10_000_000 * MICROSECONDS_PER_MINUTE
 
 
 @noalloc_kernel
@@ -118,8 +118,8 @@ def vehicles_used(desk: Any, rules: Any) -> Any:
 @noalloc_kernel
 def opening_ticks(desk: Any, rules: Any) -> Any:
     """What it costs to send out one more vehicle."""
-    if rules.vehicle_ticks > 0 and vehicles_used(desk, rules) >= rules.free_vehicles:
-        return rules.vehicle_ticks
+    if rules.extra_vehicle_cost > 0 and vehicles_used(desk, rules) >= rules.free_vehicles:
+        return rules.extra_vehicle_cost
     return 0
 
 
@@ -130,7 +130,7 @@ def objective(desk: Any, rules: Any, num_left: Any) -> Any:
     for vehicle in range(rules.num_vehicles):
         ticks += desk.head[vehicle, TICKS]
     extra = max(0, vehicles_used(desk, rules) - rules.free_vehicles)
-    return ticks + extra * rules.vehicle_ticks
+    return ticks + extra * rules.extra_vehicle_cost
 
 
 @noalloc_kernel
@@ -159,7 +159,7 @@ def two_best_offers(desk: Any, rules: Any, request: Any, opening: Any) -> Any:
 
     Ties go to the lowest vehicle; all empty vehicles are alike, so only the first is asked.
     """
-    best_vehicle, best, second = int(NOBODY), FOREVER, FOREVER
+    best_vehicle, best, second = int(NOBODY), UNLIMITED, UNLIMITED
     empty_seen = False
     for vehicle in range(rules.num_vehicles):
         extra = 0
@@ -257,8 +257,8 @@ def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
     one_length, two_length = desk.head[first, LENGTH], desk.head[second, LENGTH]
     # Hanging a whole route behind the other sends a vehicle home, which may have a price.
     merging = 0
-    if rules.vehicle_ticks > 0 and vehicles_used(desk, rules) > rules.free_vehicles:
-        merging = rules.vehicle_ticks
+    if rules.extra_vehicle_cost > 0 and vehicles_used(desk, rules) > rules.free_vehicles:
+        merging = rules.extra_vehicle_cost
     best, best_i, best_j = 0, -1, -1
     start = 0
     for i in range(one_length + 1):
@@ -284,7 +284,7 @@ def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
                 and ready + over <= two[j + 1, LATEST]
                 and two[j, EARLIEST] + back <= deadline
                 and (
-                    not rules.limited
+                    not rules.has_duration_limits
                     or (
                         _joint_holds(desk, rules, first, i, second, j)
                         and _joint_holds(desk, rules, second, j, first, i)

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.errors import MissingExtraError, SettingsError
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
 from hundredfold.routing.problem import (
-    FOREVER,
+    UNLIMITED,
     RouteProblems,
     Solutions,
     milliseconds_down,
     milliseconds_up,
 )
-from hundredfold.routing.solution import plans_of_lists
+from hundredfold.routing.solution import solutions_from_routes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +54,9 @@ class OrToolsOracle:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where the solver finds none."""
-        books, rules = books_of(problems)
+        books, rules = to_instance_arrays(problems)
         found = [self._routes(books, rules, book) for book in range(len(problems))]
-        return plans_of_lists(problems, found)
+        return solutions_from_routes(problems, found)
 
     def _routes(self, books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
         num_requests = int(books.num_requests[book])
@@ -70,7 +70,7 @@ class OrToolsOracle:
         if time is None:
             return []
         riders = model.RegisterUnaryTransitVector(books.riders[book, :num_stops].tolist())
-        model.AddDimension(riders, 0, rules.seats, True, "riders")
+        model.AddDimension(riders, 0, rules.capacity, True, "riders")
         self._add_pairs(model, manager, time, books, book, num_requests)
         solution = model.SolveWithParameters(self._parameters())
         return [] if solution is None else _routes_of(model, manager, solution, rules)
@@ -82,7 +82,7 @@ class OrToolsOracle:
         drive = milliseconds_up(books.drive[np.ix_(cells, cells)])
         model.SetArcCostEvaluatorOfAllVehicles(model.RegisterTransitMatrix(drive.tolist()))
         for vehicle in range(rules.free_vehicles, rules.num_vehicles):
-            model.SetFixedCostOfVehicle(int(milliseconds_up(rules.vehicle_ticks)), vehicle)
+            model.SetFixedCostOfVehicle(int(milliseconds_up(rules.extra_vehicle_cost)), vehicle)
 
     def _add_times(
         self,
@@ -112,7 +112,7 @@ class OrToolsOracle:
         for vehicle in range(rules.num_vehicles):
             for index in (model.Start(vehicle), model.End(vehicle)):
                 time.CumulVar(index).SetRange(max(0, int(early[0])), int(late[0]))
-            if rules.max_route < FOREVER:
+            if rules.max_route < UNLIMITED:
                 time.SetSpanUpperBoundForVehicle(int(milliseconds_down(rules.max_route)), vehicle)
         return time
 
@@ -133,7 +133,7 @@ class OrToolsOracle:
             solver.Add(model.VehicleVar(pickup) == model.VehicleVar(dropoff))
             solver.Add(time.CumulVar(pickup) <= time.CumulVar(dropoff))
             longest = int(books.max_ride[book, 2 * request + 1])
-            if longest < FOREVER:
+            if longest < UNLIMITED:
                 ride = time.CumulVar(dropoff) - time.CumulVar(pickup)
                 solver.Add(ride <= int(milliseconds_down(longest)))
 

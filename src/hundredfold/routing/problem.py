@@ -4,8 +4,8 @@ A **book** is the list of one day's requests; a batch of books shares one table 
 one fleet. Stop 0 is the depot; request i has its pickup at stop 2i+1 and its dropoff at stop 2i+2.
 
 The price of a plan is its driving minutes over all routes, both depot legs included and waiting
-free, plus `Fleet.vehicle_minutes` for every vehicle beyond `Fleet.free_vehicles`. Oracles count in
-whole ticks (`ticks.py`), so a price depends on the plan alone: not on the order of additions, the
+free, plus `Fleet.extra_vehicle_minutes` for every vehicle beyond `Fleet.free_vehicles`. Oracles
+count in whole ticks, so a price depends on the plan alone: not on the order of additions, the
 batch it was found in or the number of threads.
 
 Minutes as whole ticks of a microsecond, so that sums are exact and comparisons final.
@@ -26,29 +26,29 @@ from numpy.typing import ArrayLike
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import SettingsError, ShapeError
 
-TICKS_PER_MINUTE: Final = 60_000_000
-TICKS_PER_MILLISECOND: Final = TICKS_PER_MINUTE // 60_000
+MICROSECONDS_PER_MINUTE: Final = 60_000_000
+TICKS_PER_MILLISECOND: Final = MICROSECONDS_PER_MINUTE // 60_000
 # Stands for "no limit": beyond any day, and sums of a few of them still fit into 64 bits.
-FOREVER: Final = 2**60
+UNLIMITED: Final = 2**60
 # Minutes that are whole ticks in decimals are rarely so in binary: forgive a thousandth of a tick.
 _FORGIVEN: Final = 1e-3
 
 
-def ticks_up(minutes: Any) -> IntArray:
-    """Whole ticks, rounded up; infinite becomes FOREVER."""
-    scaled = np.asarray(minutes, np.float64) * TICKS_PER_MINUTE
-    return np.ceil(np.minimum(scaled, FOREVER) - _FORGIVEN).astype(np.int64)
+def microseconds_up(minutes: Any) -> IntArray:
+    """Whole ticks, rounded up; infinite becomes UNLIMITED."""
+    scaled = np.asarray(minutes, np.float64) * MICROSECONDS_PER_MINUTE
+    return np.ceil(np.minimum(scaled, UNLIMITED) - _FORGIVEN).astype(np.int64)
 
 
-def ticks_down(minutes: Any) -> IntArray:
-    """Whole ticks, rounded down; infinite becomes FOREVER."""
-    scaled = np.asarray(minutes, np.float64) * TICKS_PER_MINUTE
-    return np.floor(np.minimum(scaled, FOREVER) + _FORGIVEN).astype(np.int64)
+def microseconds_down(minutes: Any) -> IntArray:
+    """Whole ticks, rounded down; infinite becomes UNLIMITED."""
+    scaled = np.asarray(minutes, np.float64) * MICROSECONDS_PER_MINUTE
+    return np.floor(np.minimum(scaled, UNLIMITED) + _FORGIVEN).astype(np.int64)
 
 
 def to_minutes(ticks: IntArray) -> FloatArray:
     """Minutes of whole ticks."""
-    return np.asarray(ticks / TICKS_PER_MINUTE, np.float64)
+    return np.asarray(ticks / MICROSECONDS_PER_MINUTE, np.float64)
 
 
 def milliseconds_up(ticks: Any) -> Any:
@@ -88,20 +88,41 @@ class TravelTable:
                 f"the travel time from cell {row} to cell {column} is "
                 f"{self.minutes[row, column]}; every entry must lie in 0..{LONGEST_DRIVE:.0f}."
             )
-        self.ticks: IntArray = ticks_up(self.minutes)
+        self.microseconds: IntArray = microseconds_up(self.minutes)
 
     @property
     def num_cells(self) -> int:
         return len(self.minutes)
 
     @cached_property
-    def shortcut_ticks(self) -> int:
+    def max_shortcut(self) -> int:
         """The most that a stop on the way can save; 0 where the triangle inequality holds."""
         saved = 0
         for via in range(self.num_cells):
-            detour = self.ticks[:, via : via + 1] + self.ticks[via : via + 1, :]
-            saved = max(saved, int((self.ticks - detour).max()))
+            detour = self.microseconds[:, via : via + 1] + self.microseconds[via : via + 1, :]
+            saved = max(saved, int((self.microseconds - detour).max()))
         return saved
+
+
+def classical_mds(distances: FloatArray) -> FloatArray:
+    """Classical multidimensional scaling (Torgerson 1952) of distances to points in the plane.
+
+    Args:
+        distances: (cells, cells) in any unit; made symmetric by averaging both directions.
+
+    Returns:
+        (cells, 2) points whose mutual distances approximate `distances`, in the same unit.
+
+    """
+    squares = ((distances + distances.T) / 2.0) ** 2
+    centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
+    values, vectors = np.linalg.eigh(-centred / 2.0)
+    points = np.zeros((len(distances), 2))
+    for axis in range(min(2, len(distances))):
+        vector = vectors[:, -1 - axis] * np.sqrt(max(values[-1 - axis], 0.0))
+        # The sign of an eigenvector is arbitrary; its largest entry is made positive.
+        points[:, axis] = vector * np.sign(vector[np.abs(vector).argmax()] or 1.0)
+    return points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,30 +130,34 @@ class Fleet:
     """Equal vehicles that start and end at one depot."""
 
     num_vehicles: int = 5
-    seats: int = 8
+    capacity: int = 8
     depot_cell: int = 0
     depot_window: tuple[float, float] = (0.0, 1440.0)
     """Minutes between which a vehicle may leave the depot and must be back."""
     max_route_minutes: float = np.inf
     """Longest time from leaving the depot to returning."""
     free_vehicles: int = 5
-    vehicle_minutes: float = 0.0
+    extra_vehicle_minutes: float = 0.0
     """Price in minutes of every vehicle used beyond `free_vehicles`."""
 
     def __post_init__(self) -> None:
-        if self.num_vehicles < 1 or self.seats < 1:
+        if self.num_vehicles < 1 or self.capacity < 1:
             raise SettingsError(
                 f"a fleet needs at least one vehicle with one seat, "
-                f"got {self.num_vehicles} vehicles with {self.seats} seats."
+                f"got {self.num_vehicles} vehicles with {self.capacity} capacity."
             )
         if not self.depot_window[0] <= self.depot_window[1] < np.inf:
             raise SettingsError(
                 f"the depot window {self.depot_window} is empty or endless; "
                 "give (opening, closing) in minutes."
             )
-        if self.vehicle_minutes < 0.0 or self.max_route_minutes < 0.0 or self.free_vehicles < 0:
+        if (
+            self.extra_vehicle_minutes < 0.0
+            or self.max_route_minutes < 0.0
+            or self.free_vehicles < 0
+        ):
             raise SettingsError(
-                f"vehicle_minutes ({self.vehicle_minutes}), max_route_minutes "
+                f"extra_vehicle_minutes ({self.extra_vehicle_minutes}), max_route_minutes "
                 f"({self.max_route_minutes}) and free_vehicles ({self.free_vehicles}) "
                 "cannot be negative."
             )
@@ -155,7 +180,7 @@ class RouteProblems:
     max_ride_minutes: FloatArray  # (books, requests), inf where unlimited
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         travel: TravelTable,
         fleet: Fleet,
@@ -203,14 +228,14 @@ class RouteProblems:
         return int(self.cells.shape[1])
 
     @property
-    def booked(self) -> BoolArray:
+    def request_mask(self) -> BoolArray:
         """(books, requests) True where a request stands, False in the padding."""
         return np.arange(self.max_requests) < self.num_requests[:, None]
 
     @property
-    def has_limits(self) -> bool:
+    def has_duration_limits(self) -> bool:
         """Whether some ride or route has a longest duration."""
-        rides = np.isfinite(self.max_ride_minutes[self.booked]).any()
+        rides = np.isfinite(self.max_ride_minutes[self.request_mask]).any()
         return bool(rides) or np.isfinite(self.fleet.max_route_minutes)
 
     def rows(self, chosen: slice | IntArray | BoolArray) -> RouteProblems:
@@ -227,7 +252,7 @@ class RouteProblems:
         )
 
     def _check_values(self) -> None:
-        booked = self.booked
+        booked = self.request_mask
         if ((self.num_requests < 0) | (self.num_requests > self.max_requests)).any():
             raise ShapeError(
                 f"num_requests must lie in 0..{self.max_requests}, the width of the arrays; "
@@ -250,7 +275,7 @@ class RouteProblems:
             raise ShapeError("max_ride_minutes must be >= 0; use inf where there is no limit.")
 
     def _clear_padding(self) -> None:
-        padding = ~self.booked
+        padding = ~self.request_mask
         for array in (self.cells, self.windows, self.riders, self.service_minutes):
             array[padding] = 0
         self.max_ride_minutes[padding] = np.inf
@@ -260,7 +285,7 @@ class RouteProblems:
 class Solutions:
     """One plan per book, in the order of the books."""
 
-    price: FloatArray  # (books,) minutes, inf where some request is left out
+    cost: FloatArray  # (books,) minutes, inf where some request is left out
     driving_minutes: FloatArray  # (books,) of the requests that are served
     routes: IntArray  # (books, vehicles, width) stops without the depot, then zeros
     lengths: IntArray  # (books, vehicles) stops on each route
@@ -271,7 +296,7 @@ class Solutions:
     unserved: BoolArray  # (books, requests)
 
     def __len__(self) -> int:
-        return len(self.price)
+        return len(self.cost)
 
     @property
     def vehicles_used(self) -> IntArray:

@@ -1,6 +1,6 @@
 """PyVRP as a reference oracle: iterated local search by specialists.
 
-It knows shipments, windows, seats, service times and route durations, and no limits on ride time.
+It knows shipments, windows, capacity, service times and route durations, no limit on ride time.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.errors import MissingExtraError, SettingsError
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
 from hundredfold.routing.problem import (
-    FOREVER,
+    UNLIMITED,
     RouteProblems,
     Solutions,
     milliseconds_down,
     milliseconds_up,
 )
-from hundredfold.routing.solution import plans_of_lists
+from hundredfold.routing.solution import solutions_from_routes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +56,20 @@ class PyVRPOracle:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where the solver finds none."""
-        if np.isfinite(problems.max_ride_minutes[problems.booked]).any():
+        if np.isfinite(problems.max_ride_minutes[problems.request_mask]).any():
             raise SettingsError(
                 "PyVRP has no limit on ride time; price books with max_ride_minutes by "
                 "`insertion`, `or_tools` or, when they are small, `exact`."
             )
-        books, rules = books_of(problems)
+        books, rules = to_instance_arrays(problems)
         found = [self._routes(books, rules, book) for book in range(len(problems))]
-        return plans_of_lists(problems, found)
+        return solutions_from_routes(problems, found)
 
     def _routes(self, books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
         num_requests = int(books.num_requests[book])
         if num_requests == 0 or (books.early[book] > books.late[book]).any():
             return []
-        if books.riders[book].max() > rules.seats:
+        if books.riders[book].max() > rules.capacity:
             return []
         model = self._model(books, rules, book, num_requests)
         stop = self._pyvrp.stop
@@ -100,14 +100,14 @@ class PyVRPOracle:
         service = milliseconds_up(books.service[book, :num_stops]).tolist()
         depot = model.add_depot(places[0], tw_early=early[0], tw_late=late[0])
         extra: dict[str, int] = {}
-        if rules.max_route < FOREVER:
+        if rules.max_route < UNLIMITED:
             extra["shift_duration"] = int(milliseconds_down(rules.max_route))
         free = min(rules.free_vehicles, rules.num_vehicles)
-        for count, price in ((free, 0), (rules.num_vehicles - free, rules.vehicle_ticks)):
+        for count, price in ((free, 0), (rules.num_vehicles - free, rules.extra_vehicle_cost)):
             if count > 0:
                 model.add_vehicle_type(
                     count,
-                    capacity=rules.seats,
+                    capacity=rules.capacity,
                     start_depot=depot,
                     end_depot=depot,
                     fixed_cost=int(milliseconds_up(price)),

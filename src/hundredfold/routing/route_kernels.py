@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.numba_kernels import noalloc_kernel
-from hundredfold.routing.problem import EARLY, FOREVER, LATE
+from hundredfold.routing.problem import EARLY, LATE, UNLIMITED
 from hundredfold.routing.workspace import (
     DEPOT,
     EARLIEST,
@@ -139,11 +139,11 @@ def windows_hold(travel: Any, stops: Any, route: Any, head: Any, limited: Any) -
 def _measure_room(travel: Any, stops: Any, route: Any, length: Any) -> None:
     """Write how much longer each leg may become, as far as the riders on board are concerned."""
     for k in range(length + 2):
-        route[k, ROOM] = FOREVER
+        route[k, ROOM] = UNLIMITED
     for start in range(1, length):
         pickup = route[start, STOP]
         longest = stops[pickup, MAX_RIDE]
-        if pickup % 2 == 0 or longest >= FOREVER:
+        if pickup % 2 == 0 or longest >= UNLIMITED:
             continue
         ridden = 0
         end = start
@@ -160,17 +160,17 @@ def cheapest_insertion(
 ) -> Any:
     """What the request adds at its cheapest place: (ticks, pickup after, dropoff after).
 
-    FOREVER when it fits nowhere. Of equal places the earliest wins, pickup before dropoff.
+    UNLIMITED when it fits nowhere. Of equal places the earliest wins, pickup before dropoff.
     """
     length = head[LENGTH]
-    limited = rules.limited
+    limited = rules.has_duration_limits
     pickup, dropoff = 2 * request + 1, 2 * request + 2
     pickup_early, pickup_late = stops[pickup, EARLY], stops[pickup, LATE]
     dropoff_early, dropoff_late = stops[dropoff, EARLY], stops[dropoff, LATE]
-    most_on_board = rules.seats - stops[pickup, RIDERS]
+    most_on_board = rules.capacity - stops[pickup, RIDERS]
     longest_ride = stops[pickup, MAX_RIDE]
     direct = travel[pickup, dropoff]
-    best, best_i, best_j = FOREVER, -1, -1
+    best, best_i, best_j = UNLIMITED, -1, -1
 
     i = 0
     while i < length and route[i + 1, LATEST] < pickup_early:
@@ -206,7 +206,7 @@ def cheapest_insertion(
         detour += leg
         time = picked + leg
         ridden = leg
-        if detour >= best + rules.shortcut or (limited and detour > route[i, ROOM]):
+        if detour >= best + rules.max_shortcut or (limited and detour > route[i, ROOM]):
             i += 1
             continue
         j = i + 1
@@ -315,7 +315,7 @@ def take_out_unassigned(desk: Any, rules: Any, vehicle: Any) -> Any:
     length = kept - 1
     desk.head[vehicle, LENGTH] = length
     holds = note_change(desk, rules, vehicle)
-    if holds and rules.limited and rules.shortcut > 0:
+    if holds and rules.has_duration_limits and rules.max_shortcut > 0:
         for k in range(length + 2):
             trial[k, TRIAL_STOP] = route[k, STOP]
         holds = trial_holds(desk.travel, desk.stops, trial, length, rules.max_route)
@@ -332,5 +332,5 @@ def note_change(desk: Any, rules: Any, vehicle: Any) -> Any:
         desk.head[vehicle, STAMP] = desk.stamps[0]
     desk.touched[vehicle] = True
     return windows_hold(
-        desk.travel, desk.stops, desk.route[vehicle], desk.head[vehicle], rules.limited
+        desk.travel, desk.stops, desk.route[vehicle], desk.head[vehicle], rules.has_duration_limits
     )

@@ -15,8 +15,14 @@ from hundredfold.core.errors import ShapeError
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.core.rng import Keys
 from hundredfold.routing.incremental import IncrementalRoutes
-from hundredfold.routing.instance_arrays import NewRequests, TripTicks, trip_ticks, write_requests
-from hundredfold.routing.lns import BY_REGRET, Search, improved_objective, load_plan, share_out
+from hundredfold.routing.instance_arrays import NewRequests, TripTimes, trip_times, write_requests
+from hundredfold.routing.lns import (
+    REGRET_ORDER,
+    LNSParams,
+    improved_objective,
+    load_plan,
+    parallel_ranges,
+)
 from hundredfold.routing.operators import UNSERVED_TICKS
 from hundredfold.routing.problem import EARLY, LATE, TravelTable, to_minutes
 from hundredfold.routing.workspace import NOBODY, OFFER_STAMP, lay_out, new_desk
@@ -30,10 +36,10 @@ class TripTable(NamedTuple):
     late: IntArray  # (trips, 2)
     service: IntArray  # (trips, 2)
     max_ride: IntArray  # (trips, 2)
-    limited: bool  # whether any of them has a ride limit
+    has_duration_limits: bool  # whether any of them has a ride limit
 
 
-class Guesses(NamedTuple):
+class SampledRequests(NamedTuple):
     """Who may call later today, several times over."""
 
     trips: IntArray  # (envs, guesses, width) places in the trip table
@@ -49,19 +55,19 @@ def trip_table(
 ) -> TripTable:
     """The table of these trips: `cells` (trips, 2), `windows` (trips, 2, 2), limits (trips,)."""
     service = np.full(cells.shape, service_minutes)
-    times = trip_ticks(travel, cells, windows, service, max_ride_minutes)
+    times = trip_times(travel, cells, windows, service, max_ride_minutes)
     limited = bool(np.isfinite(max_ride_minutes).any())
     return TripTable(np.ascontiguousarray(cells), *times, limited)
 
 
-def closing_prices(
+def final_costs(
     kept: IncrementalRoutes,
     request: NewRequests,
     windows: FloatArray,
     wanted: BoolArray,
     table: TripTable,
-    guesses: Guesses,
-    search: Search,
+    guesses: SampledRequests,
+    search: LNSParams,
     keys: Keys,
     left_out_minutes: float,
 ) -> FloatArray:
@@ -81,23 +87,27 @@ def closing_prices(
             f"guesses of {guesses.number.max()} requests do not fit behind {place.max()} booked "
             f"ones and the new one in books of {kept.problems.max_requests}."
         )
-    trips = trip_ticks(
+    trips = trip_times(
         kept.problems.travel,
         request.cells[:, None],
         windows,
         request.service_minutes[:, None],
         request.max_ride_minutes[:, None],
     )
-    first = TripTicks(*(times[:, 0] for times in trips))
-    write_requests(kept.books, np.arange(envs), place, request, first)
+    first = TripTimes(*(times[:, 0] for times in trips))
+    write_requests(kept.instances, np.arange(envs), place, request, first)
     limited = bool(np.isfinite(request.max_ride_minutes).any())
-    rules = kept.rules._replace(limited=kept.rules.limited or table.limited or limited)
+    rules = kept.constraints._replace(
+        has_duration_limits=kept.constraints.has_duration_limits
+        or table.has_duration_limits
+        or limited
+    )
     ticks = np.zeros((envs, candidates, guesses.trips.shape[1]), np.int64)
-    share_out(
+    parallel_ranges(
         kept.settings.threads,
         envs,
         lambda start, end: _roll_out_some(
-            kept.books,
+            kept.instances,
             rules,
             search,
             trips.early,
@@ -153,7 +163,7 @@ def _roll_out_some(
                 desk.vehicle[:total] = NOBODY
                 load_plan(desk, rules, routes, lengths, env)
                 ticks[env, candidate, guess] = improved_objective(
-                    desk, rules, search, BY_REGRET, total, keys[env, guess]
+                    desk, rules, search, REGRET_ORDER, total, keys[env, guess]
                 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
 from hundredfold.routing.problem import EARLY, LATE, RouteProblems, Solutions, to_minutes
 from hundredfold.routing.route_kernels import schedule_exists
 from hundredfold.routing.workspace import DEPOT, MAX_RIDE, NOBODY, TRIAL_LEG, TRIAL_STOP, TRIAL_TIME
@@ -43,7 +43,9 @@ def empty_timetable(num_books: int, num_requests: int, num_vehicles: int) -> Tim
     )
 
 
-def plans_of_lists(problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]) -> Solutions:
+def solutions_from_routes(
+    problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]
+) -> Solutions:
     """Plans from lists: for every book, one list of stops per vehicle that is used."""
     width = max(1, 2 * problems.max_requests)
     routes = np.zeros((len(problems), problems.fleet.num_vehicles, width), np.int64)
@@ -52,11 +54,11 @@ def plans_of_lists(problems: RouteProblems, found: Sequence[Sequence[Sequence[in
         for vehicle, stops in enumerate(vehicles):
             routes[book, vehicle, : len(stops)] = stops
             lengths[book, vehicle] = len(stops)
-    books, rules = books_of(problems)
-    return finished_plans(books, rules, routes, lengths)
+    books, rules = to_instance_arrays(problems)
+    return build_solutions(books, rules, routes, lengths)
 
 
-def finished_plans(
+def build_solutions(
     books: InstanceArrays, rules: FleetConstraints, routes: IntArray, lengths: IntArray
 ) -> Solutions:
     """Plans with these routes: (books, vehicles, width) stops without the depot."""
@@ -64,7 +66,7 @@ def finished_plans(
     timetable = empty_timetable(num_books, num_stops // 2, rules.num_vehicles)
     time_rows(books, rules, np.arange(num_books), routes, lengths, timetable)
     return Solutions(
-        price=prices(books, rules, lengths, timetable),
+        cost=prices(books, rules, lengths, timetable),
         driving_minutes=to_minutes(timetable.driving),
         routes=routes,
         lengths=lengths,
@@ -87,7 +89,7 @@ def prices(
 def price_ticks(rules: FleetConstraints, lengths: IntArray, timetable: Timetable) -> IntArray:
     """(books,) driving and extra vehicles, whoever may be left out."""
     extra = np.maximum(np.count_nonzero(lengths, axis=1) - rules.free_vehicles, 0)
-    return np.asarray(timetable.driving + extra * rules.vehicle_ticks)
+    return np.asarray(timetable.driving + extra * rules.extra_vehicle_cost)
 
 
 def unserved(books: InstanceArrays, timetable: Timetable) -> BoolArray:

@@ -92,8 +92,10 @@ class _BookCheck:
             else:
                 found.append(f"drops off request {request} without having picked it up.")
             load += self.change[stop]
-            if load > self.fleet.seats:
-                found.append(f"carries {load} riders in {self.fleet.seats} seats at stop {stop}.")
+            if load > self.fleet.capacity:
+                found.append(
+                    f"carries {load} riders with capacity {self.fleet.capacity} at stop {stop}."
+                )
         found += [f"brings request {request} back to the depot." for request in sorted(on_board)]
         return found
 
@@ -168,10 +170,10 @@ class _BookCheck:
                         f"plans a ride of {ride:.3f} minutes for request {request}, "
                         f"which allows {self.max_ride[request]:.3f}."
                     )
-        is_copy = times[-1] - times[0]
-        if is_copy > self.fleet.max_route_minutes + TOLERANCE_MINUTES:
+        duration = times[-1] - times[0]
+        if duration > self.fleet.max_route_minutes + TOLERANCE_MINUTES:
             found.append(
-                f"is away for {is_copy:.3f} minutes, and {self.fleet.max_route_minutes:.3f} "
+                f"is away for {duration:.3f} minutes, and {self.fleet.max_route_minutes:.3f} "
                 "are allowed."
             )
         return found
@@ -182,10 +184,10 @@ class _BookCheck:
             path = [0, *route, 0] if route else []
             driving += sum(self._drive(here, there) for here, there in pairwise(path))
         used = sum(1 for route in self.routes if route)
-        price = driving + self.fleet.vehicle_minutes * max(0, used - self.fleet.free_vehicles)
+        price = driving + self.fleet.extra_vehicle_minutes * max(0, used - self.fleet.free_vehicles)
         if self.plans.unserved[self.book].any():
             price = math.inf
-        said = float(self.plans.price[self.book])
+        said = float(self.plans.cost[self.book])
         if said != price and not abs(said - price) <= TOLERANCE_MINUTES:
             return [f"the price is said to be {said:.6f} and is {price:.6f}."]
         return []

@@ -26,7 +26,7 @@ def test_travel_times_look_like_a_city(seed):
 
 def test_no_detour_is_shorter_than_the_direct_way():
     city = synthetic_city(3)
-    minutes = city.travel.ticks
+    minutes = city.travel.microseconds
     for via in range(city.num_cells):
         assert (minutes <= minutes[:, via : via + 1] + minutes[via : via + 1]).all()
 

@@ -284,9 +284,9 @@ def test_every_plan_keeps_its_promises_and_its_price(service):
     choose = anything()
     for _ in range(11):
         env.step(choose(out))
-        plans = env.plans.kept.plans()
+        plans = env.plans.kept.solutions()
         assert violations(env.plans.kept.problems, plans) == []
-        assert_array_equal(plans.price, env.true_state["cost"])
+        assert_array_equal(plans.cost, env.true_state["cost"])
         assert not plans.unserved.any()
 
 

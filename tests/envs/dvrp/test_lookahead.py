@@ -64,8 +64,8 @@ def test_a_tiny_day_is_decided_as_by_brute_force():
         windows[:, 2] = windows_of_all_offers(calls.windows)[:, offer]
         windows[:, 3] = trips.windows[guessed]
         books = day_problems(cells, windows, np.full((20, 4), np.inf), batch_env.population, tiny)
-        price[:, offer] = ExactOracle().solve(books).price
-    found = policy.closing_prices(out, calls, out.mask)[..., 0]
+        price[:, offer] = ExactOracle().solve(books).cost
+    found = policy.final_costs(out, calls, out.mask)[..., 0]
     assert np.isfinite(price).all()
     # A short search is no proof: never below the optimum, and nearly always on it.
     above = found - price

@@ -19,7 +19,7 @@ from hundredfold.envs.dvrp.report_data import (
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=2)
 DAYS = 8
@@ -207,7 +207,7 @@ def test_the_same_books_are_solved_once():
     problems = day_problems(
         played.cells, played.requested_windows, played.max_ride_minutes, population, SETTINGS
     )
-    closing = RememberedPlans(InsertionOracle(InsertionSettings()))
+    closing = RememberedPlans(LNSOracle(LNSSettings()))
     plans = closing.solve(problems)
     assert closing.solve(problems.rows(slice(None))) is plans
     assert closing.solve(problems.rows(slice(2))) is not plans

@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.small_instances import small_books
+from helpers.small_instances import small_instances
 from hundredfold.core import rng
-from hundredfold.routing.instances import loose_days, random_days
-from hundredfold.routing.lns import content_keys
+from hundredfold.routing.instances import loose_instances, random_instances
+from hundredfold.routing.lns import instance_keys
 from hundredfold.routing.neural.features import features_in_tensors, pair_features, stop_table
 from hundredfold.routing.neural.inputs import prepared
 from hundredfold.routing.neural.losses import told_again
@@ -21,11 +21,11 @@ from hundredfold.routing.neural.transitions import plans_hold
 from hundredfold.routing.neural.weights import load_policy
 
 BOOKS = {
-    "days": lambda: random_days(6, 12, seed=1),
-    "loose": lambda: loose_days(6, 10, seed=2),
-    "limited": lambda: small_books(12, 5, seed=3, limited=True),
-    "shortcuts": lambda: small_books(12, 5, seed=4, metric=False),
-    "crowded": lambda: small_books(12, 6, seed=5, crowded=True),
+    "days": lambda: random_instances(6, 12, seed=1),
+    "loose": lambda: loose_instances(6, 10, seed=2),
+    "limited": lambda: small_instances(12, 5, seed=3, limited=True),
+    "shortcuts": lambda: small_instances(12, 5, seed=4, metric=False),
+    "crowded": lambda: small_instances(12, 6, seed=5, crowded=True),
 }
 
 
@@ -37,7 +37,7 @@ def random_policy(seed=0):
 
 def routes_of(books, policy, samples=1, **settings):
     ready = prepared(books)
-    keys = rng.spawn(content_keys(ready.books)[None], np.arange(samples)[:, None])
+    keys = rng.spawn(instance_keys(ready.books)[None], np.arange(samples)[:, None])
     return Router(policy, NeuralSettings(**settings)).routes(ready, keys)
 
 
@@ -62,7 +62,7 @@ def test_whatever_the_policy_decides_is_feasible_and_strands_nobody(kind):
 
 
 def test_samples_differ_and_repeat():
-    books = random_days(4, 12, seed=6)
+    books = random_instances(4, 12, seed=6)
     first, _ = routes_of(books, load_policy(), samples=6, temperature=2.0)
     again, _ = routes_of(books, load_policy(), samples=6, temperature=2.0)
     assert_array_equal(first, again)
@@ -70,7 +70,7 @@ def test_samples_differ_and_repeat():
 
 
 def test_a_broken_plan_is_noticed():
-    books = random_days(1, 3, seed=7)
+    books = random_instances(1, 3, seed=7)
     ready = prepared(books)
     good, lengths = routes_of(books, load_policy())
     vehicle = int(lengths[0, 0].argmax())
@@ -85,8 +85,8 @@ def test_a_broken_plan_is_noticed():
 
 
 def test_an_impossible_request_is_left_out_and_decoding_ends():
-    books = random_days(2, 8, seed=8)
-    books.riders[0, 3] = books.fleet.seats + 1
+    books = random_instances(2, 8, seed=8)
+    books.riders[0, 3] = books.fleet.capacity + 1
     books.windows[1, 5, 1] = books.windows[1, 5, 0, 0] - 60.0
     for batched in (False, True):
         routes, lengths = routes_of(books, load_policy(), batched_decode=batched)
@@ -96,7 +96,7 @@ def test_an_impossible_request_is_left_out_and_decoding_ends():
 
 
 def test_the_model_scores_a_plan_as_the_kernel_did():
-    books = random_days(5, 12, seed=9)
+    books = random_instances(5, 12, seed=9)
     ready, policy = prepared(books), load_policy()
     routes, lengths = routes_of(books, policy)
     rows = np.arange(len(books))
@@ -109,7 +109,7 @@ def test_the_model_scores_a_plan_as_the_kernel_did():
 
 
 def test_pairs_of_stops_look_the_same_compiled_and_in_tensors():
-    books = small_books(5, 6, seed=11, limited=True, full=True)
+    books = small_instances(5, 6, seed=11, limited=True, full=True)
     ready = prepared(books)
     table = stop_table(ready.books, ready.rules, ready.city, np.arange(5))
     expected = features_in_tensors(table, ready.drive)

@@ -10,11 +10,11 @@ from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
-from hundredfold.routing.instances import random_days
+from hundredfold.routing.instances import random_instances
 from hundredfold.routing.neural.oracle import NeuralKeptPlans, NeuralOracle, NeuralSettings
 from hundredfold.routing.verifier import violations
 
-DAYS = random_days(6, 10, seed=1)
+DAYS = random_instances(6, 10, seed=1)
 KEYS = rng.stream_keys(0, np.arange(len(DAYS)), 0)
 
 
@@ -31,9 +31,9 @@ def book(plans, days=DAYS, keys=KEYS, calls=range(10), rows=None):
 
 def test_plans_are_verified_and_no_dearer_than_the_policy_says():
     plans = book(neural_plans())
-    assert violations(DAYS, plans.plans()) == []
+    assert violations(DAYS, plans.solutions()) == []
     policy = NeuralOracle(NeuralSettings(improve_passes=1)).solve(DAYS)
-    assert (plans.price <= policy.price).all()
+    assert (plans.cost <= policy.cost).all()
 
 
 def test_one_more_request_is_never_priced_above_putting_it_in():
@@ -43,7 +43,7 @@ def test_one_more_request_is_never_priced_above_putting_it_in():
     plain.restore(neural.state())
     book(plain, calls=[9])
     book(neural, calls=[9])
-    assert (neural.price <= plain.price).all()
+    assert (neural.cost <= plain.cost).all()
 
 
 def test_a_plan_does_not_depend_on_who_else_is_there():

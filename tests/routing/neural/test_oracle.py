@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError
-from hundredfold.routing.instances import random_days
+from hundredfold.routing.instances import random_instances
 from hundredfold.routing.neural.model import RoutingPolicy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.weights import SHIPPED, load_policy, save_policy, weight_facts
@@ -15,7 +15,7 @@ from hundredfold.routing.verifier import violations
 
 
 def mixed_days(num_days=14, max_requests=9):
-    days = random_days(num_days, max_requests, seed=1)
+    days = random_instances(num_days, max_requests, seed=1)
     sizes = np.arange(num_days) % (max_requests + 1)
     padding = np.arange(max_requests) >= sizes[:, None]
     days.cells[padding] = 0
@@ -34,7 +34,7 @@ def test_chunks_change_no_route():
     for oracle_batch in (1, 3, 5):
         split = solved(days, oracle_samples=2, oracle_batch=oracle_batch)
         assert_array_equal(split.routes, whole.routes)
-        assert_array_equal(split.price, whole.price)
+        assert_array_equal(split.cost, whole.cost)
 
 
 def test_threads_change_no_route():
@@ -43,7 +43,7 @@ def test_threads_change_no_route():
 
 
 def test_every_plan_is_served_and_verified():
-    days = random_days(12, 20, seed=2)
+    days = random_instances(12, 20, seed=2)
     for settings in ({"improve_passes": 0}, {}, {"oracle_samples": 4}):
         plans = solved(days, **settings)
         assert violations(days, plans) == []
@@ -51,10 +51,10 @@ def test_every_plan_is_served_and_verified():
 
 
 def test_passes_and_samples_only_lower_prices():
-    days = random_days(12, 15, seed=3)
-    bare = solved(days, improve_passes=0).price
-    relocated = solved(days, improve_passes=2).price
-    best = solved(days, improve_passes=2, oracle_samples=8).price
+    days = random_instances(12, 15, seed=3)
+    bare = solved(days, improve_passes=0).cost
+    relocated = solved(days, improve_passes=2).cost
+    best = solved(days, improve_passes=2, oracle_samples=8).cost
     assert (relocated <= bare).all()
     assert (best <= relocated).all()
     assert relocated.sum() < bare.sum()
@@ -62,7 +62,7 @@ def test_passes_and_samples_only_lower_prices():
 
 
 def test_no_books_give_no_plans():
-    assert len(solved(random_days(3, 4).rows(slice(0, 0)))) == 0
+    assert len(solved(random_instances(3, 4).rows(slice(0, 0)))) == 0
 
 
 class ForgetfulPolicy(RoutingPolicy):
@@ -92,7 +92,7 @@ def forgetful(failures, error):
     ids=["MemoryError", "RuntimeError"],
 )
 def test_running_out_of_memory_halves_the_batch_with_a_warning(error):
-    days = random_days(10, 6, seed=4)
+    days = random_instances(10, 6, seed=4)
     oracle = NeuralOracle(NeuralSettings(oracle_batch=8), forgetful(2, error))
     with pytest.warns(UserWarning, match="oracle_batch=2"):
         plans = oracle.solve(days)
@@ -106,19 +106,19 @@ def test_no_memory_at_all_is_said_in_one_sentence():
         pytest.warns(UserWarning, match="oracle_batch=1"),
         pytest.raises(HundredfoldError, match="no memory for a single book"),
     ):
-        oracle.solve(random_days(2, 3, seed=5))
+        oracle.solve(random_instances(2, 3, seed=5))
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory():
     oracle = NeuralOracle(NeuralSettings(), forgetful(1, RuntimeError("shapes do not match")))
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        oracle.solve(random_days(2, 3, seed=5))
+        oracle.solve(random_instances(2, 3, seed=5))
 
 
 def test_weights_come_back_from_disk_with_their_story(tmp_path):
     file = tmp_path / "mine.safetensors"
     save_policy(file, load_policy(), {"seed": 7})
-    days = random_days(4, 8, seed=6)
+    days = random_instances(4, 8, seed=6)
     assert weight_facts(file) == {"seed": 7}
     assert_array_equal(solved(days, weights=str(file)).routes, solved(days).routes)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.small_instances import small_books
+from helpers.small_instances import small_instances
 from hundredfold.core.errors import ShapeError
 from hundredfold.routing.exact_oracle import ExactOracle
 from hundredfold.routing.instances import random_city
@@ -14,12 +14,12 @@ from hundredfold.routing.problem import Fleet, RouteProblems
 from hundredfold.routing.verifier import violations
 
 
-def all_day_books(num_books=5, requests=4, seats=8, vehicles=1):
+def all_day_books(num_books=5, requests=4, capacity=8, vehicles=1):
     """Books that any order of stops can serve."""
     rng = np.random.default_rng(1)
-    fleet = Fleet(num_vehicles=vehicles, seats=seats)
+    fleet = Fleet(num_vehicles=vehicles, capacity=capacity)
     cells = rng.integers(1, 60, (num_books, requests, 2))
-    return RouteProblems.of(random_city(3), fleet, cells, np.array([0.0, 1440.0]))
+    return RouteProblems.from_arrays(random_city(3), fleet, cells, np.array([0.0, 1440.0]))
 
 
 class InOrder:
@@ -52,7 +52,7 @@ def test_actions_become_routes_priced_by_our_rule():
     plans = Rl4coOracle(InOrder()).solve(books)
     assert violations(books, plans) == []
     assert plans.route(0, 0) == [1, 3, 5, 7, 2, 4, 6, 8]
-    assert (plans.price >= ExactOracle().solve(books).price).all()
+    assert (plans.cost >= ExactOracle().solve(books).cost).all()
 
 
 def test_a_zero_between_stops_begins_the_next_vehicle():
@@ -69,14 +69,14 @@ def test_a_zero_between_stops_begins_the_next_vehicle():
 
 
 def test_routes_that_cannot_be_driven_are_built_anew():
-    books = small_books(10, 4, seed=6, full=True)
+    books = small_instances(10, 4, seed=6, full=True)
     plans = Rl4coOracle(InOrder()).solve(books)
     assert violations(books, plans) == []
     assert not plans.unserved.any()
 
 
 def test_the_layout_is_the_one_that_is_documented():
-    books = small_books(6, 4, seed=7, limited=True, full=True)
+    books = small_instances(6, 4, seed=7, limited=True, full=True)
     td = tensordict_of(books, np.arange(6))
     shapes = {name: tuple(td[name].shape) for name in td.keys()}  # noqa: SIM118
     assert shapes == {

@@ -13,8 +13,8 @@ from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import PracticeBooks, env_instances
-from hundredfold.routing.instances import random_days
-from hundredfold.routing.lns_oracle import InsertionOracle
+from hundredfold.routing.instances import random_instances
+from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.inputs import prepared
 from hundredfold.routing.neural.losses import in_order_of_leaving, practice_loss, told_again
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
@@ -112,8 +112,8 @@ def test_practice_makes_cheaper_plans_likelier(baseline):
 
 
 def test_a_searched_plan_is_told_move_by_move():
-    books = random_days(5, 10, seed=2)
-    plans = InsertionOracle().solve(books)
+    books = random_instances(5, 10, seed=2)
+    plans = LNSOracle().solve(books)
     ready = prepared(books)
     in_order_of_leaving(ready.books, plans.routes, plans.lengths)
     rows = np.arange(5)
@@ -167,7 +167,7 @@ def test_the_command_trains_and_its_weights_price_books(tmp_path, capsys):
     assert facts["training"]["seed"] == 9
     assert facts["env"]["num_customers"] == 5
     oracle = NeuralOracle(NeuralSettings(weights=str(tmp_path / BEST)))
-    assert np.isfinite(oracle.solve(random_days(2, 5)).price).all()
+    assert np.isfinite(oracle.solve(random_instances(2, 5)).cost).all()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.routing.problem import TravelTable
+from hundredfold.routing.problem import TravelTable, classical_mds
 
 
 class Place(NamedTuple):
@@ -174,16 +174,7 @@ def scaled_positions(points: FloatArray) -> FloatArray:
 
 def positions_from_travel(minutes: FloatArray) -> FloatArray:
     """A map for cells without coordinates: classical scaling of travel times to two dimensions."""
-    distance = (minutes + minutes.T) / 2.0
-    centred = distance**2
-    centred = centred - centred.mean(axis=0) - centred.mean(axis=1)[:, None] + centred.mean()
-    values, vectors = np.linalg.eigh(-centred / 2.0)
-    points = np.zeros((len(minutes), 2))
-    for axis in range(min(2, len(minutes))):
-        vector = vectors[:, -1 - axis] * np.sqrt(max(values[-1 - axis], 0.0))
-        # An eigenvector has no sign of its own; the cell farthest out goes to the positive side.
-        points[:, axis] = vector * np.sign(vector[np.abs(vector).argmax()] or 1.0)
-    return scaled_positions(points)
+    return scaled_positions(classical_mds(minutes))
 
 
 def most_central_cell(minutes: FloatArray) -> int:

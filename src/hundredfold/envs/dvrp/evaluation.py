@@ -30,7 +30,7 @@ from hundredfold.envs.dvrp.policies import (
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.problem import Oracle, Solutions
 
 Row = dict[str, Any]
@@ -129,7 +129,7 @@ class DayScorer:
     """The closing oracle; days as they were asked are priced once, for all policies."""
 
     def __init__(self, oracle: Oracle | None = None) -> None:
-        self.oracle = oracle or InsertionOracle(InsertionSettings())
+        self.oracle = oracle or LNSOracle(LNSSettings())
         self.asked: dict[tuple[bytes, ...], Solutions] = {}
 
     def scores(
@@ -142,7 +142,7 @@ class DayScorer:
         if day not in self.asked:
             self.asked[day] = self._solve(played, played.requested_windows, population, settings)
         cost, reference = penalised_costs(plans), penalised_costs(self.asked[day])
-        failed = played.failed | ~np.isfinite(plans.price)
+        failed = played.failed | ~np.isfinite(plans.cost)
         return DayScores(
             improvement_pct=np.where(failed, FAILED_DAY_PCT, improvement_pct(reference, cost)),
             cost=cost,

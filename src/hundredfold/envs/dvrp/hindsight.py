@@ -16,11 +16,11 @@ from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windo
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 MAX_SWEEPS: Final = 2
 # Thousands of books per day are compared; the closing price is found by a more patient oracle.
-SEARCH: Final = InsertionSettings(final_restarts=1, lns_iterations=20)
+SEARCH: Final = LNSSettings(final_restarts=1, lns_iterations=20)
 
 
 class Hindsight:
@@ -32,7 +32,7 @@ class Hindsight:
         self.population = population
         self.settings = settings
         self.max_sweeps = max_sweeps
-        self.oracle = InsertionOracle(SEARCH)
+        self.oracle = LNSOracle(SEARCH)
         self.planned = np.zeros((0, settings.num_customers), np.int64)  # by env id
 
     def __call__(self, batch: StepBatch) -> IntArray:

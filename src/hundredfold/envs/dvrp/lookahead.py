@@ -34,8 +34,8 @@ from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import UNSERVED_PENALTY_MINUTES, TrackedRoutes
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.instance_arrays import NewRequests
-from hundredfold.routing.lns import Search
-from hundredfold.routing.scenario_costs import Guesses, closing_prices, trip_table
+from hundredfold.routing.lns import LNSParams
+from hundredfold.routing.scenario_costs import SampledRequests, final_costs, trip_table
 
 # Children of the key of a call, and of the key of a guess.
 GUESSES_CHILD, SEARCH_CHILD = 0, 1
@@ -94,17 +94,17 @@ class Lookahead:
         calls = calling(batch, self.population)
         chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
         tried = with_no_change(open_offers(batch) & (chance >= self.lookahead.least_chance))
-        prices = self.closing_prices(batch, calls, tried).mean(axis=2)
+        prices = self.final_costs(batch, calls, tried).mean(axis=2)
         added = prices - prices[:, NO_CHANGE, None] + self.price * TOTAL_MINUTES
         # With a refusal the day goes on as asked, which is what all offers are compared with.
         return cheapest(chance * added, tried)
 
-    def closing_prices(self, batch: StepBatch, calls: Calls, tried: BoolArray) -> FloatArray:
+    def final_costs(self, batch: StepBatch, calls: Calls, tried: BoolArray) -> FloatArray:
         """(envs, offers, samples) what the day would come to if the offer were accepted."""
         self.plans.follow(batch)
         envs, samples = len(batch), self.lookahead.samples
         keys = call_keys(self.key, batch, calls)
-        return closing_prices(
+        return final_costs(
             self.plans.kept,
             NewRequests(
                 cells=calls.cells,
@@ -122,7 +122,7 @@ class Lookahead:
             UNSERVED_PENALTY_MINUTES,
         )
 
-    def guesses(self, batch: StepBatch, calls: Calls, keys: Keys) -> Guesses:
+    def guesses(self, batch: StepBatch, calls: Calls, keys: Keys) -> SampledRequests:
         """Who may still call, drawn from history without replacement, and with which trip."""
         number = self.settings.num_customers - 1 - calls.num_booked
         width = np.arange(int(number.max()))
@@ -135,7 +135,7 @@ class Lookahead:
         order = np.argsort(luck, axis=2, kind="stable")[:, :, width % len(self.people)]
         trip_keys = rng.spawn(drawn, TRIPS_CHILD)[:, :, None]
         which = rng.integers(trip_keys, width, self.num_trips[order])
-        return Guesses(self.first_trip[order] + which, number)
+        return SampledRequests(self.first_trip[order] + which, number)
 
     def _has_called(self, batch: StepBatch, calls: Calls) -> BoolArray:
         """(envs, people), the present caller included."""
@@ -145,11 +145,11 @@ class Lookahead:
         called[env, people[env, call]] = True
         return called
 
-    def _search(self) -> Search:
-        return Search(
+    def _search(self) -> LNSParams:
+        return LNSParams(
             improve_passes=1,
             iterations=self.lookahead.search_rounds,
             max_removed=MAX_REMOVED,
-            rescue_iterations=0,
-            warmth=0.0,
+            infeasible_iterations=0,
+            start_threshold=0.0,
         )

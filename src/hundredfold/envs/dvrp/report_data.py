@@ -42,7 +42,7 @@ from hundredfold.envs.dvrp.report_beliefs import belief_record
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 
 Record = dict[str, Any]
@@ -60,7 +60,7 @@ def ordinary_day(
     `before` and `after` are the closing oracle's plans of the days as asked and as booked. None
     when not a single day was served.
     """
-    served = ~played.failed & np.isfinite(before.price) & np.isfinite(after.price)
+    served = ~played.failed & np.isfinite(before.cost) & np.isfinite(after.cost)
     improvement = improvement_pct(penalised_costs(before), penalised_costs(after))
     if not served.any():
         return None
@@ -201,7 +201,7 @@ def record_report_data(
     those with a price become curves, one per policy. `tick` hears who plays.
     """
     settings = replace(settings, split="known")
-    closing = RememberedPlans(InsertionOracle(InsertionSettings(threads=os.cpu_count() or 1)))
+    closing = RememberedPlans(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
     on_progress(THIS_RUN)
     played, population = simulate_days(act, settings, days, seed, shared_params=shared_params)
     rows: list[Row] = [

@@ -36,7 +36,7 @@ def fleet_for(population: Population, settings: DvrpSettings) -> Fleet:
     """The vehicles of an env; all of them are free to use."""
     return Fleet(
         num_vehicles=settings.fleet_size,
-        seats=settings.capacity,
+        capacity=settings.capacity,
         depot_cell=population.city.depot_cell,
         depot_window=(0.0, float(settings.day_minutes)),
         free_vehicles=settings.fleet_size,
@@ -51,7 +51,7 @@ def day_problems(
     settings: DvrpSettings,
 ) -> RouteProblems:
     """Whole days as books for an oracle; (days, customers, ...)."""
-    return RouteProblems.of(
+    return RouteProblems.from_arrays(
         population.city.travel,
         fleet_for(population, settings),
         cells,
@@ -64,7 +64,7 @@ def day_problems(
 def penalised_costs(plans: Solutions) -> FloatArray:
     """(books,) prices in which everybody left out costs a fixed number of minutes."""
     penalty = UNSERVED_PENALTY_MINUTES * plans.unserved.sum(axis=1)
-    return np.where(np.isfinite(plans.price), plans.price, plans.driving_minutes + penalty)
+    return np.where(np.isfinite(plans.cost), plans.cost, plans.driving_minutes + penalty)
 
 
 class RouteCosts:
@@ -127,7 +127,7 @@ class RouteCosts:
         it out.
         """
         began = time.perf_counter()
-        found = self.kept.price_candidates(
+        found = self.kept.candidate_costs(
             cells,
             windows,
             service_minutes=self.settings.service_minutes,
@@ -220,11 +220,11 @@ def _neural_oracle(settings: DvrpSettings) -> NeuralOracle:
 
 
 def _finite(plans: IncrementalRoutes) -> FloatArray:
-    served = np.isfinite(plans.price)
+    served = np.isfinite(plans.cost)
     if served.all():
-        return plans.price.copy()
+        return plans.cost.copy()
     penalty = UNSERVED_PENALTY_MINUTES * plans.unserved.sum(axis=1)
-    return np.where(served, plans.price, plans.driving_minutes + penalty)
+    return np.where(served, plans.cost, plans.driving_minutes + penalty)
 
 
 class TrackedRoutes:

@@ -18,7 +18,7 @@ from hundredfold.envs.dvrp.demand import DemandSampler, population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, shifted_windows
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.routing.instances import loose_days, random_days
+from hundredfold.routing.instances import loose_instances, random_instances
 from hundredfold.routing.problem import RouteProblems
 
 DAYS_CHILD, OFFERS_CHILD, KIND_CHILD = range(3)
@@ -41,9 +41,9 @@ class PracticeBooks:
             return env_instances(self.settings, key, num_books, num_requests)
         seed = int(rng.integers(rng.spawn(key, KIND_CHILD), 2, 2**31))
         if kind[1] < 0.3:
-            return random_days(num_books, num_requests, seed)
+            return random_instances(num_books, num_requests, seed)
         if kind[1] < 0.5:
-            return loose_days(num_books, num_requests, seed)
+            return loose_instances(num_books, num_requests, seed)
         other = replace(
             self.settings,
             city_seed=1 + seed % OTHER_CITIES if self.settings.trips is None else 0,

@@ -15,7 +15,7 @@ from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import fast_sum_kernel, kernel, noalloc_kernel, uniform
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
-from hundredfold.routing.lns import share_out
+from hundredfold.routing.lns import parallel_ranges
 from hundredfold.routing.neural.model import NUM_MOVE_FEATURES, RoutingPolicy
 from hundredfold.routing.neural.transitions import (
     ABOARD,
@@ -107,7 +107,7 @@ def decode_rows(
     temperature, and 0 is greedy. `routes` (samples, books, vehicles, width) and `lengths` (samples,
     books, vehicles) start as zeros.
     """
-    share_out(
+    parallel_ranges(
         threads,
         len(rows),
         lambda first, last: _decode_some(

@@ -20,7 +20,7 @@ from torch import Tensor
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
-from hundredfold.routing.problem import TravelTable
+from hundredfold.routing.problem import TravelTable, classical_mds
 
 NUM_NODE_FEATURES: Final = 28
 # Waves of the hour of day: whole days down to a fraction of an hour.
@@ -51,25 +51,10 @@ class StopTable(NamedTuple):
 
 def city_of(travel: TravelTable, opens: int, closes: int) -> City:
     """The scales and the map of a city whose depot opens and closes at these ticks."""
-    drives = travel.ticks
+    drives = travel.microseconds
     elsewhere = ~np.eye(len(drives), dtype=bool)
     mean = max(float(drives[elsewhere].mean()), 1.0) if elsewhere.any() else 1.0
-    return City(scaled_map(drives / mean), mean, float(opens), max(float(closes - opens), mean))
-
-
-def scaled_map(distance: FloatArray) -> FloatArray:
-    """(cells, 2) points whose distances resemble the table's: classical multidimensional scaling.
-
-    An eigenvector has no sign of its own, so the cell farthest out goes to the positive side.
-    """
-    squares = ((distance + distance.T) / 2.0) ** 2
-    centred = squares - squares.mean(axis=0) - squares.mean(axis=1)[:, None] + squares.mean()
-    values, vectors = np.linalg.eigh(-centred / 2.0)
-    points = np.zeros((len(distance), 2))
-    for axis in range(min(2, len(distance))):
-        vector = vectors[:, -1 - axis] * np.sqrt(max(values[-1 - axis], 0.0))
-        points[:, axis] = vector * np.sign(vector[np.abs(vector).argmax()] or 1.0)
-    return points
+    return City(classical_mds(drives / mean), mean, float(opens), max(float(closes - opens), mean))
 
 
 def stop_table(
@@ -137,7 +122,7 @@ def _node_features(
     found[..., 10] = direct
     found[..., 11] = drive[cell[:, :1], cell]
     found[..., 12] = drive[cell, cell[:, :1]]
-    found[..., 13] = books.riders[rows, :stops] / rules.seats
+    found[..., 13] = books.riders[rows, :stops] / rules.capacity
     found[..., 14] = service
     found[..., 15] = np.clip(longest - direct, 0.0, MOST_SLACK)
     found[:, 0, 4:16] = 0.0

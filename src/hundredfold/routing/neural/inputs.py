@@ -11,11 +11,11 @@ from torch import Tensor
 
 from hundredfold.core.batch import IntArray
 from hundredfold.core.rng import Keys
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, books_of
-from hundredfold.routing.lns import BY_REGRET, Search, improve_rows
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
+from hundredfold.routing.lns import REGRET_ORDER, LNSParams, improve_batch
 from hundredfold.routing.neural.features import City, city_of
 from hundredfold.routing.neural.transitions import Pace, pace_of
-from hundredfold.routing.problem import FOREVER, RouteProblems, TravelTable
+from hundredfold.routing.problem import UNLIMITED, RouteProblems, TravelTable
 
 
 class Prepared(NamedTuple):
@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
 
 def prepared(problems: RouteProblems) -> Prepared:
     """These books, ready to be encoded and decoded."""
-    books, rules = books_of(problems)
+    books, rules = to_instance_arrays(problems)
     return prepared_books(problems.travel, books, rules)
 
 
@@ -45,7 +45,7 @@ def prepared_books(travel: TravelTable, books: InstanceArrays, rules: FleetConst
 @lru_cache(maxsize=16)
 def _city(travel: TravelTable, early: int, late: int) -> tuple[City, Tensor]:
     city = city_of(travel, early, late)
-    return city, torch.from_numpy((travel.ticks / city.mean_drive).astype(np.float32))
+    return city, torch.from_numpy((travel.microseconds / city.mean_drive).astype(np.float32))
 
 
 def rows_by_size(num_requests: IntArray) -> list[IntArray]:
@@ -62,10 +62,10 @@ def finish_plans(
     threads: int = 1,
 ) -> IntArray:
     """Insert whoever was left out and relocate, in place; returns (books,) objectives in ticks."""
-    ticks = np.full(len(keys), FOREVER)
-    search = Search(improve_passes=improve_passes, iterations=0, max_removed=10)
+    ticks = np.full(len(keys), UNLIMITED)
+    search = LNSParams(improve_passes=improve_passes, iterations=0, max_removed=10)
     rows = np.arange(len(keys))
-    improve_rows(
-        ready.books, ready.rules, search, BY_REGRET, rows, keys, routes, lengths, ticks, threads
+    improve_batch(
+        ready.books, ready.rules, search, REGRET_ORDER, rows, keys, routes, lengths, ticks, threads
     )
     return ticks

@@ -17,7 +17,7 @@ from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.neural.decoder import decode_rows, decoder_weights
 from hundredfold.routing.neural.features import StopTable, stop_table
 from hundredfold.routing.neural.inputs import Prepared, finish_plans, prepared
@@ -41,7 +41,7 @@ from hundredfold.routing.neural.transitions import (
     make_move,
     new_ride,
 )
-from hundredfold.routing.problem import TICKS_PER_MINUTE, RouteProblems
+from hundredfold.routing.problem import MICROSECONDS_PER_MINUTE, RouteProblems
 from hundredfold.routing.workspace import DEPOT
 
 
@@ -238,9 +238,7 @@ def imitation_loss(
     policy: RoutingPolicy, problems: RouteProblems, key: Keys, settings: TrainingSettings
 ) -> tuple[Tensor, dict[str, float]]:
     """Cross-entropy of a searched plan's moves, on books of one size."""
-    teacher = InsertionOracle(
-        InsertionSettings(lns_iterations=settings.teacher_rounds, final_restarts=1)
-    )
+    teacher = LNSOracle(LNSSettings(lns_iterations=settings.teacher_rounds, final_restarts=1))
     plans = teacher.solve(problems)
     ready = prepared(problems)
     in_order_of_leaving(ready.books, plans.routes, plans.lengths)
@@ -353,4 +351,4 @@ def _prices(
         after = finish_plans(ready, keys, routes[plan], lengths[plan], FINISHING_PASSES)
         found[plan] = (1.0 - finished_share) * before + finished_share * after
     # A plan that leaves somebody out is twice as bad as the best one, not a million times.
-    return np.asarray(np.minimum(found, 2.0 * found.min(axis=0)) / TICKS_PER_MINUTE)
+    return np.asarray(np.minimum(found, 2.0 * found.min(axis=0)) / MICROSECONDS_PER_MINUTE)

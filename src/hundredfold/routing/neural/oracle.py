@@ -37,7 +37,7 @@ from hundredfold.core.errors import HundredfoldError, SettingsError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instance_arrays import InstanceArrays
-from hundredfold.routing.lns import content_keys
+from hundredfold.routing.lns import instance_keys
 from hundredfold.routing.neural.decoder import decode_rows, decoder_weights
 from hundredfold.routing.neural.features import StopTable, stop_table
 from hundredfold.routing.neural.inputs import (
@@ -52,7 +52,7 @@ from hundredfold.routing.neural.torch_decoder import decode_batched
 from hundredfold.routing.neural.transitions import plans_hold
 from hundredfold.routing.neural.weights import load_policy
 from hundredfold.routing.problem import Fleet, RouteProblems, Solutions, TravelTable
-from hundredfold.routing.solution import finished_plans, plans_of_lists
+from hundredfold.routing.solution import build_solutions, solutions_from_routes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,10 +235,10 @@ class NeuralOracle:
     def solve(self, problems: RouteProblems) -> Solutions:
         """One plan per book; priced inf where somebody is left out."""
         if len(problems) == 0:
-            return plans_of_lists(problems, [])
+            return solutions_from_routes(problems, [])
         ready = prepared(problems)
-        routes, lengths, _ = self.routes(ready, content_keys(ready.books))
-        return finished_plans(ready.books, ready.rules, routes, lengths)
+        routes, lengths, _ = self.routes(ready, instance_keys(ready.books))
+        return build_solutions(ready.books, ready.rules, routes, lengths)
 
     def routes(self, ready: Prepared, keys: Keys) -> tuple[IntArray, IntArray, IntArray]:
         """Finished routes (books, vehicles, width), their lengths and objectives in ticks."""
@@ -291,11 +291,13 @@ class NeuralKeptPlans(IncrementalRoutes):
         super().__init__(travel, fleet, num_envs, max_requests, settings)
         self.oracle = oracle
 
-    def _replan(self, chosen: IntArray, keys: Keys) -> IntArray:
-        ticks = super()._replan(chosen, keys)
+    def _insert_and_improve(self, chosen: IntArray, keys: Keys) -> IntArray:
+        ticks = super()._insert_and_improve(chosen, keys)
         if not len(chosen):
             return ticks
-        ready = prepared_books(self.problems.travel, chosen_rows(self.books, chosen), self.rules)
+        ready = prepared_books(
+            self.problems.travel, chosen_rows(self.instances, chosen), self.constraints
+        )
         routes, lengths, found = self.oracle.routes(ready, keys[chosen])
         better = found < ticks[chosen]
         rows = chosen[better]

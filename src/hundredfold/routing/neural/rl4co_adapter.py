@@ -14,7 +14,7 @@ all dropoffs, as RL4CO orders them):
     demand          (B, N)     float32  riders who get on, negative where they leave
     service_minutes (B, N)     float32
     max_ride_minutes(B, N)     float32  at the pickup, inf where unlimited
-    capacity        (B, 1)     float32  seats of a vehicle
+    capacity        (B, 1)     float32  capacity of a vehicle
     num_vehicles    (B, 1)     int64
     current_node    (B, 1)     int64    0: the vehicle stands in the depot
     to_deliver      (B, N)     bool     True at the depot and the pickups: what may come now
@@ -38,12 +38,11 @@ from torch import Tensor
 
 from hundredfold.core.batch import Array, FloatArray, IntArray
 from hundredfold.core.errors import ShapeError
-from hundredfold.routing.lns import content_keys
-from hundredfold.routing.neural.features import scaled_map
+from hundredfold.routing.lns import instance_keys
 from hundredfold.routing.neural.inputs import finish_plans, prepared, rows_by_size
 from hundredfold.routing.neural.oracle import drop_impossible
-from hundredfold.routing.problem import RouteProblems, Solutions
-from hundredfold.routing.solution import finished_plans
+from hundredfold.routing.problem import RouteProblems, Solutions, classical_mds
+from hundredfold.routing.solution import build_solutions
 
 Policy = Callable[..., Mapping[str, Any]]
 
@@ -86,8 +85,8 @@ class Rl4coOracle:
             actions = np.asarray(torch.as_tensor(answer["actions"]).cpu(), np.int64)
             write_actions(actions, rows, int(problems.num_requests[rows[0]]), routes, lengths)
         drop_impossible(ready, routes, lengths)
-        finish_plans(ready, content_keys(ready.books), routes, lengths, self.improve_passes)
-        return finished_plans(ready.books, ready.rules, routes, lengths)
+        finish_plans(ready, instance_keys(ready.books), routes, lengths, self.improve_passes)
+        return build_solutions(ready.books, ready.rules, routes, lengths)
 
     def _answer(self, problems: RouteProblems, rows: IntArray) -> Mapping[str, Any]:
         with torch.inference_mode():
@@ -96,7 +95,7 @@ class Rl4coOracle:
 
 def minutes_per_side(problems: RouteProblems) -> float:
     """How many driving minutes one side of the map's unit square stands for."""
-    points = scaled_map(problems.travel.minutes)
+    points = classical_mds(problems.travel.minutes)
     return float(max(np.ptp(points, axis=0).max(), 1e-9))
 
 
@@ -107,7 +106,7 @@ def tensordict_of(problems: RouteProblems, rows: IntArray) -> Any:
     # Our stops go pickup, dropoff, pickup, dropoff; theirs pickups first.
     order = np.concatenate([[0], 2 * np.arange(requests) + 1, 2 * np.arange(requests) + 2])
     cell = ready.books.cell[rows][:, order]
-    points = scaled_map(problems.travel.minutes)
+    points = classical_mds(problems.travel.minutes)
     points = (points - points.min(axis=0)) / minutes_per_side(problems)
     is_pickup = (np.arange(len(order)) > 0) & (np.arange(len(order)) <= requests)
     windows = np.zeros((len(rows), len(order), 2))
@@ -127,7 +126,7 @@ def tensordict_of(problems: RouteProblems, rows: IntArray) -> Any:
         "demand": ready.books.riders[rows][:, order],
         "service_minutes": service,
         "max_ride_minutes": ride,
-        "capacity": np.full((len(rows), 1), problems.fleet.seats),
+        "capacity": np.full((len(rows), 1), problems.fleet.capacity),
     }
     found: dict[str, Tensor] = {
         name: torch.from_numpy(np.asarray(values, np.float32)) for name, values in floats.items()

@@ -49,13 +49,13 @@ def state_features(now: Now, rules: FleetConstraints, pace: Pace) -> Tensor:
     seen = torch.zeros((len(now.at), NUM_STATE_FEATURES), device=now.at.device)
     vehicle = now.vehicle.float()
     seen[:, 0] = (4.0 * (now.time.double() - pace.day_start) * pace.per_day - 2.0).float()
-    seen[:, 1] = now.load.float() / rules.seats
+    seen[:, 1] = now.load.float() / rules.capacity
     seen[:, 2] = vehicle / rules.num_vehicles
     seen[:, 3] = (rules.num_vehicles - vehicle) / float(USUAL_VEHICLES)
     seen[:, 4] = now.open.sum(dim=1).float() / requests
     seen[:, 5] = requests / float(USUAL_REQUESTS)
     seen[:, 6] = (now.stops.float() * rules.num_vehicles / (2.0 * requests)).clamp(max=MOST)
-    opening = min(rules.vehicle_ticks * pace.per_drive, MOST)
+    opening = min(rules.extra_vehicle_cost * pace.per_drive, MOST)
     seen[:, 7] = torch.where(now.vehicle + 1 >= rules.free_vehicles, opening, 0.0)
     return seen
 
@@ -96,7 +96,7 @@ def move_features(
     seen[..., 8] = torch.where(from_depot, 0.0, short(arrive - now.time[:, None]))
     due = torch.minimum(late[:, partner], arrive + stops.max_ride[book])
     seen[..., 9] = torch.where(is_pickup, short(due - arrive - travel[:, stop, partner]), 0.0)
-    seen[..., 10] = (now.load[:, None] + stops.riders[book]).float() / rules.seats
+    seen[..., 10] = (now.load[:, None] + stops.riders[book]).float() / rules.capacity
     seen[..., 11] = _least_spare(now, travel, arrive, stop, pace)
     nearest, soonest = _onward(now, travel, arrive, late, stops.early[book], stop)
     seen[..., 12] = torch.where(is_depot, 0.0, short(nearest))
@@ -345,7 +345,7 @@ def _moves(stops: Stops, now: Now, rules: FleetConstraints) -> tuple[Tensor, Ten
     leg = stops.travel[book, now.at]
     there = torch.maximum(now.time[:, None] + leg, stops.early[book])
     aboard = now.num_aboard
-    room = now.load[:, None] + stops.riders[book] <= rules.seats
+    room = now.load[:, None] + stops.riders[book] <= rules.capacity
     pickups = now.open & room & (aboard < MAX_ABOARD)[:, None] & (there <= stops.late[book])
     dropoffs = torch.zeros_like(pickups)
     at_place = there.gather(1, now.aboard)

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, TrainingError
 from hundredfold.core.rng import Keys
-from hundredfold.routing.lns_oracle import InsertionOracle, InsertionSettings
+from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.neural.losses import imitation_loss, practice_loss
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
@@ -35,7 +35,7 @@ from hundredfold.routing.problem import RouteProblems
 Draw = Callable[[Keys, int, int], RouteProblems]
 
 # What plans are compared with: search from nothing with this many rounds.
-REFERENCE: Final = InsertionSettings(lns_iterations=100, final_restarts=1)
+REFERENCE: Final = LNSSettings(lns_iterations=100, final_restarts=1)
 # Held-out books hang under a branch of their own.
 HELD_OUT_BRANCH: Final = 0x68656C64
 
@@ -46,14 +46,14 @@ class HeldOut:
     def __init__(self, draw: Draw, sizes: Sequence[int], num_books: int, seed: int) -> None:
         root = rng.spawn(rng.seed_key(seed), HELD_OUT_BRANCH)
         self.books = {size: draw(rng.spawn(root, size), num_books, size) for size in sizes}
-        reference = InsertionOracle(REFERENCE)
-        self.reference = {size: reference.solve(books).price for size, books in self.books.items()}
+        reference = LNSOracle(REFERENCE)
+        self.reference = {size: reference.solve(books).cost for size, books in self.books.items()}
 
     def gaps(self, policy: RoutingPolicy, settings: NeuralSettings) -> dict[int, float]:
         """Percent above the reference by size, of the mean price; inf where somebody waits."""
         oracle = NeuralOracle(settings, policy)
         return {
-            size: float(100.0 * (oracle.solve(books).price.sum() / self.reference[size].sum() - 1))
+            size: float(100.0 * (oracle.solve(books).cost.sum() / self.reference[size].sum() - 1))
             for size, books in self.books.items()
         }
 

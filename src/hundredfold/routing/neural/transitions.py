@@ -130,7 +130,7 @@ def list_moves(ride: Any, rules: Any) -> Any:
     now, stops, travel = ride.now, ride.stops, ride.travel
     left, left_due = ride.left, ride.left_due
     here, time, aboard = now[AT], now[TIME], now[ABOARD]
-    metric = rules.shortcut == 0
+    metric = rules.max_shortcut == 0
     if now[OPEN] == 0 and aboard == 0:
         return 0
     found = 0
@@ -139,7 +139,7 @@ def list_moves(ride: Any, rules: Any) -> Any:
         if (
             not ride.open[request]
             or aboard == MAX_ABOARD
-            or now[LOAD] + stops[pickup, RIDERS] > rules.seats
+            or now[LOAD] + stops[pickup, RIDERS] > rules.capacity
         ):
             continue
         there = max(time + travel[here, pickup], stops[pickup, EARLY])
@@ -311,7 +311,7 @@ def describe_state(ride: Any, rules: Any, pace: Any) -> None:
     vehicles = np.float32(rules.num_vehicles)
     vehicle = np.float32(now[VEHICLE])
     state[0] = 4.0 * (now[TIME] - pace.day_start) * pace.per_day - 2.0
-    state[1] = np.float32(now[LOAD]) / np.float32(rules.seats)
+    state[1] = np.float32(now[LOAD]) / np.float32(rules.capacity)
     state[2] = vehicle / vehicles
     state[3] = (vehicles - vehicle) / USUAL_VEHICLES
     state[4] = np.float32(now[OPEN]) / requests
@@ -319,7 +319,7 @@ def describe_state(ride: Any, rules: Any, pace: Any) -> None:
     state[6] = min(np.float32(now[STOPS]) * vehicles / (np.float32(2.0) * requests), FAR)
     state[7] = 0.0
     if now[VEHICLE] + 1 >= rules.free_vehicles:
-        state[7] = min(np.float32(rules.vehicle_ticks * pace.per_drive), FAR)
+        state[7] = min(np.float32(rules.extra_vehicle_cost * pace.per_drive), FAR)
 
 
 @noalloc_kernel
@@ -348,7 +348,7 @@ def describe_moves(ride: Any, rules: Any, pace: Any, count: Any) -> None:
         if is_pickup:
             due = min(stops[stop + 1, LATE], there + stops[stop, MAX_RIDE])
             seen[9] = min(_drives(due - there - travel[stop, stop + 1], pace), FAR)
-        seen[10] = np.float32(now[LOAD] + stops[stop, RIDERS]) / np.float32(rules.seats)
+        seen[10] = np.float32(now[LOAD] + stops[stop, RIDERS]) / np.float32(rules.capacity)
         seen[11] = _least_spare(travel, ride.aboard, ride.due, now[ABOARD], pace, stop, there)
         seen[12] = 0.0
         seen[13] = 0.0
@@ -461,7 +461,7 @@ def _in_order(
             return False
         seen[stop] = True
         load += stops[stop, RIDERS]
-        if load > rules.seats:
+        if load > rules.capacity:
             return False
         if stop % 2 == 1:
             aboard += 1
