@@ -57,7 +57,7 @@ def choice(found, num_envs, cores=2, **settings):
 def test_cheap_steps_stay_in_this_process():
     found = choice(computing(*[8e-6] * 50), 100)
     assert found.backend == "in_process"
-    assert "computes for 8 us" in found.summary
+    assert "computes for 8 µs" in found.summary
 
 
 def test_steps_that_compute_go_to_a_worker_per_core():
