@@ -120,7 +120,9 @@ def test_bounds_are_kept_whatever_is_drawn():
 # --- in PPO
 
 
-@pytest.mark.parametrize("make_env", [foreign.Pushes, foreign.PushesOnce, foreign.PushesUnevenly])
+@pytest.mark.parametrize(
+    "make_env", [foreign.BoxActions, foreign.ScalarBoxAction, foreign.UnevenBoxActions]
+)
 def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
     # The envs themselves refuse an action that their space does not contain.
     learner, collector = learner_on(make_env)
@@ -133,7 +135,7 @@ def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
 
 
 def test_what_was_drawn_is_kept_and_the_env_gets_it_cut_off():
-    learner, collector = learner_on(foreign.Pushes)
+    learner, collector = learner_on(foreign.BoxActions)
     with torch.no_grad():
         learner.network.log_spreads.fill_(1.0)
     uniforms = np.random.default_rng(4).random((8, 2))

@@ -165,14 +165,14 @@ def test_pictures_and_numbers_go_side_by_side(shared):
 
 
 def test_pictures_stay_bytes_in_the_rollout():
-    learner, collector = learner_on(foreign.SeekByPicture)
+    learner, collector = learner_on(foreign.ImageGoalEnv)
     collector.collect(learner.policy, learner.experience, 32)
     assert learner.experience.observation["observation"].dtype == np.uint8
     assert learner.update()["first_ratio_error"] < 1e-5
 
 
 @pytest.mark.parametrize(
-    ("make_env", "shared"), [(foreign.SeekByPicture, True), (foreign.SeekByHalves, False)]
+    ("make_env", "shared"), [(foreign.ImageGoalEnv, True), (foreign.ImageAndVectorGoalEnv, False)]
 )
 def test_a_restored_learner_learns_on_bit_for_bit(make_env, shared):
     settings = PPOSettings(update_epochs=1, num_minibatches=4)
@@ -191,7 +191,7 @@ def test_a_restored_learner_learns_on_bit_for_bit(make_env, shared):
 
 
 def test_it_learns_to_seek_by_a_picture():
-    learner, collector = learner_on(foreign.SeekByPicture, updates=30, shared=True)
+    learner, collector = learner_on(foreign.ImageGoalEnv, updates=30, shared=True)
     first = collector.collect(learner.policy, learner.experience, 32)
     learner.update()
     for _ in range(29):

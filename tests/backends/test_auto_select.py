@@ -148,7 +148,9 @@ def test_what_a_step_says_is_counted_without_infos_that_nobody_may_ever_read():
         assert measure_steps(env, steps=2).step_bytes == shown < 5_000
 
 
-@pytest.mark.parametrize("make_env", [third_party_envs.MaskInInfo, third_party_envs.SeveralParts])
+@pytest.mark.parametrize(
+    "make_env", [third_party_envs.MaskInInfo, third_party_envs.MultiDiscreteActions]
+)
 def test_only_allowed_actions_are_tried(make_env):
     with closing(GymnasiumBatchEnv(np.arange(1), make_env)) as env:
         assert len(measure_steps(env, steps=50, seconds=60).seconds) == 50
@@ -243,7 +245,7 @@ def test_an_env_that_cannot_travel_runs_here(start_method):
 
     def make_env():
         with lock:
-            return third_party_envs.Dice()
+            return third_party_envs.DiceEnv()
 
     settings = WorkerSettings(start_method=start_method)
     text = plays_in_process_instead(
@@ -258,7 +260,7 @@ def test_a_worker_that_dies_while_it_starts_is_no_reason_not_to_train():
     def make_env():
         if os.getpid() != home:
             os._exit(7)
-        return third_party_envs.Dice()
+        return third_party_envs.DiceEnv()
 
     plays_in_process_instead("processes", callable_factory(make_env), because="exit code 7")
 

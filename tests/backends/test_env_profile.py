@@ -24,14 +24,14 @@ from hundredfold.profiling.workloads import Waiting
 HOME = os.getpid()
 
 
-class HangsAtOnce(third_party_envs.Dice):
+class HangsAtOnce(third_party_envs.DiceEnv):
     """Does not come back from its first step, wherever it is played first."""
 
     def step(self, action):
         threading.Event().wait()
 
 
-class HangsInItsFirstPlay(third_party_envs.Dice):
+class HangsInItsFirstPlay(third_party_envs.DiceEnv):
     """Hangs as long as a file is there, and takes it away: the next to be made is well."""
 
     def __init__(self, sign):
@@ -52,13 +52,13 @@ def crash():
     ctypes.string_at(0)
 
 
-class CrashesWhenMade(third_party_envs.Dice):
+class CrashesWhenMade(third_party_envs.DiceEnv):
     def __init__(self):
         super().__init__()
         crash()
 
 
-class CrashesInStep(third_party_envs.Dice):
+class CrashesInStep(third_party_envs.DiceEnv):
     def step(self, action):
         crash()
 

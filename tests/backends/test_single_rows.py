@@ -15,9 +15,9 @@ from hundredfold.envs.registry import callable_factory
 
 FACTORIES = {
     "cartpole": GymnasiumFactory("CartPole-v1", {}),
-    "dice": callable_factory(third_party_envs.Dice),
-    "dict": callable_factory(third_party_envs.SeesEverything),
-    "number": callable_factory(third_party_envs.SeesNumber),
+    "dice": callable_factory(third_party_envs.DiceEnv),
+    "dict": callable_factory(third_party_envs.DictObservation),
+    "number": callable_factory(third_party_envs.DiscreteObservation),
 }
 
 
@@ -54,12 +54,16 @@ def test_rows_tell_the_same_alone_and_together(make_envs):
 
 @pytest.mark.parametrize(
     "make_env",
-    [third_party_envs.NanObservation, third_party_envs.InfReward, third_party_envs.WrongShape],
+    [
+        third_party_envs.NanObservation,
+        third_party_envs.InfReward,
+        third_party_envs.WrongObservationShape,
+    ],
 )
 def test_nonsense_of_a_single_row_is_refused(make_env):
     with closing(callable_factory(make_env)(np.arange(2))) as env:
         env.reset(0)
-        for _ in range(make_env.trouble_turn - 1):
+        for _ in range(make_env.fault_step - 1):
             env.step_row(1, np.zeros(2, np.int64))
         with pytest.raises(EnvError, match="env 1 of"):
             env.step_row(1, np.zeros(2, np.int64))

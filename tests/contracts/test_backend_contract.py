@@ -12,7 +12,12 @@ from numpy.testing import assert_array_equal
 
 from helpers.cases import BACKEND_CASES, ENV_CASES
 from helpers.playing import assert_same_story, follow, play, steady_actions
-from helpers.third_party_envs import LeavesNote, RaisesInNextReset, RaisesInStep, SeveralParts
+from helpers.third_party_envs import (
+    MultiDiscreteActions,
+    RaisesInSecondReset,
+    RaisesInStep,
+    RecordsClose,
+)
 from hundredfold.backends import BACKENDS
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
@@ -305,7 +310,7 @@ def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(
 
 @every_backend
 def test_actions_of_several_parts_are_checked_part_by_part(kind):
-    backend, batch = started(kind, partial(GymnasiumBatchEnv, make_env=SeveralParts))
+    backend, batch = started(kind, partial(GymnasiumBatchEnv, make_env=MultiDiscreteActions))
     with closing(backend):
         good = steady_actions(batch, backend.spec, no_steps(batch))
         with pytest.raises(ShapeError, match=r"\(6, 2\)"):
@@ -498,7 +503,7 @@ def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
 def failing(rude):
     """An env of which env 2 fails at its third step."""
     seed_of_env_2 = int(rng.stream_keys(SEED, 2, 0)) >> 33
-    return partial(GymnasiumBatchEnv, make_env=partial(rude, only_seed=seed_of_env_2))
+    return partial(GymnasiumBatchEnv, make_env=partial(rude, fault_seed=seed_of_env_2))
 
 
 def play_until_it_fails(backend):
@@ -511,7 +516,7 @@ def play_until_it_fails(backend):
 
 
 @every_backend
-@pytest.mark.parametrize("rude", [RaisesInStep, RaisesInNextReset])
+@pytest.mark.parametrize("rude", [RaisesInStep, RaisesInSecondReset])
 def test_an_env_that_fails_is_named_and_a_reset_starts_over(kind, rude):
     backend = BACKEND_CASES[kind](failing(rude), NUM_ENVS, STOP)
     with closing(backend):
@@ -536,7 +541,7 @@ def test_after_a_failed_step_there_is_no_batch_to_take(kind):
 
 @every_backend
 def test_closing_a_backend_closes_its_envs(kind, tmp_path):
-    make_envs = partial(GymnasiumBatchEnv, make_env=partial(LeavesNote, tmp_path))
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(RecordsClose, tmp_path))
     with closing(BACKEND_CASES[kind](make_envs, 3)) as backend:
         backend.reset(SEED)
         assert not list(tmp_path.iterdir())

@@ -45,17 +45,17 @@ PLAYED = {
     "CartPole-v1": partial(gymnasium.make, "CartPole-v1"),
     "FrozenLake-v1": partial(gymnasium.make, "FrozenLake-v1"),
     "Taxi-v3": partial(gymnasium.make, "Taxi-v3", max_episode_steps=20),
-    "Dice": foreign.Dice,
-    "SeesNumber": foreign.SeesNumber,
-    "SeesParts": foreign.SeesParts,
-    "SeesBits": foreign.SeesBits,
-    "SeesPicture": foreign.SeesPicture,
-    "SeesEverything": foreign.SeesEverything,
-    "SeesItsReward": foreign.SeesItsReward,
+    "DiceEnv": foreign.DiceEnv,
+    "DiscreteObservation": foreign.DiscreteObservation,
+    "MultiDiscreteObservation": foreign.MultiDiscreteObservation,
+    "MultiBinaryObservation": foreign.MultiBinaryObservation,
+    "ImageObservation": foreign.ImageObservation,
+    "DictObservation": foreign.DictObservation,
+    "ObservationNamedReward": foreign.ObservationNamedReward,
     "MaskInObservation": foreign.MaskInObservation,
     "MaskInInfo": foreign.MaskInInfo,
     "MaskFromMethod": foreign.MaskFromMethod,
-    "SeveralParts": foreign.SeveralParts,
+    "MultiDiscreteActions": foreign.MultiDiscreteActions,
 }
 
 
@@ -95,7 +95,7 @@ def assert_says(said, row, expected):
 
 
 def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
-    env = batch_of(foreign.Dice, 2)
+    env = batch_of(foreign.DiceEnv, 2)
     batch = env.reset(SEED)
     assert [info.keys() for info in batch.infos] == [{"total"}, {"total"}]
     for _ in range(20):
@@ -111,9 +111,9 @@ def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
 # --- rude envs
 
 
-def play_beside(rude, good=foreign.Rude, number=2, num_envs=4):
+def play_beside(rude, good=foreign.FaultyEnv, number=2, num_envs=4):
     """Play envs of which one is rude, until something happens."""
-    play_on(batch_of(foreign.OneRude(rude, number, good), num_envs))
+    play_on(batch_of(foreign.OneFaulty(rude, number, good), num_envs))
 
 
 def play_on(env):
@@ -123,27 +123,31 @@ def play_on(env):
 
 
 RUDE = {
-    "nan": (foreign.NanObservation, foreign.Rude, ["nan", "'observation'[1]", "finite"]),
-    "inf": (foreign.InfReward, foreign.Rude, ["inf", "'reward'", "finite"]),
-    "shape": (foreign.WrongShape, foreign.Rude, ["(3,)", "(2,)", "observation_space"]),
+    "nan": (foreign.NanObservation, foreign.FaultyEnv, ["nan", "'observation'[1]", "finite"]),
+    "inf": (foreign.InfReward, foreign.FaultyEnv, ["inf", "'reward'", "finite"]),
+    "shape": (
+        foreign.WrongObservationShape,
+        foreign.FaultyEnv,
+        ["(3,)", "(2,)", "observation_space"],
+    ),
     "raises": (
         foreign.RaisesInStep,
-        foreign.Rude,
-        ["step()", "ZeroDivisionError", "the die fell off the table"],
+        foreign.FaultyEnv,
+        ["step()", "ZeroDivisionError", "the env failed in step"],
     ),
-    "old": (foreign.OldStep, foreign.Rude, ["step()", "ValueError"]),
+    "old": (foreign.StepReturnsFourValues, foreign.FaultyEnv, ["step()", "ValueError"]),
     "forbids": (
-        foreign.ForbidsEverything,
-        foreign.PoliteWithMask,
+        foreign.EmptyMask,
+        foreign.ValidInfoMask,
         ["forbids all 3 actions", "at least one"],
     ),
-    "forgets": (foreign.ForgetsMask, foreign.PoliteWithMask, ["mask None", "3 bools"]),
+    "forgets": (foreign.MissingInfoMask, foreign.ValidInfoMask, ["mask None", "3 bools"]),
     "omits": (
-        foreign.ForgetsSeenMask,
-        foreign.PoliteWithSeenMask,
+        foreign.MissingObservationMask,
+        foreign.ValidObservationMask,
         ["gave the action mask None", "3 bools"],
     ),
-    "short": (foreign.ShortMask, foreign.PoliteWithMask, ["action mask", "3 bools"]),
+    "short": (foreign.ShortMask, foreign.ValidInfoMask, ["action mask", "3 bools"]),
 }
 
 
@@ -160,13 +164,13 @@ def test_a_rude_env_is_named_with_its_step(case, number):
 
 
 def test_the_envs_own_number_is_named_not_its_row():
-    env = GymnasiumBatchEnv(np.arange(8, 12), foreign.OneRude(foreign.NanObservation, 2))
+    env = GymnasiumBatchEnv(np.arange(8, 12), foreign.OneFaulty(foreign.NanObservation, 2))
     with pytest.raises(EnvError, match=r"env 10 of .*step 3"):
         play_on(env)
 
 
 def test_a_part_whose_actions_are_all_forbidden_is_refused():
-    env = batch_of(partial(foreign.ForbidsWholePart, only_seed=seed_of(1)), 2)
+    env = batch_of(partial(foreign.EmptyMaskInOneDim, fault_seed=seed_of(1)), 2)
     with pytest.raises(EnvError, match=r"env 1 of .*step 3.*forbids all 2 actions"):
         play_on(env)
 
@@ -179,7 +183,7 @@ def test_an_env_that_raises_between_episodes_is_named_with_the_episode():
     with pytest.raises(
         EnvError, match=r"env 2 of .*\(step 0 of its episode 1\) raised in reset\(\): OSError"
     ):
-        play_beside(foreign.RaisesInNextReset)
+        play_beside(foreign.RaisesInSecondReset)
 
 
 def test_the_envs_own_error_is_the_cause():
@@ -189,23 +193,28 @@ def test_the_envs_own_error_is_the_cause():
 
 
 def test_polite_envs_are_left_alone():
-    for good in (foreign.Rude, foreign.PoliteWithMask, foreign.PoliteDict, foreign.PoliteNumber):
+    for good in (
+        foreign.FaultyEnv,
+        foreign.ValidInfoMask,
+        foreign.ValidDict,
+        foreign.ValidDiscrete,
+    ):
         play_beside(good, good)
 
 
 def test_a_wrong_shape_in_the_last_observation_is_refused():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*\(3,\)"):
-        play_beside(foreign.WrongLastShape)
+        play_beside(foreign.WrongFinalObservationShape)
 
 
 def test_a_nan_in_the_last_observation_is_refused():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*nan"):
-        play_beside(foreign.NanInLastObservation)
+        play_beside(foreign.NanFinalObservation)
 
 
 def test_a_bad_last_reward_is_named_with_the_step_that_gave_it():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*inf"):
-        play_beside(foreign.InfLastReward)
+        play_beside(foreign.InfFinalReward)
 
 
 def test_an_env_that_never_starts_is_named():
@@ -216,10 +225,10 @@ def test_an_env_that_never_starts_is_named():
 @pytest.mark.parametrize(
     ("rude", "good", "words"),
     [
-        (foreign.MaskRaises, foreign.PoliteWithMaskMethod, "nobody knows what is allowed"),
-        (foreign.ForgetsPart, foreign.PoliteDict, "total"),
-        (foreign.ForgetsDict, foreign.PoliteDict, "turn"),
-        (foreign.NumberOutside, foreign.PoliteNumber, "9"),
+        (foreign.MaskMethodRaises, foreign.ValidMaskMethod, "the mask could not be computed"),
+        (foreign.MissingDictKey, foreign.ValidDict, "total"),
+        (foreign.NotADict, foreign.ValidDict, "step_count"),
+        (foreign.DiscreteOutOfRange, foreign.ValidDiscrete, "9"),
     ],
 )
 def test_other_rudeness_is_named_too(rude, good, words):
@@ -228,8 +237,8 @@ def test_other_rudeness_is_named_too(rude, good, words):
 
 
 def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
-    both = play_env(batch_of(foreign.RemembersResets, 2), SEED, 20)
-    alone = play_env(GymnasiumBatchEnv(np.array([1]), foreign.RemembersResets), SEED, 20)
+    both = play_env(batch_of(foreign.CountsResets, 2), SEED, 20)
+    alone = play_env(GymnasiumBatchEnv(np.array([1]), foreign.CountsResets), SEED, 20)
     assert_same_story(alone, both.of([1]))
 
 
@@ -254,7 +263,7 @@ def test_a_restore_warns_once_and_names_the_env():
 
 
 def test_closing_the_env_closes_every_env(tmp_path):
-    env = batch_of(partial(foreign.LeavesNote, tmp_path), 3)
+    env = batch_of(partial(foreign.RecordsClose, tmp_path), 3)
     assert not list(tmp_path.iterdir())
     env.close()
     assert len(list(tmp_path.iterdir())) == 3

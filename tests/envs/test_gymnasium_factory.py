@@ -71,4 +71,7 @@ def test_a_module_that_cannot_be_imported_is_refused():
 def test_an_env_is_named_after_its_id_or_its_class():
     assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
     assert batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
-    assert batch_of(lambda: gymnasium.wrappers.TimeLimit(foreign.Dice(), 3), 1).spec.name == "Dice"
+    assert (
+        batch_of(lambda: gymnasium.wrappers.TimeLimit(foreign.DiceEnv(), 3), 1).spec.name
+        == "DiceEnv"
+    )

@@ -42,11 +42,11 @@ def test_a_method_behind_a_wrapper_is_found():
 
 
 def test_an_env_without_masks_has_none():
-    assert batch_of(foreign.Dice).reset(SEED).mask is None
+    assert batch_of(foreign.DiceEnv).reset(SEED).mask is None
 
 
 def test_a_mask_of_several_parts_lies_side_by_side():
-    env = batch_of(foreign.SeveralParts)
+    env = batch_of(foreign.MultiDiscreteActions)
     total = env.reset(SEED).observation["observation"][:, 1]
     assert_array_equal(env.out.mask[:, 1], total % 2 == 0)
     assert_array_equal(env.out.mask[:, 3], total % 3 != 0)

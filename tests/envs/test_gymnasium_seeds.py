@@ -10,14 +10,14 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 SEED = 5
 
 
-class TellsSeed(foreign.Dice):
+class TellsSeed(foreign.DiceEnv):
     """Tells the seed of its last reset."""
 
     def reset(self, *, seed=None, options=None):
         self.seed = seed
         return super().reset(seed=seed, options=options)
 
-    def tell(self):
+    def info(self):
         return {"seed": self.seed}
 
 
@@ -51,8 +51,8 @@ def test_on_request_only_the_first_episode_is_seeded():
 
 
 def test_seeded_once_an_env_tells_the_same_story_in_any_company():
-    both = play_env(seeded_once([0, 1], foreign.Dice), SEED, 60)
-    assert_same_story(play_env(seeded_once([1], foreign.Dice), SEED, 60), both.of([1]))
+    both = play_env(seeded_once([0, 1], foreign.DiceEnv), SEED, 60)
+    assert_same_story(play_env(seeded_once([1], foreign.DiceEnv), SEED, 60), both.of([1]))
 
 
 def test_seeded_once_a_new_start_is_seeded_again():
@@ -73,11 +73,11 @@ class RaisesOnceAndTellsSeed(TellsSeed):
 
     def __init__(self):
         type(self).made += 1
-        self.rude = self.made == 1
+        self.has_fault = self.made == 1
 
     def step(self, action):
-        if self.rude and self.turn == 1:
-            raise OSError("the table is gone")
+        if self.has_fault and self.step_count == 1:
+            raise OSError("the env failed in reset")
         return super().step(action)
 
 

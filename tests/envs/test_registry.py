@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.playing import assert_same_story, play_env
-from helpers.third_party_envs import Dice
+from helpers.third_party_envs import DiceEnv
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
@@ -92,9 +92,9 @@ def test_an_id_that_names_its_module_is_left_to_gymnasium():
 
 
 def test_a_function_that_makes_an_env_makes_an_env():
-    env = callable_factory(Dice)(np.arange(3))
+    env = callable_factory(DiceEnv)(np.arange(3))
     assert isinstance(env, GymnasiumBatchEnv)
-    assert env.spec.name == "Dice"
+    assert env.spec.name == "DiceEnv"
     assert len(env.reset(1)) == 3
 
 

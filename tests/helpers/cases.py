@@ -35,10 +35,10 @@ ENV_CASES = {
     "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),
     "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),
     "masked_foreign": partial(GymnasiumBatchEnv, make_env=third_party_envs.MaskInInfo),
-    "foreign_parts": partial(GymnasiumBatchEnv, make_env=third_party_envs.SeveralParts),
-    "foreign_box": partial(GymnasiumBatchEnv, make_env=third_party_envs.PushesUnevenly),
+    "foreign_parts": partial(GymnasiumBatchEnv, make_env=third_party_envs.MultiDiscreteActions),
+    "foreign_box": partial(GymnasiumBatchEnv, make_env=third_party_envs.UnevenBoxActions),
     "spotlight": Spotlight,
-    "foreign_picture": partial(GymnasiumBatchEnv, make_env=third_party_envs.SeekByHalves),
+    "foreign_picture": partial(GymnasiumBatchEnv, make_env=third_party_envs.ImageAndVectorGoalEnv),
 }
 
 

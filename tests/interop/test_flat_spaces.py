@@ -9,14 +9,14 @@ from helpers.gymnasium_batches import batch_of
 from hundredfold.interop.flat_spaces import WIDEST_BOUND, Window
 
 
-class Fixed(third_party_envs.Pushes):
+class Fixed(third_party_envs.BoxActions):
     action_space = spaces.Box(np.float32([-2, 3]), np.float32([4, 3]))
 
 
 def test_bounds_of_continuous_actions_are_minus_one_and_one():
-    window = Window(batch_of(third_party_envs.Pushes, 1).spec)
+    window = Window(batch_of(third_party_envs.BoxActions, 1).spec)
     assert window.action_space == spaces.Box(-1, 1, (2,), np.float32)
-    wide = Window(batch_of(third_party_envs.PushesUnevenly, 1).spec).action_space
+    wide = Window(batch_of(third_party_envs.UnevenBoxActions, 1).spec).action_space
     assert_allclose(wide.low, [-1, -1, -WIDEST_BOUND, -WIDEST_BOUND])
     assert_allclose(wide.high, [1, WIDEST_BOUND, 1, WIDEST_BOUND])
 

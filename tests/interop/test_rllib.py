@@ -110,7 +110,7 @@ def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
     )
     env.reset()
     cut = [env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
-    assert cut[third_party_envs.RaisesInStep.trouble_turn - 1] == [True] * NUM_ENVS
+    assert cut[third_party_envs.RaisesInStep.fault_step - 1] == [True] * NUM_ENVS
     assert sum(map(sum, cut)) == NUM_ENVS
 
 
@@ -213,7 +213,7 @@ def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path)
     shared_cluster()
     notes = tmp_path / "notes"
     notes.mkdir()
-    make_env = partial(third_party_envs.LeavesSeeds, str(notes), seed_of(3))
+    make_env = partial(third_party_envs.RecordsSeeds, str(notes), seed_of(3))
     brief = {**BRIEF, "normalise_observations": True, "eval_interval": 2, "eval_episodes": 2}
     run = hundredfold.train(make_env, save_dir=tmp_path, name="run", **brief)
     assert run.finished
@@ -224,16 +224,14 @@ def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path)
     scales = state_of(run.path)
     assert scales["learner/network/inputs.count"] == 4 * 64
     assert scales["learner/network/inputs.spread"].max() > 1.5
-    action = run.policy().act(third_party_envs.PushesUnevenly().reset(seed=SEED)[0])
-    assert third_party_envs.PushesUnevenly.action_space.contains(action)
+    action = run.policy().act(third_party_envs.UnevenBoxActions().reset(seed=SEED)[0])
+    assert third_party_envs.UnevenBoxActions.action_space.contains(action)
 
 
 def test_with_stop_an_env_that_fails_ends_the_run_and_says_why(tmp_path):
     shared_cluster()
-    make_env = partial(third_party_envs.LeavesSeeds, str(tmp_path), seed_of(3))
-    with pytest.raises(
-        EnvError, match=r"env runner of RLlib gave up: .*env 3 .*fell off the table"
-    ):
+    make_env = partial(third_party_envs.RecordsSeeds, str(tmp_path), seed_of(3))
+    with pytest.raises(EnvError, match=r"env runner of RLlib gave up: .*env 3 .*failed in step"):
         hundredfold.train(make_env, save_dir=tmp_path, name="run", on_env_error="stop", **BRIEF)
 
 

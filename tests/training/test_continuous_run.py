@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hundredfold
 from helpers.own_envs import Spotlight
 from helpers.running import KILLED_RUN, run_python, state_of
-from helpers.third_party_envs import SeekByHalves
+from helpers.third_party_envs import ImageAndVectorGoalEnv
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
@@ -131,11 +131,13 @@ def test_a_run_on_pendulum_is_judged_and_loaded_like_any_other(tmp_path):
 
 
 def test_a_run_on_pictures_is_judged_and_loaded_like_any_other(tmp_path):
-    run = hundredfold.train(SeekByHalves, save_dir=tmp_path, **TINY)
-    judged = hundredfold.evaluate(run.path, episodes=2, checkpoint="last", make_env=SeekByHalves)
+    run = hundredfold.train(ImageAndVectorGoalEnv, save_dir=tmp_path, **TINY)
+    judged = hundredfold.evaluate(
+        run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv
+    )
     assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/avg_reward"])
     assert any(name.startswith("learner/network/policy_eyes.") for name in state_of(run.path))
-    space = SeekByHalves.observation_space
+    space = ImageAndVectorGoalEnv.observation_space
     assert run.policy().act(space.sample()) in range(4)
 
 

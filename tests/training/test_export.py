@@ -22,11 +22,11 @@ CASES = {
     "cartpole": ("cartpole", SMALL),
     "masked": ("corridor", {**SMALL, "normalise_observations": True}),
     "masked dqn": ("corridor", SMALL_DQN),
-    "dictionary": (third_party_envs.SeesEverything, {**SMALL, "shared": True}),
-    "dictionary dqn": (third_party_envs.SeesEverything, SMALL_DQN),
-    "several parts": (third_party_envs.SeveralParts, SMALL),
-    "pictures": (third_party_envs.SeekByHalves, SMALL),
-    "continuous": (third_party_envs.PushesUnevenly, SMALL),
+    "dictionary": (third_party_envs.DictObservation, {**SMALL, "shared": True}),
+    "dictionary dqn": (third_party_envs.DictObservation, SMALL_DQN),
+    "several parts": (third_party_envs.MultiDiscreteActions, SMALL),
+    "pictures": (third_party_envs.ImageAndVectorGoalEnv, SMALL),
+    "continuous": (third_party_envs.UnevenBoxActions, SMALL),
 }
 
 

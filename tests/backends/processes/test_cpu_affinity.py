@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-class TellsItsCores(third_party_envs.Dice):
+class TellsItsCores(third_party_envs.DiceEnv):
     """Says in its info where it may run."""
 
     def step(self, action):

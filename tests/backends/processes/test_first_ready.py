@@ -23,14 +23,16 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 SEED = 7
 NUM_ENVS = 6
 SLOW = 1
-TURN = foreign.Gated.trouble_turn
+TURN = foreign.WaitsForFile.fault_step
 NOBODY = np.zeros(0, np.int64)
 
 
 def gated(folder):
     """Envs of which one waits at its third turn until it is let go."""
     seed = int(rng.stream_keys(SEED, SLOW, 0)) >> 33
-    return partial(GymnasiumBatchEnv, make_env=partial(foreign.Gated, folder, only_seed=seed))
+    return partial(
+        GymnasiumBatchEnv, make_env=partial(foreign.WaitsForFile, folder, fault_seed=seed)
+    )
 
 
 def first_ready(make_envs, num_envs=NUM_ENVS, batch_envs=1, **settings):
@@ -159,7 +161,7 @@ def test_envs_that_are_held_back_stand_still_and_go_on_later():
 
 
 def test_actions_go_to_the_envs_they_are_named_for_in_any_order():
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.ShiftedActions)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.DiscreteActionsWithStart)
     with closing(first_ready(make_envs, batch_envs=NUM_ENVS)) as backend:
         backend.reset(SEED)
         backend.recv()
@@ -296,11 +298,11 @@ def threads_after(make_env, steps=12):
 
 
 def test_envs_that_wait_get_threads_of_their_own():
-    assert "MainThread" not in threads_after(foreign.Sleeps)
+    assert "MainThread" not in threads_after(foreign.SleepsInStep)
 
 
 def test_envs_that_compute_do_without():
-    assert threads_after(foreign.Computes) == {"MainThread"}
+    assert threads_after(foreign.ComputesInStep) == {"MainThread"}
 
 
 def test_waiting_for_a_core_is_not_waiting():
@@ -309,7 +311,7 @@ def test_waiting_for_a_core_is_not_waiting():
     for process in busy:
         process.start()
     try:
-        assert threads_after(foreign.Computes, steps=6) == {"MainThread"}
+        assert threads_after(foreign.ComputesInStep, steps=6) == {"MainThread"}
     finally:
         for process in busy:
             process.terminate()

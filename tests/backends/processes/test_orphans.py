@@ -29,14 +29,14 @@ if __name__ == "__main__":
     for step in range(3):
         backend.send([0] * 6)
         if step == 2:
-            print(*(worker.process.pid for worker in backend.crew.workers), flush=True)
-        if step < 2 or {env!r} == "Rude":
+            print(*(worker.process.pid for worker in backend.pool.workers), flush=True)
+        if step < 2 or {env!r} == "FaultyEnv":
             batch = backend.recv()
     {last}
 """
 
 
-def start(tmp_path, method="fork", env="Rude", last="sys.stdin.read()", threads=1):
+def start(tmp_path, method="fork", env="FaultyEnv", last="sys.stdin.read()", threads=1):
     """A parent in a session of its own, with two workers, that does its last thing."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT.format(method=method, env=env, last=last, threads=threads))
@@ -97,7 +97,7 @@ def test_a_parent_that_is_ended_leaves_no_process_and_no_memory(tmp_path, method
 
 
 @every_start
-@pytest.mark.parametrize("env", ["Hangs", "HangsHoldingLock", "StopsItself"])
+@pytest.mark.parametrize("env", ["HangsInStep", "HangsHoldingGil", "StopsProcess"])
 def test_a_killed_parent_takes_along_workers_that_hang_or_are_stopped(tmp_path, method, env):
     before = shared_memory()
     parent, workers = start(tmp_path, method, env)
@@ -109,7 +109,7 @@ def test_a_killed_parent_takes_along_workers_that_hang_or_are_stopped(tmp_path, 
 
 def test_a_killed_parent_takes_along_workers_with_threads(tmp_path):
     before = shared_memory()
-    parent, _ = start(tmp_path, env="Hangs", threads=3)
+    parent, _ = start(tmp_path, env="HangsInStep", threads=3)
     parent.kill()
     parent.wait(30)
     assert_nothing_is_left(parent, before)

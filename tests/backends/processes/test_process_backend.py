@@ -71,7 +71,7 @@ def test_there_are_no_more_workers_than_envs_and_by_default_no_more_than_cores()
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_an_env_made_from_a_lambda_travels(method):
     reach = 4
-    make_envs = batch_of(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.Dice(), reach))
+    make_envs = batch_of(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.DiceEnv(), reach))
     with closing(made(make_envs, workers=1, start_method=method)) as backend:
         story = play(backend, SEED, 12)
     assert story.ended.any()
@@ -82,7 +82,7 @@ def test_an_env_that_cannot_travel_is_refused_with_advice():
 
     def make_env():
         with lock:
-            return foreign.Dice()
+            return foreign.DiceEnv()
 
     with pytest.raises(WorkerError, match=r"cannot be sent.*spawn.*use the start method fork"):
         made(batch_of(make_env), start_method="spawn")
@@ -92,7 +92,7 @@ def test_an_env_that_cannot_travel_is_refused_with_advice():
 
 def test_a_spawned_worker_never_imports_torch_nor_numba_for_foreign_envs():
     with closing(
-        made(batch_of(foreign.TellsModules), 2, workers=2, start_method="spawn")
+        made(batch_of(foreign.ReportsModules), 2, workers=2, start_method="spawn")
     ) as backend:
         backend.reset(SEED)
         infos = list(backend.recv().infos)
@@ -107,7 +107,7 @@ from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
-make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.Dice)
+make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.DiceEnv)
 backend = ProcessBackend(make_envs, 4, WorkerSettings(workers=2, start_method={method!r}))
 backend.reset(1)
 print("envs:", len(backend.recv()))
@@ -169,7 +169,7 @@ def test_infos_are_pickled_once_somebody_reads_them():
         backend.send(np.zeros(NUM_ENVS, np.int64))
         return backend.recv().infos
 
-    with closing(made(batch_of(foreign.CountsPickles), workers=1)) as backend:
+    with closing(made(batch_of(foreign.PicklingCountInfo), workers=1)) as backend:
         backend.reset(SEED)
         backend.recv()
         for _ in range(3):
@@ -181,7 +181,7 @@ def test_infos_are_pickled_once_somebody_reads_them():
 
 
 def test_infos_that_nobody_has_read_are_gone_with_the_backend():
-    with closing(made(batch_of(foreign.Dice), workers=2)) as backend:
+    with closing(made(batch_of(foreign.DiceEnv), workers=2)) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
     with pytest.raises(WorkerError, match="closed"):
@@ -189,7 +189,7 @@ def test_infos_that_nobody_has_read_are_gone_with_the_backend():
 
 
 def test_infos_stay_bytes_until_they_are_read():
-    with closing(made(batch_of(foreign.Dice), workers=2)) as backend:
+    with closing(made(batch_of(foreign.DiceEnv), workers=2)) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
         assert len(infos) == NUM_ENVS
@@ -208,21 +208,21 @@ def test_infos_stay_bytes_until_they_are_read():
 
 
 def test_an_info_that_is_too_large_for_its_place_comes_anyway():
-    with closing(made(batch_of(foreign.TalksMuch), workers=2)) as backend:
+    with closing(made(batch_of(foreign.LargeInfo), workers=2)) as backend:
         backend.reset(SEED)
         backend.recv()
         for turn in range(1, 5):
             backend.send(np.zeros(NUM_ENVS, np.int64))
-            sizes = [len(info["words"]) for info in backend.recv().infos]
+            sizes = [len(info["data"]) for info in backend.recv().infos]
             assert sizes == [turn * 150_000] * NUM_ENVS
 
 
 def test_what_cannot_travel_comes_as_the_text_it_prints():
-    with closing(made(batch_of(foreign.TellsSecrets), workers=1)) as backend:
+    with closing(made(batch_of(foreign.UnpicklableInfo), workers=1)) as backend:
         backend.reset(SEED)
         info = backend.recv().infos[0]
     assert info["total"] == backend.batch.observation["observation"][0, 1]
-    assert "lambda" in info["secret"]
+    assert "lambda" in info["function"]
 
 
 def test_an_env_of_ours_has_no_foreign_infos():

@@ -26,7 +26,7 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 SEED = 7
 NUM_ENVS = 6
 TROUBLED = 1
-TURN = foreign.Rude.trouble_turn
+TURN = foreign.FaultyEnv.fault_step
 STEPS = 7
 # Long enough for a busy machine, short enough to wait for.
 TIMEOUT = 1.5
@@ -45,10 +45,10 @@ def seed_of(env_id, episode=0):
 
 def troubled(rude, *args):
     """An env of polite envs, of which one meets its trouble in its first episode."""
-    return partial(GymnasiumBatchEnv, make_env=partial(rude, *args, only_seed=seed_of(TROUBLED)))
+    return partial(GymnasiumBatchEnv, make_env=partial(rude, *args, fault_seed=seed_of(TROUBLED)))
 
 
-def polite_story(good=foreign.Rude):
+def polite_story(good=foreign.FaultyEnv):
     with closing(SerialBackend(partial(GymnasiumBatchEnv, make_env=good), NUM_ENVS)) as backend:
         return play(backend, SEED, STEPS)
 
@@ -58,7 +58,7 @@ def without_infos(story):
     return Story(story.env_ids, arrays)
 
 
-def assert_undisturbed(story, env_ids, good=foreign.Rude):
+def assert_undisturbed(story, env_ids, good=foreign.FaultyEnv):
     expected = polite_story(good).of(env_ids)
     assert_same_story(without_infos(story.of(env_ids)), without_infos(expected))
 
@@ -85,16 +85,16 @@ def others_than(*env_ids):
 # --- envs that fail where they stand
 
 FAULTS = {
-    "raises": (foreign.RaisesInStep, "raised in step.*ZeroDivisionError: the die fell"),
-    "exits": (foreign.LeavesProgram, "raised in step.*SystemExit: the env has had enough"),
-    "old": (foreign.OldStep, "raised in step.*ValueError"),
+    "raises": (foreign.RaisesInStep, "raised in step.*ZeroDivisionError: the env failed in step"),
+    "exits": (foreign.CallsSysExit, "raised in step.*SystemExit: the env called sys.exit"),
+    "old": (foreign.StepReturnsFourValues, "raised in step.*ValueError"),
     "nan": (foreign.NanObservation, "returned nan in .*observation"),
     "inf": (foreign.InfObservation, "returned -inf in .*observation"),
     "inf_reward": (foreign.InfReward, "returned inf in .*reward"),
-    "no_reward": (foreign.NoReward, "raised in step.*TypeError"),
-    "shape": (foreign.WrongShape, r"of shape \(3,\)"),
-    "dtype": (foreign.WrongType, "does not become float32"),
-    "mask": (foreign.MaskRaises, "action_masks.*nobody knows what is allowed"),
+    "no_reward": (foreign.RewardIsNone, "raised in step.*TypeError"),
+    "shape": (foreign.WrongObservationShape, r"of shape \(3,\)"),
+    "dtype": (foreign.WrongObservationType, "does not become float32"),
+    "mask": (foreign.MaskMethodRaises, "action_masks.*the mask could not be computed"),
 }
 
 
@@ -106,7 +106,7 @@ def test_a_failed_env_starts_again_and_the_others_go_on(kind, fault):
         story = play(backend, SEED, STEPS)
         health = backend.health()
     assert_cut_off(story, TROUBLED)
-    good = foreign.PoliteWithMaskMethod if fault == "mask" else foreign.Rude
+    good = foreign.ValidMaskMethod if fault == "mask" else foreign.FaultyEnv
     assert_undisturbed(story, others_than(TROUBLED), good)
     assert health == {"env_failures": 1, "env_restarts": 1, "worker_restarts": 0}
     (told,) = [text for text in story["infos"][:, TROUBLED] if "env_error" in text]
@@ -136,16 +136,16 @@ def test_an_error_names_the_worker_and_shows_the_envs_own_traceback(kind):
     ):
         play(backend, SEED, STEPS)
     shown = str(refusal.value.__cause__)
-    assert "third_party_envs.py" in shown
-    assert "ZeroDivisionError: the die fell off the table" in shown
+    assert "third_party_envs" in shown
+    assert "ZeroDivisionError: the env failed in step" in shown
 
 
 @everywhere
 def test_an_env_that_fails_between_episodes_leaves_the_finished_one_as_it_was(kind):
-    with closing(BACKEND_CASES[kind](troubled(foreign.RaisesInNextReset), NUM_ENVS)) as backend:
+    with closing(BACKEND_CASES[kind](troubled(foreign.RaisesInSecondReset), NUM_ENVS)) as backend:
         story = play(backend, SEED, STEPS)
         health = backend.health()
-    last_turn = foreign.RaisesInNextReset.patience
+    last_turn = foreign.RaisesInSecondReset.max_steps
     assert story["truncated"][last_turn, TROUBLED]
     assert story["reward"][last_turn, TROUBLED] > 0
     assert story["final_observation/observation"][last_turn, TROUBLED, 0] == last_turn
@@ -155,7 +155,7 @@ def test_an_env_that_fails_between_episodes_leaves_the_finished_one_as_it_was(ki
 
 @everywhere
 def test_an_env_is_made_again_until_it_can_be_made(kind, tmp_path):
-    make_envs = troubled(foreign.RudeOnceMade, tmp_path)
+    make_envs = troubled(foreign.RaisesWhenRecreated, tmp_path)
     with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS)) as backend:
         story = play(backend, SEED, STEPS)
         health = backend.health()
@@ -187,7 +187,7 @@ def test_an_env_that_comes_to_its_ends_in_between_may_fail_as_often_as_it_likes(
     make_envs = partial(GymnasiumBatchEnv, make_env=partial(FailsInSome, unlucky))
     settings = WorkerSettings(max_env_failures=2)
     with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend:
-        play(backend, SEED, 10 * (TURN + foreign.Rude.patience))
+        play(backend, SEED, 10 * (TURN + foreign.FaultyEnv.max_steps))
         assert backend.health()["env_failures"] == len(unlucky)
 
 
@@ -197,14 +197,16 @@ class FailsInSome(foreign.RaisesInStep):
         self.unlucky = unlucky
 
     def reset(self, *, seed=None, options=None):
-        self.only_seed = seed if seed in self.unlucky else -1
+        self.fault_seed = seed if seed in self.unlucky else -1
         return super().reset(seed=seed, options=options)
 
 
 @everywhere
 def test_an_env_that_cannot_be_made_is_refused_at_the_start(kind):
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.NeverMade)
-    with pytest.raises(EnvError, match=r"env [03] could not be made: OSError: there is no wood"):
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInConstructor)
+    with pytest.raises(
+        EnvError, match=r"env [03] could not be made: OSError: the env failed in its constructor"
+    ):
         BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
 
@@ -231,11 +233,11 @@ def made(make_envs, method, **settings):
 
 
 LOSSES = {
-    "killed": (foreign.KillsItself, "was killed .SIGKILL"),
-    "ended": (foreign.EndsProcess, "ended by itself with exit code 3"),
-    "stopped": (foreign.StopsItself, "hung"),
-    "hangs": (foreign.Hangs, "hung"),
-    "hangs_in_compiled_code": (foreign.HangsHoldingLock, "hung"),
+    "killed": (foreign.KillsProcess, "was killed .SIGKILL"),
+    "ended": (foreign.ExitsProcess, "ended by itself with exit code 3"),
+    "stopped": (foreign.StopsProcess, "hung"),
+    "hangs": (foreign.HangsInStep, "hung"),
+    "hangs_in_compiled_code": (foreign.HangsHoldingGil, "hung"),
 }
 
 
@@ -267,7 +269,7 @@ def test_with_stop_a_lost_worker_ends_the_play_and_a_reset_starts_over(loss):
 
 
 def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
@@ -276,7 +278,7 @@ def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
 
 
 def test_with_stop_infos_of_a_lost_worker_are_refused():
-    with closing(made(troubled(foreign.KillsItself), "fork", on_env_error="stop")) as backend:
+    with closing(made(troubled(foreign.KillsProcess), "fork", on_env_error="stop")) as backend:
         backend.reset(SEED)
         for _ in range(TURN):
             infos = backend.recv().infos
@@ -290,7 +292,7 @@ def test_with_stop_infos_of_a_lost_worker_are_refused():
 @pytest.mark.parametrize("moment", [0, 2])
 @every_start
 def test_workers_killed_between_two_steps_are_replaced(method, moment):
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), method)) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), method)) as backend:
         backend.reset(SEED)
         first = follow(backend, moment)
         for worker in backend.pool.workers:
@@ -307,7 +309,7 @@ def test_workers_killed_between_two_steps_are_replaced(method, moment):
 
 
 def test_a_worker_stopped_between_two_steps_is_replaced():
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
         backend.reset(SEED)
         backend.recv()
         os.kill(backend.pool.workers[1].process.pid, signal.SIGSTOP)
@@ -394,21 +396,21 @@ def assert_tolls_after_a_loss(backend, toll):
 
 
 def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.Rude)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv)
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = play(backend, SEED, 30)
     with closing(made(make_envs, "fork")) as backend:
-        play(backend, SEED, foreign.Rude.patience + 2)  # in the middle of episode 1
+        play(backend, SEED, foreign.FaultyEnv.max_steps + 2)  # in the middle of episode 1
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         batch = backend.recv()
-        episode_2 = expected["observation/observation"][2 * foreign.Rude.patience]
+        episode_2 = expected["observation/observation"][2 * foreign.FaultyEnv.max_steps]
         assert_array_equal(batch.observation["observation"][:3], episode_2[:3])
 
 
 @pytest.mark.parametrize("call", ["reset", "state", "restore", "broadcast"])
 def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")) as backend:
+    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
         play(backend, SEED, 2)
         state = backend.state()
         for worker in backend.pool.workers:
@@ -428,15 +430,15 @@ def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
 
 
 def test_an_env_that_hangs_in_reset_is_replaced_with_its_worker():
-    with closing(made(troubled(foreign.HangsInNextReset), "fork")) as backend:
+    with closing(made(troubled(foreign.HangsInSecondReset), "fork")) as backend:
         story = play(backend, SEED, STEPS)
         assert backend.health()["worker_restarts"] == 1
-    assert story["truncated"][foreign.HangsInNextReset.patience, :3].all()
+    assert story["truncated"][foreign.HangsInSecondReset.max_steps, :3].all()
 
 
 def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)  # others still hang when it is over
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.Hangs)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.HangsInStep)
     with (
         closing(made(make_envs, "fork", max_env_failures=2)) as backend,
         pytest.raises(EnvError, match=r"env \d failed 2 times in a row") as refusal,
@@ -446,7 +448,7 @@ def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkey
 
 
 def test_a_worker_that_is_killed_again_and_again_ends_the_play_with_its_history():
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.Rude)
+    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv)
     with closing(made(make_envs, "fork", max_env_failures=3)) as backend:
         play(backend, SEED, 1)
         for _ in range(2):
@@ -464,7 +466,7 @@ def play_after_a_kill(backend):
 
 def test_with_threads_a_hanging_env_is_found_among_those_that_work():
     settings = {"env_threads": 3}
-    with closing(made(troubled(foreign.Hangs), "fork", **settings)) as backend:
+    with closing(made(troubled(foreign.HangsInStep), "fork", **settings)) as backend:
         story = play(backend, SEED, STEPS)
         (failure,) = backend.recent_failures
     assert_cut_off(story, TROUBLED, mates=[0, 2])
@@ -484,7 +486,9 @@ def gone(pid):
         return True
 
 
-@pytest.mark.parametrize("rude", [foreign.Hangs, foreign.HangsHoldingLock, foreign.StopsItself])
+@pytest.mark.parametrize(
+    "rude", [foreign.HangsInStep, foreign.HangsHoldingGil, foreign.StopsProcess]
+)
 def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)
     settings = WorkerSettings(workers=2)
@@ -498,7 +502,7 @@ def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
 
 
 def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
-    make_envs = partial(GymnasiumBatchEnv, make_env=partial(foreign.StartsProgram, tmp_path))
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(foreign.StartsSubprocess, tmp_path))
     with closing(made(make_envs, "fork")) as backend:
         play(backend, SEED, 1)
         programs = [int(path.name) for path in tmp_path.iterdir()]
@@ -508,7 +512,7 @@ def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
 
 
 def test_a_backend_that_nobody_closes_is_closed_when_it_is_forgotten():
-    backend = made(partial(GymnasiumBatchEnv, make_env=foreign.Rude), "fork")
+    backend = made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")
     pids = [worker.process.pid for worker in backend.pool.workers]
     del backend
     wait_until(lambda: all(gone(pid) for pid in pids))

@@ -86,14 +86,14 @@ def random_rows(parts):
 @pytest.mark.parametrize(
     "make_env",
     [
-        third_party_envs.Dice,
-        third_party_envs.SeesParts,
-        third_party_envs.SeesEverything,
+        third_party_envs.DiceEnv,
+        third_party_envs.MultiDiscreteObservation,
+        third_party_envs.DictObservation,
         third_party_envs.MaskInObservation,
-        third_party_envs.SeveralParts,
-        third_party_envs.SeekByPicture,
-        third_party_envs.SeekByHalves,
-        third_party_envs.PushesUnevenly,
+        third_party_envs.MultiDiscreteActions,
+        third_party_envs.ImageGoalEnv,
+        third_party_envs.ImageAndVectorGoalEnv,
+        third_party_envs.UnevenBoxActions,
     ],
 )
 def test_its_ppo_and_our_network_agree_on_every_observation(make_env, shared):
@@ -124,7 +124,7 @@ def test_its_ppo_and_our_network_agree_on_every_observation(make_env, shared):
 
 @pytest.mark.parametrize(
     "make_env",
-    [third_party_envs.Dice, third_party_envs.SeesEverything, third_party_envs.SeesPicture],
+    [third_party_envs.DiceEnv, third_party_envs.DictObservation, third_party_envs.ImageObservation],
 )
 def test_its_dqn_and_our_network_agree_on_every_observation(make_env):
     parts = parts_for(make_env, **SMALL_DQN)
@@ -181,7 +181,7 @@ def test_its_ppo_learns_the_corridor_and_minds_its_masks(tmp_path):
         third_party_envs.MaskInObservation,
         third_party_envs.MaskInInfo,
         third_party_envs.MaskFromMethod,
-        third_party_envs.SeveralParts,
+        third_party_envs.MultiDiscreteActions,
     ],
 )
 def test_envs_that_mind_forbidden_actions_never_meet_one(tmp_path, make_env):
@@ -198,7 +198,7 @@ def test_its_dqn_is_refused_where_there_are_masks(tmp_path, env):
     assert not list(tmp_path.iterdir())
 
 
-class OnlyAtHome(third_party_envs.Dice):
+class OnlyAtHome(third_party_envs.DiceEnv):
     """Cannot be made in a process that another one has started."""
 
     def __init__(self):
@@ -226,7 +226,7 @@ def test_where_processes_do_not_start_envs_run_here_with_a_warning():
     parts.close()
 
 
-class SignalsUs(third_party_envs.Dice):
+class SignalsUs(third_party_envs.DiceEnv):
     """Asks the program to stop in the middle of the third epoch."""
 
     steps_played = 0
@@ -256,7 +256,7 @@ CTRL_C = """
 import os, signal
 from helpers import third_party_envs
 
-class PressesCtrlC(third_party_envs.Dice):
+class PressesCtrlC(third_party_envs.DiceEnv):
     steps_played = 0
     def step(self, action):
         self.steps_played += 1
@@ -279,7 +279,7 @@ def test_ctrl_c_that_reaches_the_workers_too_saves_as_well(tmp_path):
         CTRL_C.format(save_dir=str(tmp_path)),
         expect=0,
         start_new_session=True,
-        env={"PYTHONPATH": str(Path(third_party_envs.__file__).parents[1])},
+        env={"PYTHONPATH": str(Path(third_party_envs.__file__).parents[2])},
     )
     assert saved_epochs(RunFolder.open(tmp_path / "run")) == [2]
 
@@ -330,9 +330,9 @@ def test_what_it_has_no_words_for_is_said():
     dqn = with_overrides(starting_point("CartPole-v1", algo="dqn"), {"train_frequency": 12})
     assert any("learns every 16 samples" in note for note in notes_on(dqn))
     with pytest.raises(SettingsError, match="has one loss"):
-        parts_for(third_party_envs.Dice, num_value_epochs=3, num_policy_epochs=2)
+        parts_for(third_party_envs.DiceEnv, num_value_epochs=3, num_policy_epochs=2)
     with pytest.raises(SettingsError, match="dueling cannot be had"):
-        parts_for(third_party_envs.Dice, **SMALL_DQN, dueling=True)
+        parts_for(third_party_envs.DiceEnv, **SMALL_DQN, dueling=True)
 
 
 def test_a_belief_model_goes_on_learning_beside_it(tmp_path):

@@ -1,0 +1,75 @@
+"""Envs that kill, exit or stop their process, or hang."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from helpers.third_party_envs.faults import FaultyEnv
+
+
+class KillsProcess(FaultyEnv):
+    """Dies by SIGKILL, as when memory runs out."""
+
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+
+class ExitsProcess(FaultyEnv):
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            os._exit(3)
+        return result
+
+
+class StopsProcess(FaultyEnv):
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return result
+
+
+class HangsInStep(FaultyEnv):
+    def step(self, action):
+        result = super().step(action)
+        while self.fault_is_due:
+            time.sleep(60)
+        return result
+
+
+class HangsHoldingGil(FaultyEnv):
+    """Hangs in compiled code that never releases the GIL."""
+
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        return result
+
+
+class HangsInSecondReset(FaultyEnv):
+    max_steps = 3
+    step_count = 0
+
+    def reset(self, *, seed=None, options=None):
+        while self.fault_is_due:
+            time.sleep(60)
+        return super().reset(seed=seed, options=options)
+
+
+class StartsSubprocess(FaultyEnv):
+    """Starts a subprocess and records its pid as a file name in the folder."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.process = subprocess.Popen(["sleep", "1000"])
+        (Path(folder) / str(self.process.pid)).touch()

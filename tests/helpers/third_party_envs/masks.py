@@ -1,0 +1,109 @@
+"""Envs with action masks, valid and invalid."""
+
+from __future__ import annotations
+
+import numpy as np
+from gymnasium import spaces
+
+from helpers.third_party_envs.dice import DiceEnv
+from helpers.third_party_envs.faults import FaultyEnv
+
+
+class MaskedDice(DiceEnv):
+    """Forbids one action in three, a different one every step; a forbidden action raises."""
+
+    def mask(self):
+        return (np.arange(3) + self.total) % 3 != 0
+
+    def step(self, action):
+        assert self.mask()[action], f"action {action} was forbidden"
+        return super().step(action)
+
+
+class MaskInObservation(MaskedDice):
+    observation_space = spaces.Dict(
+        {"position": spaces.Box(0, 1000, (2,), np.float32), "action_mask": spaces.MultiBinary(3)}
+    )
+
+    def observation(self):
+        return {"position": super().observation(), "action_mask": self.mask().astype(np.int8)}
+
+
+class MaskInInfo(MaskedDice):
+    def info(self):
+        return {**super().info(), "action_mask": self.mask()}
+
+
+class MaskFromMethod(MaskedDice):
+    def action_masks(self):
+        return self.mask()
+
+
+class MultiDiscreteActions(DiceEnv):
+    """Two action dimensions of three and two actions, with a mask in the info."""
+
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def mask(self):
+        return np.array([True, self.total % 2 == 0, True, self.total % 3 != 0, True])
+
+    def step(self, action):
+        assert self.mask()[action[0]], f"dimension 0 of {action} was forbidden"
+        assert self.mask()[3 + action[1]], f"dimension 1 of {action} was forbidden"
+        return super().step(action)
+
+    def info(self):
+        return {"action_mask": self.mask()}
+
+
+class ValidInfoMask(FaultyEnv):
+    def info(self):
+        return {"action_mask": np.ones(3, bool)}
+
+
+class EmptyMask(FaultyEnv):
+    def info(self):
+        return {"action_mask": np.full(3, not self.fault_is_due)}
+
+
+class EmptyMaskInOneDim(FaultyEnv):
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def info(self):
+        return {"action_mask": np.array([True, True, True, *[not self.fault_is_due] * 2])}
+
+
+class MissingInfoMask(FaultyEnv):
+    def info(self):
+        return {} if self.fault_is_due else {"action_mask": np.ones(3, bool)}
+
+
+class ShortMask(FaultyEnv):
+    def info(self):
+        return {"action_mask": np.ones(2 if self.fault_is_due else 3, bool)}
+
+
+class ValidObservationMask(FaultyEnv):
+    observation_space = spaces.Dict(
+        {"step_count": spaces.Discrete(99), "action_mask": spaces.MultiBinary(3)}
+    )
+
+    def observation(self):
+        return {"step_count": self.step_count, "action_mask": np.ones(3, np.int8)}
+
+
+class MissingObservationMask(ValidObservationMask):
+    def observation(self):
+        return {"step_count": self.step_count} if self.fault_is_due else super().observation()
+
+
+class ValidMaskMethod(FaultyEnv):
+    def action_masks(self):
+        return np.ones(3, bool)
+
+
+class MaskMethodRaises(FaultyEnv):
+    def action_masks(self):
+        if self.fault_is_due:
+            raise RuntimeError("the mask could not be computed")
+        return np.ones(3, bool)
