@@ -102,7 +102,7 @@ def _epoch(parts: Components) -> dict[str, float]:
     begin = time.perf_counter()
     collector.collect(
         learner.policy,
-        learner.experience,
+        learner.buffer,
         parts.settings.rollout.num_steps,
         step_callbacks=[belief_model.observe],
     )
@@ -132,7 +132,7 @@ class BareLoop:
 
     def __init__(self, learner: PPO, settings: RunSettings) -> None:
         ppo = settings.ppo
-        self.clip, self.entropy = ppo.clip, ppo.entropy_coefficient
+        self.clip, self.entropy = ppo.clip_range, ppo.entropy_coefficient
         self.norm = ppo.max_gradient_norm
         samples = settings.rollout.samples_per_epoch
         self.size = ppo.minibatch_size or samples // ppo.num_minibatches
@@ -144,7 +144,7 @@ class BareLoop:
         self.log_probs = torch.randn(samples, 1) - 3.0
         self.advantages = torch.randn(samples, 1)
         self.targets = torch.randn(samples, 1)
-        widths = (width, *settings.network.hidden)
+        widths = (width, *settings.network.hidden_sizes)
         activation = ACTIVATIONS[settings.network.activation]
         self.value = _stack((*widths, 1), activation)
         self.policy = _stack((*widths, num_actions), activation)

@@ -101,7 +101,7 @@ def _measured(parts: Components, repeats: int) -> Costs:
     """Medians over some epochs; one comes before the clock."""
     collector, learner = parts.collector, parts.learner
     assert isinstance(collector, RayCollector)
-    rollout = learner.experience
+    rollout = learner.buffer
     assert isinstance(rollout, RolloutBuffer)
     num_steps, samples = parts.settings.rollout.num_steps, rollout.num_envs * rollout.num_steps
     collector.start(0)

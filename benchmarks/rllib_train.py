@@ -77,7 +77,7 @@ def _settings(workers: int) -> RunSettings:
         start,
         length=LengthSettings(epochs=1_000_000),
         rollout=RolloutSettings(num_envs=NUM_ENVS, num_steps=NUM_STEPS),
-        network=NetworkSettings(hidden=(64, 64)),
+        network=NetworkSettings(hidden_sizes=(64, 64)),
         ppo=PPO_SETTINGS,
         machine=MachineSettings(backend="ray", device="cpu"),
         processes=replace(start.processes, workers=workers),
@@ -101,7 +101,7 @@ def _started(stack: ExitStack, settings: RunSettings) -> Components:
 
 def _collect(parts: Components, threads: int = 1) -> int:
     torch.set_num_threads(threads)
-    experience: Any = parts.learner.experience
+    experience: Any = parts.learner.buffer
     parts.collector.collect(parts.learner.policy, experience, NUM_STEPS)
     experience.clear()
     return NUM_ENVS * NUM_STEPS
@@ -109,7 +109,7 @@ def _collect(parts: Components, threads: int = 1) -> int:
 
 def _train(parts: Components) -> int:
     torch.set_num_threads(1)
-    parts.collector.collect(parts.learner.policy, parts.learner.experience, NUM_STEPS)
+    parts.collector.collect(parts.learner.policy, parts.learner.buffer, NUM_STEPS)
     parts.learner.update()
     return NUM_ENVS * NUM_STEPS
 

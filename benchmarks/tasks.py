@@ -54,7 +54,7 @@ def classic(
         ),
         dqn=DQNSettings(),
         network=NetworkSettings(
-            hidden=(64, 64) if algo == "ppo" else (128, 128),
+            hidden_sizes=(64, 64) if algo == "ppo" else (128, 128),
             # tanh is the peers' own choice for PPO, ReLU for DQN.
             activation="tanh" if algo == "ppo" else "relu",
         ),

@@ -43,7 +43,7 @@ PPO_SETTINGS = PPOSettings(
     entropy_coefficient=0.0,
 )
 # One step ahead and a single network to judge it, which is all that the peer's DQN does.
-DQN_SETTINGS = DQNSettings(return_steps=1, double_q=False)
+DQN_SETTINGS = DQNSettings(n_step=1, double_q=False)
 
 
 def bench_train(
@@ -53,7 +53,7 @@ def bench_train(
     on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Steps per second of whole training; a row per system and case."""
-    network = NetworkSettings(hidden=HIDDEN[algo], activation=activation)
+    network = NetworkSettings(hidden_sizes=HIDDEN[algo], activation=activation)
     return [
         row
         for env, num_envs in CASES[algo]
@@ -101,7 +101,7 @@ def _ours(env: str, num_envs: int, algo: Algorithm, network: NetworkSettings) ->
     def play() -> int:
         torch.set_num_threads(1)
         for _ in range(updates):
-            parts.collector.collect(parts.learner.policy, parts.learner.experience, num_steps)
+            parts.collector.collect(parts.learner.policy, parts.learner.buffer, num_steps)
             parts.learner.update()
         return updates * settings.rollout.samples_per_epoch
 
@@ -121,7 +121,7 @@ def _stable_baselines_ppo(num_envs: int, network: NetworkSettings) -> Callable[[
             batch_size=samples // PPO_SETTINGS.num_minibatches,
             n_epochs=PPO_SETTINGS.update_epochs,
             learning_rate=PPO_SETTINGS.learning_rate,
-            clip_range=PPO_SETTINGS.clip,
+            clip_range=PPO_SETTINGS.clip_range,
             gamma=PPO_SETTINGS.gamma,
             gae_lambda=PPO_SETTINGS.gae_lambda,
             ent_coef=PPO_SETTINGS.entropy_coefficient,
@@ -169,7 +169,7 @@ def _cart_poles(num_envs: int) -> Any:
 
 def _built_like(network: NetworkSettings) -> dict[str, Any]:
     return {
-        "net_arch": list(network.hidden),
+        "net_arch": list(network.hidden_sizes),
         "activation_fn": ACTIVATIONS[network.activation],
     }
 

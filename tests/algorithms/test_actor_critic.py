@@ -51,10 +51,10 @@ def test_every_kind_of_array_becomes_numbers_side_by_side():
 @pytest.mark.parametrize("shared", [False, True])
 def test_both_heads_agree_with_each_alone(shared):
     net, seen = network(shared=shared), tensors(observation(7), torch.device("cpu"))
-    logits, values = net.both(seen)
+    logits, values = net.logits_and_value(seen)
     assert logits.shape == (7, 5)
     assert torch.allclose(logits, net.logits(seen))
-    assert torch.allclose(values, net.scaled_value(seen))
+    assert torch.allclose(values, net.normalised_value(seen))
 
 
 def test_changing_the_scale_of_values_changes_no_value():
@@ -63,27 +63,27 @@ def test_changing_the_scale_of_values_changes_no_value():
     before = net.value(seen)
     net.rescale_values(-40.0, 0.5)
     assert torch.allclose(net.value(seen), before, atol=1e-4)
-    assert float(net.value_spread) == 0.5
+    assert float(net.value_std) == 0.5
 
 
 def test_learned_input_scale_is_mean_and_spread_of_all_batches():
     net = network(normalise_observations=True)
     batches = [observation(rows, seed) for seed, rows in enumerate((10, 200, 3))]
     for batch in batches:
-        net.inputs.learn_scale(tensors(batch, torch.device("cpu")))
+        net.inputs.update_stats(tensors(batch, torch.device("cpu")))
     everything = np.concatenate([batch["place"].reshape(-1, 4) for batch in batches])
     assert np.allclose(net.inputs.mean[:4].numpy(), everything.mean(axis=0), rtol=1e-5)
-    assert np.allclose(net.inputs.spread[:4].numpy(), everything.std(axis=0), rtol=1e-4)
+    assert np.allclose(net.inputs.std[:4].numpy(), everything.std(axis=0), rtol=1e-4)
 
 
 def test_an_input_that_never_changes_is_left_at_its_scale():
     net = network(normalise_observations=True)
     batch = observation(50)
     batch["flags"][:] = 1
-    net.inputs.learn_scale(tensors(batch, torch.device("cpu")))
+    net.inputs.update_stats(tensors(batch, torch.device("cpu")))
     row = net.inputs(tensors(batch, torch.device("cpu")))
     assert torch.isfinite(row).all()
-    assert float(net.inputs.spread[7]) == 1.0
+    assert float(net.inputs.std[7]) == 1.0
 
 
 def test_weights_travel_as_arrays():
@@ -95,11 +95,11 @@ def test_weights_travel_as_arrays():
 
 def test_weights_of_another_network_are_refused():
     with pytest.raises(CheckpointError, match="settings of the run that made"):
-        load_network(network(), network_arrays(network(hidden=(8, 8))))
+        load_network(network(), network_arrays(network(hidden_sizes=(8, 8))))
     with pytest.raises(CheckpointError, match="do not fit this network"):
-        load_network(network(), network_arrays(network(hidden=(64, 64, 64))))
+        load_network(network(), network_arrays(network(hidden_sizes=(64, 64, 64))))
 
 
 def test_a_network_without_layers_is_refused():
     with pytest.raises(SettingsError, match="at least one layer"):
-        NetworkSettings(hidden=())
+        NetworkSettings(hidden_sizes=())

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from helpers import third_party_envs as foreign
 from helpers.running import Twice
 from hundredfold.algorithms.actor_critic import NetworkSettings
-from hundredfold.algorithms.distributions import Bounds, GaussianChoice
+from hundredfold.algorithms.distributions import ActionBounds, DiagonalGaussian
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import ArraySpec
@@ -66,7 +66,7 @@ def learner_on(make_env, settings=STYLES["joint"], num_envs=8, num_steps=16, upd
 def some_options(rows=6, seed=0):
     draw = torch.Generator().manual_seed(seed)
     means = torch.randn((rows, 3), generator=draw)
-    return GaussianChoice(means, torch.tensor([-1.0, 0.0, 0.7]))
+    return DiagonalGaussian(means, torch.tensor([-1.0, 0.0, 0.7]))
 
 
 # --- the distribution
@@ -74,16 +74,16 @@ def some_options(rows=6, seed=0):
 
 def test_log_probabilities_and_entropy_are_those_of_a_normal_distribution():
     options = some_options()
-    known = torch.distributions.Normal(options.means, options.log_spreads.exp())
+    known = torch.distributions.Normal(options.means, options.log_std.exp())
     drawn = known.sample()
     assert torch.allclose(options.log_prob(drawn), known.log_prob(drawn).sum(-1), atol=1e-5)
     assert torch.allclose(options.entropy(), known.entropy().sum(-1), atol=1e-6)
-    assert torch.equal(options.most_likely(), options.means)
+    assert torch.equal(options.mode(), options.means)
 
 
 def test_draws_have_the_mean_and_spread_of_the_distribution():
     means = torch.tensor([[2.0, -1.0]]).expand(20_000, 2)
-    options = GaussianChoice(means, torch.tensor([-1.0, 0.5]))
+    options = DiagonalGaussian(means, torch.tensor([-1.0, 0.5]))
     drawn = options.sample(torch.from_numpy(np.random.default_rng(1).random((20_000, 2))))
     assert_allclose(drawn.mean(dim=0), [2.0, -1.0], atol=0.05)
     assert_allclose(drawn.std(dim=0), np.exp([-1.0, 0.5]), rtol=0.03)
@@ -104,17 +104,17 @@ def test_a_draw_does_not_depend_on_the_rows_beside_it():
     options = some_options(rows=257)
     whole = options.sample(luck)
     for rows in (slice(0, 1), slice(3, 10), slice(200, 257)):
-        alone = GaussianChoice(options.means[rows], options.log_spreads).sample(luck[rows])
+        alone = DiagonalGaussian(options.means[rows], options.log_std).sample(luck[rows])
         assert torch.equal(alone, whole[rows])
 
 
 def test_bounds_are_kept_whatever_is_drawn():
     box = ArraySpec((4,), "float32", (-0.1, 2.0, -np.inf, -np.inf), (0.1, np.inf, -3.0, np.inf))
-    far = Bounds(box)(torch.tensor([[50.0] * 4, [-50.0] * 4])).numpy().astype(np.float64)
+    far = ActionBounds(box)(torch.tensor([[50.0] * 4, [-50.0] * 4])).numpy().astype(np.float64)
     assert (far >= np.array(box.low)).all()
     assert (far <= np.array(box.high)).all()
     assert_allclose(far[0], [0.1, 53.0, -3.0, 50.0], rtol=1e-6)
-    assert_allclose(Bounds(box)(torch.zeros(1, 4))[0], [0.0, 3.0, -4.0, 0.0])
+    assert_allclose(ActionBounds(box)(torch.zeros(1, 4))[0], [0.0, 3.0, -4.0, 0.0])
 
 
 # --- in PPO
@@ -126,9 +126,9 @@ def test_bounds_are_kept_whatever_is_drawn():
 def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
     # The envs themselves refuse an action that their space does not contain.
     learner, collector = learner_on(make_env)
-    collector.collect(learner.policy, learner.experience, 16)
-    assert learner.experience.actions.shape == (16, 8, *make_env.action_space.shape)
-    assert learner.experience.actions.dtype == np.float32
+    collector.collect(learner.policy, learner.buffer, 16)
+    assert learner.buffer.actions.shape == (16, 8, *make_env.action_space.shape)
+    assert learner.buffer.actions.dtype == np.float32
     assert learner.update()["first_ratio_error"] < 1e-5
     best = learner.policy.act_deterministic(collector.batch.observation, None)
     assert best.shape == (8, *make_env.action_space.shape)
@@ -137,32 +137,32 @@ def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
 def test_what_was_drawn_is_kept_and_the_env_gets_it_cut_off():
     learner, collector = learner_on(foreign.BoxActions)
     with torch.no_grad():
-        learner.network.log_spreads.fill_(1.0)
+        learner.network.log_std.fill_(1.0)
     uniforms = np.random.default_rng(4).random((8, 2))
     choice = learner.policy.sample(collector.batch.observation, None, uniforms)
     assert np.abs(choice.unclipped).max() > 1
     assert_array_equal(choice.actions, choice.unclipped.clip(-1, 1))
-    learner.experience.add_actions(collector.batch, choice)
-    assert_array_equal(learner.experience.actions[0], choice.unclipped)
+    learner.buffer.add_actions(collector.batch, choice)
+    assert_array_equal(learner.buffer.actions[0], choice.unclipped)
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_ratios_are_honest_and_the_spread_learns(style):
     learner, collector = learner_on(Aims, STYLES[style])
-    before = learner.network.log_spreads.detach().clone()
+    before = learner.network.log_std.detach().clone()
     assert_allclose(before.exp(), [0.5, 0.5])
     for _ in range(3):
-        collector.collect(learner.policy, learner.experience, 16)
+        collector.collect(learner.policy, learner.buffer, 16)
         assert learner.update()["first_ratio_error"] < 1e-5
-    assert (learner.network.log_spreads != before).all()
+    assert (learner.network.log_std != before).all()
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_restored_learner_learns_on_bit_for_bit(style):
     learner, collector = learner_on(Aims, STYLES[style])
-    collector.collect(learner.policy, learner.experience, 16)
+    collector.collect(learner.policy, learner.buffer, 16)
     learner.update()
-    collector.collect(learner.policy, learner.experience, 7)  # a snapshot amid a rollout
+    collector.collect(learner.policy, learner.buffer, 7)  # a snapshot amid a rollout
     again, _ = learner_on(Aims, STYLES[style])
     again.restore(learner.state())
     twice = Twice(learner, again)
@@ -176,7 +176,7 @@ def test_it_learns_to_aim():
     settings = PPOSettings(learning_rate=3e-3, entropy_coefficient=0.0)
     learner, collector = learner_on(Aims, settings, num_envs=16, num_steps=16, updates=40)
     for _ in range(40):
-        episodes = collector.collect(learner.policy, learner.experience, 16)
+        episodes = collector.collect(learner.policy, learner.buffer, 16)
         learner.update()
     # Always the middle of the box costs 0.43 on average, any action at all 1.1.
     assert np.mean(episodes.returns) > -0.15
@@ -188,4 +188,4 @@ def test_it_learns_to_aim():
 @pytest.mark.parametrize("spread", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_spread_that_is_none_is_refused(spread):
     with pytest.raises(SettingsError, match="action_spread must be a number above 0"):
-        NetworkSettings(action_spread=spread)
+        NetworkSettings(initial_action_std=spread)

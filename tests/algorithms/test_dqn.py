@@ -8,8 +8,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.algorithms.actor_critic import NetworkSettings
-from hundredfold.algorithms.dqn import DQN, DQNSettings, drawn_from, refuse_what_dqn_cannot
-from hundredfold.algorithms.ppo import MAX_BAD_GRADIENTS
+from hundredfold.algorithms.dqn import DQN, DQNSettings, check_supported, sample_minibatches
+from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import SettingsError, TrainingError
@@ -32,9 +32,9 @@ STYLES = {
     "single": {"double_q": False},
     "dueling": {"dueling": True},
     "one step, mse, soft target": {
-        "return_steps": 1, "loss": "mse", "target_interval": 1, "target_rate": 0.02,
+        "n_step": 1, "loss": "mse", "target_interval": 1, "tau": 0.02,
     },
-    "spread": {"exploration_spread": 3.0, "exploration_end": 0.3},
+    "spread": {"epsilon_alpha": 3.0, "exploration_end": 0.3},
 }  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def learner_on(env, settings=QUICK, num_envs=8, num_steps=64, epochs=12, seed=5,
     learner = DQN(
         backend.spec,
         settings=settings,
-        network=network or NetworkSettings(hidden=(32, 32)),
+        network=network or NetworkSettings(hidden_sizes=(32, 32)),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         num_updates=epochs,
         seed=seed,
@@ -61,7 +61,7 @@ def learner_on(env, settings=QUICK, num_envs=8, num_steps=64, epochs=12, seed=5,
 
 def play(learner, collector, epochs=1, num_steps=64):
     for _ in range(epochs):
-        collector.collect(learner.policy, learner.experience, num_steps)
+        collector.collect(learner.policy, learner.buffer, num_steps)
         report = learner.update()
     return report
 
@@ -123,7 +123,7 @@ def test_no_forbidden_action_in_a_million_masked_steps():
 
 def draw(learner, steps=1):
     size = learner.settings.batch_size
-    return drawn_from(learner.replay, steps, size, learner.network.inputs, CPU)
+    return sample_minibatches(learner.replay, steps, size, learner.network.inputs, CPU)
 
 
 def descend(learner, drawn):
@@ -204,7 +204,7 @@ def test_gradient_steps_keep_their_ratio_to_samples_whatever_the_number_of_envs(
 def test_it_learns_while_an_epoch_goes_on():
     learner, collector = learner_on(CartPole, settings_of(learning_starts=100))
     before = weights_of(learner)
-    collector.collect(learner.policy, learner.experience, 64)
+    collector.collect(learner.policy, learner.buffer, 64)
     assert learner.gradient_steps > 0
     assert not torch.equal(before["network/stack.0.weight"], learner.network.stack[0].weight)
 
@@ -222,7 +222,7 @@ def test_the_target_network_moves_at_its_interval_and_as_far_as_it_should():
         old = new["target/stack.0.weight"]
     assert moved_at == [10, 20, 30]
 
-    soft = settings_of(target_interval=1, target_rate=0.25, train_frequency=8, gradient_steps=1)
+    soft = settings_of(target_interval=1, tau=0.25, train_frequency=8, gradient_steps=1)
     learner, collector = learner_on(CartPole, soft)
     while learner.gradient_steps < 1:
         before = learner.target_weights.detach().clone()
@@ -240,7 +240,7 @@ def test_epsilon_falls_over_its_share_of_the_run_and_envs_may_differ():
         seen.append(learner.epsilon)
     assert_allclose(seen, [0.9, 0.5, 0.1, 0.1, 0.1])
     learner, _ = learner_on(
-        CartPole, settings_of(exploration_start=0.4, exploration_spread=7.0), num_envs=3
+        CartPole, settings_of(exploration_start=0.4, epsilon_alpha=7.0), num_envs=3
     )
     assert_allclose(learner.policy.epsilons, [0.4, 0.4**4.5, 0.4**8])
 
@@ -259,7 +259,7 @@ def test_equal_seeds_learn_equal_weights_and_others_do_not():
 @pytest.mark.parametrize("style", STYLES)
 def test_a_restored_learner_learns_on_bit_for_bit(style):
     settings = settings_of(**STYLES[style], train_frequency=100, gradient_steps=9)
-    network = NetworkSettings(hidden=(16,), normalise_observations=True)
+    network = NetworkSettings(hidden_sizes=(16,), normalise_observations=True)
     learner, collector = learner_on(Corridor, settings, network=network)
     play(learner, collector, epochs=2)
     states = learner.state(), collector.state(), collector.backend.state()
@@ -300,18 +300,18 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_i
     play(learner, collector)
     before = weights_of(learner)
     learner.replay.returns[:] = np.nan
-    for count in range(1, MAX_BAD_GRADIENTS):
+    for count in range(1, MAX_SKIPPED_GRADIENTS):
         learner._learn(1)
         assert learner.skipped_gradients == count
     after = weights_of(learner)
     assert torch.equal(before["network/stack.0.weight"], after["network/stack.0.weight"])
-    assert learner.update()["skipped_gradients"] == MAX_BAD_GRADIENTS - 1
+    assert learner.update()["skipped_gradients"] == MAX_SKIPPED_GRADIENTS - 1
     with pytest.raises(TrainingError, match=r"not finite 20 times in a row.*learning rate"):
         learner._learn(1)
 
 
 def test_inputs_are_scaled_by_what_is_replayed():
-    network = NetworkSettings(hidden=(8,), normalise_observations=True)
+    network = NetworkSettings(hidden_sizes=(8,), normalise_observations=True)
     learner, collector = learner_on(CartPole, network=network)
     play(learner, collector, epochs=2)
     replay = learner.replay
@@ -338,7 +338,7 @@ def test_inputs_are_scaled_by_what_is_replayed():
 def test_what_dqn_cannot_value_or_see_is_for_ppo(changes, words):
     spec = EnvSpec(**{"name": "pairs", "observation": {"x": ArraySpec((1,))}, **changes})
     with pytest.raises(SettingsError, match=words):
-        refuse_what_dqn_cannot(spec)
+        check_supported(spec)
 
 
 def test_the_replay_is_as_large_as_settings_and_memory_allow():
@@ -358,10 +358,10 @@ def test_the_replay_is_as_large_as_settings_and_memory_allow():
         ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ({"gamma": 1.5}, r"gamma must lie in 0\.\.1"),
         ({"exploration_end": -0.1}, r"exploration_end must lie in 0\.\.1"),
-        ({"target_rate": 0.0}, "target_rate must be above 0"),
-        ({"target_rate": 2.0}, r"target_rate must lie in 0\.\.1"),
+        ({"tau": 0.0}, "tau must be above 0"),
+        ({"tau": 2.0}, r"tau must lie in 0\.\.1"),
         ({"train_frequency": 0}, "train_frequency must be at least 1"),
-        ({"exploration_spread": float("nan")}, "exploration_spread must not be negative"),
+        ({"epsilon_alpha": float("nan")}, "epsilon_alpha must not be negative"),
     ],
 )
 def test_wrong_settings_say_what_to_do(wrong, message):

@@ -25,7 +25,7 @@ def samples_to_solve(seed):
     learner = DQN(
         backend.spec,
         settings=DQNSettings(),
-        network=NetworkSettings(hidden=(128, 128)),
+        network=NetworkSettings(hidden_sizes=(128, 128)),
         rollout=RolloutSettings(num_envs=NUM_ENVS, num_steps=NUM_STEPS),
         num_updates=EPOCHS,
         seed=seed,
@@ -38,7 +38,7 @@ def samples_to_solve(seed):
         return learner.policy.act_deterministic(batch.observation, batch.mask)
 
     while learner.samples < SAMPLES:
-        collector.collect(learner.policy, learner.experience, NUM_STEPS)
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         learner.update()
         if evaluate(judges, act, 100, seed=9999, max_steps=500).returns.mean() >= 475:
             return learner.samples

@@ -35,7 +35,7 @@ def updated(settings, rows=None):
     learner, collector = learner_on(CartPole, settings)
     if rows is not None:
         short_of_memory(learner, rows)
-    collector.collect(learner.policy, learner.experience, learner.experience.num_steps)
+    collector.collect(learner.policy, learner.buffer, learner.buffer.num_steps)
     learner.update()
     return learner
 
@@ -44,7 +44,7 @@ def updated(settings, rows=None):
 def test_a_minibatch_that_does_not_fit_is_taken_in_pieces_with_the_same_outcome(style):
     settings = PPOSettings(num_minibatches=2, **style)
     whole = updated(settings)
-    rows = len(whole.experience.all_env_ids) * whole.experience.num_steps // 2
+    rows = len(whole.buffer.all_env_ids) * whole.buffer.num_steps // 2
     with pytest.warns(UserWarning, match=r"taken in \d+ pieces") as caught:
         split = updated(settings, rows=rows // 3)
     assert split.pieces.count == 4

@@ -10,7 +10,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from helpers import third_party_envs as foreign
 from helpers.running import Twice
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
-from hundredfold.algorithms.image_encoder import FEATURES, Eye, brightness, layout_of
+from hundredfold.algorithms.image_encoder import (
+    NUM_FEATURES,
+    SingleImageEncoder,
+    image_layout,
+    pixel_bounds,
+)
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import ArraySpec, EnvSpec
@@ -33,7 +38,7 @@ def bytes_of(rows, shape, seed=0):
 def eye_of(spec, seed=1):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Eye(spec)
+        return SingleImageEncoder(spec)
 
 
 def learner_on(make_env, settings=SEEK, updates=40, seed=5, **network):
@@ -66,7 +71,7 @@ def learner_on(make_env, settings=SEEK, updates=40, seed=5, **network):
     ],
 )
 def test_channels_are_found_first_or_last(shape, expected):
-    assert layout_of(picture_of(shape)) == expected
+    assert image_layout(picture_of(shape)) == expected
 
 
 @pytest.mark.parametrize(
@@ -83,7 +88,7 @@ def test_channels_are_found_first_or_last(shape, expected):
     ],
 )
 def test_other_arrays_are_no_pictures(spec):
-    assert layout_of(spec) is None
+    assert image_layout(spec) is None
 
 
 @pytest.mark.parametrize("side", [8, 9, 15, 16, 23, 47, 48, 64, 84, 96])
@@ -91,7 +96,7 @@ def test_other_arrays_are_no_pictures(spec):
 def test_every_size_from_eight_pixels_on_comes_down_to_as_many_features(side, channels):
     shape = (side, side + 5, channels)
     found = eye_of(picture_of(shape))(torch.from_numpy(bytes_of(3, shape)))
-    assert found.shape == (3, FEATURES)
+    assert found.shape == (3, NUM_FEATURES)
     assert torch.isfinite(found).all()
 
 
@@ -104,9 +109,12 @@ def test_channels_first_and_last_show_the_same():
 
 
 def test_bytes_are_scaled_by_their_bounds():
-    assert brightness(picture_of((8, 8))) == (0.0, 255.0)
-    assert brightness(picture_of((8, 8), low=(1.0,) * 64, high=(2.0,) * 63 + (4.0,))) == (1.0, 4.0)
-    assert brightness(ArraySpec((8, 8), "uint8")) == (0.0, 255.0)
+    assert pixel_bounds(picture_of((8, 8))) == (0.0, 255.0)
+    assert pixel_bounds(picture_of((8, 8), low=(1.0,) * 64, high=(2.0,) * 63 + (4.0,))) == (
+        1.0,
+        4.0,
+    )
+    assert pixel_bounds(ArraySpec((8, 8), "uint8")) == (0.0, 255.0)
     board, photo = eye_of(picture_of((16, 16), 0, 5)), eye_of(picture_of((16, 16), 0, 255))
     pieces = bytes_of(3, (16, 16)) % 6
     seen = board(torch.from_numpy(pieces)), photo(torch.from_numpy(pieces * np.uint8(51)))
@@ -142,15 +150,15 @@ def mixed(rows):
 def test_pictures_and_numbers_go_side_by_side(shared):
     settings = NetworkSettings(shared=shared, normalise_observations=True)
     net, seen = ActorCritic(MIXED, settings), tensors(mixed(50), CPU)
-    net.inputs.learn_scale(seen)
+    net.inputs.update_stats(seen)
     assert_allclose(net.inputs.mean, seen["speed"].mean(dim=0), rtol=1e-4)
-    logits, values = net.both(seen)
+    logits, values = net.logits_and_value(seen)
     assert torch.allclose(logits, net.logits(seen), atol=1e-6)
-    assert torch.allclose(values, net.scaled_value(seen), atol=1e-6)
+    assert torch.allclose(values, net.normalised_value(seen), atol=1e-6)
     for name in ("front", "back", "speed"):
         changed = seen | {name: torch.zeros_like(seen[name])}
-        assert not torch.allclose(net.scaled_value(changed), values)
-    ready = net.prepared(seen)
+        assert not torch.allclose(net.normalised_value(changed), values)
+    ready = net.preprocess(seen)
     assert ready["front"].dtype == torch.uint8
     assert torch.equal(net.logits(ready), net.logits(seen))
     policy, value = (
@@ -166,8 +174,8 @@ def test_pictures_and_numbers_go_side_by_side(shared):
 
 def test_pictures_stay_bytes_in_the_rollout():
     learner, collector = learner_on(foreign.ImageGoalEnv)
-    collector.collect(learner.policy, learner.experience, 32)
-    assert learner.experience.observation["observation"].dtype == np.uint8
+    collector.collect(learner.policy, learner.buffer, 32)
+    assert learner.buffer.observation["observation"].dtype == np.uint8
     assert learner.update()["first_ratio_error"] < 1e-5
 
 
@@ -177,7 +185,7 @@ def test_pictures_stay_bytes_in_the_rollout():
 def test_a_restored_learner_learns_on_bit_for_bit(make_env, shared):
     settings = PPOSettings(update_epochs=1, num_minibatches=4)
     learner, collector = learner_on(make_env, settings, shared=shared)
-    collector.collect(learner.policy, learner.experience, 32)
+    collector.collect(learner.policy, learner.buffer, 32)
     learner.update()
     state = learner.state()
     again, _ = learner_on(make_env, settings, shared=shared)
@@ -192,10 +200,10 @@ def test_a_restored_learner_learns_on_bit_for_bit(make_env, shared):
 
 def test_it_learns_to_seek_by_a_picture():
     learner, collector = learner_on(foreign.ImageGoalEnv, updates=30, shared=True)
-    first = collector.collect(learner.policy, learner.experience, 32)
+    first = collector.collect(learner.policy, learner.buffer, 32)
     learner.update()
     for _ in range(29):
-        last = collector.collect(learner.policy, learner.experience, 32)
+        last = collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
     # At random it takes most of its 20 steps; straight ahead it takes 2.7 on average.
     assert np.mean(first.returns) < 0.3

@@ -10,7 +10,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings
-from hundredfold.algorithms.numba_policy import QuickPolicy
+from hundredfold.algorithms.numba_policy import NumbaPolicy
 from hundredfold.algorithms.policies import FEW_ROWS, NetworkPolicy
 from hundredfold.core.batch import ArraySpec, EnvSpec
 
@@ -24,7 +24,7 @@ PLAIN = EnvSpec(
 
 def policy_of(spec=PLAIN, seed=0, **settings):
     torch.manual_seed(seed)
-    network = ActorCritic(spec, NetworkSettings(hidden=(32, 16), **settings))
+    network = ActorCritic(spec, NetworkSettings(hidden_sizes=(32, 16), **settings))
     with torch.no_grad():
         network.policy_head.weight *= 300  # beyond the shyness of a first policy
     return NetworkPolicy(network, torch.device("cpu"))
@@ -134,4 +134,4 @@ def test_a_copy_draws_from_its_own_weights(copied):
     ids=["silu", "scaled", "two parts", "box", "categories", "picture"],
 )
 def test_what_is_not_simple_is_left_to_torch(spec, settings):
-    assert not QuickPolicy.follows(policy_of(spec, **settings).network)
+    assert not NumbaPolicy.follows(policy_of(spec, **settings).network)

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 
 from helpers.learning import learner_on
 from hundredfold.algorithms.actor_critic import NetworkSettings
-from hundredfold.algorithms.ppo import MAX_BAD_GRADIENTS, PPOSettings
+from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS, PPOSettings
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.corridor import RIGHT, Corridor
@@ -27,7 +27,7 @@ def weights_of(learner):
 def test_the_ratio_of_the_first_minibatch_is_one(style):
     learner, collector = learner_on(Corridor, STYLES[style])
     for _ in range(5):
-        collector.collect(learner.policy, learner.experience, 32)
+        collector.collect(learner.policy, learner.buffer, 32)
         assert learner.update()["first_ratio_error"] < 1e-5
 
 
@@ -35,7 +35,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(style):
 def test_it_solves_the_corridor(style):
     learner, collector = learner_on(Corridor, STYLES[style])
     for _ in range(40):
-        episodes = collector.collect(learner.policy, learner.experience, 32)
+        episodes = collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
     # From cells 0, 1 and 2 the best returns are 0.4, 0.5 and 0.6.
     assert np.mean(episodes.returns) > 0.47
@@ -45,8 +45,8 @@ def test_it_solves_the_corridor(style):
 
 def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing():
     learner, collector = learner_on(CartPole, PPOSettings(gamma=0.9, gae_lambda=0.0))
-    collector.collect(learner.policy, learner.experience, 32)
-    rollout = learner.experience
+    collector.collect(learner.policy, learner.buffer, 32)
+    rollout = learner.buffer
     rollout.terminated[5, 0] = rollout.ended[5, 0] = True
     rollout.ended[7, 1] = True
     final = {"observation": np.full((1, 4), 0.3, np.float32)}
@@ -55,7 +55,7 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
     beyond = learner._values({"observation": final["observation"][None]})[0]
     samples, _ = learner._look_back()
     targets = samples.targets.numpy().reshape(32, 16)
-    returns = targets * float(learner.network.value_spread) + float(learner.network.value_mean)
+    returns = targets * float(learner.network.value_std) + float(learner.network.value_mean)
     assert_allclose(returns[5, 0], rollout.rewards[5, 0], atol=1e-4)
     assert_allclose(returns[7, 1], rollout.rewards[7, 1] + 0.9 * beyond, atol=1e-4)
     assert_allclose(returns[3, 3], rollout.rewards[3, 3] + 0.9 * values[4, 3], atol=1e-4)
@@ -63,10 +63,10 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
 
 @pytest.mark.parametrize(("share", "followed"), [(1.0, 1.0), (0.5, 0.75), (0.1, 0.55)])
 def test_the_scale_of_values_follows_the_newest_rollout_by_its_share(share, followed):
-    learner, _ = learner_on(Corridor, PPOSettings(value_scale_share=share))
+    learner, _ = learner_on(Corridor, PPOSettings(value_norm_momentum=share))
     first, later = np.array([-1.0, 1.0], np.float32), np.array([9.0, 11.0], np.float32)
     learner._follow_scale(first)  # the first one always counts for everything
-    assert_allclose([learner.network.value_mean, learner.network.value_spread], [0.0, 1.0])
+    assert_allclose([learner.network.value_mean, learner.network.value_std], [0.0, 1.0])
     learner.updates = 1
     learner._follow_scale(later)
     # The second counts for half at least: a mean of two.
@@ -78,15 +78,15 @@ def test_the_scale_of_values_follows_the_newest_rollout_by_its_share(share, foll
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
 def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(SettingsError, match="value_scale_share"):
-        PPOSettings(value_scale_share=share)
+    with pytest.raises(SettingsError, match="value_norm_momentum"):
+        PPOSettings(value_norm_momentum=share)
 
 
 def test_equal_seeds_learn_equal_weights_and_others_do_not():
     def trained(seed):
         learner, collector = learner_on(Corridor, STYLES["joint"], seed=seed)
         for _ in range(3):
-            collector.collect(learner.policy, learner.experience, 32)
+            collector.collect(learner.policy, learner.buffer, 32)
             learner.update()
         return weights_of(learner)
 
@@ -99,16 +99,16 @@ def test_equal_seeds_learn_equal_weights_and_others_do_not():
 def test_a_restored_learner_learns_on_bit_for_bit(style):
     learner, collector = learner_on(Corridor, STYLES[style])
     for _ in range(2):
-        collector.collect(learner.policy, learner.experience, 32)
+        collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
     states = learner.state(), collector.state(), collector.backend.state()
-    collector.collect(learner.policy, learner.experience, 32)
+    collector.collect(learner.policy, learner.buffer, 32)
     report = learner.update()
 
     again, other = learner_on(Corridor, STYLES[style])
     again.restore(states[0])
     other.restore(states[1], states[2])
-    other.collect(again.policy, again.experience, 32)
+    other.collect(again.policy, again.buffer, 32)
     assert again.update() == report
     weights = weights_of(learner)
     assert all(torch.equal(weights[name], found) for name, found in weights_of(again).items())
@@ -117,12 +117,12 @@ def test_a_restored_learner_learns_on_bit_for_bit(style):
 def test_separate_epochs_leave_the_policy_alone_while_values_learn():
     settings = PPOSettings(num_value_epochs=3, num_policy_epochs=1, entropy_coefficient=0.0)
     learner, collector = learner_on(Corridor, settings)
-    collector.collect(learner.policy, learner.experience, 32)
+    collector.collect(learner.policy, learner.buffer, 32)
     before = weights_of(learner)
     samples, _ = learner._look_back()
 
     def loss_of(batch):
-        return (learner.network.scaled_value(batch.observation) - batch.targets).square().mean()
+        return (learner.network.normalised_value(batch.observation) - batch.targets).square().mean()
 
     for batch in learner._minibatches(samples, 0):
         learner._descend("value", learner.network.value_parameters(), batch, loss_of)
@@ -135,7 +135,7 @@ def test_separate_epochs_leave_the_policy_alone_while_values_learn():
 def test_minibatches_hold_every_sample_once_whatever_their_size():
     settings = PPOSettings(minibatch_size=100)
     learner, collector = learner_on(Corridor, settings)
-    collector.collect(learner.policy, learner.experience, 32)
+    collector.collect(learner.policy, learner.buffer, 32)
     samples, _ = learner._look_back()
     parts = list(learner._minibatches(samples, 0))
     assert [len(part) for part in parts] == [100] * 5 + [12]
@@ -150,7 +150,7 @@ def test_learning_rate_and_entropy_bonus_fall_to_zero_over_the_run():
     seen = []
     for _ in range(4):
         seen.append((learner.learning_rate, learner.entropy_coefficient))
-        collector.collect(learner.policy, learner.experience, 32)
+        collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
     assert_allclose(seen, [(0.01, 0.01), (0.0075, 0.0075), (0.005, 0.005), (0.0025, 0.0025)])
     assert learner.learning_rate == 0.0
@@ -159,7 +159,7 @@ def test_learning_rate_and_entropy_bonus_fall_to_zero_over_the_run():
 def test_target_kl_ends_an_update_early():
     quick = PPOSettings(learning_rate=0.05, target_kl=1e-4, update_epochs=50)
     learner, collector = learner_on(Corridor, quick)
-    collector.collect(learner.policy, learner.experience, 32)
+    collector.collect(learner.policy, learner.buffer, 32)
     steps_before = learner.optimisers["joint"].state_dict()["state"]
     assert steps_before == {}
     learner.update()
@@ -171,7 +171,7 @@ def test_target_kl_ends_an_update_early():
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_if_it_persists():
     learner, collector = learner_on(Corridor, PPOSettings())
-    collector.collect(learner.policy, learner.experience, 32)
+    collector.collect(learner.policy, learner.buffer, 32)
     samples, _ = learner._look_back()
     parameters = list(learner.network.parameters())
     before = weights_of(learner)
@@ -179,7 +179,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_i
     def bad_loss(batch):
         return sum(p.sum() for p in parameters) * float("nan")
 
-    for count in range(1, MAX_BAD_GRADIENTS):
+    for count in range(1, MAX_SKIPPED_GRADIENTS):
         learner._descend("joint", parameters, samples, bad_loss)
         assert learner.skipped_gradients == count
     assert all(torch.equal(before[name], found) for name, found in weights_of(learner).items())
@@ -194,10 +194,10 @@ def test_shared_networks_and_separate_epochs_do_not_go_together():
 
 def test_a_shared_network_learns_too():
     learner, collector = learner_on(
-        Corridor, STYLES["joint"], network=NetworkSettings(hidden=(32, 32), shared=True)
+        Corridor, STYLES["joint"], network=NetworkSettings(hidden_sizes=(32, 32), shared=True)
     )
     for _ in range(40):
-        episodes = collector.collect(learner.policy, learner.experience, 32)
+        episodes = collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
     assert np.mean(episodes.returns) > 0.47
 

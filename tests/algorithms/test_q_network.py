@@ -8,8 +8,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.algorithms.actor_critic import ACTIVATIONS, NetworkSettings
-from hundredfold.algorithms.policies import QPolicy, nth_allowed, spread_epsilons
-from hundredfold.algorithms.q_network import FlatAdam, HandGradients, QNetwork
+from hundredfold.algorithms.policies import QPolicy, apex_epsilons, nth_allowed
+from hundredfold.algorithms.q_network import FlatAdam, ManualGradients, QNetwork
 from hundredfold.core.errors import CheckpointError
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.corridor import Corridor
@@ -21,7 +21,7 @@ CORRIDOR = Corridor(np.arange(2)).spec
 
 def network_of(spec=CARTPOLE, dueling=False, **settings):
     torch.manual_seed(3)
-    return QNetwork(spec, NetworkSettings(hidden=(16, 12), **settings), dueling)
+    return QNetwork(spec, NetworkSettings(hidden_sizes=(16, 12), **settings), dueling)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
@@ -29,7 +29,7 @@ def network_of(spec=CARTPOLE, dueling=False, **settings):
 def test_hand_made_gradients_are_those_of_autograd(activation, dueling):
     network = network_of(dueling=dueling, activation=activation)
     twin = copy.deepcopy(network)
-    by_hand = HandGradients(network, activation)
+    by_hand = ManualGradients(network, activation)
     rows, slopes = torch.randn(10, 4), torch.randn(6, 2)
     values = by_hand.forward(rows)
     by_hand.backward(slopes)
@@ -43,7 +43,7 @@ def test_hand_made_gradients_are_those_of_autograd(activation, dueling):
 
 def test_all_weights_live_in_one_vector_that_moves_the_network():
     network = network_of()
-    by_hand = HandGradients(network, "relu")
+    by_hand = ManualGradients(network, "relu")
     rows = torch.randn(5, 4)
     before = network.values(rows)
     by_hand.weights *= 2.0
@@ -84,7 +84,7 @@ def test_dueling_values_average_to_the_situation():
     rows = torch.randn(5, 6)
     values = network.values(rows)
     assert values.shape == (5, 3)
-    assert_allclose(values.mean(dim=1).detach(), network.stack(rows)[:, 0].detach(), atol=1e-6)
+    assert_allclose(values.mean(dim=1).detach(), network.layers(rows)[:, 0].detach(), atol=1e-6)
 
 
 def test_exploring_is_even_over_allowed_actions_and_as_frequent_as_epsilon_says():
@@ -137,7 +137,7 @@ def test_the_last_draw_below_epsilon_still_is_an_action():
 def test_a_broken_network_takes_no_forbidden_action_either():
     network = network_of(CORRIDOR)
     with torch.no_grad():
-        network.stack[-1].bias.fill_(torch.nan)
+        network.layers[-1].bias.fill_(torch.nan)
     policy = QPolicy(network, CPU)
     mask = np.array([[False, True, False], [False, False, True]])
     assert_array_equal(policy.act_deterministic({"cell": np.zeros((2, 1), np.int64)}, mask), [1, 2])
@@ -150,6 +150,6 @@ def test_nth_allowed_counts_allowed_actions_only():
 
 
 def test_a_spread_of_rates_falls_from_epsilon_and_needs_no_second_env():
-    assert_allclose(spread_epsilons(0.4, 7.0, 1), [0.4])
-    assert_allclose(spread_epsilons(0.4, 0.0, 3), [0.4, 0.4, 0.4])
-    assert_allclose(spread_epsilons(1.0, 7.0, 3), [1.0, 1.0, 1.0])
+    assert_allclose(apex_epsilons(0.4, 7.0, 1), [0.4])
+    assert_allclose(apex_epsilons(0.4, 0.0, 3), [0.4, 0.4, 0.4])
+    assert_allclose(apex_epsilons(1.0, 7.0, 3), [1.0, 1.0, 1.0])

@@ -22,7 +22,16 @@ from hundredfold.training.compare import (
 
 WORDS = [
     *("compare", "dvrp", "--num-envs", "2,4", "--seeds", "2", "--days", "4", "--episodes", "16"),
-    *("--num-customers", "5", "--lns-iterations", "0", "--hidden", "8", "--eval-episodes", "4"),
+    *(
+        "--num-customers",
+        "5",
+        "--lns-iterations",
+        "0",
+        "--hidden-sizes",
+        "8",
+        "--eval-episodes",
+        "4",
+    ),
     *("--eval-interval", "2", "--oracle-threads", "1"),
 ]
 

@@ -15,18 +15,18 @@ GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, own_memory=15 * 2**3
 TABLE = {
     ("ppo", GPU): {
         "backend": "processes", "num_envs": 8, "minibatch_size": 256, "num_steps": 512,
-        "update_epochs": 10, "hidden": (256, 256),
+        "update_epochs": 10, "hidden_sizes": (256, 256),
     },
     ("ppo", CPU): {
         "backend": "in_process", "num_envs": 1, "minibatch_size": 64, "num_steps": 256,
-        "update_epochs": 4, "hidden": (128, 128),
+        "update_epochs": 4, "hidden_sizes": (128, 128),
     },
     ("dqn", GPU): {
-        "backend": "processes", "num_envs": 8, "batch_size": 128, "hidden": (256, 256, 256),
+        "backend": "processes", "num_envs": 8, "batch_size": 128, "hidden_sizes": (256, 256, 256),
         "replay_size": 50_000,
     },
     ("dqn", CPU): {
-        "backend": "in_process", "num_envs": 1, "batch_size": 32, "hidden": (128, 128),
+        "backend": "in_process", "num_envs": 1, "batch_size": 32, "hidden_sizes": (128, 128),
         "replay_size": 10_000,
     },
 }  # fmt: skip

@@ -13,12 +13,12 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.envs.registry import env_factory
 
 COMMON = {
-    "hidden": (256, 256, 128),
+    "hidden_sizes": (256, 256, 128),
     "activation": "tanh",
     "shared": False,
     "gamma": 0.99,
     "gae_lambda": 0.95,
-    "clip": 0.1,
+    "clip_range": 0.1,
     "entropy_coefficient": 0.05,
     "value_coefficient": 0.5,
     "max_gradient_norm": 0.5,

@@ -34,12 +34,12 @@ def test_every_env_has_a_starting_point_that_survives_a_file(tmp_path, env):
 def test_lists_and_choices_survive_a_file(tmp_path):
     settings = with_overrides(
         starting_point("FrozenLake-v1"),
-        {"hidden": (8, 9, 10), "activation": "silu", "env_kwargs": ("map_name=8x8",)},
+        {"hidden_sizes": (8, 9, 10), "activation": "silu", "env_kwargs": ("map_name=8x8",)},
     )
     path = tmp_path / "settings.toml"
     path.write_text(to_toml(settings))
     again = updated(starting_point("FrozenLake-v1"), read_toml(path), str(path))
-    assert again.network.hidden == (8, 9, 10)
+    assert again.network.hidden_sizes == (8, 9, 10)
     assert again.env_settings.keywords == {"map_name": "8x8"}
     assert again == settings
 
@@ -52,8 +52,8 @@ WRONG_FILES = {
     "[rollout]\nnum_envs = true": r"rollout.num_envs must be a whole number, got True",
     "[network]\nshared = 1": r"network.shared must be true or false, got 1",
     "[network]\nactivation = 'rellu'": r"network.activation is 'rellu'; did you mean relu",
-    "[network]\nhidden = [64, 'x']": r"network.hidden must be a whole number, got 'x'",
-    "[network]\nhidden = 64": r"network.hidden must be a list, got 64",
+    "[network]\nhidden_sizes = [64, 'x']": r"network.hidden_sizes must be a whole number, got 'x'",
+    "[network]\nhidden_sizes = 64": r"network.hidden_sizes must be a list, got 64",
     "ppo = 3": r"ppo must be a table, got 3",
     "[rollout]\nnum_envs = 0": r"num_envs must be at least 1, got 0",
     "env = ": r"not valid TOML",

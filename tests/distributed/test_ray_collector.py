@@ -46,9 +46,9 @@ def go_on(backend, collector, learner, epochs, step_callbacks=()):
     told = {}
     for epoch in range(epochs):
         episodes = collector.collect(
-            learner.policy, learner.experience, NUM_STEPS, step_callbacks=step_callbacks
+            learner.policy, learner.buffer, NUM_STEPS, step_callbacks=step_callbacks
         )
-        rollout = learner.experience
+        rollout = learner.buffer
         if rollout.full:
             told |= {f"{epoch}/{name}": array.copy() for name, array in rollout.arrays.items()}
             told |= {
@@ -131,7 +131,7 @@ def test_a_bar_moves_once_for_every_step_of_all_envs():
         learner = learner_for(backend.spec)
         collector.start(SEED)
         collector.collect(
-            learner.policy, learner.experience, NUM_STEPS, on_progress=lambda: ticks.append(1)
+            learner.policy, learner.buffer, NUM_STEPS, on_progress=lambda: ticks.append(1)
         )
     assert len(ticks) == NUM_STEPS
 
@@ -189,8 +189,8 @@ def test_log_probabilities_under_a_lag_are_those_of_the_weights_that_acted():
         collector.start(SEED)
         acted = []
         for _ in range(3):
-            collector.collect(learner.policy, learner.experience, NUM_STEPS)
-            acted.append((collector.behaviour, learner.experience.log_probs.copy()))
+            collector.collect(learner.policy, learner.buffer, NUM_STEPS)
+            acted.append((collector.behaviour, learner.buffer.log_probs.copy()))
             learner.update()
     fresh = trained(*in_process("cage2"), epochs=1)
     # Rollouts 0 and 1 are both played by weights that have learned nothing.
@@ -206,7 +206,7 @@ def test_a_snapshot_under_a_lag_goes_on_bit_for_bit():
 
     def play(backend, collector, learner, epochs):
         for epoch in epochs:
-            collector.collect(learner.policy, learner.experience, NUM_STEPS)
+            collector.collect(learner.policy, learner.buffer, NUM_STEPS)
             learner.update()
             backend.broadcast(toll[epoch])
         return learner.state(), collector.state(), backend.state()
@@ -232,7 +232,7 @@ def test_other_learners_are_sent_to_other_backends():
     with closing(backend):
         collector.start(SEED)
         with pytest.raises(SettingsError, match="PPO"):
-            collector.collect(object(), learner_for(backend.spec).experience, NUM_STEPS)
+            collector.collect(object(), learner_for(backend.spec).buffer, NUM_STEPS)
 
 
 def test_a_step_backend_is_not_collected_from():
@@ -255,8 +255,8 @@ def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():
     with closing(backend):
         learner = learner_for(backend.spec)
         collector.start(SEED)
-        collector.collect(learner.policy, learner.experience, NUM_STEPS)
-        rollout = learner.experience
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS)
+        rollout = learner.buffer
         for name in ("actions", "rewards", "ended"):
             assert_array_equal(rollout.arrays[name], expected[f"0/{name}"], err_msg=name)
         assert_array_equal(
@@ -264,8 +264,8 @@ def test_envs_of_an_actor_that_do_not_wait_for_each_other_play_the_same_steps():
         )
         learner.update()
         # Whoever ran ahead has steps of the next rollout already; it is filled all the same.
-        collector.collect(learner.policy, learner.experience, NUM_STEPS)
-        assert learner.experience.full
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS)
+        assert learner.buffer.full
 
 
 def test_a_fragment_says_how_many_steps_have_run_ahead_of_it():

@@ -68,7 +68,7 @@ def trained(env, disturb=lambda epoch, backend: None, epochs=4, workers=2, **ray
         returns = []
         for epoch in range(epochs):
             disturb(epoch, backend)
-            found = collector.collect(learner.policy, learner.experience, NUM_STEPS)
+            found = collector.collect(learner.policy, learner.buffer, NUM_STEPS)
             returns += found.returns
             learner.update()
         told = {f"weights/{k}": v for k, v in network_arrays(learner.network).items()}
@@ -169,11 +169,11 @@ def test_foreign_envs_go_on_training_and_earlier_steps_learn_of_the_end():
         learner = learner_for(backend.spec, interval=2, num_envs=NUM_ENVS)
         collector = RayCollector(backend, SEED)
         collector.start(SEED)
-        collector.collect(learner.policy, learner.experience, NUM_STEPS)
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         kill(backend, 1)
         with pytest.warns(UserWarning, match="cannot be continued"):
-            collector.collect(learner.policy, learner.experience, NUM_STEPS)
-        assert learner.experience.ended[NUM_STEPS - 1, 3:].all()
+            collector.collect(learner.policy, learner.buffer, NUM_STEPS)
+        assert learner.buffer.ended[NUM_STEPS - 1, 3:].all()
         assert learner.update()
 
 

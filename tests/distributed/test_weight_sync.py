@@ -14,9 +14,11 @@ from hundredfold.distributed.weight_sync import SMALL_BYTES, Pupil, Teacher
 SPEC = ENV_CASES["corridor"](np.arange(1)).spec
 
 
-def policy_of(seed, hidden=(8,)):
+def policy_of(seed, hidden_sizes=(8,)):
     torch.manual_seed(seed)
-    return NetworkPolicy(ActorCritic(SPEC, NetworkSettings(hidden=hidden)), torch.device("cpu"))
+    return NetworkPolicy(
+        ActorCritic(SPEC, NetworkSettings(hidden_sizes=hidden_sizes)), torch.device("cpu")
+    )
 
 
 def weights_of(policy):
@@ -58,7 +60,7 @@ def test_weights_need_not_be_those_of_the_policy():
 def test_another_network_is_another_policy():
     teacher, pupil = Teacher(pytest.fail), Pupil()
     taught(teacher, pupil, policy_of(0))
-    other = policy_of(1, hidden=(4, 4))
+    other = policy_of(1, hidden_sizes=(4, 4))
     assert_same_weights(taught(teacher, pupil, other), other)
 
 
@@ -69,7 +71,7 @@ def test_what_is_large_is_laid_into_the_store_a_network_once():
         stored.append(packed)
         return packed
 
-    teacher, pupil, policy = Teacher(put), Pupil(), policy_of(0, hidden=(200, 200))
+    teacher, pupil, policy = Teacher(put), Pupil(), policy_of(0, hidden_sizes=(200, 200))
     for _ in range(3):
         assert_same_weights(taught(teacher, pupil, policy), policy)
     assert len(stored) == 1 + 3

@@ -16,7 +16,7 @@ def learner_on(env, settings, num_envs=16, num_steps=32, updates=40, network=Non
     learner = PPO(
         backend.spec,
         settings=settings,
-        network=network or NetworkSettings(hidden=(32, 32)),
+        network=network or NetworkSettings(hidden_sizes=(32, 32)),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         num_updates=updates,
         seed=seed,

@@ -34,7 +34,7 @@ def trained(address, lose=None):
         if lose is not None and epoch == 2:
             lose()
         begun = time.perf_counter()
-        collector.collect(learner.policy, learner.experience, NUM_STEPS)
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         longest = max(longest, time.perf_counter() - begun)
         learner.update()
     health = backend.health()

@@ -17,7 +17,7 @@ def learner_for(spec, interval=1, num_envs=7):
     return PPO(
         spec,
         settings=PPOSettings(),
-        network=NetworkSettings(hidden=(16,)),
+        network=NetworkSettings(hidden_sizes=(16,)),
         rollout=rollout,
         num_updates=20,
         seed=3,

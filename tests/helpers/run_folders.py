@@ -20,7 +20,7 @@ num_envs = 64
 num_steps = 32
 
 [network]
-hidden = [64, 64]
+hidden_sizes = [64, 64]
 shared = false
 
 [env_settings]

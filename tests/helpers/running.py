@@ -97,11 +97,11 @@ class Twice:
         assert_array_equal(one.actions, other.actions)
         assert_array_equal(one.log_probs, other.log_probs)
         for learner, own in zip(self.learners, self.choices, strict=True):
-            learner.experience.add_actions(batch, own)
+            learner.buffer.add_actions(batch, own)
 
     def add_transitions(self, batch):
         for learner in self.learners:
-            learner.experience.add_transitions(batch)
+            learner.buffer.add_transitions(batch)
 
 
 def wait_until(condition, seconds=30):

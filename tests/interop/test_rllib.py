@@ -127,12 +127,12 @@ def test_rllib_draws_from_what_our_policy_would_do(batch_env):
     module = ActorCriticModule(
         observation_space=env.single_observation_space,
         action_space=env.single_action_space,
-        model_config={"env": spec, "network": NetworkSettings(hidden=(8,))},
+        model_config={"env": spec, "network": NetworkSettings(hidden_sizes=(8,))},
     )
     batch = env.out
     seen = tensors(batch.observation, torch.device("cpu"))
     mask = None if batch.mask is None else torch.from_numpy(batch.mask)
-    ours = module.network.options(module.network.logits(seen), mask)
+    ours = module.network.distribution(module.network.logits(seen), mask)
     outputs = module.forward_exploration({Columns.OBS: torch.from_numpy(rows)})
     theirs = module.get_exploration_action_dist_cls().from_logits(
         outputs[Columns.ACTION_DIST_INPUTS]
@@ -154,8 +154,8 @@ def test_scales_of_inputs_are_those_of_random_actions_and_stay():
     learn_first_scales(network.inputs, batch_env, settings)
     assert network.inputs.count == settings.rollout.num_envs * 64
     # Carts hardly move under random pushes; poles have fallen by 12 degrees.
-    assert 0.01 < network.inputs.spread[0] < 0.3
-    assert 0.05 < network.inputs.spread[2] < 0.2
+    assert 0.01 < network.inputs.std[0] < 0.3
+    assert 0.05 < network.inputs.std[2] < 0.2
     again = ActorCritic(spec, NetworkSettings(normalise_observations=True))
     learn_first_scales(again.inputs, batch_env, settings)
     assert torch.equal(again.inputs.mean, network.inputs.mean)
@@ -172,7 +172,7 @@ def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
         num_envs=4,
         num_steps=30,
         minibatch_size=40,
-        hidden=(16,),
+        hidden_sizes=(16,),
         eval_interval=2,
         eval_episodes=3,
         workers=2,
@@ -196,7 +196,7 @@ BRIEF = {
     "epochs": 2,
     "num_envs": 4,
     "num_steps": 16,
-    "hidden": (8,),
+    "hidden_sizes": (8,),
     "workers": 2,
     "actor_cpus": 0.5,
     "seed": SEED,
@@ -223,7 +223,7 @@ def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path)
     assert rows[-1]["env_failures"] == rows[-1]["env_restarts"] == 1
     scales = state_of(run.path)
     assert scales["learner/network/inputs.count"] == 4 * 64
-    assert scales["learner/network/inputs.spread"].max() > 1.5
+    assert scales["learner/network/inputs.std"].max() > 1.5
     action = run.policy().act(third_party_envs.UnevenBoxActions().reset(seed=SEED)[0])
     assert third_party_envs.UnevenBoxActions.action_space.contains(action)
 
@@ -253,7 +253,7 @@ def test_registered_envs_train_from_rllib_itself():
             gym_env_vectorize_mode="vector_entry_point",
         )
         .training(train_batch_size_per_learner=80, minibatch_size=40, num_epochs=1)
-        .rl_module(rl_module_spec=module_spec(name, NetworkSettings(hidden=(8,)), **settings))
+        .rl_module(rl_module_spec=module_spec(name, NetworkSettings(hidden_sizes=(8,)), **settings))
     )
     algorithm = config.build_algo()
     try:

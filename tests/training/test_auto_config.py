@@ -58,7 +58,7 @@ def test_many_cores_are_kept_busy():
 def test_what_the_user_has_set_stays_and_the_rest_fits_around_it():
     start = starting_point("CartPole-v1")
     start = replace(start, rollout=replace(start.rollout, num_envs=4))
-    settings, fits = fitted(start, {"num_envs", "hidden"}, SMALL, probe_of(1e-5), CPU)
+    settings, fits = fitted(start, {"num_envs", "hidden_sizes"}, SMALL, probe_of(1e-5), CPU)
     assert settings.rollout.num_envs == 4
     assert settings.rollout.num_steps == 512
     assert settings.network == start.network
@@ -76,11 +76,11 @@ def test_experience_takes_no_more_than_a_quarter_of_the_memory():
 
 
 @pytest.mark.parametrize(
-    ("algo", "device", "hidden"),
+    ("algo", "device", "hidden_sizes"),
     [("ppo", CPU, (64, 64)), ("dqn", CPU, (128, 128)), ("ppo", GPU, (256, 256))],
 )
-def test_networks_fit_the_device(algo, device, hidden):
-    assert fit(algo, device=device)[0].network.hidden == hidden
+def test_networks_fit_the_device(algo, device, hidden_sizes):
+    assert fit(algo, device=device)[0].network.hidden_sizes == hidden_sizes
 
 
 def test_a_gpu_learns_from_larger_batches():
@@ -102,11 +102,11 @@ def test_continuous_actions_and_pictures_get_what_they_need():
 
 
 def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
-    settings, lines = fit_run(starting_point("CartPole-v1"), {"hidden"})
+    settings, lines = fit_run(starting_point("CartPole-v1"), {"hidden_sizes"})
     assert settings.machine.backend == "in_process"
     assert lines[0].startswith("fitted to CartPole-v1")
     assert any(line.startswith("  --num-envs") for line in lines)
-    assert not any(line.startswith("  --hidden") for line in lines)
+    assert not any(line.startswith("  --hidden-sizes") for line in lines)
     assert lines[-1].startswith("backend: in_process")
 
 

@@ -18,7 +18,7 @@ SMALL = {
     "num_customers": 5,
     "lns_iterations": 0,
     "oracle_threads": 1,
-    "hidden": (16,),
+    "hidden_sizes": (16,),
     "eval_interval": 2,
     "eval_episodes": 4,
     "save_interval": 3,

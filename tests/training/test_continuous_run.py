@@ -24,7 +24,7 @@ from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder
 
 PENDULUM = PPOSettings(
-    gamma=0.95, update_epochs=10, num_minibatches=8, entropy_coefficient=0.0, clip=0.2
+    gamma=0.95, update_epochs=10, num_minibatches=8, entropy_coefficient=0.0, clip_range=0.2
 )
 
 
@@ -49,7 +49,7 @@ class Training:
         return [self.epoch() for _ in range(count)]
 
     def epoch(self):
-        told = self.collector.collect(self.learner.policy, self.learner.experience, self.num_steps)
+        told = self.collector.collect(self.learner.policy, self.learner.buffer, self.num_steps)
         return {**told.means(), **self.learner.update()}
 
     def state(self):
@@ -104,7 +104,7 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
     with pytest.warns(UserWarning, match="cannot be continued"):
         run = Run.resume(folder, parts, quiet=True)
     learned = {name for name in before if name.startswith("learner/")}
-    assert {"learner/network/log_spreads", "learner/network/inputs.mean"} <= learned
+    assert {"learner/network/log_std", "learner/network/inputs.mean"} <= learned
     after = with_prefix("learner", run.boundary.parts["learner"])
     for name in learned:
         assert_array_equal(after[name], before[name], err_msg=name)
@@ -136,7 +136,7 @@ def test_a_run_on_pictures_is_judged_and_loaded_like_any_other(tmp_path):
         run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv
     )
     assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/avg_reward"])
-    assert any(name.startswith("learner/network/policy_eyes.") for name in state_of(run.path))
+    assert any(name.startswith("learner/network/policy_encoder.") for name in state_of(run.path))
     space = ImageAndVectorGoalEnv.observation_space
     assert run.policy().act(space.sample()) in range(4)
 

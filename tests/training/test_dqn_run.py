@@ -76,8 +76,8 @@ def test_learning_between_steps_counts_as_update(tmp_path):
 
 
 def test_settings_of_the_other_algorithm_are_refused_by_name():
-    with pytest.raises(SettingsError, match="clip is a setting of ppo"):
-        with_overrides(starting_point("cartpole", algo="dqn"), {"clip": 0.1})
+    with pytest.raises(SettingsError, match="clip_range is a setting of ppo"):
+        with_overrides(starting_point("cartpole", algo="dqn"), {"clip_range": 0.1})
     with pytest.raises(SettingsError, match="replay_size is a setting of dqn"):
         with_overrides(starting_point("cartpole"), {"replay_size": 100})
 

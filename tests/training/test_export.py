@@ -15,7 +15,7 @@ from hundredfold.core.errors import HundredfoldError
 from hundredfold.envs.registry import callable_factory, env_factory, settings_class
 from hundredfold.training.export import export_torchscript
 
-SMALL = {"epochs": 1, "num_envs": 4, "num_steps": 16, "hidden": (16, 16), "eval_interval": 0}
+SMALL = {"epochs": 1, "num_envs": 4, "num_steps": 16, "hidden_sizes": (16, 16), "eval_interval": 0}
 SMALL_DQN = {**SMALL, "algo": "dqn", "learning_starts": 16, "train_frequency": 16, "dueling": True}
 
 CASES = {

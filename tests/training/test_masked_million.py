@@ -77,7 +77,7 @@ def test_our_learners_take_no_forbidden_action(name, num_envs, epochs):
     watch = Watch(num_envs)
     learner = LEARNERS[name](
         watch.spec,
-        network=NetworkSettings(hidden=(16,)),
+        network=NetworkSettings(hidden_sizes=(16,)),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=NUM_STEPS),
         num_updates=epochs,
         seed=0,
@@ -86,7 +86,7 @@ def test_our_learners_take_no_forbidden_action(name, num_envs, epochs):
     collector = Collector(watch, seed=0)
     collector.start(0)
     for _ in range(epochs):
-        collector.collect(learner.policy, learner.experience, NUM_STEPS)
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         assert learner.update()
     watch.check(num_envs * NUM_STEPS * epochs)
 

@@ -118,7 +118,7 @@ def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_va
     parts = build(folder.settings())
     with pytest.warns(UserWarning, match="cannot be continued"):
         run = Run.resume(folder, parts, quiet=True)
-    rollout = parts.learner.experience
+    rollout = parts.learner.buffer
     assert rollout.steps_done == 16
     assert rollout.ended[15].all()
     last = rollout.truncations[-1]

@@ -1,8 +1,8 @@
-"""The networks: named arrays in, logits and a value out.
+"""Actor-critic network: named observation arrays in, logits and a value out.
 
-One small module serves every env: quantities are flattened, category numbers become one-hot, and
-everything is laid side by side before a plain stack of layers. Pictures are looked at first
-(`convolution.py`); where actions are numbers, the logits are their means (`gaussian.py`).
+One network serves every env: quantities are flattened, categories one-hot encoded, images pass an
+`ImageEncoder`, and the concatenation feeds a multilayer perceptron. For continuous actions the
+logits are means of a diagonal Gaussian.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import torch
+from annotated_types import Gt, Lt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hundredfold.algorithms.distributions import Bounds, GaussianChoice, MaskedChoice
-from hundredfold.algorithms.image_encoder import Eyes, layout_of
+from hundredfold.algorithms.distributions import (
+    ActionBounds,
+    ActionDistribution,
+    DiagonalGaussian,
+    MaskedCategorical,
+)
+from hundredfold.algorithms.image_encoder import ImageEncoder, image_layout
 from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec
+from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.errors import SettingsError
 
-# Scaled inputs beyond this many spreads are cut off.
-MAX_INPUT: Final = 10.0
+# Normalised inputs are clipped to this many standard deviations.
+MAX_NORMALISED_INPUT: Final = 10.0
 
-# An observation that has been laid side by side and scaled already goes by this name.
-PREPARED: Final = "prepared inputs"
+# Key of an observation that has been flattened and normalised already.
+PREPROCESSED: Final = "preprocessed inputs"
 
 Activation = Literal["relu", "silu", "tanh"]
-Options = MaskedChoice | GaussianChoice
 
 ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {
     "relu": nn.ReLU,
@@ -40,36 +46,35 @@ ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSettings:
-    """Size and shape of the policy's and the value's network."""
+    """Architecture of the policy and value networks."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Width of each hidden layer."""
+    hidden_sizes: tuple[AtLeastOne, ...] = (64, 64)
+    """Units of each hidden layer."""
     activation: Activation = "relu"
-    """What stands between layers; tanh takes about twice the time of the others."""
+    """Activation function between layers; tanh takes about twice the time of the others."""
     shared: bool = False
-    """Use one stack of hidden layers for policy and value instead of two."""
+    """Share the hidden layers between policy and value."""
     normalise_observations: bool = False
-    """Scale each input by its running mean and spread; for envs whose numbers are large."""
-    action_spread: float = 0.5
-    """How widely continuous actions are tried at the start, in half-widths of their range."""
+    """Normalise inputs by their running mean and standard deviation."""
+    initial_action_std: Annotated[float, Gt(0), Lt(math.inf)] = 0.5
+    """Initial standard deviation of continuous actions, in half-widths of their range."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.action_spread < math.inf:
-            raise SettingsError(
-                f"action_spread must be a number above 0, got {self.action_spread}; 0.5 tries "
-                "most of the range, 0.1 stays near its middle."
-            )
-        if not self.hidden or min(self.hidden) < 1:
-            raise SettingsError(
-                f"hidden must name at least one layer of at least 1 unit, got {self.hidden}."
-            )
+        check_bounds(self)
+        if not self.hidden_sizes:
+            raise SettingsError("hidden_sizes must name at least one layer, got none.")
 
 
-class Inputs(nn.Module):
-    """Lays the named arrays of an observation side by side as one row of numbers."""
+class InputLayer(nn.Module):
+    """Flattens named observation arrays into one row of inputs, optionally normalised.
+
+    Args:
+        specs: The arrays, in the order of the inputs; categories are one-hot encoded.
+        normalise: Keep running statistics and normalise by them.
+    """
 
     mean: Tensor
-    spread: Tensor
+    std: Tensor
     count: Tensor
 
     def __init__(self, specs: Mapping[str, ArraySpec], normalise: bool) -> None:
@@ -81,164 +86,178 @@ class Inputs(nn.Module):
         self.normalise = normalise
         if normalise:
             self.register_buffer("mean", torch.zeros(self.width))
-            self.register_buffer("spread", torch.ones(self.width))
+            self.register_buffer("std", torch.ones(self.width))
             self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        if PREPARED in observation:
-            return observation[PREPARED]
-        row = self.side_by_side(observation)
+        """(rows, width) inputs of the first layer."""
+        if PREPROCESSED in observation:
+            return observation[PREPROCESSED]
+        inputs = self.flatten(observation)
         if not self.normalise:
-            return row
-        return ((row - self.mean) / self.spread).clamp(-MAX_INPUT, MAX_INPUT)
+            return inputs
+        normalised = (inputs - self.mean) / self.std
+        return normalised.clamp(-MAX_NORMALISED_INPUT, MAX_NORMALISED_INPUT)
 
-    def side_by_side(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows, width) raw inputs."""
-        pieces = [_flat(observation[name], spec) for name, spec in self.specs.items()]
-        if not pieces:  # nothing but pictures
+    def flatten(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """(rows, width) inputs before normalisation."""
+        parts = [_flat(observation[name], spec) for name, spec in self.specs.items()]
+        if not parts:  # nothing but images
             some = next(iter(observation.values()))
             return torch.zeros((len(some), 0), device=some.device)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     @torch.no_grad()
-    def learn_scale(self, observation: Mapping[str, Tensor]) -> None:
-        """Fold a batch into the running mean and spread (Chan, Golub and LeVeque 1983)."""
+    def update_stats(self, observation: Mapping[str, Tensor]) -> None:
+        """Fold a batch into the running mean and std (Chan, Golub and LeVeque 1983)."""
         if not self.normalise:
             return
-        rows = self.side_by_side(observation)
-        seen, new = float(self.count), len(rows)
+        rows = self.flatten(observation)
+        old_count, new_count = float(self.count), len(rows)
         # Around the mean of the batch itself, single precision is enough.
-        middle = rows.mean(dim=0)
-        scatter = (rows - middle).square_().mean(dim=0).double()
-        share = new / (seen + new)
-        mean, spread = self.mean.double(), self.spread.double()
-        step = middle.double() - mean
+        batch_mean = rows.mean(dim=0)
+        batch_variance = (rows - batch_mean).square_().mean(dim=0).double()
+        weight = new_count / (old_count + new_count)
+        mean, std = self.mean.double(), self.std.double()
+        delta = batch_mean.double() - mean
         variance = (
-            (1 - share) * spread.square() * (seen > 0)
-            + share * scatter
-            + share * (1 - share) * step.square() * (seen > 0)
+            (1 - weight) * std.square() * (old_count > 0)
+            + weight * batch_variance
+            + weight * (1 - weight) * delta.square() * (old_count > 0)
         )
-        self.mean.copy_(mean + share * step)
-        # An input that never changes carries nothing: leave it at its own scale.
-        self.spread.copy_(torch.where(variance > 1e-12, variance.sqrt(), 1.0))
-        self.count += new
+        self.mean.copy_(mean + weight * delta)
+        # An input that never changes keeps its own scale.
+        self.std.copy_(torch.where(variance > 1e-12, variance.sqrt(), 1.0))
+        self.count += new_count
 
 
 class ActorCritic(nn.Module):
-    """Logits of every action and an estimate of what the future pays.
+    """Policy logits and state values.
 
-    The value head works on targets with mean 0 and spread 1; `value_mean` and `value_spread` bring
-    its output back to the env's own scale.
+    The value head predicts normalised targets; `value_mean` and `value_std` convert its output to
+    the env's units (PopArt, van Hasselt et al. 2016).
+
+    Args:
+        spec: Observation and action spec of the env.
+        settings: Architecture.
     """
 
     value_mean: Tensor
-    value_spread: Tensor
+    value_std: Tensor
 
     def __init__(self, spec: EnvSpec, settings: NetworkSettings) -> None:
         super().__init__()
         self.settings = settings
         self.action_nvec = spec.action_nvec
         self.logit_bias = spec.logit_bias
-        looked_at = {
+        arrays = {
             name: array for name, array in spec.observation.items() if name != spec.logit_bias
         }
-        pictures = {name: array for name, array in looked_at.items() if layout_of(array)}
-        self.pictures = tuple(pictures)
-        self.inputs = Inputs(
-            {name: array for name, array in looked_at.items() if name not in pictures},
+        images = {name: array for name, array in arrays.items() if image_layout(array)}
+        self.images = tuple(images)
+        self.inputs = InputLayer(
+            {name: array for name, array in arrays.items() if name not in images},
             settings.normalise_observations,
         )
-        self.policy_eyes = Eyes(pictures) if pictures else None
-        self.value_eyes = self.policy_eyes if settings.shared or not pictures else Eyes(pictures)
-        seen = 0 if self.policy_eyes is None else self.policy_eyes.width
-        widths = (self.inputs.width + seen, *settings.hidden)
+        self.policy_encoder = ImageEncoder(images) if images else None
+        self.value_encoder = (
+            self.policy_encoder if settings.shared or not images else ImageEncoder(images)
+        )
+        num_features = 0 if self.policy_encoder is None else self.policy_encoder.width
+        widths = (self.inputs.width + num_features, *settings.hidden_sizes)
         self.policy_layers = _layers(widths, settings.activation)
         self.value_layers = (
             self.policy_layers if settings.shared else _layers(widths, settings.activation)
         )
-        # A small policy head makes the first policy nearly uniform.
+        # A small gain makes the first policy nearly uniform.
         self.policy_head = _linear(widths[-1], spec.num_logits, gain=0.01)
         self.value_head = _linear(widths[-1], 1, gain=1.0)
-        # Continuous actions: the log of how widely each number is spread, wherever the env stands.
         self.action_shape = spec.action_shape
-        self.bounds = None if spec.continuous_action is None else Bounds(spec.continuous_action)
-        self.log_spreads = (
+        self.bounds = (
+            None if spec.continuous_action is None else ActionBounds(spec.continuous_action)
+        )
+        # Continuous actions: state-independent log standard deviations.
+        initial_log_std = math.log(settings.initial_action_std)
+        self.log_std = (
             None
             if self.bounds is None
-            else nn.Parameter(torch.full((spec.num_action_dims,), math.log(settings.action_spread)))
+            else nn.Parameter(torch.full((spec.num_action_dims,), initial_log_std))
         )
         self.register_buffer("value_mean", torch.zeros(()))
-        self.register_buffer("value_spread", torch.ones(()))
+        self.register_buffer("value_std", torch.ones(()))
 
     @torch.no_grad()
-    def prepared(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The observation as the layers see it, for whoever passes over it many times."""
-        ready = {PREPARED: self.inputs(observation)}
-        # Pictures stay bytes: as numbers they would take four times the memory.
-        kept = (*self.pictures, *(() if self.logit_bias is None else (self.logit_bias,)))
-        return ready | {name: observation[name] for name in kept}
+    def preprocess(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Flatten and normalise once what several passes will read."""
+        preprocessed = {PREPROCESSED: self.inputs(observation)}
+        # Images stay bytes: as floats they would take four times the memory.
+        others = (*self.images, *(() if self.logit_bias is None else (self.logit_bias,)))
+        return preprocessed | {name: observation[name] for name in others}
 
     def logits(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows, num_logits)."""
-        row = _with_pictures(self.inputs(observation), observation, self.policy_eyes)
-        found: Tensor = self.policy_head(self.policy_layers(row))
-        return self._leaning(found, observation)
-
-    def scaled_value(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows,) on the scale of normalised targets."""
-        row = _with_pictures(self.inputs(observation), observation, self.value_eyes)
-        found: Tensor = self.value_head(self.value_layers(row)).squeeze(-1)
-        return found
-
-    def both(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits and scaled value, sharing what can be shared."""
-        numbers = self.inputs(observation)
-        row = _with_pictures(numbers, observation, self.policy_eyes)
-        thought = self.policy_layers(row)
-        if self.settings.shared:
-            other = thought
-        else:
-            if self.value_eyes is not None:
-                row = _with_pictures(numbers, observation, self.value_eyes)
-            other = self.value_layers(row)
-        logits = self._leaning(self.policy_head(thought), observation)
-        return logits, self.value_head(other).squeeze(-1)
-
-    def options(self, logits: Tensor, mask: Tensor | None) -> Options:
-        """What can be done and how likely it is, from the logits, on the device they are on."""
-        if self.log_spreads is None:
-            return MaskedChoice(logits, mask, self.action_nvec)
-        return GaussianChoice(logits, self.log_spreads.to(logits.device))
+        """(rows, num_logits) policy logits."""
+        inputs = _with_images(self.inputs(observation), observation, self.policy_encoder)
+        logits: Tensor = self.policy_head(self.policy_layers(inputs))
+        return self._add_logit_bias(logits, observation)
 
     def value(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows,) in the env's own units."""
-        return self.scaled_value(observation) * self.value_spread + self.value_mean
+        """(rows,) values in the env's units."""
+        return self.normalised_value(observation) * self.value_std + self.value_mean
 
-    def _leaning(self, logits: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
-        """The logits with what the env itself has to say about them."""
-        return logits if self.logit_bias is None else logits + observation[self.logit_bias]
+    def normalised_value(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """(rows,) values on the scale of normalised targets."""
+        inputs = _with_images(self.inputs(observation), observation, self.value_encoder)
+        value: Tensor = self.value_head(self.value_layers(inputs)).squeeze(-1)
+        return value
+
+    def logits_and_value(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits and normalised value in one pass, sharing what can be shared."""
+        flat = self.inputs(observation)
+        inputs = _with_images(flat, observation, self.policy_encoder)
+        policy_features = self.policy_layers(inputs)
+        if self.settings.shared:
+            value_features = policy_features
+        else:
+            if self.value_encoder is not None:
+                inputs = _with_images(flat, observation, self.value_encoder)
+            value_features = self.value_layers(inputs)
+        logits = self._add_logit_bias(self.policy_head(policy_features), observation)
+        return logits, self.value_head(value_features).squeeze(-1)
+
+    def distribution(self, logits: Tensor, mask: Tensor | None) -> ActionDistribution:
+        """Action distribution of (rows, num_logits) logits, on the device they are on."""
+        if self.log_std is None:
+            return MaskedCategorical(logits, mask, self.action_nvec)
+        return DiagonalGaussian(logits, self.log_std.to(logits.device))
 
     def policy_parameters(self) -> list[nn.Parameter]:
-        return _parameters(self.policy_eyes, self.policy_layers, self.policy_head) + (
-            [] if self.log_spreads is None else [self.log_spreads]
+        return _parameters(self.policy_encoder, self.policy_layers, self.policy_head) + (
+            [] if self.log_std is None else [self.log_std]
         )
 
     def value_parameters(self) -> list[nn.Parameter]:
-        return _parameters(self.value_eyes, self.value_layers, self.value_head)
+        return _parameters(self.value_encoder, self.value_layers, self.value_head)
 
     @torch.no_grad()
-    def rescale_values(self, mean: float, spread: float, keep_values: bool = True) -> None:
-        """Change the scale of value targets but no value (PopArt, van Hasselt et al. 2016).
+    def rescale_values(self, mean: float, std: float, keep_values: bool = True) -> None:
+        """Change the normalisation of value targets without changing values (PopArt).
 
-        A network that has learned nothing yet has no values worth keeping.
+        Args:
+            mean: New mean of value targets.
+            std: New standard deviation of value targets.
+            keep_values: Adapt the value head so that its outputs in the env's units stay the same;
+                False for a network that has learned nothing yet.
         """
-        old_mean, old_spread = float(self.value_mean), float(self.value_spread)
+        old_mean, old_std = float(self.value_mean), float(self.value_std)
         if keep_values:
             head = self.value_head
-            head.weight *= old_spread / spread
-            head.bias.copy_((head.bias * old_spread + old_mean - mean) / spread)
+            head.weight *= old_std / std
+            head.bias.copy_((head.bias * old_std + old_mean - mean) / std)
         self.value_mean.fill_(mean)
-        self.value_spread.fill_(spread)
+        self.value_std.fill_(std)
+
+    def _add_logit_bias(self, logits: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        return logits if self.logit_bias is None else logits + observation[self.logit_bias]
 
 
 def tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
@@ -246,40 +265,49 @@ def tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def _with_pictures(row: Tensor, observation: Mapping[str, Tensor], eyes: Eyes | None) -> Tensor:
-    """The numbers of an observation, and beside them what these eyes make of its pictures."""
-    return row if eyes is None else torch.cat([row, eyes(observation)], dim=-1)
-
-
-def _parameters(*parts: nn.Module | None) -> list[nn.Parameter]:
-    return [weights for part in parts if part is not None for weights in part.parameters()]
-
-
-def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
-    """(rows, numbers) of one named array."""
-    if spec.categories is None:
-        return array.reshape(len(array), -1).float()
-    entries = array.reshape(len(array), -1).long()
-    hot = [F.one_hot(entries[:, i], count) for i, count in enumerate(spec.categories)]
-    return torch.cat(hot, dim=-1).float()
-
-
-def stack_of(
+def multilayer_perceptron(
     widths: tuple[int, ...], outputs: int, activation: Activation, gain: float
 ) -> nn.Sequential:
-    """Hidden layers of these widths, the first being the inputs', and a linear head."""
+    """Hidden layers between these widths (the first is the inputs') and a linear head.
+
+    Args:
+        widths: Units of the inputs and of each hidden layer.
+        outputs: Units of the head.
+        activation: Activation function of the hidden layers.
+        gain: Gain of the head's orthogonal initialisation.
+    """
     return nn.Sequential(*_layers(widths, activation), _linear(widths[-1], outputs, gain))
 
 
+def _with_images(
+    inputs: Tensor, observation: Mapping[str, Tensor], encoder: ImageEncoder | None
+) -> Tensor:
+    """The flat inputs followed by the features of the images."""
+    return inputs if encoder is None else torch.cat([inputs, encoder(observation)], dim=-1)
+
+
+def _parameters(*modules: nn.Module | None) -> list[nn.Parameter]:
+    return [weight for module in modules if module is not None for weight in module.parameters()]
+
+
+def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
+    """(rows, inputs) of one named array; categories one-hot."""
+    if spec.categories is None:
+        return array.reshape(len(array), -1).float()
+    entries = array.reshape(len(array), -1).long()
+    one_hot = [F.one_hot(entries[:, i], count) for i, count in enumerate(spec.categories)]
+    return torch.cat(one_hot, dim=-1).float()
+
+
 def _layers(widths: tuple[int, ...], activation: Activation) -> nn.Sequential:
-    stack: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        stack += [_linear(before, after, gain=math.sqrt(2)), ACTIVATIONS[activation]()]
-    return nn.Sequential(*stack)
+    layers: list[nn.Module] = []
+    for num_inputs, num_outputs in pairwise(widths):
+        layers += [_linear(num_inputs, num_outputs, gain=math.sqrt(2)), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers)
 
 
-def _linear(before: int, after: int, gain: float) -> nn.Linear:
-    layer = nn.Linear(before, after)
+def _linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(num_inputs, num_outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

@@ -1,12 +1,8 @@
-"""Deep Q-learning (Mnih et al. 2015): double, masked, over several steps, on many envs at once.
+"""Deep Q-learning (Mnih et al. 2015): double, dueling, masked, n-step, on many envs at once.
 
-Learning goes on while steps come in: whenever `train_frequency` samples are new, the experience
-lets the learner take `gradient_steps` steps, so their ratio is what the settings say whatever the
-number of envs. Only allowed actions are taken, and only allowed actions count in what lies ahead.
-
-How DQN learns: numbers that may be changed, and what they must keep to.
-
-Rows of a replay as the networks want them: drawn at once for many gradient steps.
+DQN learns while transitions arrive: after every `train_frequency` samples the buffer lets the
+learner take `gradient_steps` gradient steps, so their ratio does not depend on the number of envs.
+Only allowed actions are taken, and only allowed actions count in bootstrapped targets.
 """
 
 from __future__ import annotations
@@ -16,19 +12,25 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.nn import functional as F
 
-from hundredfold.algorithms.actor_critic import Inputs, NetworkSettings
-from hundredfold.algorithms.image_encoder import layout_of
-from hundredfold.algorithms.minibatches import Report
-from hundredfold.algorithms.policies import QPolicy, spread_epsilons
-from hundredfold.algorithms.ppo import MAX_BAD_GRADIENTS
-from hundredfold.algorithms.q_network import FlatAdam, HandGradients, QNetwork, flattened
+from hundredfold.algorithms.actor_critic import InputLayer, NetworkSettings
+from hundredfold.algorithms.image_encoder import image_layout
+from hundredfold.algorithms.minibatches import MetricMeans
+from hundredfold.algorithms.policies import QPolicy, apex_epsilons
+from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS
+from hundredfold.algorithms.q_network import (
+    FlatAdam,
+    ManualGradients,
+    QNetwork,
+    flatten_parameters,
+)
 from hundredfold.algorithms.weights import load_network, network_arrays
 from hundredfold.core.batch import (
     Array,
@@ -39,178 +41,103 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
+from hundredfold.core.bounds import (
+    AtLeastOne,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    check_bounds,
+)
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.rollout.replay_buffer import ReplayBuffer, row_bytes
 from hundredfold.rollout.rollout_buffer import ActionSample, RolloutSettings
 
+COUNTERS: Final = ("samples", "new_samples", "gradient_steps")
+
+# Minibatches that are sampled at once: bounds memory.
+MAX_SAMPLED_BATCHES: Final = 128
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DQNSettings:
-    """How DQN learns from its replay."""
+    """Hyperparameters of DQN."""
 
-    learning_rate: float = 2.3e-3
-    """Step size of Adam."""
-    gamma: float = 0.99
-    """Discount per step."""
-    batch_size: int = 64
+    learning_rate: Positive = 2.3e-3
+    """Adam learning rate."""
+    gamma: Fraction = 0.99
+    """Discount factor per step."""
+    batch_size: AtLeastOne = 64
     """Samples per gradient step."""
-    train_frequency: int = 256
-    """Samples between two bouts of learning; all envs together."""
-    gradient_steps: int = 128
-    """Gradient steps per bout; divided by train_frequency: gradient steps per sample."""
-    learning_starts: int = 1_000
-    """Samples that are gathered before the first bout."""
-    replay_size: int = 100_000
-    """Samples to keep."""
-    replay_memory_gb: float = 0.0
-    """Keep fewer samples if they would take more than this many GB of memory; 0: no limit."""
+    train_frequency: AtLeastOne = 256
+    """Samples, of all envs together, between two training phases."""
+    gradient_steps: AtLeastOne = 128
+    """Gradient steps per training phase."""
+    learning_starts: NonNegativeInt = 1_000
+    """Samples that are collected before the first training phase."""
+    replay_size: AtLeastOne = 100_000
+    """Capacity of the replay buffer in samples."""
+    replay_memory_gb: NonNegative = 0.0
+    """Memory limit of the replay buffer in GB; 0 sets no limit."""
     save_replay: bool = True
-    """Write the replay into checkpoints; without it a resumed run gathers a new one first."""
-    return_steps: int = 3
-    """Rewards that are summed up before the network's own estimate takes over."""
+    """Save the replay buffer in checkpoints; without it a resumed run fills a new one first."""
+    n_step: AtLeastOne = 3
+    """Rewards summed before bootstrapping (n-step returns)."""
     double_q: bool = True
-    """Let one network choose the next action and the other value it (van Hasselt et al. 2016)."""
+    """Double Q-learning (van Hasselt et al. 2016)."""
     dueling: bool = False
-    """Value the situation and the actions' differences apart (Wang et al. 2016)."""
-    target_interval: int = 128
-    """Gradient steps between two moves of the target network."""
-    target_rate: float = 1.0
-    """How far the target network moves towards the learning one (1: all the way)."""
+    """Dueling network: separate state value and advantages (Wang et al. 2016)."""
+    target_interval: AtLeastOne = 128
+    """Gradient steps between two updates of the target network."""
+    tau: Annotated[float, Interval(gt=0, le=1)] = 1.0
+    """Target network update rate: 1 copies the weights, less averages them (Polyak)."""
     loss: Literal["huber", "mse"] = "huber"
-    """Huber grows linearly for errors beyond 1, mse with their square."""
-    max_gradient_norm: float = 10.0
-    """Gradients longer than this are shortened to it."""
-    exploration_start: float = 1.0
-    """Share of random actions at the start."""
-    exploration_end: float = 0.04
-    """Share of random actions once it has fallen."""
-    exploration_fraction: float = 0.16
-    """Share of the run over which it falls."""
-    exploration_spread: float = 0.0
-    """Let env i of n explore with epsilon ** (1 + spread * i/(n-1)); 7 with exploration_end 0.4 is
-    the spread of Ape-X; 0: all alike."""
+    """Loss of the TD error."""
+    max_gradient_norm: Positive = 10.0
+    """Global gradient-norm clipping threshold."""
+    exploration_start: Fraction = 1.0
+    """Initial epsilon: probability of a random action."""
+    exploration_end: Fraction = 0.04
+    """Final epsilon."""
+    exploration_fraction: Fraction = 0.16
+    """Fraction of the run over which epsilon falls linearly."""
+    epsilon_alpha: NonNegative = 0.0
+    """Different epsilons per env as in Ape-X: env i of n explores with
+    epsilon ** (1 + alpha * i / (n - 1)). Ape-X uses 7 with exploration_end 0.4; 0: all alike."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "max_gradient_norm", "target_rate"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}.")
-        for name in ("replay_memory_gb", "exploration_spread", "learning_starts"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} must not be negative, got {getattr(self, name)}.")
-        for name in (
-            "gamma", "target_rate", "exploration_start", "exploration_end", "exploration_fraction",
-        ):  # fmt: skip
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
-        for name in (
-            "batch_size", "train_frequency", "gradient_steps", "replay_size", "return_steps",
-            "target_interval",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        check_bounds(self)
 
     def rows_per_env(self, spec: EnvSpec, num_envs: int) -> int:
-        """Rows of each env's ring; refuses a replay that holds too little to learn from."""
+        """Rows of each env's ring buffer; raises when the buffer is too small to learn from."""
         size = self.replay_size
         if self.replay_memory_gb:
             size = min(size, int(self.replay_memory_gb * 1e9) // row_bytes(spec))
-        # One row more than it may look back on: what was seen last.
+        # One more row for the newest observation.
         rows = -(-size // num_envs) + 1
-        least = max(self.learning_starts, num_envs * (self.return_steps + 1), self.batch_size)
-        if size < least:
+        needed = max(self.learning_starts, num_envs * (self.n_step + 1), self.batch_size)
+        if size < needed:
             limit = f" (of {self.replay_memory_gb:g} GB)" if size < self.replay_size else ""
             raise SettingsError(
-                f"a replay of {size} samples{limit} is too small for {num_envs} envs, "
-                f"return_steps {self.return_steps}, learning_starts {self.learning_starts} and "
-                f"batch_size {self.batch_size}; it needs room for at least {least}."
+                f"a replay buffer of {size} samples{limit} is too small for {num_envs} envs, "
+                f"n_step {self.n_step}, learning_starts {self.learning_starts} and "
+                f"batch_size {self.batch_size}; it needs at least {needed}."
             )
         return rows
 
 
-class Minibatch(NamedTuple):
-    """Rows of one gradient step."""
-
-    inputs: Tensor  # (2 x batch, width) what was seen, then what was seen at the end
-    actions: Tensor  # (batch, 1)
-    returns: Tensor  # (batch, 1)
-    discounts: Tensor  # (batch, 1)
-    mask: Tensor | None  # (batch, actions) of what was seen at the end
-
-
-@dataclass(slots=True)
-class Minibatches:
-    """Rows of several gradient steps."""
-
-    inputs: Tensor  # (steps, 2, batch, width)
-    actions: Tensor  # (steps, batch, 1)
-    returns: Tensor  # (steps, batch, 1)
-    discounts: Tensor  # (steps, batch, 1)
-    mask: Tensor | None  # (steps, batch, actions)
-
-    def one_by_one(self) -> Iterator[Minibatch]:
-        """Each gradient step's own part, without copying."""
-        masks = [None] * len(self.actions) if self.mask is None else self.mask.unbind()
-        for inputs, actions, returns, discounts, mask in zip(
-            self.inputs.flatten(1, 2).unbind(),
-            self.actions.unbind(),
-            self.returns.unbind(),
-            self.discounts.unbind(),
-            masks,
-            strict=True,
-        ):
-            yield Minibatch(inputs, actions, returns, discounts, mask)
-
-
-def drawn_from(
-    replay: ReplayBuffer, steps: int, batch_size: int, inputs: Inputs, device: torch.device
-) -> Minibatches:
-    """Samples for so many gradient steps; their inputs are scaled, after the scale has learned."""
-    shape = (steps, batch_size)
-    rows, ends = replay.sample(steps * batch_size)
-    both = np.stack([rows.reshape(shape), ends.reshape(shape)], axis=1).reshape(-1)
-
-    def picked(array: Array, index: Array) -> Tensor:
-        found = torch.from_numpy(array).index_select(0, torch.from_numpy(index))
-        return found.to(device)
-
-    observation = {name: picked(array, both) for name, array in replay.observation.items()}
-    inputs.learn_scale(observation)
-    return Minibatches(
-        inputs(observation).reshape(steps, 2, batch_size, -1),
-        picked(replay.actions, rows).long().reshape(*shape, 1),
-        picked(replay.returns, rows).reshape(*shape, 1),
-        picked(replay.discounts, rows).reshape(*shape, 1),
-        None if replay.mask is None else picked(replay.mask, ends).reshape(*shape, -1),
-    )
-
-
-COUNTERS: Final = ("samples", "new_samples", "gradient_steps")
-
-# Minibatches that are drawn at once: bounds memory.
-MAX_DRAWN: Final = 128
-
-
-class LearningExperience:
-    """Keeps steps in a replay, and tells the learner of each batch as soon as it is in."""
-
-    def __init__(self, replay: ReplayBuffer, after_batch: Callable[[int], None]) -> None:
-        self.replay = replay
-        self.after_batch = after_batch
-
-    def add_actions(self, batch: StepBatch, choice: ActionSample) -> None:
-        self.replay.add_actions(batch, choice)
-
-    def add_transitions(self, batch: StepBatch) -> None:
-        self.replay.add_transitions(batch)
-        self.after_batch(len(batch))
-
-    def truncate_here(self, batch: StepBatch) -> None:
-        """Note that the episodes of these rows ended after their last step, unseen by us."""
-        self.replay.truncate_here(batch)
-
-
 class DQN:
-    """Turns a replay into a better policy, a few gradient steps at a time."""
+    """DQN learner: online and target networks, their policy, a replay buffer and an optimiser.
+
+    Args:
+        spec: Observation and action spec of the env; one discrete action, no images.
+        settings: Hyperparameters.
+        network: Sizes of the Q-network.
+        rollout: Number of envs and steps per epoch.
+        num_updates: Updates of the whole run, for the exploration schedule.
+        seed: Seed of initial weights and replay sampling.
+        device: Device of the networks.
+    """
 
     def __init__(
         self,
@@ -223,59 +150,165 @@ class DQN:
         seed: int,
         device: torch.device,
     ) -> None:
-        refuse_what_dqn_cannot(spec)
+        check_supported(spec)
         self.spec, self.settings, self.device = spec, settings, device
         self.num_envs = rollout.num_envs
         self.run_samples = num_updates * rollout.policy_update_interval * rollout.samples_per_epoch
         self.samples = 0
-        self.new_samples = 0  # since the last bout of learning
+        self.new_samples = 0  # since the last training phase
         self.gradient_steps = 0
         self.skipped_gradients = self.skipped_in_a_row = 0
-        self.learning_seconds = 0.0  # a part of collecting, since the beginning
+        self.learning_seconds = 0.0  # spent learning while collecting
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)
             self.network = QNetwork(spec, network, settings.dueling).to(device)
             self.target = QNetwork(spec, network, settings.dueling).to(device)
-        self.gradients = HandGradients(self.network, network.activation)
-        self.target_weights, _ = flattened(self.target)
-        # One scale of inputs for both.
+        self.gradients = ManualGradients(self.network, network.activation)
+        self.target_weights, _ = flatten_parameters(self.target)
+        # Both networks normalise inputs by the same statistics.
         self.target.inputs = self.network.inputs
-        self._move_target(1.0)
+        self._update_target(1.0)
         self.policy = QPolicy(self.network, device, rollout.num_envs)
         self.replay = ReplayBuffer(
             spec,
             num_envs=rollout.num_envs,
             rows_per_env=settings.rows_per_env(spec, rollout.num_envs),
-            n_step=settings.return_steps,
+            n_step=settings.n_step,
             gamma=settings.gamma,
             seed=seed,
         )
-        self.experience = LearningExperience(self.replay, self._after_batch)
+        self.buffer = TrainingReplayBuffer(self.replay, self._after_batch)
         self.optimiser = FlatAdam(
             self.gradients.weights, self.gradients.gradient, settings.learning_rate
         )
-        self.report = Report()
-        self._follow_epsilon()
+        self.metrics = MetricMeans()
+        self._set_epsilons()
 
     def update(self) -> dict[str, float]:
-        """The epoch is over and all learning it had due is done; returns what happened."""
-        found = {
-            **self.report.means(),
+        """End of an epoch: all training phases that were due are done.
+
+        Returns:
+            Losses and diagnostics of the epoch.
+        """
+        metrics = {
+            **self.metrics.means(),
             "gradient_steps": float(self.gradient_steps),
             "exploration": float(self.policy.epsilons.mean()),
             "replay_samples": float(len(self.replay)),
             "skipped_gradients": float(self.skipped_gradients),
         }
-        self.report = Report()
+        self.metrics = MetricMeans()
         self.skipped_gradients = 0
-        return found
+        return metrics
+
+    # -- while collecting -----------------------------------------------------------------------
+
+    def _after_batch(self, num_rows: int) -> None:
+        """Count new samples and take the gradient steps that are due."""
+        self.samples += num_rows
+        self._set_epsilons()
+        if len(self.replay) < max(self.settings.learning_starts, 1):
+            return
+        self.new_samples += num_rows
+        phases, self.new_samples = divmod(self.new_samples, self.settings.train_frequency)
+        steps = phases * self.settings.gradient_steps
+        start = time.perf_counter()
+        for done in range(0, steps, MAX_SAMPLED_BATCHES):
+            self._train(min(steps - done, MAX_SAMPLED_BATCHES))
+        self.learning_seconds += time.perf_counter() - start
+
+    @property
+    def epsilon(self) -> float:
+        """Present epsilon of the schedule."""
+        settings = self.settings
+        duration = settings.exploration_fraction * self.run_samples
+        progress = min(self.samples / duration, 1.0) if duration else 1.0
+        return settings.exploration_start + progress * (
+            settings.exploration_end - settings.exploration_start
+        )
+
+    def _set_epsilons(self) -> None:
+        self.policy.epsilons = apex_epsilons(
+            self.epsilon, self.settings.epsilon_alpha, self.num_envs
+        )
+
+    # -- gradient steps -------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _train(self, steps: int) -> None:
+        """Several gradient steps on minibatches that are sampled at once."""
+        sampled = sample_minibatches(
+            self.replay, steps, self.settings.batch_size, self.network.inputs, self.device
+        )
+        batches = list(sampled.one_by_one())
+        errors = torch.empty_like(sampled.returns)
+        values = torch.empty_like(sampled.returns)
+        interval = self.settings.target_interval
+        step = 0
+        while step < steps:
+            # Until its next update the target network values all minibatches in one pass.
+            stop = min(steps, step + interval - self.gradient_steps % interval)
+            target_values = self.target.values(sampled.inputs[step:stop, 1].flatten(0, 1))
+            per_step = target_values.reshape(stop - step, -1, target_values.shape[1])
+            for batch_target_values in per_step.unbind():
+                self._gradient_step(batches[step], batch_target_values, errors[step], values[step])
+                step += 1
+            if self.gradient_steps % interval == 0:
+                self._update_target(self.settings.tau)
+        loss = F.huber_loss if self.settings.loss == "huber" else F.mse_loss
+        self.metrics.add(q_loss=loss(errors, torch.zeros_like(errors)), q_value=values.mean())
+
+    def _gradient_step(
+        self, batch: Minibatch, target_values: Tensor, td_error: Tensor, value: Tensor
+    ) -> None:
+        """One gradient step on the TD error; fills in the samples' TD errors and values."""
+        settings, size = self.settings, len(target_values)
+        values = self.gradients.forward(batch.inputs if settings.double_q else batch.inputs[:size])
+        # Double Q-learning: the online network selects the next action, the target values it.
+        selecting = values[size:] if settings.double_q else target_values
+        if batch.mask is not None:
+            selecting = torch.where(batch.mask, selecting, -torch.inf)
+        next_values = target_values.gather(1, selecting.argmax(dim=1, keepdim=True))
+        targets = torch.addcmul(batch.returns, batch.discounts, next_values)
+        torch.gather(values[:size], 1, batch.actions, out=value)
+        torch.sub(value, targets, out=td_error)
+        # Derivative of the mean Huber or squared loss with respect to each sample's value.
+        slope = td_error.clamp(-1.0, 1.0) if settings.loss == "huber" else td_error * 2.0
+        gradient = torch.zeros_like(target_values).scatter_(1, batch.actions, slope.div_(size))
+        self.gradients.backward(gradient)
+        self._optimiser_step()
+
+    def _optimiser_step(self) -> None:
+        """Adam step with gradient clipping; skipped when the gradient is not finite."""
+        self.gradient_steps += 1
+        gradient, max_norm = self.gradients.gradient, self.settings.max_gradient_norm
+        norm = float(torch.linalg.vector_norm(gradient))
+        if math.isfinite(norm):
+            if norm > max_norm:
+                gradient *= max_norm / norm
+            self.optimiser.step()
+            self.skipped_in_a_row = 0
+            return
+        self.skipped_gradients += 1
+        self.skipped_in_a_row += 1
+        if self.skipped_in_a_row >= MAX_SKIPPED_GRADIENTS:
+            raise TrainingError(
+                f"gradients were not finite {self.skipped_in_a_row} times in a row (gradient step "
+                f"{self.gradient_steps}); check the env's rewards and observations for huge "
+                "numbers, or lower the learning rate."
+            )
+
+    def _update_target(self, tau: float) -> None:
+        self.target_weights.lerp_(self.gradients.weights, tau)
+
+    # -- snapshots ------------------------------------------------------------------------------
 
     def state(self) -> Arrays:
-        """Weights, optimiser, counters and, unless settings say otherwise, the replay."""
+        """Weights, optimiser, counters and, with save_replay, the replay buffer."""
         replay = self.replay.state() if self.settings.save_replay else {}
         return {
             **{name: np.array(getattr(self, name)) for name in COUNTERS},
-            "rows_chosen": np.array(self.policy.rows_chosen),
+            "rows_sampled": np.array(self.policy.rows_sampled),
             **with_prefix("network", network_arrays(self.network)),
             **with_prefix("target", network_arrays(self.target)),
             **with_prefix("optimiser", self.optimiser.state()),
@@ -283,9 +316,10 @@ class DQN:
         }
 
     def restore(self, state: State) -> None:
+        """Continue from a snapshot."""
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
-        self.policy.rows_chosen = int(state["rows_chosen"])
+        self.policy.rows_sampled = int(state["rows_sampled"])
         load_network(self.network, without_prefix("network", state))
         load_network(self.target, without_prefix("target", state))
         self.optimiser.restore(without_prefix("optimiser", state))
@@ -295,119 +329,106 @@ class DQN:
         else:
             self.replay.clear()
             warnings.warn(
-                "this run's checkpoints have no replay (save_replay is off): learning goes on "
-                f"when {self.settings.learning_starts} new samples are gathered.",
+                "this run's checkpoints have no replay buffer (save_replay is off): learning "
+                f"continues after {self.settings.learning_starts} new samples.",
                 stacklevel=2,
             )
-        self._follow_epsilon()
-
-    # -- while collecting -----------------------------------------------------------------------
-
-    def _after_batch(self, rows: int) -> None:
-        """Count what came in, and take the gradient steps that are due."""
-        self.samples += rows
-        self._follow_epsilon()
-        if len(self.replay) < max(self.settings.learning_starts, 1):
-            return
-        self.new_samples += rows
-        bouts, self.new_samples = divmod(self.new_samples, self.settings.train_frequency)
-        steps = bouts * self.settings.gradient_steps
-        begin = time.perf_counter()
-        for done in range(0, steps, MAX_DRAWN):
-            self._learn(min(steps - done, MAX_DRAWN))
-        self.learning_seconds += time.perf_counter() - begin
-
-    @property
-    def epsilon(self) -> float:
-        """How often the most curious env explores by now."""
-        settings = self.settings
-        fall = settings.exploration_fraction * self.run_samples
-        fallen = min(self.samples / fall, 1.0) if fall else 1.0
-        return settings.exploration_start + fallen * (
-            settings.exploration_end - settings.exploration_start
-        )
-
-    def _follow_epsilon(self) -> None:
-        self.policy.epsilons = spread_epsilons(
-            self.epsilon, self.settings.exploration_spread, self.num_envs
-        )
-
-    # -- learning -------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def _learn(self, steps: int) -> None:
-        """So many gradient steps, on rows that are drawn at once."""
-        drawn = drawn_from(
-            self.replay, steps, self.settings.batch_size, self.network.inputs, self.device
-        )
-        batches = list(drawn.one_by_one())
-        errors = torch.empty_like(drawn.returns)
-        values = torch.empty_like(drawn.returns)
-        interval = self.settings.target_interval
-        step = 0
-        while step < steps:
-            # Until it moves again, the target network values all that is drawn in one pass.
-            stop = min(steps, step + interval - self.gradient_steps % interval)
-            future = self.target.values(drawn.inputs[step:stop, 1].flatten(0, 1))
-            for ahead in future.reshape(stop - step, -1, future.shape[1]).unbind():
-                self._descend(batches[step], ahead, errors[step], values[step])
-                step += 1
-            if self.gradient_steps % interval == 0:
-                self._move_target(self.settings.target_rate)
-        loss = F.huber_loss if self.settings.loss == "huber" else F.mse_loss
-        self.report.add(q_loss=loss(errors, torch.zeros_like(errors)), q_value=values.mean())
-
-    def _descend(self, batch: Minibatch, future: Tensor, error: Tensor, value: Tensor) -> None:
-        """One gradient step; fills in the samples' errors and values."""
-        settings, size = self.settings, len(future)
-        values = self.gradients.forward(batch.inputs if settings.double_q else batch.inputs[:size])
-        judge = values[size:] if settings.double_q else future
-        if batch.mask is not None:
-            judge = torch.where(batch.mask, judge, -torch.inf)
-        next_values = future.gather(1, judge.argmax(dim=1, keepdim=True))
-        targets = torch.addcmul(batch.returns, batch.discounts, next_values)
-        torch.gather(values[:size], 1, batch.actions, out=value)
-        torch.sub(value, targets, out=error)
-        # How the mean of the Huber loss, or of the squares, changes with each sample's value.
-        slope = error.clamp(-1.0, 1.0) if settings.loss == "huber" else error * 2.0
-        slopes = torch.zeros_like(future).scatter_(1, batch.actions, slope.div_(size))
-        self.gradients.backward(slopes)
-        self._step()
-
-    def _step(self) -> None:
-        """Move the weights along the gradient, unless it is not finite."""
-        self.gradient_steps += 1
-        gradient, longest = self.gradients.gradient, self.settings.max_gradient_norm
-        norm = float(torch.linalg.vector_norm(gradient))
-        if math.isfinite(norm):
-            if norm > longest:
-                gradient *= longest / norm
-            self.optimiser.step()
-            self.skipped_in_a_row = 0
-            return
-        self.skipped_gradients += 1
-        self.skipped_in_a_row += 1
-        if self.skipped_in_a_row >= MAX_BAD_GRADIENTS:
-            raise TrainingError(
-                f"gradients were not finite {self.skipped_in_a_row} times in a row (gradient step "
-                f"{self.gradient_steps}); check the env's rewards and observations for huge "
-                "numbers, or lower the learning rate."
-            )
-
-    def _move_target(self, share: float) -> None:
-        self.target_weights.lerp_(self.gradients.weights, share)
+        self._set_epsilons()
 
 
-def refuse_what_dqn_cannot(spec: EnvSpec) -> None:
-    """Envs whose actions it cannot value one by one, or that it cannot see."""
+class TrainingReplayBuffer:
+    """Stores transitions in a replay buffer and calls the learner after each batch."""
+
+    def __init__(self, replay: ReplayBuffer, after_batch: Callable[[int], None]) -> None:
+        self.replay = replay
+        self.after_batch = after_batch
+
+    def add_actions(self, batch: StepBatch, sample: ActionSample) -> None:
+        self.replay.add_actions(batch, sample)
+
+    def add_transitions(self, batch: StepBatch) -> None:
+        self.replay.add_transitions(batch)
+        self.after_batch(len(batch))
+
+    def truncate_here(self, batch: StepBatch) -> None:
+        """Mark the episodes of these rows as truncated after their last stored step."""
+        self.replay.truncate_here(batch)
+
+
+class Minibatch(NamedTuple):
+    """Samples of one gradient step."""
+
+    inputs: Tensor  # (2 x batch, width) observations, then bootstrap observations
+    actions: Tensor  # (batch, 1)
+    returns: Tensor  # (batch, 1) n-step returns
+    discounts: Tensor  # (batch, 1) of the bootstrapped value
+    mask: Tensor | None  # (batch, actions) of the bootstrap observations
+
+
+@dataclass(slots=True)
+class Minibatches:
+    """Samples of several gradient steps."""
+
+    inputs: Tensor  # (steps, 2, batch, width)
+    actions: Tensor  # (steps, batch, 1)
+    returns: Tensor  # (steps, batch, 1)
+    discounts: Tensor  # (steps, batch, 1)
+    mask: Tensor | None  # (steps, batch, actions)
+
+    def one_by_one(self) -> Iterator[Minibatch]:
+        """Each gradient step's minibatch, as views."""
+        masks = [None] * len(self.actions) if self.mask is None else self.mask.unbind()
+        for inputs, actions, returns, discounts, mask in zip(
+            self.inputs.flatten(1, 2).unbind(),
+            self.actions.unbind(),
+            self.returns.unbind(),
+            self.discounts.unbind(),
+            masks,
+            strict=True,
+        ):
+            yield Minibatch(inputs, actions, returns, discounts, mask)
+
+
+def sample_minibatches(
+    replay: ReplayBuffer, steps: int, batch_size: int, inputs: InputLayer, device: torch.device
+) -> Minibatches:
+    """Sample minibatches of several gradient steps at once.
+
+    Args:
+        replay: Where to sample from.
+        steps: Number of minibatches.
+        batch_size: Samples of each.
+        inputs: Flattens and normalises observations, after its statistics were updated with them.
+        device: Where the tensors go.
+    """
+    shape = (steps, batch_size)
+    rows, ends = replay.sample(steps * batch_size)
+    both = np.stack([rows.reshape(shape), ends.reshape(shape)], axis=1).reshape(-1)
+
+    def select(array: Array, index: Array) -> Tensor:
+        return torch.from_numpy(array).index_select(0, torch.from_numpy(index)).to(device)
+
+    observation = {name: select(array, both) for name, array in replay.observation.items()}
+    inputs.update_stats(observation)
+    return Minibatches(
+        inputs(observation).reshape(steps, 2, batch_size, -1),
+        select(replay.actions, rows).long().reshape(*shape, 1),
+        select(replay.returns, rows).reshape(*shape, 1),
+        select(replay.discounts, rows).reshape(*shape, 1),
+        None if replay.mask is None else select(replay.mask, ends).reshape(*shape, -1),
+    )
+
+
+def check_supported(spec: EnvSpec) -> None:
+    """Raise a SettingsError for envs that DQN cannot train on."""
     if spec.continuous_action is not None:
         raise SettingsError(
-            f"an action of {spec.name} is made of numbers and DQN values single choices; use PPO."
+            f"{spec.name} has continuous actions; DQN needs one discrete action. Use PPO."
         )
     if len(spec.action_nvec) > 1:
         raise SettingsError(
-            f"an action of {spec.name} has {len(spec.action_nvec)} parts and DQN values single "
-            "choices; use PPO."
+            f"actions of {spec.name} have {len(spec.action_nvec)} dimensions; DQN needs one "
+            "discrete action. Use PPO."
         )
-    if any(layout_of(array) for array in spec.observation.values()):
-        raise SettingsError(f"{spec.name} shows pictures, which DQN cannot look at; use PPO.")
+    if any(image_layout(array) for array in spec.observation.values()):
+        raise SettingsError(f"{spec.name} observes images, which DQN does not support. Use PPO.")

@@ -1,7 +1,4 @@
-"""What an update works on: rows of experience in any order, and averages of what was seen.
-
-Gradients of a minibatch that may be too large for the device: taken in pieces where they are.
-"""
+"""What a PPO update works on: flattened rollout samples, metric means, gradient accumulation."""
 
 from __future__ import annotations
 
@@ -19,68 +16,70 @@ from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
 @dataclass(slots=True)
-class Samples:
-    """Rows to learn from, in any order."""
+class RolloutSamples:
+    """Samples of a rollout, or of one minibatch, as tensors."""
 
     observation: dict[str, Tensor]  # each (rows, ...)
-    mask: Tensor | None  # (rows, num_logits)
-    actions: Tensor  # (rows, parts)
-    log_probs: Tensor  # (rows,) when they were chosen
+    mask: Tensor | None  # (rows, num_logits), True = allowed
+    actions: Tensor  # (rows, action dims)
+    log_probs: Tensor  # (rows,) under the policy that sampled the actions
     advantages: Tensor  # (rows,)
-    targets: Tensor  # (rows,) of the scaled value
+    targets: Tensor  # (rows,) normalised value targets
 
     def __len__(self) -> int:
         return len(self.actions)
 
-    def picked(self, order: Tensor) -> Samples:
-        """The rows in another order."""
-        return Samples(
-            {name: part.index_select(0, order) for name, part in self.observation.items()},
-            None if self.mask is None else self.mask.index_select(0, order),
-            *(
-                part.index_select(0, order)
-                for part in (self.actions, self.log_probs, self.advantages, self.targets)
-            ),
-        )
+    def index_select(self, order: Tensor) -> RolloutSamples:
+        """Copies of these rows, in this order."""
+        return self._map(lambda part: part.index_select(0, order))
 
-    def rows(self, start: int, stop: int) -> Samples:
-        """A run of rows, without copying."""
-        cut = slice(start, stop)
-        return Samples(
-            {name: part[cut] for name, part in self.observation.items()},
-            None if self.mask is None else self.mask[cut],
-            *(part[cut] for part in (self.actions, self.log_probs, self.advantages, self.targets)),
-        )
+    def rows(self, start: int, stop: int) -> RolloutSamples:
+        """Views of the rows `start..stop-1`."""
+        return self._map(lambda part: part[start:stop])
 
-    def shuffled_parts(self, size: int, seed: int) -> Iterator[Samples]:
+    def shuffled_minibatches(self, size: int, seed: int) -> Iterator[RolloutSamples]:
         """All rows once, in an order drawn from the seed, `size` at a time."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        shuffled = self.picked(order.to(self.actions.device))
+        shuffled = self.index_select(order.to(self.actions.device))
         for start in range(0, len(self), size):
             yield shuffled.rows(start, start + size)
 
+    def _map(self, select: Callable[[Tensor], Tensor]) -> RolloutSamples:
+        return RolloutSamples(
+            {name: select(part) for name, part in self.observation.items()},
+            None if self.mask is None else select(self.mask),
+            *map(select, (self.actions, self.log_probs, self.advantages, self.targets)),
+        )
 
-def samples_of(
+
+def flatten_rollout(
     rollout: RolloutBuffer, advantages: Floats, targets: Floats, device: torch.device
-) -> Samples:
-    """The rollout as one long list of rows; on the CPU it shares the rollout's memory."""
-    rows = rollout.num_steps * rollout.num_envs
+) -> RolloutSamples:
+    """A rollout as (steps x envs) rows of tensors; on the CPU they share the rollout's memory.
+
+    Args:
+        rollout: A full rollout.
+        advantages: (steps, envs) advantages.
+        targets: (steps, envs) normalised value targets.
+        device: Where the tensors go.
+    """
+    num_rows = rollout.num_steps * rollout.num_envs
 
     def flat(array: Array) -> Tensor:
-        return torch.from_numpy(array.reshape(rows, *array.shape[2:])).to(device)
+        return torch.from_numpy(array.reshape(num_rows, *array.shape[2:])).to(device)
 
-    return Samples(
+    return RolloutSamples(
         {name: flat(array[:-1]) for name, array in rollout.observation.items()},
         None if rollout.mask is None else flat(rollout.mask),
-        flat(rollout.actions).reshape(rows, -1),
+        flat(rollout.actions).reshape(num_rows, -1),
         flat(rollout.log_probs),
         flat(advantages),
         flat(targets),
     )
 
 
-class Report:
-    """Averages of what minibatches report, without waiting for the device each time."""
+class MetricMeans:
+    """Means of metrics over minibatches; values stay on the device until they are read."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[Tensor]] = {}
@@ -89,67 +88,79 @@ class Report:
         for name, value in values.items():
             self.values.setdefault(name, []).append(value.detach())
 
-    def first_ratio(self, away: Tensor) -> None:
-        """How far the first minibatch's ratios are from 1: rounding, or masks stored wrongly."""
+    def add_first_ratio_error(self, ratio_error: Tensor) -> None:
+        """Largest |ratio - 1| of the first minibatch: rounding, or masks stored wrongly."""
         if "first_ratio_error" not in self.values:
-            self.add(first_ratio_error=away.max())
+            self.add(first_ratio_error=ratio_error.max())
 
     def last(self, name: str) -> float:
         return float(self.values[name][-1])
 
     def means(self) -> dict[str, float]:
-        return {name: float(torch.stack(found).mean()) for name, found in self.values.items()}
+        return {name: float(torch.stack(values).mean()) for name, values in self.values.items()}
 
 
-class Pieces:
-    """Into how many pieces minibatches are cut: one, until the device's memory runs out.
+class GradientAccumulator:
+    """Gradient accumulation: splits minibatches into chunks once the device runs out of memory.
 
-    Losses are means over rows, so the pieces' gradients, weighted by their rows, add up to that of
-    the whole: only rounding tells the difference.
+    Losses are means over rows, so the chunks' gradients, weighted by their rows, add up to that of
+    the whole minibatch up to rounding.
     """
 
     def __init__(self) -> None:
-        self.count = 1
+        self.num_chunks = 1
 
     def backward(
         self,
-        batch: Samples,
-        loss_of: Callable[[Samples], Tensor],
+        batch: RolloutSamples,
+        loss_of: Callable[[RolloutSamples], Tensor],
         optimiser: torch.optim.Optimizer,
     ) -> float | Tensor:
-        """Leave the loss's gradient in the optimiser's parameters; returns the loss."""
+        """Put the gradient of a minibatch into the optimiser's parameters.
+
+        Args:
+            batch: The minibatch.
+            loss_of: Mean loss over the rows it is given.
+            optimiser: Its parameters receive the gradient.
+
+        Returns:
+            The loss.
+        """
         while True:
             optimiser.zero_grad(set_to_none=True)
             try:
                 return self._backward(batch, loss_of)
             except torch.OutOfMemoryError as error:
-                if self.count >= len(batch):
+                if self.num_chunks >= len(batch):
                     raise TrainingError(
                         "a gradient step does not fit into the device's memory even one sample at "
-                        "a time; use smaller networks (--hidden) or --device cpu."
+                        "a time; use smaller networks (--hidden-sizes) or --device cpu."
                     ) from error
             self._halve(len(batch))
 
-    def _backward(self, batch: Samples, loss_of: Callable[[Samples], Tensor]) -> float | Tensor:
-        if self.count == 1:
+    def _backward(
+        self, batch: RolloutSamples, loss_of: Callable[[RolloutSamples], Tensor]
+    ) -> float | Tensor:
+        if self.num_chunks == 1:
             loss = loss_of(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             return loss.detach()
-        size = -(-len(batch) // self.count)
-        whole = 0.0
+        size = -(-len(batch) // self.num_chunks)
+        total = 0.0
         for start in range(0, len(batch), size):
-            piece = batch.rows(start, start + size)
-            loss = loss_of(piece) * (len(piece) / len(batch))
+            chunk = batch.rows(start, start + size)
+            loss = loss_of(chunk) * (len(chunk) / len(batch))
             loss.backward()  # type: ignore[no-untyped-call]
-            whole += float(loss.detach())
-        return whole
+            total += float(loss.detach())
+        return total
 
-    def _halve(self, rows: int) -> None:
-        self.count = min(2 * self.count, rows)
+    def _halve(self, num_rows: int) -> None:
+        self.num_chunks = min(2 * self.num_chunks, num_rows)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         warnings.warn(
-            f"a minibatch of {rows} did not fit into the device's memory; it is taken in "
-            f"{self.count} pieces from now on. A smaller --minibatch-size does the same sooner.",
+            f"a minibatch of {num_rows} did not fit into the device's memory; its gradient is "
+            f"accumulated over {self.num_chunks} chunks from now on. A smaller --minibatch-size "
+            "avoids this.",
             stacklevel=2,
         )

@@ -1,8 +1,8 @@
-"""Drawing actions for a few rows in one kernel.
+"""Compiled policy inference for few rows: a small network in one Numba kernel.
 
-What torch does for six rows takes twenty times as long as the arithmetic: every operation is looked
-up, dispatched and wrapped. Where envs come a few at a time that is most of the time between two
-steps, so networks that are simple enough are followed here, on the very same weights.
+For six rows torch's dispatch takes twenty times as long as the arithmetic. Where envs arrive a few
+at a time that is most of the time between two steps, so simple networks are evaluated here, on
+views of the very same weights.
 """
 
 from __future__ import annotations
@@ -22,32 +22,36 @@ from hundredfold.rollout.rollout_buffer import ActionSample
 
 Floats = NDArray[np.float32]
 
-FOLLOWED: Final = ("relu", "tanh")
+SUPPORTED_ACTIVATIONS: Final = ("relu", "tanh")
 EVERYTHING_ALLOWED: Final = np.ones((0, 0), bool)
 
 
-class QuickPolicy:
-    """The policy of a network whose weights lie in this process' memory, changed or not."""
+class NumbaPolicy:
+    """Samples actions of an actor-critic network on the CPU, following its weights as they change.
+
+    Args:
+        network: A network for which `supports` is True.
+    """
 
     def __init__(self, network: ActorCritic) -> None:
         layers = [*network.policy_layers, network.policy_head]
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
-        # Views: whatever an optimiser writes is seen here.
-        self.weights = tuple(_seen(layer.weight) for layer in linear)
-        self.biases = tuple(_seen(layer.bias) for layer in linear)
-        self.squashes = network.settings.activation == "tanh"
+        # Views: what an optimiser writes is visible here.
+        self.weights = tuple(_view(layer.weight) for layer in linear)
+        self.biases = tuple(_view(layer.bias) for layer in linear)
+        self.tanh = network.settings.activation == "tanh"
         self.widths = {name: spec.size for name, spec in network.inputs.specs.items()}
 
     @staticmethod
-    def follows(network: ActorCritic) -> bool:
-        """Whether this network is simple enough: numbers in, one choice out, on a CPU."""
+    def supports(network: ActorCritic) -> bool:
+        """Whether a network is simple enough: plain inputs, one discrete action, on the CPU."""
         inputs = network.inputs
         return (
-            network.settings.activation in FOLLOWED
+            network.settings.activation in SUPPORTED_ACTIVATIONS
             and len(network.action_nvec) == 1
-            and network.log_spreads is None
+            and network.log_std is None
             and network.logit_bias is None
-            and not network.pictures
+            and not network.images
             and not inputs.normalise
             and all(spec.categories is None for spec in inputs.specs.values())
             and next(network.parameters()).device.type == "cpu"
@@ -56,92 +60,90 @@ class QuickPolicy:
     def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
     ) -> ActionSample:
-        """Draw one action per row, by inversion, as `MaskedChoice.sample` does."""
-        rows = len(uniforms)
-        actions, log_probs = np.empty(rows, np.int64), np.empty(rows, np.float32)
+        """Sample one action per row by inversion, as `MaskedCategorical.sample` does."""
+        num_rows = len(uniforms)
+        actions, log_probs = np.empty(num_rows, np.int64), np.empty(num_rows, np.float32)
         allowed = EVERYTHING_ALLOWED if mask is None else mask
-        inputs = self._inputs(observation, rows)
-        _draw(
-            self.weights, self.biases, self.squashes, inputs, allowed, uniforms, actions, log_probs
-        )
+        inputs = self._flatten(observation, num_rows)
+        _sample(self.weights, self.biases, self.tanh, inputs, allowed, uniforms, actions, log_probs)
         return ActionSample(actions, log_probs)
 
-    def _inputs(self, observation: Arrays, rows: int) -> Floats:
-        """(rows, inputs) what the first layer is shown."""
-        pieces = [
-            observation[name].reshape(rows, width).astype(np.float32, copy=False)
+    def _flatten(self, observation: Arrays, num_rows: int) -> Floats:
+        """(rows, width) inputs, in the order of `InputLayer.flatten`."""
+        parts = [
+            observation[name].reshape(num_rows, width).astype(np.float32, copy=False)
             for name, width in self.widths.items()
         ]
-        # One layout, so that the kernel is compiled once.
-        row = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
-        return np.ascontiguousarray(row)
+        # One memory layout, so that the kernel is compiled once.
+        inputs = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return np.ascontiguousarray(inputs)
 
 
-def _seen(weights: Tensor) -> Floats:
+def _view(weights: Tensor) -> Floats:
     view: Floats = weights.detach().numpy()
     return view
 
 
 @kernel
-def _draw(
+def _sample(
     weights: Any,
     biases: Any,
-    squashes: bool,
+    tanh: bool,
     inputs: Any,
     allowed: Any,
     uniforms: Any,
     actions: Any,
     log_probs: Any,
 ) -> None:
-    """Actions and their log-probabilities for all rows; `allowed` has no rows where all are."""
-    widest = 0
+    """Fill in actions and log-probabilities; `allowed` has no rows where all are allowed."""
+    max_width = 0
     for bias in biases:
-        widest = max(widest, len(bias))
-    here, there = np.empty(widest, np.float32), np.empty(widest, np.float32)
+        max_width = max(max_width, len(bias))
+    scratch, other = np.empty(max_width, np.float32), np.empty(max_width, np.float32)
     for row in range(len(inputs)):
-        above = here[: len(biases[0])]
-        _pass_on(inputs[row], weights[0], biases[0], above)
+        outputs = scratch[: len(biases[0])]
+        _linear(inputs[row], weights[0], biases[0], outputs)
         for layer in range(1, len(biases)):
-            _activate(above, squashes)
-            below, here, there = above, there, here
-            above = here[: len(biases[layer])]
-            _pass_on(below, weights[layer], biases[layer], above)
+            _activate(outputs, tanh)
+            hidden, scratch, other = outputs, other, scratch
+            outputs = scratch[: len(biases[layer])]
+            _linear(hidden, weights[layer], biases[layer], outputs)
         if len(allowed):
-            for action in range(len(above)):
+            for action in range(len(outputs)):
                 if not allowed[row, action]:
-                    above[action] = -np.inf
-        actions[row], log_probs[row] = _choose(above, there, uniforms[row, 0])
+                    outputs[action] = -np.inf
+        actions[row], log_probs[row] = _sample_categorical(outputs, other, uniforms[row, 0])
 
 
 @fast_sum_kernel
-def _pass_on(below: Any, weights: Any, bias: Any, above: Any) -> None:
-    """One layer: `weights` is (outputs, inputs)."""
-    for to in range(len(above)):
+def _linear(inputs: Any, weights: Any, bias: Any, outputs: Any) -> None:
+    """One linear layer; `weights` is (outputs, inputs)."""
+    for output in range(len(outputs)):
         total = np.float32(0.0)
-        for of in range(len(below)):
-            total += weights[to, of] * below[of]
-        above[to] = total + bias[to]
+        for i in range(len(inputs)):
+            total += weights[output, i] * inputs[i]
+        outputs[output] = total + bias[output]
 
 
 @kernel
-def _activate(values: Any, squashes: bool) -> None:
-    for place in range(len(values)):
-        if squashes:
-            values[place] = math.tanh(values[place])
+def _activate(values: Any, tanh: bool) -> None:
+    for i in range(len(values)):
+        if tanh:
+            values[i] = math.tanh(values[i])
         else:
-            values[place] = max(values[place], np.float32(0.0))
+            values[i] = max(values[i], np.float32(0.0))
 
 
 @kernel
-def _choose(logits: Any, ladder: Any, uniform: float) -> tuple[int, float]:
-    """The action that a number in [0, 1) stands for, and its log-probability."""
-    most = np.max(logits)
+def _sample_categorical(logits: Any, cdf: Any, uniform: float) -> tuple[int, float]:
+    """Action and log-probability by inversion; `cdf` is scratch space."""
+    largest = np.max(logits)
     total = np.float32(0.0)
     for action in range(len(logits)):
-        total += np.exp(logits[action] - most)
-        ladder[action] = total
-    mark = np.float32(uniform) * (total * np.float32(BELOW_ONE))
-    chosen = 0
+        total += np.exp(logits[action] - largest)
+        cdf[action] = total
+    threshold = np.float32(uniform) * (total * np.float32(BELOW_ONE))
+    sampled = 0
     for action in range(len(logits)):
-        chosen += ladder[action] <= mark
-    return chosen, logits[chosen] - most - np.log(total)
+        sampled += cdf[action] <= threshold
+    return sampled, logits[sampled] - largest - np.log(total)

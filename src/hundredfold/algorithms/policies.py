@@ -1,7 +1,4 @@
-"""A network that acts: arrays in, allowed actions out.
-
-Acting on action values: mostly the best allowed action, now and then any allowed one.
-"""
+"""Policies: networks that sample allowed actions, or act greedily in evaluation."""
 
 from __future__ import annotations
 
@@ -11,24 +8,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hundredfold.algorithms.actor_critic import ActorCritic, Options, tensors
+from hundredfold.algorithms.actor_critic import ActorCritic, tensors
+from hundredfold.algorithms.distributions import ActionDistribution
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
 from hundredfold.rollout.rollout_buffer import ActionSample
 
 if TYPE_CHECKING:
-    from hundredfold.algorithms.numba_policy import QuickPolicy
+    from hundredfold.algorithms.numba_policy import NumbaPolicy
 
-# With more rows the arithmetic itself takes the time, and torch is as good at that as a kernel.
+# Up to this many rows a compiled kernel is faster than torch's calls.
 FEW_ROWS: Final = 32
 
 
 class NetworkPolicy:
-    """Draws actions from a network while collecting, and takes its best ones when judged."""
+    """Stochastic policy of an actor-critic network.
 
-    # How few rows are drawn, and for which network that was found out.
-    quick: QuickPolicy | None = None
-    quick_for: ActorCritic | None = None
+    Args:
+        network: Its logits define the action distribution.
+        device: Device of the network.
+    """
+
+    # Compiled inference for few rows, and the network it was made for.
+    numba_policy: NumbaPolicy | None = None
+    numba_network: ActorCritic | None = None
 
     def __init__(self, network: ActorCritic, device: torch.device) -> None:
         self.network = network
@@ -37,113 +40,135 @@ class NetworkPolicy:
     def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
     ) -> ActionSample:
-        """Draw one action per row."""
+        """Sample one action per row.
+
+        Args:
+            observation: Named arrays, each (rows, ...).
+            mask: (rows, num_logits), True = allowed; None allows everything.
+            uniforms: (rows, action dims) uniform random numbers that decide the sample.
+        """
         if len(uniforms) <= FEW_ROWS:
-            quick = self._quick()
-            if quick is not None:
-                return quick.sample(observation, mask, uniforms)
-        return self._choose(observation, mask, uniforms)
+            compiled = self._numba_policy()
+            if compiled is not None:
+                return compiled.sample(observation, mask, uniforms)
+        return self._sample(observation, mask, uniforms)
 
     @torch.inference_mode()
-    def _choose(
+    def _sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
     ) -> ActionSample:
-        options = self._options(observation, mask)
-        drawn = options.sample(torch.from_numpy(uniforms))
-        log_probs = options.log_prob(drawn).numpy()
+        distribution = self._distribution(observation, mask)
+        sampled = distribution.sample(torch.from_numpy(uniforms))
+        log_probs = distribution.log_prob(sampled).numpy()
         if self.network.bounds is None:
-            return ActionSample(self._shaped(drawn), log_probs)
-        return ActionSample(self._in_bounds(drawn), log_probs, unclipped=self._shaped(drawn))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copies look at weights of their own."""
-        return {"network": self.network, "device": self.device}
+            return ActionSample(self._shaped(sampled), log_probs)
+        return ActionSample(self._in_bounds(sampled), log_probs, unclipped=self._shaped(sampled))
 
     @torch.inference_mode()
     def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> Array:
-        """The most likely action of each row."""
-        found = self._options(observation, mask).most_likely()
-        return self._shaped(found) if self.network.bounds is None else self._in_bounds(found)
+        """The mode of the action distribution of each row."""
+        mode = self._distribution(observation, mask).mode()
+        return self._shaped(mode) if self.network.bounds is None else self._in_bounds(mode)
 
-    def _quick(self) -> QuickPolicy | None:
-        if self.quick_for is not self.network:
-            # Only now: it is compiled, and whoever reads settings has no use for a compiler.
-            from hundredfold.algorithms.numba_policy import QuickPolicy
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the compiled policy: its views would still read the original's weights."""
+        return {"network": self.network, "device": self.device}
 
-            self.quick_for = self.network
-            self.quick = QuickPolicy(self.network) if QuickPolicy.follows(self.network) else None
-        return self.quick
+    def _numba_policy(self) -> NumbaPolicy | None:
+        if self.numba_network is not self.network:
+            # Imported late: reading settings must not load a compiler.
+            from hundredfold.algorithms.numba_policy import NumbaPolicy
 
-    def _options(self, observation: Arrays, mask: BoolArray | None) -> Options:
-        # Logits are few: choosing on the CPU adds them up in order, on every device alike.
+            self.numba_network = self.network
+            supported = NumbaPolicy.supports(self.network)
+            self.numba_policy = NumbaPolicy(self.network) if supported else None
+        return self.numba_policy
+
+    def _distribution(self, observation: Arrays, mask: BoolArray | None) -> ActionDistribution:
+        # Sampling on the CPU adds probabilities in the same order on every device.
         allowed = None if mask is None else torch.from_numpy(mask)
         logits = self.network.logits(tensors(observation, self.device)).cpu()
-        return self.network.options(logits, allowed)
+        return self.network.distribution(logits, allowed)
 
-    def _in_bounds(self, drawn: torch.Tensor) -> Array:
-        """Continuous actions as the env takes them."""
+    def _in_bounds(self, sampled: torch.Tensor) -> Array:
+        """Continuous actions in the env's units, clipped to its bounds."""
         assert self.network.bounds is not None
-        return self._shaped(self.network.bounds(drawn.to(self.device)).cpu())
+        return self._shaped(self.network.bounds(sampled.to(self.device)).cpu())
 
     def _shaped(self, actions: torch.Tensor) -> Array:
-        """(rows, parts) as the env wants it: (rows,) when there is one part."""
+        """(rows, dims) actions in the env's action shape, e.g. (rows,) for a single dimension."""
         return actions.numpy().reshape(len(actions), *self.network.action_shape)
 
 
 class QPolicy:
-    """Explores while collecting, as often as `epsilons` says, and takes the best when judged."""
+    """Epsilon-greedy policy of a Q-network.
+
+    Args:
+        network: Action values.
+        device: Device of the network.
+        num_envs: Number of envs, each with its own epsilon.
+    """
 
     def __init__(self, network: QNetwork, device: torch.device, num_envs: int = 1) -> None:
         self.network = network
         self.device = device
-        self.epsilons = np.zeros(num_envs)  # (envs,) how often each env explores
-        self.rows_chosen = 0
+        self.epsilons = np.zeros(num_envs)  # (envs,) probability of a random action
+        self.rows_sampled = 0
 
     def sample(
         self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
     ) -> ActionSample:
-        """One action per row; one number in [0, 1) decides whether and what it explores."""
-        luck = uniforms[:, 0]
-        epsilons = self._next_epsilons(len(luck))
-        best = self.act_deterministic(observation, mask)
-        actions = best.copy()
+        """Sample one action per row; one uniform decides whether and what is explored.
+
+        Args:
+            observation: Named arrays, each (rows, ...).
+            mask: (rows, actions), True = allowed; None allows everything.
+            uniforms: (rows, 1) uniform random numbers.
+        """
+        uniform = uniforms[:, 0]
+        epsilons = self._next_epsilons(len(uniform))
+        greedy = self.act_deterministic(observation, mask)
+        actions = greedy.copy()
         num_actions = self.network.num_actions
-        counts = np.full(len(luck), num_actions) if mask is None else mask.sum(axis=1)
-        exploring = np.flatnonzero(luck < epsilons)
+        counts = np.full(len(uniform), num_actions) if mask is None else mask.sum(axis=1)
+        exploring = np.flatnonzero(uniform < epsilons)
         if len(exploring):
-            # Below epsilon the draw is even again: stretched, it says which action.
-            share = luck[exploring] / epsilons[exploring]
-            nth = np.minimum(share * counts[exploring], counts[exploring] - 1).astype(np.int64)
+            # Given that it lies below epsilon, uniform / epsilon is uniform: it picks the action.
+            rescaled = uniform[exploring] / epsilons[exploring]
+            nth = np.minimum(rescaled * counts[exploring], counts[exploring] - 1).astype(np.int64)
             actions[exploring] = nth if mask is None else nth_allowed(mask[exploring], nth)
-        likely = epsilons / counts + (1.0 - epsilons) * (actions == best)
-        return ActionSample(actions, np.log(likely, dtype=np.float32))
+        probs = epsilons / counts + (1.0 - epsilons) * (actions == greedy)
+        return ActionSample(actions, np.log(probs, dtype=np.float32))
 
     @torch.inference_mode()
     def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> IntArray:
-        """The allowed action of the highest value; the lowest number wins a tie."""
+        """The allowed action of the highest value; the lowest index wins a tie."""
         values = self.network(tensors(observation, self.device)).cpu()
         if mask is not None:
             values = torch.where(torch.from_numpy(mask), values, -torch.inf)
-        array: IntArray = values.argmax(dim=-1).numpy()
-        return array
+        actions: IntArray = values.argmax(dim=-1).numpy()
+        return actions
 
-    def _next_epsilons(self, rows: int) -> FloatArray:
-        """Everybody's in env order; where some envs come alone, one after another takes its turn.
+    def _next_epsilons(self, num_rows: int) -> FloatArray:
+        """The envs' epsilons in env order; partial batches take them in turn.
 
-        So the rates are used equally often whoever is fast, and no row needs to know its env.
+        So all epsilons are used equally often however fast the envs are, and no row needs its id.
         """
-        turns = (self.rows_chosen + np.arange(rows)) % len(self.epsilons)
-        self.rows_chosen = (self.rows_chosen + rows) % len(self.epsilons)
+        turns = (self.rows_sampled + np.arange(num_rows)) % len(self.epsilons)
+        self.rows_sampled = (self.rows_sampled + num_rows) % len(self.epsilons)
         return self.epsilons[turns]
 
 
 def nth_allowed(mask: BoolArray, nth: IntArray) -> IntArray:
-    """(rows,) the allowed action with this number, counted from 0 among the allowed ones."""
-    found: IntArray = np.argmax(mask.cumsum(axis=1) > nth[:, None], axis=1)
-    return found
+    """(rows,) index of the nth allowed action of each row, counted from 0."""
+    actions: IntArray = np.argmax(mask.cumsum(axis=1) > nth[:, None], axis=1)
+    return actions
 
 
-def spread_epsilons(epsilon: float, spread: float, num_envs: int) -> FloatArray:
-    """(envs,) from `epsilon` down to `epsilon ** (1 + spread)` (Horgan et al. 2018)."""
-    ladder = np.arange(num_envs) / max(num_envs - 1, 1)
-    return np.asarray(epsilon ** (1.0 + spread * ladder), np.float64)
+def apex_epsilons(epsilon: float, alpha: float, num_envs: int) -> FloatArray:
+    """(envs,) exploration rates of Ape-X (Horgan et al. 2018).
+
+    From `epsilon` for the first env down to `epsilon ** (1 + alpha)` for the last.
+    """
+    exponents = np.arange(num_envs) / max(num_envs - 1, 1)
+    return np.asarray(epsilon ** (1.0 + alpha * exponents), np.float64)

@@ -1,24 +1,32 @@
-"""Proximal policy optimisation (Schulman et al. 2017), masked.
+"""Proximal policy optimisation (Schulman et al. 2017) with action masks.
 
-Advantages and value targets are computed once per update, per env, with the values the collecting
-weights give; masks and log-probabilities are the ones the actions were chosen under, so the ratio
-of the first minibatch is 1. Two styles of update: joint epochs over one loss, or separate numbers
-of value and policy epochs with an optimiser each.
+`PPO.update` shows the algorithm in order: value targets and advantages of a full rollout,
+minibatches, clipped loss, gradient step. Advantages and targets are computed once per update from
+the values of the collecting weights; masks and log-probabilities are stored as the actions were
+sampled, so the probability ratio of the first minibatch is 1. Policy and value are trained either
+jointly on one loss (`update_epochs`) or one after the other (`num_value_epochs`,
+`num_policy_epochs`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 import torch
+from annotated_types import Interval
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
-from hundredfold.algorithms.minibatches import Pieces, Report, Samples, samples_of
+from hundredfold.algorithms.minibatches import (
+    GradientAccumulator,
+    MetricMeans,
+    RolloutSamples,
+    flatten_rollout,
+)
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.weights import (
     load_network,
@@ -28,96 +36,96 @@ from hundredfold.algorithms.weights import (
 )
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, EnvSpec, State, slice_rows, with_prefix, without_prefix
+from hundredfold.core.bounds import (
+    AtLeastOne,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    check_bounds,
+)
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.rollout.gae import Floats, compute_gae
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, RolloutSettings
 
-# Rows per forward pass when values of a whole rollout are asked for: bounds memory, not results.
+# Rows per forward pass when a whole rollout is valued: bounds memory, not results.
 VALUE_CHUNK: Final = 65_536
-# The same where there are pictures, of which every pixel passes through many channels.
-PICTURE_CHUNK: Final = 512
-MIN_SCALE: Final = 0.01
-MAX_BAD_GRADIENTS: Final = 20
-SHUFFLE_BRANCH: Final = 0x73687566666C65
+# The same for images, whose activations are larger.
+IMAGE_VALUE_CHUNK: Final = 512
+# The value normaliser's standard deviation is at least this share of its mean.
+MIN_RELATIVE_STD: Final = 0.01
+MAX_SKIPPED_GRADIENTS: Final = 20
+SHUFFLE_STREAM: Final = 0x73687566666C65
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPOSettings:
-    """How PPO learns from a rollout."""
+    """Hyperparameters of PPO."""
 
-    learning_rate: float = 1e-3
-    """Step size of Adam at the start."""
+    learning_rate: Positive = 1e-3
+    """Adam learning rate at the start."""
     anneal_learning_rate: bool = True
-    """Let the learning rate fall to 0 over the run."""
-    gamma: float = 0.99
-    """Discount per step; 1 when a fixed number of steps is summed up."""
-    gae_lambda: float = 0.95
-    """How far advantages look ahead before they trust the value (0..1)."""
-    update_epochs: int = 4
+    """Anneal the learning rate linearly to 0 over the run."""
+    gamma: Fraction = 0.99
+    """Discount factor per step; 1 for undiscounted episodes of fixed length."""
+    gae_lambda: Fraction = 0.95
+    """GAE lambda: 0 is one-step TD, 1 is Monte Carlo."""
+    update_epochs: AtLeastOne = 4
     """Passes over a rollout per update."""
-    num_value_epochs: int = 0
-    """With num_policy_epochs: separate passes for the value, instead of update_epochs."""
-    num_policy_epochs: int = 0
-    """With num_value_epochs: separate passes for the policy, instead of update_epochs."""
-    num_minibatches: int = 4
-    """Parts a rollout is split into; each makes one gradient step per pass."""
-    minibatch_size: int = 0
-    """Samples per gradient step; overrides num_minibatches when above 0."""
-    clip: float = 0.2
-    """How far the probability of an action may move in one update, as a share."""
-    entropy_coefficient: float = 0.01
-    """Weight of the bonus for staying undecided."""
+    num_value_epochs: NonNegativeInt = 0
+    """Separate passes for the value, with num_policy_epochs, instead of update_epochs."""
+    num_policy_epochs: NonNegativeInt = 0
+    """Separate passes for the policy, with num_value_epochs, instead of update_epochs."""
+    num_minibatches: AtLeastOne = 4
+    """Minibatches per pass; each makes one gradient step."""
+    minibatch_size: NonNegativeInt = 0
+    """Samples per minibatch; overrides num_minibatches when above 0."""
+    clip_range: Positive = 0.2
+    """PPO clip range of the probability ratio."""
+    entropy_coefficient: NonNegative = 0.01
+    """Entropy bonus coefficient."""
     anneal_entropy: bool = False
-    """Let the entropy bonus fall to 0 over the run."""
-    value_coefficient: float = 0.5
-    """Weight of the value loss in joint epochs."""
-    max_gradient_norm: float = 0.5
-    """Gradients longer than this are shortened to it."""
-    target_kl: float = 0.0
-    """Stop passes early when the policy has moved this far (times 1.5); 0 never stops."""
+    """Anneal the entropy bonus linearly to 0 over the run."""
+    value_coefficient: NonNegative = 0.5
+    """Value loss coefficient in joint epochs."""
+    max_gradient_norm: Positive = 0.5
+    """Global gradient-norm clipping threshold."""
+    target_kl: NonNegative = 0.0
+    """Stop an update early when the approximate KL exceeds 1.5 times this; 0 never stops."""
     normalise_advantages: bool = True
-    """Scale the advantages of a rollout to mean 0 and spread 1."""
+    """Normalise the advantages of a rollout to mean 0 and standard deviation 1."""
     normalise_values: bool = True
-    """Learn values on targets scaled to mean 0 and spread 1."""
-    value_scale_share: float = 0.5
-    """What the newest rollout counts for in that scale; less follows more slowly, more calmly."""
+    """Normalise value targets by a running mean and standard deviation (PopArt)."""
+    value_norm_momentum: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    """Weight of the newest rollout in the running statistics of value targets."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "clip", "max_gradient_norm"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be above 0, got {getattr(self, name)}.")
-        for name in ("entropy_coefficient", "value_coefficient", "target_kl"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"{name} must not be negative, got {getattr(self, name)}.")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingsError(f"{name} must lie in 0..1, got {getattr(self, name)}.")
-        if not 0 < self.value_scale_share <= 1:
-            raise SettingsError(
-                f"value_scale_share must lie above 0 and not above 1, got {self.value_scale_share}."
-            )
-        if min(self.num_value_epochs, self.num_policy_epochs) < 0 or (
-            bool(self.num_value_epochs) != bool(self.num_policy_epochs)
-        ):
+        check_bounds(self)
+        if bool(self.num_value_epochs) != bool(self.num_policy_epochs):
             raise SettingsError(
                 f"num_value_epochs ({self.num_value_epochs}) and num_policy_epochs "
                 f"({self.num_policy_epochs}) go together: set both to at least 1, or both to 0 for "
                 "joint epochs."
             )
-        if min(self.update_epochs, self.num_minibatches) < 1 or self.minibatch_size < 0:
-            raise SettingsError(
-                f"update_epochs ({self.update_epochs}) and num_minibatches "
-                f"({self.num_minibatches}) must be at least 1, and minibatch_size "
-                f"({self.minibatch_size}) not negative."
-            )
 
     @property
     def separate_epochs(self) -> bool:
+        """Whether value and policy are trained one after the other."""
         return self.num_value_epochs > 0
 
 
 class PPO:
-    """Turns rollouts into a better policy."""
+    """PPO learner: a network, its policy, a rollout buffer and optimisers.
+
+    Args:
+        spec: Observation and action spec of the env.
+        settings: Hyperparameters.
+        network: Sizes of the actor-critic network.
+        rollout: Number of envs and steps of one update.
+        num_updates: Updates of the whole run, for annealing.
+        seed: Seed of initial weights and minibatch order.
+        device: Device of the network.
+    """
 
     def __init__(
         self,
@@ -132,75 +140,57 @@ class PPO:
     ) -> None:
         if settings.separate_epochs and network.shared:
             raise SettingsError(
-                "separate value and policy epochs pull a shared network two ways; "
+                "separate value and policy epochs cannot train a shared network; "
                 "turn off shared, or use update_epochs."
             )
         self.spec, self.settings, self.device = spec, settings, device
         self.num_updates = num_updates
         self.updates = 0
-        self.learning_seconds = 0.0  # nothing is learned while steps come in
+        self.learning_seconds = 0.0  # PPO does not learn while it collects
         self.skipped_gradients = 0  # in this update
         self.skipped_in_a_row: dict[str, int] = {}
-        self.shuffle_key = rng.spawn(rng.seed_key(seed), SHUFFLE_BRANCH)
+        self.shuffle_key = rng.spawn(rng.seed_key(seed), SHUFFLE_STREAM)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed % 2**63)
             self.network = ActorCritic(spec, network).to(device)
         self.policy = NetworkPolicy(self.network, device)
-        self.experience = RolloutBuffer(
+        self.buffer = RolloutBuffer(
             spec, rollout.num_envs, rollout.num_steps * rollout.policy_update_interval
         )
         self.optimisers = self._make_optimisers()
-        self.pieces = Pieces()
+        self.accumulator = GradientAccumulator()
 
     def update(self) -> dict[str, float]:
-        """Learn from the rollout once it is full; returns what happened, empty while it fills."""
-        if not self.experience.full:
+        """Learn from the rollout once it is full.
+
+        Returns:
+            Losses and diagnostics, averaged over minibatches; empty while the rollout fills.
+        """
+        if not self.buffer.full:
             return {}
         self._set_learning_rate()
         self.skipped_gradients = 0
-        samples, outlook = self._look_back()
-        seen = samples.observation
-        samples.observation = self.network.prepared(seen)
+        samples, value_stats = self._compute_targets()
+        raw_observation = samples.observation
+        samples.observation = self.network.preprocess(raw_observation)
         if self.settings.separate_epochs:
-            report = self._separate_epochs(samples)
+            metrics = self._train_separately(samples)
         else:
-            report = self._joint_epochs(samples)
-        self.network.inputs.learn_scale(seen)
+            metrics = self._train_jointly(samples)
+        self.network.inputs.update_stats(raw_observation)
         self.updates += 1
-        self.experience.clear()
-        return {**report, **outlook, "skipped_gradients": float(self.skipped_gradients)}
+        self.buffer.clear()
+        return {**metrics, **value_stats, "skipped_gradients": float(self.skipped_gradients)}
 
-    def state(self) -> Arrays:
-        """Weights, optimisers, scales and counters as plain arrays."""
-        return {
-            "updates": np.array(self.updates),
-            **({} if self.pieces.count == 1 else {"pieces": np.array(self.pieces.count)}),
-            **with_prefix("network", network_arrays(self.network)),
-            **with_prefix("rollout", self.experience.state()),
-            **{
-                f"optimiser/{name}/{key}": array
-                for name, optimiser in self.optimisers.items()
-                for key, array in optimiser_arrays(optimiser).items()
-            },
-        }
+    # -- targets --------------------------------------------------------------------------------
 
-    def restore(self, state: State) -> None:
-        self.updates = int(state["updates"])
-        self.pieces.count = int(state.get("pieces", 1))
-        load_network(self.network, without_prefix("network", state))
-        self.experience.restore(without_prefix("rollout", state))
-        for name, optimiser in self.optimisers.items():
-            load_optimiser(optimiser, without_prefix(f"optimiser/{name}", state))
-
-    # -- looking back ---------------------------------------------------------------------------
-
-    def _look_back(self) -> tuple[Samples, dict[str, float]]:
-        """Advantages and value targets of the whole rollout, and how good the values were."""
-        rollout, settings = self.experience, self.settings
+    def _compute_targets(self) -> tuple[RolloutSamples, dict[str, float]]:
+        """Advantages and normalised value targets of the whole rollout, and value diagnostics."""
+        rollout, settings = self.buffer, self.settings
         values = self._values(rollout.observation).reshape(rollout.num_steps + 1, rollout.num_envs)
         next_values = values[1:].copy()
         next_values[rollout.terminated] = 0.0
-        # Bootstrapping from final_observation: the row after it belongs to the next episode.
+        # Bootstrap truncated episodes from their final observation: the next row is a new episode.
         if rollout.truncations:
             steps, env_ids, final = rollout.all_truncations()
             next_values[steps, env_ids] = self._values(
@@ -215,118 +205,124 @@ class PPO:
             settings.gae_lambda,
         )
         returns = advantages + values[:-1]
-        outlook = {"explained_variance": _explained(values[:-1], returns)}
-        self._follow_scale(returns)
+        value_stats = {"explained_variance": explained_variance(values[:-1], returns)}
+        self._update_value_norm(returns)
         if settings.normalise_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        targets = (returns - float(self.network.value_mean)) / float(self.network.value_spread)
-        return samples_of(rollout, advantages, targets, self.device), outlook
+        targets = (returns - float(self.network.value_mean)) / float(self.network.value_std)
+        return flatten_rollout(rollout, advantages, targets, self.device), value_stats
 
     @torch.inference_mode()
     def _values(self, observation: Arrays) -> Floats:
-        """(rows,) values of (steps, envs, ...) observations, a bounded number of rows at a time."""
+        """(rows,) values of (steps, envs, ...) observations, in chunks that bound memory."""
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in observation.items()}
-        rows = len(next(iter(flat.values())))
-        found = np.empty(rows, np.float32)
-        size = PICTURE_CHUNK if self.network.pictures else VALUE_CHUNK
-        for start in range(0, rows, size):
-            cut = slice(start, start + size)
-            part = tensors(slice_rows(flat, cut), self.device)
-            found[cut] = self.network.value(part).cpu().numpy()
-        return found
+        num_rows = len(next(iter(flat.values())))
+        values = np.empty(num_rows, np.float32)
+        chunk = IMAGE_VALUE_CHUNK if self.network.images else VALUE_CHUNK
+        for start in range(0, num_rows, chunk):
+            rows = slice(start, start + chunk)
+            part = tensors(slice_rows(flat, rows), self.device)
+            values[rows] = self.network.value(part).cpu().numpy()
+        return values
 
-    def _follow_scale(self, returns: Floats) -> None:
+    def _update_value_norm(self, returns: Floats) -> None:
+        """Fold a rollout's returns into the running mean and std of value targets."""
         if not self.settings.normalise_values:
             return
-        share = max(1.0 / (self.updates + 1), self.settings.value_scale_share)
-        mean, spread = float(self.network.value_mean), float(self.network.value_spread)
+        weight = max(1.0 / (self.updates + 1), self.settings.value_norm_momentum)
+        mean, std = float(self.network.value_mean), float(self.network.value_std)
         new_mean, new_variance = float(returns.mean()), float(returns.var())
-        mixed_mean = (1 - share) * mean + share * new_mean
-        mixed_square = (1 - share) * (spread**2 + mean**2) + share * (new_variance + new_mean**2)
+        mixed_mean = (1 - weight) * mean + weight * new_mean
+        mixed_square = (1 - weight) * (std**2 + mean**2) + weight * (new_variance + new_mean**2)
         variance = max(mixed_square - mixed_mean**2, 0.0)
         # Returns that hardly vary must not blow up the first one that does.
-        floor = max(MIN_SCALE * abs(mixed_mean), 1e-4)
+        floor = max(MIN_RELATIVE_STD * abs(mixed_mean), 1e-4)
         self.network.rescale_values(
             mixed_mean, max(variance**0.5, floor), keep_values=self.updates > 0
         )
 
-    # -- learning -------------------------------------------------------------------------------
+    # -- minibatches and losses -----------------------------------------------------------------
 
-    def _joint_epochs(self, samples: Samples) -> dict[str, float]:
-        """Policy and value together, one loss, one optimiser."""
-        settings, report = self.settings, Report()
+    def _train_jointly(self, samples: RolloutSamples) -> dict[str, float]:
+        """Epochs over one loss of policy and value, with one optimiser."""
+        settings, metrics = self.settings, MetricMeans()
         parameters = list(self.network.parameters())
 
-        def loss_of(batch: Samples) -> Tensor:
-            logits, scaled_values = self.network.both(batch.observation)
-            policy_loss = self._policy_loss(batch, logits, report)
-            value_loss = F.mse_loss(scaled_values, batch.targets)
-            report.add(value_loss=value_loss)
+        def loss_of(batch: RolloutSamples) -> Tensor:
+            logits, normalised_values = self.network.logits_and_value(batch.observation)
+            policy_loss = self._policy_loss(batch, logits, metrics)
+            value_loss = F.mse_loss(normalised_values, batch.targets)
+            metrics.add(value_loss=value_loss)
             return policy_loss + settings.value_coefficient * value_loss
 
-        for number in range(settings.update_epochs):
-            for batch in self._minibatches(samples, number):
-                self._descend("joint", parameters, batch, loss_of)
-            if self._moved_too_far(report):
+        for epoch in range(settings.update_epochs):
+            for batch in self._minibatches(samples, epoch):
+                self._gradient_step("joint", parameters, batch, loss_of)
+            if self._kl_exceeded(metrics):
                 break
-        return report.means()
+        return metrics.means()
 
-    def _separate_epochs(self, samples: Samples) -> dict[str, float]:
-        """First the value, then the policy, each for its own number of epochs."""
-        settings, report = self.settings, Report()
+    def _train_separately(self, samples: RolloutSamples) -> dict[str, float]:
+        """Epochs of the value, then epochs of the policy, each with its own optimiser."""
+        settings, metrics = self.settings, MetricMeans()
 
-        def value_loss_of(batch: Samples) -> Tensor:
-            value_loss = F.mse_loss(self.network.scaled_value(batch.observation), batch.targets)
-            report.add(value_loss=value_loss)
+        def value_loss_of(batch: RolloutSamples) -> Tensor:
+            value_loss = F.mse_loss(self.network.normalised_value(batch.observation), batch.targets)
+            metrics.add(value_loss=value_loss)
             return value_loss
 
-        def policy_loss_of(batch: Samples) -> Tensor:
-            return self._policy_loss(batch, self.network.logits(batch.observation), report)
+        def policy_loss_of(batch: RolloutSamples) -> Tensor:
+            return self._policy_loss(batch, self.network.logits(batch.observation), metrics)
 
         parameters = self.network.value_parameters()
-        for number in range(settings.num_value_epochs):
-            for batch in self._minibatches(samples, number):
-                self._descend("value", parameters, batch, value_loss_of)
+        for epoch in range(settings.num_value_epochs):
+            for batch in self._minibatches(samples, epoch):
+                self._gradient_step("value", parameters, batch, value_loss_of)
         parameters = self.network.policy_parameters()
-        for number in range(settings.num_policy_epochs):
-            for batch in self._minibatches(samples, settings.num_value_epochs + number):
-                self._descend("policy", parameters, batch, policy_loss_of)
-            if self._moved_too_far(report):
+        for epoch in range(settings.num_policy_epochs):
+            for batch in self._minibatches(samples, settings.num_value_epochs + epoch):
+                self._gradient_step("policy", parameters, batch, policy_loss_of)
+            if self._kl_exceeded(metrics):
                 break
-        return report.means()
+        return metrics.means()
 
-    def _policy_loss(self, batch: Samples, logits: Tensor, report: Report) -> Tensor:
-        """The clipped objective, less the bonus for entropy."""
-        clip = self.settings.clip
-        options = self.network.options(logits, batch.mask)
-        log_ratio = options.log_prob(batch.actions) - batch.log_probs
+    def _minibatches(self, samples: RolloutSamples, epoch: int) -> Iterator[RolloutSamples]:
+        """Shuffled minibatches; their order depends on seed, update and epoch alone."""
+        size = self.settings.minibatch_size or -(-len(samples) // self.settings.num_minibatches)
+        key = rng.spawn(rng.spawn(self.shuffle_key, self.updates), epoch)
+        return samples.shuffled_minibatches(size, seed=int(key >> np.uint64(1)))
+
+    def _policy_loss(self, batch: RolloutSamples, logits: Tensor, metrics: MetricMeans) -> Tensor:
+        """Clipped surrogate objective minus the entropy bonus."""
+        clip_range = self.settings.clip_range
+        distribution = self.network.distribution(logits, batch.mask)
+        log_ratio = distribution.log_prob(batch.actions) - batch.log_probs
         ratio = log_ratio.exp()
-        gain = torch.minimum(
-            ratio * batch.advantages, ratio.clamp(1 - clip, 1 + clip) * batch.advantages
-        ).mean()
-        entropy = options.entropy().mean()
+        clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
+        objective = torch.minimum(ratio * batch.advantages, clipped_ratio * batch.advantages).mean()
+        entropy = distribution.entropy().mean()
         with torch.no_grad():
-            away = (ratio - 1).abs()
-            report.first_ratio(away)
-            report.add(
-                policy_loss=-gain,
+            ratio_error = (ratio - 1).abs()
+            metrics.add_first_ratio_error(ratio_error)
+            metrics.add(
+                policy_loss=-objective,
                 entropy=entropy,
-                # Always positive and of low variance: http://joschu.net/blog/kl-approx.html
+                # Positive and of low variance: http://joschu.net/blog/kl-approx.html
                 approx_kl=(ratio - 1 - log_ratio).mean(),
-                clip_fraction=(away > clip).float().mean(),
+                clip_fraction=(ratio_error > clip_range).float().mean(),
             )
-        return -gain - self.entropy_coefficient * entropy
+        return -objective - self.entropy_coefficient * entropy
 
-    def _descend(
+    def _gradient_step(
         self,
         name: str,
         parameters: list[nn.Parameter],
-        batch: Samples,
-        loss_of: Callable[[Samples], Tensor],
+        batch: RolloutSamples,
+        loss_of: Callable[[RolloutSamples], Tensor],
     ) -> None:
-        """One gradient step, skipped when the gradient is not finite."""
+        """One optimiser step with gradient clipping; skipped when the gradient is not finite."""
         optimiser = self.optimisers[name]
-        loss = self.pieces.backward(batch, loss_of, optimiser)
+        loss = self.accumulator.backward(batch, loss_of, optimiser)
         norm = nn.utils.clip_grad_norm_(parameters, self.settings.max_gradient_norm)
         if torch.isfinite(norm):
             optimiser.step()
@@ -334,41 +330,33 @@ class PPO:
             return
         self.skipped_gradients += 1
         in_a_row = self.skipped_in_a_row[name] = self.skipped_in_a_row.get(name, 0) + 1
-        if in_a_row >= MAX_BAD_GRADIENTS:
+        if in_a_row >= MAX_SKIPPED_GRADIENTS:
             raise TrainingError(
                 f"gradients were not finite {in_a_row} times in a row (update "
                 f"{self.updates + 1}, {name} loss {float(loss):g}); check the env's rewards and "
                 "observations for huge numbers, or lower the learning rate."
             )
 
-    def _moved_too_far(self, report: Report) -> bool:
+    def _kl_exceeded(self, metrics: MetricMeans) -> bool:
         limit = 1.5 * self.settings.target_kl
-        return limit > 0 and report.last("approx_kl") > limit
-
-    def _minibatches(self, samples: Samples, epoch: int) -> Iterator[Samples]:
-        """Shuffled parts of the samples; the order is a matter of seed, update and epoch alone."""
-        size = self.settings.minibatch_size or -(-len(samples) // self.settings.num_minibatches)
-        key = rng.spawn(rng.spawn(self.shuffle_key, self.updates), epoch)
-        return samples.shuffled_parts(size, seed=int(key >> np.uint64(1)))
+        return limit > 0 and metrics.last("approx_kl") > limit
 
     # -- schedules ------------------------------------------------------------------------------
 
     @property
-    def left(self) -> float:
-        """The share of the run that lies ahead, 1 at the start."""
+    def remaining(self) -> float:
+        """Remaining fraction of the run, 1 at the start."""
         return max(1.0 - self.updates / self.num_updates, 0.0)
 
     @property
     def learning_rate(self) -> float:
-        return self.settings.learning_rate * (
-            self.left if self.settings.anneal_learning_rate else 1
-        )
+        annealed = self.remaining if self.settings.anneal_learning_rate else 1
+        return self.settings.learning_rate * annealed
 
     @property
     def entropy_coefficient(self) -> float:
-        return self.settings.entropy_coefficient * (
-            self.left if self.settings.anneal_entropy else 1
-        )
+        annealed = self.remaining if self.settings.anneal_entropy else 1
+        return self.settings.entropy_coefficient * annealed
 
     def _set_learning_rate(self) -> None:
         for optimiser in self.optimisers.values():
@@ -376,21 +364,46 @@ class PPO:
                 group["lr"] = self.learning_rate
 
     def _make_optimisers(self) -> dict[str, torch.optim.Adam]:
-        groups = (
-            {
+        if self.settings.separate_epochs:
+            groups = {
                 "value": self.network.value_parameters(),
                 "policy": self.network.policy_parameters(),
             }
-            if self.settings.separate_epochs
-            else {"joint": list(self.network.parameters())}
-        )
+        else:
+            groups = {"joint": list(self.network.parameters())}
         return {
             name: torch.optim.Adam(parameters, lr=self.settings.learning_rate, eps=1e-5, fused=True)
             for name, parameters in groups.items()
         }
 
+    # -- snapshots ------------------------------------------------------------------------------
 
-def _explained(values: Floats, returns: Floats) -> float:
-    """1 when values foresee returns exactly, 0 when a constant would do as well."""
-    spread = float(returns.var())
-    return 1.0 - float((returns - values).var()) / spread if spread > 0 else 0.0
+    def state(self) -> Arrays:
+        """Weights, optimisers, normalisers, rollout and counters as plain arrays."""
+        num_chunks = self.accumulator.num_chunks
+        return {
+            "updates": np.array(self.updates),
+            **({} if num_chunks == 1 else {"gradient_chunks": np.array(num_chunks)}),
+            **with_prefix("network", network_arrays(self.network)),
+            **with_prefix("rollout", self.buffer.state()),
+            **{
+                f"optimiser/{name}/{key}": array
+                for name, optimiser in self.optimisers.items()
+                for key, array in optimiser_arrays(optimiser).items()
+            },
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from a snapshot."""
+        self.updates = int(state["updates"])
+        self.accumulator.num_chunks = int(state.get("gradient_chunks", 1))
+        load_network(self.network, without_prefix("network", state))
+        self.buffer.restore(without_prefix("rollout", state))
+        for name, optimiser in self.optimisers.items():
+            load_optimiser(optimiser, without_prefix(f"optimiser/{name}", state))
+
+
+def explained_variance(values: Floats, returns: Floats) -> float:
+    """Share of the returns' variance that values explain: 1 is perfect, 0 as good as the mean."""
+    variance = float(returns.var())
+    return 1.0 - float((returns - values).var()) / variance if variance > 0 else 0.0

@@ -49,7 +49,7 @@ class Learner(Protocol):
         ...
 
     @property
-    def experience(self) -> LearnerBuffer:
+    def buffer(self) -> LearnerBuffer:
         """Where the collector puts what happens."""
         ...
 

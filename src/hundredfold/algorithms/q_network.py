@@ -1,13 +1,8 @@
-"""A network that values every action, and its gradients worked out by hand.
+"""Q-network with gradients and Adam on flat parameter vectors.
 
 On networks of this size autograd's bookkeeping takes longer than the arithmetic. A stack of linear
-layers needs none of it: its gradients are two products per layer, written into one long vector that
-the optimiser, the norm and the target network see as a single tensor.
-
-Adam (Kingma and Ba 2015) for weights that lie in one vector.
-
-The arithmetic is torch's own. What its optimiser class does around it, for groups, hooks and kinds
-of tensors, takes as long again when a small network learns thousands of times a second.
+layers does not need it: its gradients are two matrix products per layer, written into one flat
+vector that optimiser, gradient norm and target network read as a single tensor.
 """
 
 from __future__ import annotations
@@ -21,19 +16,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.adam import adam
 
-from hundredfold.algorithms.actor_critic import Activation, Inputs, NetworkSettings, stack_of
+from hundredfold.algorithms.actor_critic import (
+    Activation,
+    InputLayer,
+    NetworkSettings,
+    multilayer_perceptron,
+)
 from hundredfold.core.batch import Arrays, EnvSpec, State
 from hundredfold.core.errors import CheckpointError
 
 aten = torch.ops.aten
 
-BENDS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
+ACTIVATION_FUNCTIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
     "relu": torch.relu,
     "silu": F.silu,
     "tanh": torch.tanh,
 }
-# From the gradient of an activation's output to that of its input, given its input and output.
-SLOPES: Final[dict[Activation, Callable[[Tensor, Tensor, Tensor], Tensor]]] = {
+# Gradient with respect to an activation's input, from that of its output, its input and output.
+ACTIVATION_BACKWARD: Final[dict[Activation, Callable[[Tensor, Tensor, Tensor], Tensor]]] = {
     "relu": lambda gradient, before, after: aten.threshold_backward(gradient, after, 0),
     "silu": lambda gradient, before, after: aten.silu_backward(gradient, before),
     "tanh": lambda gradient, before, after: aten.tanh_backward(gradient, after),
@@ -41,93 +41,101 @@ SLOPES: Final[dict[Activation, Callable[[Tensor, Tensor, Tensor], Tensor]]] = {
 
 
 class QNetwork(nn.Module):
-    """What each action is worth: observations in, (rows, actions) out.
+    """Action values Q(s, a): observations in, (rows, actions) out.
 
-    With `dueling` (Wang et al. 2016) the head says what the situation is worth and how much better
-    each action is than their average; the first output is the situation's.
+    Args:
+        spec: Observation and action spec of the env.
+        settings: Architecture.
+        dueling: Predict a state value (first output) and advantages (Wang et al. 2016).
     """
 
     def __init__(self, spec: EnvSpec, settings: NetworkSettings, dueling: bool) -> None:
         super().__init__()
         self.dueling = dueling
         self.num_actions = spec.num_logits
-        self.inputs = Inputs(spec.observation, settings.normalise_observations)
-        widths = (self.inputs.width, *settings.hidden)
-        # A small head: nothing looks good before anything was learned.
-        self.stack = stack_of(widths, self.num_actions + dueling, settings.activation, gain=0.01)
+        self.inputs = InputLayer(spec.observation, settings.normalise_observations)
+        widths = (self.inputs.width, *settings.hidden_sizes)
+        # A small gain of the head: all actions start nearly equal.
+        self.layers = multilayer_perceptron(
+            widths, self.num_actions + dueling, settings.activation, gain=0.01
+        )
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         return self.values(self.inputs(observation))
 
-    def values(self, rows: Tensor) -> Tensor:
-        """The same for inputs that are laid side by side already."""
-        return self.of_outputs(self.stack(rows))
+    def values(self, inputs: Tensor) -> Tensor:
+        """(rows, actions) action values of flattened inputs."""
+        return self.combine_streams(self.layers(inputs))
 
-    def of_outputs(self, outputs: Tensor) -> Tensor:
-        """Action values from what the stack gives."""
+    def combine_streams(self, outputs: Tensor) -> Tensor:
+        """Action values from the outputs of the last layer."""
         if not self.dueling:
             return outputs
-        ahead = outputs[:, 1:]
-        return outputs[:, :1] + ahead - ahead.mean(dim=1, keepdim=True)
+        advantages = outputs[:, 1:]
+        return outputs[:, :1] + advantages - advantages.mean(dim=1, keepdim=True)
 
-    def to_outputs(self, gradient: Tensor) -> Tensor:
-        """From the gradient of the action values to that of the stack's outputs."""
+    def outputs_gradient(self, gradient: Tensor) -> Tensor:
+        """Gradient with respect to the last layer's outputs, from that of the action values."""
         if not self.dueling:
             return gradient
-        whole = gradient.sum(dim=1, keepdim=True)
-        return torch.cat([whole, gradient - whole / gradient.shape[1]], dim=1)
+        state_value = gradient.sum(dim=1, keepdim=True)
+        return torch.cat([state_value, gradient - state_value / gradient.shape[1]], dim=1)
 
 
-class HandGradients:
-    """The gradients of a network's stack. Its weights move into one vector, `weights`.
+class ManualGradients:
+    """Forward and backward passes of a Q-network without autograd.
 
-    `forward` and `backward` by turns; `backward` writes into `gradient`. Both vectors are plain
-    tensors, of which the layers' own parameters and gradients are views.
+    Moves the network's parameters into one vector, `weights`; `backward` writes into `gradient`.
+    Both are plain tensors of which the layers' own parameters and gradients are views.
     """
 
     def __init__(self, network: QNetwork, activation: Activation) -> None:
-        assert not list(network.inputs.parameters()), "inputs that learn need autograd"
+        assert not list(network.inputs.parameters()), "trainable inputs need autograd"
         self.network = network
-        self.weights, self.gradient = flattened(network)
-        self.bend, self.slope = BENDS[activation], SLOPES[activation]
+        self.weights, self.gradient = flatten_parameters(network)
+        self.activation = ACTIVATION_FUNCTIONS[activation]
+        self.activation_backward = ACTIVATION_BACKWARD[activation]
         self.layers = [
-            Layer(part.weight.data, part.bias.data, part.weight.grad, part.bias.grad)
-            for part in network.stack
-            if isinstance(part, nn.Linear)
-            and part.weight.grad is not None
-            and part.bias.grad is not None
+            LinearViews(layer.weight.data, layer.bias.data, layer.weight.grad, layer.bias.grad)
+            for layer in network.layers
+            if isinstance(layer, nn.Linear)
+            and layer.weight.grad is not None
+            and layer.bias.grad is not None
         ]
-        self.befores: list[Tensor] = []
-        self.afters: list[Tensor] = []
+        self.preactivations: list[Tensor] = []
+        self.activations: list[Tensor] = []
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Action values of (rows, width) inputs."""
-        self.befores, self.afters = [], [rows]
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(rows, actions) action values of (rows, width) inputs."""
+        self.preactivations, self.activations = [], [inputs]
         for layer in self.layers[:-1]:
-            before = F.linear(self.afters[-1], layer.weight, layer.bias)
-            self.befores.append(before)
-            self.afters.append(self.bend(before))
+            before = F.linear(self.activations[-1], layer.weight, layer.bias)
+            self.preactivations.append(before)
+            self.activations.append(self.activation(before))
         last = self.layers[-1]
-        return self.network.of_outputs(F.linear(self.afters[-1], last.weight, last.bias))
+        outputs = F.linear(self.activations[-1], last.weight, last.bias)
+        return self.network.combine_streams(outputs)
 
-    def backward(self, slopes: Tensor) -> None:
-        """Given what the loss makes of the action values of the last `forward`, or its first rows.
+    def backward(self, gradient: Tensor) -> None:
+        """Backpropagate the loss gradient of the action values of the last `forward`.
 
-        Rows behind them were asked for, but are not learned from.
+        Args:
+            gradient: (rows, actions) gradient of the first rows of that pass; later rows are not
+                learned from.
         """
-        rows = len(slopes)
-        slopes = self.network.to_outputs(slopes)
+        num_rows = len(gradient)
+        gradient = self.network.outputs_gradient(gradient)
         for number in range(len(self.layers) - 1, -1, -1):
-            layer, after = self.layers[number], self.afters[number][:rows]
-            torch.mm(slopes.t(), after, out=layer.weight_gradient)
-            torch.sum(slopes, dim=0, out=layer.bias_gradient)
+            layer, after = self.layers[number], self.activations[number][:num_rows]
+            torch.mm(gradient.t(), after, out=layer.weight_gradient)
+            torch.sum(gradient, dim=0, out=layer.bias_gradient)
             if number:
-                before = self.befores[number - 1][:rows]
-                slopes = self.slope(slopes @ layer.weight, before, after)
+                before = self.preactivations[number - 1][:num_rows]
+                gradient = self.activation_backward(gradient @ layer.weight, before, after)
 
 
-class Layer(NamedTuple):
-    """A linear layer and where its gradients go."""
+class LinearViews(NamedTuple):
+    """Views of a linear layer's parameters and of their gradients."""
 
     weight: Tensor
     bias: Tensor
@@ -135,22 +143,32 @@ class Layer(NamedTuple):
     bias_gradient: Tensor
 
 
-def flattened(network: nn.Module) -> tuple[Tensor, Tensor]:
+def flatten_parameters(network: nn.Module) -> tuple[Tensor, Tensor]:
     """All parameters in one vector and their gradients in another; the network's own are views."""
     parameters = list(network.parameters())
     weights = torch.cat([parameter.data.reshape(-1) for parameter in parameters])
     gradient = torch.zeros_like(weights)
     first = 0
     for parameter in parameters:
-        cut = slice(first, first + parameter.numel())
-        parameter.data = weights[cut].view_as(parameter)
-        parameter.grad = gradient[cut].view_as(parameter)
-        first = cut.stop
+        entries = slice(first, first + parameter.numel())
+        parameter.data = weights[entries].view_as(parameter)
+        parameter.grad = gradient[entries].view_as(parameter)
+        first = entries.stop
     return weights, gradient
 
 
 class FlatAdam:
-    """Moves `weights` along `gradient`; both are plain vectors that it is given once."""
+    """Adam (Kingma and Ba 2015) for one flat parameter vector.
+
+    The arithmetic is torch's own. What its optimiser class does around it, for groups, hooks and
+    kinds of tensors, takes as long again when a small network is updated thousands of times a
+    second.
+
+    Args:
+        weights: Parameter vector, updated in place.
+        gradient: Its gradient, read at each step.
+        learning_rate: Step size.
+    """
 
     def __init__(self, weights: Tensor, gradient: Tensor, learning_rate: float) -> None:
         self.weights, self.gradient = weights, gradient
@@ -160,6 +178,7 @@ class FlatAdam:
         self.steps = torch.zeros((), device=weights.device)
 
     def step(self) -> None:
+        """Update the weights along the present gradient."""
         adam(
             [self.weights],
             [self.gradient],

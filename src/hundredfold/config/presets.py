@@ -53,7 +53,7 @@ def seed_004(start: RunSettings, algo: Algorithm, device: Device) -> RunSettings
         gradient_steps=1,
         learning_starts=100,
         target_interval=2_500,  # gradient steps: 10,000 samples
-        return_steps=1,
+        n_step=1,
         double_q=False,
         exploration_fraction=0.1,
         exploration_end=0.05,
@@ -71,7 +71,9 @@ def seed_004(start: RunSettings, algo: Algorithm, device: Device) -> RunSettings
         saving=replace(start.saving, save_interval=interval),
         ppo=ppo,
         dqn=dqn,
-        network=NetworkSettings(hidden=hidden, activation="tanh" if algo == "ppo" else "relu"),
+        network=NetworkSettings(
+            hidden_sizes=hidden, activation="tanh" if algo == "ppo" else "relu"
+        ),
         machine=MachineSettings(backend="processes" if gpu else "in_process"),
     )
 
@@ -128,7 +130,7 @@ def _for_corridor(env: str) -> RunSettings:
         length=LengthSettings(steps=20_000),
         rollout=RolloutSettings(num_envs=16, num_steps=32),
         # 4 cells to walk and a reward at the end: small networks, quick steps.
-        network=NetworkSettings(hidden=(32, 32)),
+        network=NetworkSettings(hidden_sizes=(32, 32)),
         ppo=PPOSettings(learning_rate=3e-3),
         env_settings=settings_class(env)(),
     )
@@ -153,10 +155,10 @@ def _for_dvrp(env: str) -> RunSettings:
         # One epoch is one whole day of every env.
         rollout=RolloutSettings(num_envs=256, num_steps=0),
         # Windows, prices and places come in very different sizes.
-        network=NetworkSettings(hidden=(128, 128), normalise_observations=True),
+        network=NetworkSettings(hidden_sizes=(128, 128), normalise_observations=True),
         # A day is finite and its sum is what counts: no discount.
         # Days are alike: what they pay hardly changes its scale.
-        ppo=PPOSettings(gamma=1.0, num_minibatches=8, value_scale_share=0.1),
+        ppo=PPOSettings(gamma=1.0, num_minibatches=8, value_norm_momentum=0.1),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
         saving=SavingSettings(save_interval=20, log_interval=10),
         # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
@@ -174,7 +176,7 @@ def _seeds_64(env: str) -> RunSettings:
         env=env,
         length=LengthSettings(episodes=1_000),
         rollout=RolloutSettings(num_envs=64, num_steps=0),
-        network=NetworkSettings(hidden=(256, 256, 128), activation="tanh"),
+        network=NetworkSettings(hidden_sizes=(256, 256, 128), activation="tanh"),
         ppo=PPOSettings(
             learning_rate=3e-4,
             anneal_learning_rate=False,
@@ -183,7 +185,7 @@ def _seeds_64(env: str) -> RunSettings:
             minibatch_size=64,
             gamma=0.99,
             gae_lambda=0.95,
-            clip=0.1,
+            clip_range=0.1,
             entropy_coefficient=0.05,
             value_coefficient=0.5,
             max_gradient_norm=0.5,
@@ -229,7 +231,7 @@ def _for_cage2(env: str) -> RunSettings:
         env=env,
         length=LengthSettings(steps=18_000_000),
         rollout=RolloutSettings(num_envs=512, num_steps=100),
-        network=NetworkSettings(hidden=(256, 256)),
+        network=NetworkSettings(hidden_sizes=(256, 256)),
         # A step of the env costs a tenth of a step of learning: rather new samples than old ones
         # a third and a fourth time. The entropy bonus starts high and ends at 0: the best defences
         # differ little from good ones, and it takes long to tell them apart.
@@ -239,7 +241,7 @@ def _for_cage2(env: str) -> RunSettings:
             num_minibatches=16,
             entropy_coefficient=0.05,
             anneal_entropy=True,
-            value_scale_share=0.1,
+            value_norm_momentum=0.1,
         ),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=900),
         saving=SavingSettings(save_interval=20, log_interval=10),
@@ -295,7 +297,8 @@ def _with_dqn(start: RunSettings) -> RunSettings:
         algo="dqn",
         # What is gathered with random actions at first is worth more in a larger network.
         network=replace(
-            start.network, hidden=tuple(max(128, width) for width in start.network.hidden)
+            start.network,
+            hidden_sizes=tuple(max(128, width) for width in start.network.hidden_sizes),
         ),
         dqn=changes.get(start.env, DQNSettings()),
     )

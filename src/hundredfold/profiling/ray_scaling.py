@@ -106,14 +106,14 @@ def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, fl
     )
     collector = RayCollector(backend, 0)
     collector.start(0)
-    collector.collect(learner.policy, learner.experience, num_steps)
-    learner.experience.clear()
+    collector.collect(learner.policy, learner.buffer, num_steps)
+    learner.buffer.clear()
     taken: list[Taken] = []
     while not enough(taken, seconds):
         host, begun, ahead = HostWatch(), perf_counter(), collector.steps_ahead
-        collector.collect(learner.policy, learner.experience, num_steps)
-        mean_wait = float(learner.experience.rewards.mean(dtype=float))
-        learner.experience.clear()
+        collector.collect(learner.policy, learner.buffer, num_steps)
+        mean_wait = float(learner.buffer.rewards.mean(dtype=float))
+        learner.buffer.clear()
         wall = perf_counter() - begun
         # A step counts when it is played, also where it ran ahead of the fragment it comes in.
         steps = num_envs * num_steps + collector.steps_ahead - ahead

@@ -330,14 +330,14 @@ def _learn(envs: WatchedBackend, asked: ScaleSettings) -> None:
     )
     collector = Collector(_as_backend(envs), 0)
     collector.start(0)
-    collector.collect(learner.policy, learner.experience, LEARN_STEPS)
+    collector.collect(learner.policy, learner.buffer, LEARN_STEPS)
     for part in (WARM_UP, 1.0):
         envs.begin()
         begun = perf_counter()
         # Twice at least, so that an update stands between two steps.
         while perf_counter() - begun < part * asked.seconds or len(envs.events.learned) < 2:
             envs.learning(learner.update)
-            collector.collect(learner.policy, learner.experience, LEARN_STEPS)
+            collector.collect(learner.policy, learner.buffer, LEARN_STEPS)
 
 
 def _as_backend(envs: WatchedBackend) -> Backend:

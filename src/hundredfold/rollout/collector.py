@@ -42,7 +42,6 @@ class PolicyNoise:
         num_envs: number of envs, with ids 0..num_envs-1 here.
         num_action_dims: numbers drawn per action.
         first: global id of env 0, where these envs are a shard of a larger batch.
-
     """
 
     def __init__(self, seed: int, num_envs: int, num_action_dims: int, first: int = 0) -> None:
@@ -82,7 +81,6 @@ class Collector:
     Args:
         backend: where the envs run.
         seed: seed of action sampling.
-
     """
 
     def __init__(self, backend: Backend, seed: int) -> None:
@@ -127,7 +125,6 @@ class Collector:
 
         Returns:
             The episodes that ended.
-
         """
         assert self.batch is not None, "call start() or restore() first"
         episodes, pending = EpisodeStats(), None

@@ -62,7 +62,6 @@ class RunningReturns:
             ended: (rows,) True where the episode terminated or was truncated.
             info: episode infos, each (rows, ...), valid where `ended`.
             episodes: statistics that receive the finished episodes.
-
         """
         self.kernels.add_rewards(env_ids, reward, self.returns, self.lengths)
         if not np.count_nonzero(ended):

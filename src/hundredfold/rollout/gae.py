@@ -34,7 +34,6 @@ def compute_gae(
 
     Returns:
         (steps, envs) advantages.
-
     """
     deltas = rewards + np.float32(gamma) * next_values - values
     decay = np.float32(gamma * gae_lambda) * ~ended

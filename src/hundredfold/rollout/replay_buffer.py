@@ -43,7 +43,6 @@ class ReplayBuffer:
         n_step: steps of the n-step return.
         gamma: discount factor.
         seed: seed of sampling.
-
     """
 
     def __init__(
@@ -176,7 +175,6 @@ class ReplayBuffer:
 
         Returns:
             (count,) rows, and (count,) rows of the observations to bootstrap their returns from.
-
         """
         rows = self._draw_rows(count)
         while True:

@@ -83,7 +83,6 @@ class RolloutBuffer:
         spec: arrays of the env.
         num_envs: number of envs.
         num_steps: steps per env in one rollout.
-
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
@@ -182,7 +181,6 @@ class RolloutBuffer:
             arrays: as `self.arrays`, each (steps, envs, ...).
             observations: each (steps + 1, envs, ...).
             truncations: truncated episodes, with steps counted from the first of these.
-
         """
         first = int(self.cursor[rows][0])
         last = first + len(arrays["actions"])

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from hundredfold.algorithms.image_encoder import layout_of
+from hundredfold.algorithms.image_encoder import image_layout
 from hundredfold.backends.auto_select import choose_from_profile, profile_env
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device, device_at_hand
@@ -103,7 +103,7 @@ def fitted(
     else:
         fit("replay_size", *_replay_size(settings, spec, device))
         fit("batch_size", *_batch_size(device))
-    fit("hidden", *_hidden(settings, spec, device))
+    fit("hidden_sizes", *_hidden(settings, spec, device))
     return settings, fits
 
 
@@ -138,7 +138,7 @@ def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[in
 def _by_spaces(settings: RunSettings, spec: EnvSpec) -> Iterator[tuple[str, Any, str]]:
     """What pictures and continuous actions ask for, where it goes with what the user has set."""
     joint, by_number = not settings.ppo.separate_epochs, not settings.ppo.minibatch_size
-    if any(layout_of(array) for array in spec.observation.values()):
+    if any(image_layout(array) for array in spec.observation.values()):
         if joint:
             yield "shared", True, "policy and value look at pictures with the same eyes"
         if by_number:

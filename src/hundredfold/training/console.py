@@ -136,7 +136,7 @@ def announce(settings: RunSettings, quiet: bool) -> None:
 def describe_plan(path: Path, settings: RunSettings, backend: object, device: torch.device) -> str:
     """What is about to run, and where."""
     rollout, epochs = settings.rollout, settings.length.epochs
-    layers = "-".join(map(str, settings.network.hidden))
+    layers = "-".join(map(str, settings.network.hidden_sizes))
     held = format_bytes(memory_in_use(device))
     return (
         f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "

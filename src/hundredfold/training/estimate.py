@@ -190,7 +190,7 @@ def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
     replay = sum(per_env[name] for name in REPLAY) * settings.rollout.num_envs
     others = sum(size for name, size in per_env.items() if name not in REPLAY)
     # Every env's ring must hold more than one look ahead.
-    rings = settings.dqn.replay_size // (settings.dqn.return_steps + 2)
+    rings = settings.dqn.replay_size // (settings.dqn.n_step + 2)
     return max(1, min((room - replay) // max(others, 1), rings))
 
 
@@ -261,7 +261,7 @@ def _epoch_seconds(parts: Any, settings: RunSettings) -> tuple[float, float]:
     learner = parts.learner
     learned = learner.learning_seconds
     begin = time.perf_counter()
-    parts.collector.collect(learner.policy, learner.experience, settings.rollout.num_steps)
+    parts.collector.collect(learner.policy, learner.buffer, settings.rollout.num_steps)
     middle = time.perf_counter()
     learner.update()
     learned = learner.learning_seconds - learned

@@ -21,7 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hundredfold.algorithms.actor_critic import MAX_INPUT, ActorCritic, Inputs, tensors
+from hundredfold.algorithms.actor_critic import (
+    MAX_NORMALISED_INPUT,
+    ActorCritic,
+    InputLayer,
+    tensors,
+)
 from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
 from hundredfold.algorithms.protocols import EvaluationPolicy
@@ -76,8 +81,8 @@ class Exported(nn.Module):
         row = _side_by_side(network.inputs, observation)
         if isinstance(network, QNetwork):
             return network.values(row)
-        if network.policy_eyes is not None:
-            row = torch.cat([row, network.policy_eyes(observation)], dim=-1)
+        if network.policy_encoder is not None:
+            row = torch.cat([row, network.policy_encoder(observation)], dim=-1)
         logits: Tensor = network.policy_head(network.policy_layers(row))
         bias = network.logit_bias
         return logits if bias is None else logits + observation[bias]
@@ -217,7 +222,7 @@ def _as_good(action: Array, best: Array, said: Array, spec: EnvSpec) -> bool:
     return True
 
 
-def _side_by_side(inputs: Inputs, observation: dict[str, Tensor]) -> Tensor:
+def _side_by_side(inputs: InputLayer, observation: dict[str, Tensor]) -> Tensor:
     """What `Inputs` does, in words that keep the number of rows open in a trace."""
     some = next(iter(observation.values()))
     pieces = [some.new_zeros((some.shape[0], 0), dtype=torch.float32)]
@@ -225,7 +230,7 @@ def _side_by_side(inputs: Inputs, observation: dict[str, Tensor]) -> Tensor:
     row = torch.cat(pieces, dim=-1)
     if not inputs.normalise:
         return row
-    return ((row - inputs.mean) / inputs.spread).clamp(-MAX_INPUT, MAX_INPUT)
+    return ((row - inputs.mean) / inputs.std).clamp(-MAX_NORMALISED_INPUT, MAX_NORMALISED_INPUT)
 
 
 def _flat(array: Tensor, spec: ArraySpec) -> Tensor:

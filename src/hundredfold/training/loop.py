@@ -20,7 +20,7 @@ def train(run: Run) -> bool:
                 with run.timed("collect"):
                     episodes = collector.collect(
                         learner.policy,
-                        learner.experience,
+                        learner.buffer,
                         num_steps,
                         run.ticking(signals),
                         run.step_callbacks,

@@ -97,7 +97,7 @@ class Run:
             if parts.belief_model is not None:
                 parts.belief_model.restore(checkpoint.parts[BELIEF_MODEL])
             if not parts.backend.spec.has_snapshots and parts.collector.batch is not None:
-                parts.learner.experience.truncate_here(parts.collector.batch)
+                parts.learner.buffer.truncate_here(parts.collector.batch)
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "

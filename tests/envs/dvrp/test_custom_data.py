@@ -350,7 +350,7 @@ def test_two_epochs_on_ones_own_files_end_in_a_page(files):
         num_envs=4,
         epochs=2,
         eval_episodes=4,
-        hidden=(8,),
+        hidden_sizes=(8,),
         save_dir=files.folder,
         name="run",
     )

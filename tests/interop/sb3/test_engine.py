@@ -38,7 +38,7 @@ SMALL = {
     "epochs": 4,
     "num_envs": 4,
     "num_steps": 16,
-    "hidden": (16, 16),
+    "hidden_sizes": (16, 16),
     "eval_interval": 2,
     "eval_episodes": 4,
     "save_interval": 2,
@@ -100,15 +100,15 @@ def test_its_ppo_and_our_network_agree_on_every_observation(make_env, shared):
     parts = parts_for(make_env, shared=shared, activation="tanh", normalise_observations=True)
     model, network = engine.make_model(parts), parts.learner.network
     seen, rows, mask = random_rows(parts)
-    model.policy.pi_features_extractor.learn_scale(rows)
-    model.policy.vf_features_extractor.learn_scale(rows)
+    model.policy.pi_features_extractor.update_stats(rows)
+    model.policy.vf_features_extractor.update_stats(rows)
     bring_home(model.policy, network)
     masks = {} if mask is None else {"action_masks": mask}
     with torch.no_grad():
         drawn, values, log_probs = model.policy(torch.from_numpy(rows), **masks)
         mine = tensors(seen, torch.device("cpu"))
         allowed = None if mask is None else torch.from_numpy(mask)
-        options = network.options(network.logits(mine), allowed)
+        options = network.distribution(network.logits(mine), allowed)
         found = options.log_prob(drawn.reshape(len(rows), -1))
         assert_allclose(network.value(mine), values.squeeze(-1), rtol=1e-4, atol=1e-5)
     assert_allclose(found, log_probs, rtol=1e-4, atol=1e-5)

@@ -26,7 +26,7 @@ from ray.rllib.algorithms import ppo as rllib_ppo
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.registry import register_env
 
-from hundredfold.algorithms.actor_critic import ActorCritic, Inputs, tensors
+from hundredfold.algorithms.actor_critic import ActorCritic, InputLayer, tensors
 from hundredfold.config.run import RunSettings
 from hundredfold.core.errors import EnvError, WorkerError
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch
@@ -52,7 +52,7 @@ NUM_STEPS: Final = 64
 MOST_SECONDS: Final = 10.0
 
 
-def learn_first_scales(inputs: Inputs, make_envs: EnvFactory, settings: RunSettings) -> None:
+def learn_first_scales(inputs: InputLayer, make_envs: EnvFactory, settings: RunSettings) -> None:
     """Set the scales from some steps of random allowed actions."""
     num_envs = min(MOST_ENVS, settings.rollout.num_envs)
     until = monotonic() + MOST_SECONDS
@@ -61,7 +61,7 @@ def learn_first_scales(inputs: Inputs, make_envs: EnvFactory, settings: RunSetti
             env.restart_policy = settings.processes.restart_policy()
         act, batch = random_actor(env.spec, settings.seed), env.reset(settings.seed)
         for step in range(NUM_STEPS):
-            inputs.learn_scale(tensors(batch.observation, inputs.mean.device))
+            inputs.update_stats(tensors(batch.observation, inputs.mean.device))
             if step and monotonic() > until:
                 break
             batch = env.step(act(batch))

@@ -12,7 +12,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from torch import Tensor
 
 from hundredfold.algorithms.actor_critic import ActorCritic
-from hundredfold.algorithms.distributions import FORBIDDEN
+from hundredfold.algorithms.distributions import FORBIDDEN_LOGIT
 from hundredfold.core.batch import EnvSpec
 
 
@@ -37,11 +37,11 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc, 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         rows = batch[Columns.OBS]
         logits = self.network.logits(self.named(rows))
-        if self.network.log_spreads is not None:
-            logits = torch.cat([logits, self.network.log_spreads.expand_as(logits)], dim=-1)
+        if self.network.log_std is not None:
+            logits = torch.cat([logits, self.network.log_std.expand_as(logits)], dim=-1)
         elif self.env.has_mask:
             allowed = rows[:, -self.env.num_logits :] > 0.5
-            logits = torch.where(allowed, logits, FORBIDDEN)
+            logits = torch.where(allowed, logits, FORBIDDEN_LOGIT)
         return {Columns.ACTION_DIST_INPUTS: logits}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Tensor:

@@ -23,7 +23,7 @@ def ppo_options(settings: RunSettings) -> dict[str, Any]:
         "lr": falling(ppo.learning_rate, total if ppo.anneal_learning_rate else 0),
         "gamma": ppo.gamma,
         "lambda_": ppo.gae_lambda,
-        "clip_param": ppo.clip,
+        "clip_param": ppo.clip_range,
         "vf_clip_param": math.inf,
         "vf_loss_coeff": ppo.value_coefficient,
         "entropy_coeff": falling(ppo.entropy_coefficient, total if ppo.anneal_entropy else 0),

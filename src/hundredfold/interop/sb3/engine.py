@@ -263,7 +263,7 @@ class Bookkeeper(BaseCallback):
         policy = self.learning.policy
         for reader in {policy.pi_features_extractor, policy.vf_features_extractor}:
             assert isinstance(reader, Reader)
-            reader.learn_scale(self.learning.rollout_buffer.observations)
+            reader.update_stats(self.learning.rollout_buffer.observations)
 
     @property
     def learning(self) -> Any:

@@ -15,8 +15,13 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
-from hundredfold.algorithms.actor_critic import ACTIVATIONS, ActorCritic, Inputs, NetworkSettings
-from hundredfold.algorithms.image_encoder import Eyes
+from hundredfold.algorithms.actor_critic import (
+    ACTIVATIONS,
+    ActorCritic,
+    InputLayer,
+    NetworkSettings,
+)
+from hundredfold.algorithms.image_encoder import ImageEncoder
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, EnvSpec
 
@@ -32,8 +37,8 @@ class Reader(BaseFeaturesExtractor):
         observation_space: spaces.Box,
         *,
         spec: EnvSpec,
-        inputs: Inputs,
-        eyes: Eyes | None = None,
+        inputs: InputLayer,
+        eyes: ImageEncoder | None = None,
         layers: nn.Sequential | None = None,
         width: int,
     ) -> None:
@@ -52,11 +57,11 @@ class Reader(BaseFeaturesExtractor):
             row = torch.cat([row, self.eyes(observation)], dim=-1)
         return row if self.layers is None else self.layers(row)
 
-    def learn_scale(self, seen: Array) -> None:
+    def update_stats(self, seen: Array) -> None:
         """Fold what was seen, as flat rows, into the scale of the inputs."""
         if self.inputs.normalise:
             flat = torch.from_numpy(seen.reshape(-1, seen.shape[-1]))
-            self.inputs.learn_scale(self.named(flat.to(self.inputs.mean.device)))
+            self.inputs.update_stats(self.named(flat.to(self.inputs.mean.device)))
 
     def named(self, rows: Tensor) -> dict[str, Tensor]:
         """The arrays of an observation by name and in their own shape."""
@@ -75,14 +80,14 @@ def policy_options(
     if isinstance(network, QNetwork):
         reader: dict[str, Any] = {"inputs": network.inputs, "width": network.inputs.width}
         return {
-            "net_arch": list(settings.hidden),
+            "net_arch": list(settings.hidden_sizes),
             "activation_fn": ACTIVATIONS[settings.activation],
             **_read_by(reader, spec),
         }
-    eyes = network.policy_eyes
+    eyes = network.policy_encoder
     width = network.inputs.width + (0 if eyes is None else eyes.width)
     reader = {"inputs": network.inputs, "eyes": eyes, "width": width}
-    hidden = list(settings.hidden)
+    hidden = list(settings.hidden_sizes)
     if settings.shared:
         reader |= {"layers": network.policy_layers, "width": hidden[-1]}
         hidden = []
@@ -92,8 +97,8 @@ def policy_options(
         "share_features_extractor": settings.shared or eyes is None,
         **_read_by(reader, spec),
     }
-    if network.log_spreads is not None:
-        options["log_std_init"] = float(network.log_spreads.detach()[0])
+    if network.log_std is not None:
+        options["log_std_init"] = float(network.log_std.detach()[0])
     return options
 
 
@@ -102,12 +107,12 @@ def bring_home(policy: Any, network: ActorCritic | QNetwork) -> None:
     if isinstance(network, QNetwork):
         pairs = [
             (network.inputs, policy.q_net.features_extractor.inputs),
-            (network.stack, policy.q_net.q_net),
+            (network.layers, policy.q_net.q_net),
         ]
     else:
         pairs = _actor_critic_pairs(policy, network)
-        if network.log_spreads is not None:
-            network.log_spreads.data.copy_(policy.log_std.data)
+        if network.log_std is not None:
+            network.log_std.data.copy_(policy.log_std.data)
     for mine, theirs in pairs:
         mine.load_state_dict(theirs.state_dict())
 
@@ -130,8 +135,8 @@ def _actor_critic_pairs(policy: Any, network: ActorCritic) -> list[tuple[nn.Modu
             (network.policy_layers, stacks.policy_net),
             (network.value_layers, stacks.value_net),
         ]
-    if network.policy_eyes is not None and network.value_eyes is not None:
-        pairs += [(network.policy_eyes, actor.eyes), (network.value_eyes, critic.eyes)]
+    if network.policy_encoder is not None and network.value_encoder is not None:
+        pairs += [(network.policy_encoder, actor.eyes), (network.value_encoder, critic.eyes)]
     return pairs
 
 

@@ -60,7 +60,7 @@ def ppo_options(settings: RunSettings) -> dict[str, Any]:
         "n_epochs": ppo.update_epochs,
         "gamma": ppo.gamma,
         "gae_lambda": ppo.gae_lambda,
-        "clip_range": ppo.clip,
+        "clip_range": ppo.clip_range,
         "ent_coef": ppo.entropy_coefficient,
         "vf_coef": ppo.value_coefficient,
         "max_grad_norm": ppo.max_gradient_norm,
@@ -79,11 +79,11 @@ def dqn_options(settings: RunSettings, spec: EnvSpec) -> dict[str, Any]:
         "buffer_size": (dqn.rows_per_env(spec, num_envs) - 1) * num_envs,
         "learning_starts": dqn.learning_starts,
         "batch_size": dqn.batch_size,
-        "tau": dqn.target_rate,
+        "tau": dqn.tau,
         "gamma": dqn.gamma,
         "train_freq": _steps_between_bouts(settings),
         "gradient_steps": dqn.gradient_steps,
-        "n_steps": dqn.return_steps,
+        "n_steps": dqn.n_step,
         "target_update_interval": max(round(dqn.target_interval * samples_per_gradient_step), 1),
         # It divides by this share.
         "exploration_fraction": max(dqn.exploration_fraction, 1e-9),
@@ -103,7 +103,7 @@ def _refuse_for_dqn(settings: RunSettings, spec: EnvSpec) -> None:
         )
     trouble = {
         "dueling": (dqn.dueling, "its networks have one head"),
-        "exploration_spread": (dqn.exploration_spread > 0, "all its envs explore alike"),
+        "epsilon_alpha": (dqn.epsilon_alpha > 0, "all its envs explore alike"),
         "loss mse": (dqn.loss == "mse", "its loss is Huber's"),
         "normalise_observations": (
             settings.network.normalise_observations,
