@@ -52,7 +52,7 @@ def learner_on(make_env, settings=STYLES["joint"], num_envs=8, num_steps=16, upd
     learner = PPO(
         backend.spec,
         settings=settings,
-        network=NetworkSettings(hidden=(32, 32)),
+        network=NetworkSettings(hidden_sizes=(32, 32)),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         num_updates=updates,
         seed=seed,
@@ -187,5 +187,5 @@ def test_it_learns_to_aim():
 
 @pytest.mark.parametrize("spread", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_spread_that_is_none_is_refused(spread):
-    with pytest.raises(SettingsError, match="action_spread must be a number above 0"):
+    with pytest.raises(SettingsError, match="initial_action_std must be above 0"):
         NetworkSettings(initial_action_std=spread)

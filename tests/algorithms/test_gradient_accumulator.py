@@ -1,4 +1,4 @@
-"""Out of memory: the same gradient in pieces, one warning each time they get smaller."""
+"""Out of memory: the same gradient in chunks, one warning each time they get smaller."""
 
 import warnings
 
@@ -14,7 +14,7 @@ from hundredfold.envs.cartpole import CartPole
 
 def short_of_memory(learner, rows):
     """Let the network refuse more rows than this, as a full card would."""
-    both, value = learner.network.both, learner.network.scaled_value
+    both, value = learner.network.logits_and_value, learner.network.normalised_value
 
     def refuse(observation):
         if torch.is_grad_enabled() and len(next(iter(observation.values()))) > rows:
@@ -28,7 +28,7 @@ def short_of_memory(learner, rows):
         refuse(observation)
         return value(observation)
 
-    learner.network.both, learner.network.scaled_value = few_both, few_value
+    learner.network.logits_and_value, learner.network.normalised_value = few_both, few_value
 
 
 def updated(settings, rows=None):
@@ -41,28 +41,28 @@ def updated(settings, rows=None):
 
 
 @pytest.mark.parametrize("style", [{}, {"num_value_epochs": 2, "num_policy_epochs": 1}])
-def test_a_minibatch_that_does_not_fit_is_taken_in_pieces_with_the_same_outcome(style):
+def test_a_minibatch_that_does_not_fit_is_accumulated_in_chunks_with_the_same_outcome(style):
     settings = PPOSettings(num_minibatches=2, **style)
     whole = updated(settings)
     rows = len(whole.buffer.all_env_ids) * whole.buffer.num_steps // 2
-    with pytest.warns(UserWarning, match=r"taken in \d+ pieces") as caught:
+    with pytest.warns(UserWarning, match=r"over \d+ chunks") as caught:
         split = updated(settings, rows=rows // 3)
-    assert split.pieces.count == 4
-    assert [str(w.message).split(" pieces")[0][-1] for w in caught] == ["2", "4"]
+    assert split.accumulator.num_chunks == 4
+    assert [str(w.message).split(" chunks")[0][-1] for w in caught] == ["2", "4"]
     for one, other in zip(whole.network.parameters(), split.network.parameters(), strict=True):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-3, atol=1e-4)
 
 
-def test_the_number_of_pieces_is_part_of_a_snapshot():
+def test_the_number_of_chunks_is_part_of_a_snapshot():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         split = updated(PPOSettings(), rows=8)
     other, _ = learner_on(CartPole, PPOSettings())
     other.restore(split.state())
-    assert other.pieces.count == split.pieces.count > 1
+    assert other.accumulator.num_chunks == split.accumulator.num_chunks > 1
 
 
 def test_a_sample_that_does_not_fit_ends_the_run_with_advice():
     refused = pytest.raises(TrainingError, match=r"use smaller networks .* or --device cpu")
-    with pytest.warns(UserWarning, match="pieces"), refused:
+    with pytest.warns(UserWarning, match="chunks"), refused:
         updated(PPOSettings(), rows=0)

@@ -56,9 +56,9 @@ def test_few_rows_are_drawn_as_torch_draws_them(activation, rows, masked):
     for seed in range(20):
         observation, mask, luck = some_rows(rows, seed)
         mask = mask if masked else None
-        quick = policy.sample(observation, mask, luck)
-        assert_same_choice(quick, policy._choose(observation, mask, luck))
-    assert policy.quick is not None
+        compiled = policy.sample(observation, mask, luck)
+        assert_same_choice(compiled, policy._sample(observation, mask, luck))
+    assert policy.numba_policy is not None
 
 
 def test_a_row_is_drawn_alone_as_in_any_company():
@@ -105,7 +105,7 @@ def test_what_an_optimiser_writes_is_seen():
     optimiser.step()
     after = policy.sample(observation, mask, luck)
     assert np.abs(after.log_probs - before.log_probs).max() > 0.01
-    assert_same_choice(after, policy._choose(observation, mask, luck))
+    assert_same_choice(after, policy._sample(observation, mask, luck))
 
 
 @pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
@@ -115,7 +115,7 @@ def test_a_copy_draws_from_its_own_weights(copied):
     policy.sample(observation, mask, luck)
     twin = copied(policy)
     twin.network = other.network
-    assert_same_choice(twin.sample(observation, mask, luck), other._choose(observation, mask, luck))
+    assert_same_choice(twin.sample(observation, mask, luck), other._sample(observation, mask, luck))
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_a_copy_draws_from_its_own_weights(copied):
     ids=["silu", "scaled", "two parts", "box", "categories", "picture"],
 )
 def test_what_is_not_simple_is_left_to_torch(spec, settings):
-    assert not NumbaPolicy.follows(policy_of(spec, **settings).network)
+    assert not NumbaPolicy.supports(policy_of(spec, **settings).network)
