@@ -1,9 +1,9 @@
-"""What one batched call of the neural oracle costs and how good its plans are.
+"""Benchmark of the neural oracle: CPU time of a batched call, and gap to a searched solution.
 
-Speed is the bare greedy plan, from books to prices, beside the greedy policy of RL4CO for
-pickup and delivery with as many stops and an encoder of the same size (random weights, which take
-as long as any), in turns, in CPU time of one thread. Quality is measured on held-out days of the
-built-in city against 100 rounds of our own search, and against OR-Tools where installed.
+Speed is that of greedy decoding, from instances to costs, next to RL4CO's greedy policy for pickup
+and delivery with as many stops and an encoder of the same size (random weights, which take as long
+as any): alternating, in CPU time of one thread. Quality is measured on held-out instances of the
+built-in city against 100 iterations of large neighbourhood search, and OR-Tools where installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hundredfold.envs.dvrp.training_instances import env_instances
 from hundredfold.profiling.measure import OURS, Spread, spread_of
 from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
-from hundredfold.routing.neural.training import HELD_OUT_BRANCH, REFERENCE
+from hundredfold.routing.neural.training import REFERENCE, VALIDATION_BRANCH
 from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
 from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 from hundredfold.routing.verifier import violations
@@ -38,123 +38,135 @@ EFFORTS: Final = {
     "neural, 2 relocate passes": NeuralSettings(improve_passes=2),
     "neural, best of 16 + relocate": NeuralSettings(improve_passes=2, oracle_samples=16),
 }
-# Days of this seed hang under the branch of held-out books, which training never draws from.
+# On the RNG branch of validation instances, which training never draws from.
 BENCH_SEED: Final = 2026
-SECONDS_PER_OR_TOOLS_BOOK: Final = 1.0
+OR_TOOLS_SECONDS: Final = 1.0
 
 
 def bench_neural(
-    num_books: int = 500,
+    num_instances: int = 500,
     num_requests: int = 30,
     repeats: int = 5,
-    peer_books: int = 20,
-    peer_seconds: float = SECONDS_PER_OR_TOOLS_BOOK,
+    peer_instances: int = 20,
+    peer_seconds: float = OR_TOOLS_SECONDS,
     with_peers: bool = True,
     on_progress: Tick = lambda name: None,
 ) -> list[Row]:
-    """Rows of speed by batch size, then of quality by book size."""
+    """Rows of speed by batch size, then of quality by number of requests.
+
+    Args:
+        num_instances: Held-out instances of each size.
+        num_requests: Requests of the largest size.
+        repeats: Timings per batch size.
+        peer_instances: Instances of each size that OR-Tools solves.
+        peer_seconds: Seconds of OR-Tools per instance.
+        with_peers: Whether to measure OR-Tools and RL4CO where installed.
+        on_progress: Receives the name of the row in progress.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         rows = _speed_rows(num_requests, repeats, with_peers, on_progress)
-        for size in book_sizes(num_requests):
-            rows += _gap_rows(size, num_books, peer_books, peer_seconds, with_peers, on_progress)
+        for size in instance_sizes(num_requests):
+            rows += _gap_rows(
+                size, num_instances, peer_instances, peer_seconds, with_peers, on_progress
+            )
     finally:
         torch.set_num_threads(threads)
     return rows
 
 
-def book_sizes(num_requests: int) -> list[int]:
-    """From one request to a whole day."""
+def instance_sizes(num_requests: int) -> list[int]:
+    """Numbers of requests, from one to a full day."""
     shares = (0.0, 1 / 6, 1 / 3, 2 / 3, 1.0)
     return sorted({max(1, round(share * num_requests)) for share in shares})
 
 
-def held_out_days(num_days: int, num_requests: int) -> RouteProblems:
-    """Days of the built-in city as they were asked, on a stream of their own."""
-    key = rng.spawn(rng.seed_key(BENCH_SEED), HELD_OUT_BRANCH)
-    return env_instances(DvrpSettings(), key, num_days, num_requests, offered=False)
+def held_out_instances(num_instances: int, num_requests: int) -> RouteProblems:
+    """Instances of the built-in city without accepted offers."""
+    key = rng.spawn(rng.seed_key(BENCH_SEED), VALIDATION_BRANCH)
+    return env_instances(DvrpSettings(), key, num_instances, num_requests, with_offers=False)
 
 
 def _speed_rows(num_requests: int, repeats: int, with_peers: bool, on_progress: Tick) -> list[Row]:
     oracle = NeuralOracle(EFFORTS["neural, greedy"])
-    days = held_out_days(max(BATCHES), num_requests)
-    oracle.solve(days.rows(slice(0, 1)))  # compile before the clock starts
-    theirs = _rl4co(num_requests) if with_peers else None
+    pool = held_out_instances(max(BATCHES), num_requests)
+    oracle.solve(pool.rows(slice(0, 1)))  # compile before timing
+    rl4co = _rl4co(num_requests) if with_peers else None
     rows: list[Row] = []
     for batch in BATCHES:
         instance = f"batch of {batch} x {num_requests}"
         on_progress(instance)
-        books = days.rows(slice(0, batch))
-        spent: dict[str, list[float]] = {OURS: [], "rl4co": []}
+        problems = pool.rows(slice(0, batch))
+        seconds: dict[str, list[float]] = {OURS: [], "rl4co": []}
         for _ in range(repeats):
-            spent[OURS].append(_timed(partial(oracle.solve, books)))
-            if theirs is not None:
-                spent["rl4co"].append(_timed(partial(theirs, batch)))
-        plans = oracle.solve(books)
-        each = spread_of(spent[OURS])
-        rows.append(_row(OURS, "neural, greedy", instance, books, plans, each, batch))
-        if theirs is not None:
-            their_spread = spread_of(spent["rl4co"])
-            row = _timing_row("rl4co", "PDP policy, greedy", instance, their_spread, batch)
-            rows.append(row | {"ratio_to_ours": their_spread.median / each.median})
-    rows.append(_singles_row(oracle, days, repeats, on_progress))
+            seconds[OURS].append(_timed(partial(oracle.solve, problems)))
+            if rl4co is not None:
+                seconds["rl4co"].append(_timed(partial(rl4co, batch)))
+        solutions = oracle.solve(problems)
+        spread = spread_of(seconds[OURS])
+        rows.append(_row(OURS, "neural, greedy", instance, problems, solutions, spread, batch))
+        if rl4co is not None:
+            rl4co_spread = spread_of(seconds["rl4co"])
+            row = _timing_row("rl4co", "PDP policy, greedy", instance, rl4co_spread, batch)
+            rows.append(row | {"ratio_to_ours": rl4co_spread.median / spread.median})
+    rows.append(_singles_row(oracle, pool, repeats, on_progress))
     return rows
 
 
-def _singles_row(oracle: NeuralOracle, days: RouteProblems, repeats: int, on_progress: Tick) -> Row:
-    """64 calls with one book each, beside one call with all of them."""
+def _singles_row(oracle: NeuralOracle, pool: RouteProblems, repeats: int, on_progress: Tick) -> Row:
+    """Calls with one instance each, relative to one call with all of them."""
     on_progress(f"{SINGLES} single calls")
-    books = days.rows(slice(0, SINGLES))
-    alone = [books.rows(slice(book, book + 1)) for book in range(SINGLES)]
-    together, apart = [], []
+    problems = pool.rows(slice(0, SINGLES))
+    singles = [problems.rows(slice(row, row + 1)) for row in range(SINGLES)]
+    batched, single = [], []
     for _ in range(repeats):
-        together.append(_timed(lambda: oracle.solve(books)))
-        apart.append(_timed(lambda: [oracle.solve(book) for book in alone]))
-    each = spread_of(apart)
-    row = _timing_row(OURS, "neural, greedy", f"{SINGLES} single calls", each, SINGLES)
-    return row | {"ratio_to_ours": each.median / spread_of(together).median}
+        batched.append(_timed(lambda: oracle.solve(problems)))
+        single.append(_timed(lambda: [oracle.solve(one) for one in singles]))
+    spread = spread_of(single)
+    row = _timing_row(OURS, "neural, greedy", f"{SINGLES} single calls", spread, SINGLES)
+    return row | {"ratio_to_ours": spread.median / spread_of(batched).median}
 
 
 def _gap_rows(
     size: int,
-    num_books: int,
-    peer_books: int,
+    num_instances: int,
+    peer_instances: int,
     peer_seconds: float,
     with_peers: bool,
     on_progress: Tick,
 ) -> list[Row]:
-    """Gaps on days of one size: of the mean price, to 100 rounds of search."""
-    instance = f"held-out days {num_books} x {size}"
+    """Gap of the mean cost to the reference, on instances of one size."""
+    instance = f"held-out days {num_instances} x {size}"
     on_progress(instance)
-    books = held_out_days(num_books, size)
-    reference = LNSOracle(REFERENCE).solve(books).cost
+    problems = held_out_instances(num_instances, size)
+    reference = LNSOracle(REFERENCE).solve(problems).cost
     rows = []
     for name, settings in EFFORTS.items():
         oracle = NeuralOracle(settings)
-        oracle.solve(books.rows(slice(0, 1)))
-        begin = time.thread_time()
-        plans = oracle.solve(books)
-        seconds = time.thread_time() - begin
-        row = _row(OURS, name, instance, books, plans, spread_of([seconds]), num_books)
-        rows.append(_against(row, float(reference.mean())))
-    or_tools = _or_tools(peer_seconds) if with_peers and peer_books else None
+        oracle.solve(problems.rows(slice(0, 1)))
+        start = time.thread_time()
+        solutions = oracle.solve(problems)
+        seconds = time.thread_time() - start
+        row = _row(OURS, name, instance, problems, solutions, spread_of([seconds]), num_instances)
+        rows.append(_with_gap(row, float(reference.mean())))
+    or_tools = _or_tools(peer_seconds) if with_peers and peer_instances else None
     if or_tools is not None:
-        few = books.rows(slice(0, peer_books))
-        on_progress(f"{instance}: ortools on {peer_books}")
-        begin = time.perf_counter()
-        plans = or_tools.solve(few)
-        seconds = time.perf_counter() - begin
+        subset = problems.rows(slice(0, peer_instances))
+        on_progress(f"{instance}: ortools on {peer_instances}")
+        start = time.perf_counter()
+        solutions = or_tools.solve(subset)
+        seconds = time.perf_counter() - start
         row = _row(
             "ortools",
             f"{peer_seconds:g} s",
-            f"held-out days {peer_books} x {size}",
-            few,
-            plans,
+            f"held-out days {peer_instances} x {size}",
+            subset,
+            solutions,
             spread_of([seconds]),
-            peer_books,
+            peer_instances,
         )
-        rows.append(_against(row, float(reference[:peer_books].mean())))
+        rows.append(_with_gap(row, float(reference[:peer_instances].mean())))
     return rows
 
 
@@ -166,36 +178,36 @@ def _or_tools(seconds: float) -> Oracle | None:
 
 
 def _rl4co(num_requests: int) -> Callable[[int], Any] | None:
-    """RL4CO's greedy attention policy for pickup and delivery, as (batch) -> answer."""
+    """RL4CO's greedy attention policy for pickup and delivery, as (batch size) -> output."""
     try:
         from rl4co.envs import PDPEnv
         from rl4co.models.zoo.am import AttentionModelPolicy
     except ImportError:
         return None
-    torch.set_num_threads(1)  # importing RL4CO gives torch all cores again
-    size = NeuralOracle().router.policy.size
+    torch.set_num_threads(1)  # importing RL4CO resets it to all cores
+    settings = NeuralOracle().inference.policy.settings
     env = PDPEnv(generator_params={"num_loc": 2 * num_requests})
     policy = AttentionModelPolicy(
         env_name="pdp",
-        embed_dim=size.width,
-        num_encoder_layers=size.layers,
-        num_heads=size.heads,
-        feedforward_hidden=size.feed_forward,
+        embed_dim=settings.embed_dim,
+        num_encoder_layers=settings.num_encoder_layers,
+        num_heads=settings.num_heads,
+        feedforward_hidden=settings.feedforward_dim,
     ).eval()
-    starts = {batch: env.reset(batch_size=[batch]) for batch in BATCHES}
+    resets = {batch: env.reset(batch_size=[batch]) for batch in BATCHES}
 
     @torch.inference_mode()
-    def answer(batch: int) -> Any:
-        return policy(starts[batch].clone(), env, phase="test", decode_type="greedy")
+    def solve(batch: int) -> Any:
+        return policy(resets[batch].clone(), env, phase="test", decode_type="greedy")
 
-    answer(1)
-    return answer
+    solve(1)
+    return solve
 
 
 def _timed(work: Callable[[], Any]) -> float:
-    begin = time.thread_time()
+    start = time.thread_time()
     work()
-    return time.thread_time() - begin
+    return time.thread_time() - start
 
 
 def _row(
@@ -203,20 +215,20 @@ def _row(
     name: str,
     instance: str,
     problems: RouteProblems,
-    plans: Solutions,
+    solutions: Solutions,
     seconds: Spread,
-    num_books: int,
+    num_instances: int,
 ) -> Row:
-    row = _timing_row(system, name, instance, seconds, num_books)
-    found = {
-        "cost": float(plans.cost.mean()),
-        "violations": len(violations(problems, plans)) + int(np.isinf(plans.cost).sum()),
+    row = _timing_row(system, name, instance, seconds, num_instances)
+    quality = {
+        "cost": float(solutions.cost.mean()),
+        "violations": len(violations(problems, solutions)) + int(np.isinf(solutions.cost).sum()),
     }
-    return row | found
+    return row | quality
 
 
-def _timing_row(system: str, name: str, instance: str, seconds: Spread, num_books: int) -> Row:
-    """A row whose `seconds` are those of one book; `ms_per_batch` those of the whole call."""
+def _timing_row(system: str, name: str, instance: str, seconds: Spread, num_instances: int) -> Row:
+    """A row whose `seconds` are per instance and whose `ms_per_batch` is per call."""
     return {
         "system": system,
         "oracle": name,
@@ -224,9 +236,9 @@ def _timing_row(system: str, name: str, instance: str, seconds: Spread, num_book
         "cost": None,
         "reference": None,
         "gap_pct": None,
-        "seconds": seconds.median / num_books,
-        "low": seconds.low / num_books,
-        "high": seconds.high / num_books,
+        "seconds": seconds.median / num_instances,
+        "low": seconds.low / num_instances,
+        "high": seconds.high / num_instances,
         "repeats": seconds.repeats,
         "threads": 1,
         "violations": 0,
@@ -235,5 +247,5 @@ def _timing_row(system: str, name: str, instance: str, seconds: Spread, num_book
     }
 
 
-def _against(row: Row, reference: float) -> Row:
+def _with_gap(row: Row, reference: float) -> Row:
     return row | {"reference": reference, "gap_pct": 100.0 * (row["cost"] / reference - 1.0)}

@@ -75,7 +75,7 @@ def bench_oracle(
             neural_books,
             num_requests,
             repeats,
-            peer_books=min(num_books, neural_books),
+            peer_instances=min(num_books, neural_books),
             peer_seconds=peer_seconds,
             with_peers=with_peers,
             on_progress=on_progress,

@@ -1,4 +1,4 @@
-"""`hundredfold train-oracle`: make weights for the neural oracle, for your own city or fleet."""
+"""`hundredfold train-oracle`: train weights of the neural oracle for a city and fleet."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hundredfold.cli.output import Row, note, print_rows
 from hundredfold.cli.train import spelled
-from hundredfold.core.errors import SettingsError
+from hundredfold.core.bounds import Fraction, check_bounds
 from hundredfold.core.formatting import format_duration
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.envs.dvrp.training_instances import PracticeBooks, env_instances
+from hundredfold.envs.dvrp.training_instances import TrainingInstances, env_instances
 from hundredfold.routing.neural.model import PolicySettings
-from hundredfold.routing.neural.training import BEST, OracleTraining
-from hundredfold.routing.neural.training_settings import TrainingSettings
-from hundredfold.routing.neural.weights import load_policy, weight_facts
+from hundredfold.routing.neural.training import BEST, OracleTraining, TrainingSettings
+from hundredfold.routing.neural.weights import load_policy, read_provenance
 from hundredfold.routing.problem import RouteProblems
 from hundredfold.training.process_setup import Interrupted, Interruptible, keep_freed_memory
 
@@ -31,20 +30,20 @@ DONE, INTERRUPTED = 0, 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOracle:
-    """Train the policy behind `--oracle neural` on days of a dvrp env.
+    """Train the policy of `--oracle neural` on instances of a dvrp env.
 
-    First it imitates plans that large neighbourhood search finds, then it practises on its own. The
-    folder holds weights, optimiser and curve; the same command again goes on where it stopped.
+    It first imitates solutions of large neighbourhood search, then trains by REINFORCE. The folder
+    holds weights, optimizer state and learning curve; the same command again resumes.
     """
 
     save_dir: Path = Path("runs/oracle")
-    """Folder of this training; best.safetensors in it is what --oracle-weights takes."""
-    start_from: Path | None = None
-    """Weights to start from instead of random ones."""
-    variety: float = 0.0
-    """Share of updates on other cities and fleets, for weights that shall work in many."""
+    """Folder of this training; its best.safetensors is for --oracle-weights."""
+    initial_weights: Path | None = None
+    """Weights file to start from instead of random weights."""
+    domain_randomization: Fraction = 0.0
+    """Share of updates on other cities and fleets, for weights that generalise."""
     quiet: bool = False
-    """Show nothing but errors and the table at the end."""
+    """Print only errors and the final table."""
     json: bool = False
     """Print one JSON object and nothing else."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
@@ -52,79 +51,81 @@ class TrainOracle:
     env: DvrpSettings = field(default_factory=DvrpSettings)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.variety <= 1.0:
-            raise SettingsError(f"variety must lie in 0..1, got {self.variety}.")
+        check_bounds(self)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train or go on; 130 when the user stopped it, after saving."""
+    """Train or resume; returns 130 after an interrupt, which saves first."""
     args = tyro.cli(
         TrainOracle,
         args=spelled(arguments),
         prog="hundredfold train-oracle",
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    # Several threads do not pay for matrices of this size, and they disturb whoever else computes.
+    # More threads do not pay for matrices of this size, and they slow down other processes.
     torch.set_num_threads(1)
     keep_freed_memory()
-    training = training_of(args)
+    training = make_training(args)
     with Interruptible() as stop, _Display(training, args.quiet) as display:
         try:
-            training.run(say=display.tell, after_update=lambda: display.advance(stop))
+            training.run(display.on_validation, on_update=lambda: display.on_update(stop))
         except Interrupted:
             training.save()
-            note(f"stopped and saved; the same command goes on from update {training.update}.")
+            note(f"stopped and saved; the same command resumes at update {training.update}.")
             return INTERRUPTED
-    rows = gap_rows(training)
-    title = f"percent above 100 rounds of search, {args.training.validation_books} held-out books"
+    instances = args.training.validation_instances
+    title = f"gap in percent to 100 LNS iterations, {instances} validation instances per size"
     command = ["train-oracle", *arguments]
-    print_rows(rows, command=command, as_json=args.json, title=title)
+    print_rows(gap_rows(training), command=command, as_json=args.json, title=title)
     if not args.json and not args.quiet:
         best = args.save_dir / BEST
         print(f"use it: hundredfold train dvrp --oracle neural --oracle-weights {best}")
     return DONE
 
 
-def training_of(args: TrainOracle) -> OracleTraining:
-    """The training that these flags describe, resumed where its folder has begun."""
-    books = PracticeBooks(args.env, args.variety)
+def make_training(args: TrainOracle) -> OracleTraining:
+    """The training that these flags describe, resumed if its folder holds one."""
 
-    def held_out(key: Keys, num_books: int, num_requests: int) -> RouteProblems:
-        return env_instances(args.env, key, num_books, num_requests, offered=False)
+    def validation_sample(key: Keys, num_instances: int, num_requests: int) -> RouteProblems:
+        return env_instances(args.env, key, num_instances, num_requests, with_offers=False)
 
-    before = weight_facts(args.start_from) if args.start_from else None
+    weights = args.initial_weights
     return OracleTraining(
         args.save_dir,
-        books.draw,
-        held_out,
+        TrainingInstances(args.env, args.domain_randomization).sample,
+        validation_sample,
         args.env.num_customers,
         args.training,
-        size=args.policy,
-        facts={"variety": args.variety, "env": asdict(args.env), "start_from": before},
-        start=load_policy(args.start_from) if args.start_from else None,
+        policy_settings=args.policy,
+        provenance={
+            "domain_randomization": args.domain_randomization,
+            "env": asdict(args.env),
+            "initial_weights": read_provenance(weights) if weights else None,
+        },
+        initial_policy=load_policy(weights) if weights else None,
     )
 
 
 def gap_rows(training: OracleTraining) -> list[Row]:
-    """One row per book size: gaps of the last look at held-out books."""
-    last = training.curve()[-1]
+    """One row per instance size: gaps of the last validation."""
+    last = training.learning_curve()[-1]
     return [
         {
             "requests": int(size),
             "greedy_gap_pct": gap,
-            "relocated_gap_pct": last["relocated_gap_pct"][size],
+            "improved_gap_pct": last["improved_gap_pct"][size],
         }
         for size, gap in last["greedy_gap_pct"].items()
     ]
 
 
 class _Display:
-    """A bar on a terminal, and a line after every look at held-out books."""
+    """Progress bar on a terminal, and a line after every validation."""
 
     def __init__(self, training: OracleTraining, quiet: bool) -> None:
         self.training, self.quiet = training, quiet
         self.total = training.settings.num_updates
-        self.first, self.seconds = training.update, training.seconds
+        self.first_update, self.first_seconds = training.update, training.seconds
         console = Console(stderr=True, highlight=False)
         self.progress = Progress(
             TextColumn("{task.description}"),
@@ -134,30 +135,30 @@ class _Display:
             console=console,
             disable=quiet or not console.is_terminal,
         )
-        self.task = self.progress.add_task("imitation", total=self.total, completed=self.first)
+        self.task = self.progress.add_task("imitation", total=self.total, completed=training.update)
 
     def __enter__(self) -> _Display:
         self.progress.start()
         return self
 
-    def __exit__(self, *trouble: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.progress.stop()
 
-    def advance(self, stop: Interruptible) -> None:
-        lesson = "practice" if self.training.practising else "imitation"
-        self.progress.update(self.task, completed=self.training.update, description=lesson)
+    def on_update(self, stop: Interruptible) -> None:
+        phase = "reinforce" if self.training.is_reinforce else "imitation"
+        self.progress.update(self.task, completed=self.training.update, description=phase)
         stop.check()
 
-    def tell(self, row: dict[str, Any]) -> None:
+    def on_validation(self, row: dict[str, Any]) -> None:
         if self.quiet:
             return
-        done = self.training.update - self.first
-        pace = (self.training.seconds - self.seconds) / max(1, done)
-        left = format_duration(pace * (self.total - self.training.update))
+        done = self.training.update - self.first_update
+        seconds_per_update = (self.training.seconds - self.first_seconds) / max(1, done)
+        left = format_duration(seconds_per_update * (self.total - self.training.update))
         self.progress.console.print(
-            f"{row['lesson']} {row['update']}/{self.total}, {left} left, loss {row['loss']:.3f}; "
+            f"{row['phase']} {row['update']}/{self.total}, {left} left, loss {row['loss']:.3f}; "
             f"gap % greedy {_by_size(row['greedy_gap_pct'])}; "
-            f"relocated {_by_size(row['relocated_gap_pct'])}",
+            f"improved {_by_size(row['improved_gap_pct'])}",
             soft_wrap=True,
         )
 

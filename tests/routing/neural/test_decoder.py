@@ -1,4 +1,4 @@
-"""The two decode loops of the neural oracle: the same moves, every promise kept, always an end."""
+"""The two decoders of the neural oracle agree, construct feasible routes, and terminate."""
 
 from itertools import permutations
 
@@ -11,16 +11,19 @@ from helpers.small_instances import small_instances
 from hundredfold.core import rng
 from hundredfold.routing.instances import loose_instances, random_instances
 from hundredfold.routing.lns import instance_keys
-from hundredfold.routing.neural.features import features_in_tensors, pair_features, stop_table
-from hundredfold.routing.neural.inputs import prepared
-from hundredfold.routing.neural.losses import told_again
+from hundredfold.routing.neural.feasibility import are_feasible, can_deliver_all_torch
+from hundredfold.routing.neural.features import (
+    edge_features,
+    edge_features_torch,
+    encoder_inputs,
+    policy_inputs,
+)
+from hundredfold.routing.neural.losses import teacher_force
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
-from hundredfold.routing.neural.oracle import NeuralSettings, Router
-from hundredfold.routing.neural.torch_decoder import all_in_time
-from hundredfold.routing.neural.transitions import plans_hold
+from hundredfold.routing.neural.oracle import NeuralSettings, PolicyInference
 from hundredfold.routing.neural.weights import load_policy
 
-BOOKS = {
+INSTANCES = {
     "days": lambda: random_instances(6, 12, seed=1),
     "loose": lambda: loose_instances(6, 10, seed=2),
     "limited": lambda: small_instances(12, 5, seed=3, limited=True),
@@ -31,130 +34,135 @@ BOOKS = {
 
 def random_policy(seed=0):
     torch.manual_seed(seed)
-    size = PolicySettings(width=32, heads=4, layers=1, feed_forward=32, move_width=8)
-    return RoutingPolicy(size).eval().requires_grad_(False)
+    settings = PolicySettings(
+        embed_dim=32, num_heads=4, num_encoder_layers=1, feedforward_dim=32, action_hidden_dim=8
+    )
+    return RoutingPolicy(settings).eval().requires_grad_(False)
 
 
-def routes_of(books, policy, samples=1, **settings):
-    ready = prepared(books)
-    keys = rng.spawn(instance_keys(ready.books)[None], np.arange(samples)[:, None])
-    return Router(policy, NeuralSettings(**settings)).routes(ready, keys)
+def decoded_routes(problems, policy, samples=1, **settings):
+    inputs = policy_inputs(problems)
+    keys = rng.spawn(instance_keys(inputs.instances)[None], np.arange(samples)[:, None])
+    return PolicyInference(policy, NeuralSettings(**settings)).routes(inputs, keys)
 
 
-@pytest.mark.parametrize("kind", BOOKS)
-def test_both_loops_drive_the_same_routes(kind):
-    books = BOOKS[kind]()
+def feasible(problems, routes, lengths):
+    inputs = policy_inputs(problems)
+    return are_feasible(inputs.instances, inputs.constraints, routes, lengths)
+
+
+@pytest.mark.parametrize("kind", INSTANCES)
+def test_numba_and_torch_decoder_construct_the_same_routes(kind):
+    problems = INSTANCES[kind]()
     for policy in (load_policy(), random_policy()):
-        compiled = routes_of(books, policy, samples=3)
-        batched = routes_of(books, policy, samples=3, batched_decode=True)
-        assert_array_equal(compiled[1], batched[1])
-        assert_array_equal(compiled[0], batched[0])
+        routes, lengths = decoded_routes(problems, policy, samples=3)
+        others = decoded_routes(problems, policy, samples=3, torch_decoder=True)
+        assert_array_equal(others[1], lengths)
+        assert_array_equal(others[0], routes)
 
 
-@pytest.mark.parametrize("kind", BOOKS)
-def test_whatever_the_policy_decides_is_feasible_and_strands_nobody(kind):
-    books = BOOKS[kind]()
-    ready = prepared(books)
+@pytest.mark.parametrize("kind", INSTANCES)
+def test_routes_of_random_policies_are_feasible(kind):
+    problems = INSTANCES[kind]()
     for seed in range(3):
-        routes, lengths = routes_of(books, random_policy(seed), samples=2)
+        routes, lengths = decoded_routes(problems, random_policy(seed), samples=2)
         for sample in range(2):
-            assert plans_hold(ready.books, ready.rules, routes[sample], lengths[sample]).all()
+            assert feasible(problems, routes[sample], lengths[sample]).all()
 
 
-def test_samples_differ_and_repeat():
-    books = random_instances(4, 12, seed=6)
-    first, _ = routes_of(books, load_policy(), samples=6, temperature=2.0)
-    again, _ = routes_of(books, load_policy(), samples=6, temperature=2.0)
+def test_samples_differ_and_are_reproducible():
+    problems = random_instances(4, 12, seed=6)
+    first, _ = decoded_routes(problems, load_policy(), samples=6, temperature=2.0)
+    again, _ = decoded_routes(problems, load_policy(), samples=6, temperature=2.0)
     assert_array_equal(first, again)
     assert len({routes.tobytes() for routes in first}) > 1
 
 
-def test_a_broken_plan_is_noticed():
-    books = random_instances(1, 3, seed=7)
-    ready = prepared(books)
-    good, lengths = routes_of(books, load_policy())
+def test_infeasible_routes_are_detected():
+    problems = random_instances(1, 3, seed=7)
+    good, lengths = decoded_routes(problems, load_policy())
     vehicle = int(lengths[0, 0].argmax())
     stops = good[0, 0, vehicle, : lengths[0, 0, vehicle]]
     pickups_last = np.sort(stops % 2, kind="stable")
-    assert plans_hold(ready.books, ready.rules, good[0], lengths[0])[0]
+    assert feasible(problems, good[0], lengths[0])[0]
     for wrong in (stops[np.argsort(stops % 2, kind="stable")], np.full_like(stops, stops[0])):
         broken = good[0].copy()
         broken[0, vehicle, : len(stops)] = wrong
-        assert not plans_hold(ready.books, ready.rules, broken, lengths[0])[0]
+        assert not feasible(problems, broken, lengths[0])[0]
     assert pickups_last[0] == 0  # there was a dropoff to come first
 
 
-def test_an_impossible_request_is_left_out_and_decoding_ends():
-    books = random_instances(2, 8, seed=8)
-    books.riders[0, 3] = books.fleet.capacity + 1
-    books.windows[1, 5, 1] = books.windows[1, 5, 0, 0] - 60.0
-    for batched in (False, True):
-        routes, lengths = routes_of(books, load_policy(), batched_decode=batched)
+def test_an_impossible_request_stays_unserved_and_decoding_terminates():
+    problems = random_instances(2, 8, seed=8)
+    problems.riders[0, 3] = problems.fleet.capacity + 1
+    problems.windows[1, 5, 1] = problems.windows[1, 5, 0, 0] - 60.0
+    for torch_decoder in (False, True):
+        routes, lengths = decoded_routes(problems, load_policy(), torch_decoder=torch_decoder)
         assert 7 not in routes[0, 0]
         assert 11 not in routes[0, 1]
         assert (lengths[0].sum(axis=1) <= 14).all()
 
 
-def test_the_model_scores_a_plan_as_the_kernel_did():
-    books = random_instances(5, 12, seed=9)
-    ready, policy = prepared(books), load_policy()
-    routes, lengths = routes_of(books, policy)
-    rows = np.arange(len(books))
-    told = told_again(ready.books, ready.rules, ready.pace, rows, routes, lengths)
-    tables = policy.encode(stop_table(ready.books, ready.rules, ready.city, rows), ready.drive)
-    scores = policy.scores(tables, told.decisions)
-    real = torch.arange(told.width) < told.counts
-    assert int(told.counts.min()) > 5
-    assert_array_equal(scores[real].argmax(dim=1), told.chosen[real])
+def test_teacher_forced_logits_prefer_the_actions_of_the_numba_decoder():
+    problems = random_instances(5, 12, seed=9)
+    inputs, policy = policy_inputs(problems), load_policy()
+    routes, lengths = decoded_routes(problems, policy)
+    rows = np.arange(len(problems))
+    forced = teacher_force(inputs, rows, routes, lengths)
+    cache = policy.encode(encoder_inputs(inputs, rows), inputs.drive)
+    logits = policy.logits(cache, forced.steps)
+    is_step = torch.arange(forced.max_steps) < forced.num_steps
+    assert int(forced.num_steps.min()) > 5
+    assert_array_equal(logits[is_step].argmax(dim=1), forced.actions[is_step])
 
 
-def test_pairs_of_stops_look_the_same_compiled_and_in_tensors():
-    books = small_instances(5, 6, seed=11, limited=True, full=True)
-    ready = prepared(books)
-    table = stop_table(ready.books, ready.rules, ready.city, np.arange(5))
-    expected = features_in_tensors(table, ready.drive)
-    assert_allclose(pair_features(table, ready.drive), expected, atol=1e-6)
+def test_edge_features_are_the_same_in_numba_and_torch():
+    problems = small_instances(5, 6, seed=11, limited=True, full=True)
+    inputs = policy_inputs(problems)
+    encoded = encoder_inputs(inputs, np.arange(5))
+    expected = edge_features_torch(encoded, inputs.drive)
+    assert_allclose(edge_features(encoded, inputs.drive), expected, atol=1e-6)
     assert len(np.unique(expected[:, 5])) == 2
 
 
-def test_reachability_is_exact():
+def test_delivery_check_agrees_with_all_orders_of_dropoffs():
     rng = np.random.default_rng(10)
-    stops, moves, places = 12, 300, 3
+    stops, actions, slots = 12, 300, 3
     travel = rng.integers(1, 30, (stops, stops))
     early = np.sort(rng.integers(0, 60, stops))
-    due = rng.integers(20, 90, (moves, places))
-    aboard = np.array([rng.permutation([4, 6, 8, 10])[:places] for _ in range(moves)])
-    aboard[rng.random((moves, places)) < 0.2] = 0
-    there, home_by = rng.integers(0, 40, moves), rng.integers(50, 120, moves)
+    deadline = rng.integers(20, 90, (actions, slots))
+    onboard = np.array([rng.permutation([4, 6, 8, 10])[:slots] for _ in range(actions)])
+    onboard[rng.random((actions, slots)) < 0.2] = 0
+    start, return_by = rng.integers(0, 40, actions), rng.integers(50, 120, actions)
     expected = [
         any(
-            in_time(travel, early, 2, there[m], order, home_by[m])
+            in_time(travel, early, 2, start[a], order, return_by[a])
             for order in permutations(
-                [(stop, due[m, k]) for k, stop in enumerate(aboard[m]) if stop > 0]
+                [(stop, deadline[a, k]) for k, stop in enumerate(onboard[a]) if stop > 0]
             )
         )
-        for m in range(moves)
+        for a in range(actions)
     ]
-    each = (moves, 1)
-    found = all_in_time(
-        torch.from_numpy(np.tile(travel, (moves, 1, 1))),
+    each = (actions, 1)
+    found = can_deliver_all_torch(
+        torch.from_numpy(np.tile(travel, (actions, 1, 1))),
         torch.from_numpy(np.tile(early, each)),
-        torch.full((moves, stops), 1000),
-        torch.full((moves, stops), 1000),
-        torch.from_numpy(aboard),
-        torch.from_numpy(due),
-        torch.full((moves,), 2),
-        torch.from_numpy(there),
-        torch.from_numpy(home_by),
+        torch.full((actions, stops), 1000),
+        torch.full((actions, stops), 1000),
+        torch.from_numpy(onboard),
+        torch.from_numpy(deadline),
+        torch.full((actions,), 2),
+        torch.from_numpy(start),
+        torch.from_numpy(return_by),
     )
     assert_array_equal(found.numpy(), expected)
     assert 0.1 < np.mean(expected) < 0.9
 
 
-def in_time(travel, early, here, time, order, home_by):
-    for stop, due in order:
+def in_time(travel, early, here, time, order, return_by):
+    for stop, deadline in order:
         time = max(time + travel[here, stop], early[stop])
-        if time > due:
+        if time > deadline:
             return False
         here = stop
-    return time + travel[here, 0] <= home_by
+    return time + travel[here, 0] <= return_by

@@ -1,4 +1,4 @@
-"""The neural oracle: prices that depend on the book alone, however calls are split."""
+"""The neural oracle: costs depend on the instance alone, however calls are split."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsE
 from hundredfold.routing.instances import random_instances
 from hundredfold.routing.neural.model import RoutingPolicy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
-from hundredfold.routing.neural.weights import SHIPPED, load_policy, save_policy, weight_facts
+from hundredfold.routing.neural.weights import SHIPPED, load_policy, read_provenance, save_policy
 from hundredfold.routing.verifier import violations
 
 
@@ -28,7 +28,7 @@ def solved(days, **settings):
     return NeuralOracle(NeuralSettings(**settings)).solve(days)
 
 
-def test_chunks_change_no_route():
+def test_routes_do_not_depend_on_oracle_batch():
     days = mixed_days()
     whole = solved(days, oracle_samples=2)
     for oracle_batch in (1, 3, 5):
@@ -37,50 +37,50 @@ def test_chunks_change_no_route():
         assert_array_equal(split.cost, whole.cost)
 
 
-def test_threads_change_no_route():
+def test_routes_do_not_depend_on_threads():
     days = mixed_days()
     assert_array_equal(solved(days, threads=2).routes, solved(days).routes)
 
 
-def test_every_plan_is_served_and_verified():
+def test_solutions_are_complete_and_verified():
     days = random_instances(12, 20, seed=2)
     for settings in ({"improve_passes": 0}, {}, {"oracle_samples": 4}):
-        plans = solved(days, **settings)
-        assert violations(days, plans) == []
-        assert not plans.unserved.any()
+        solutions = solved(days, **settings)
+        assert violations(days, solutions) == []
+        assert not solutions.unserved.any()
 
 
-def test_passes_and_samples_only_lower_prices():
+def test_local_search_and_samples_only_lower_costs():
     days = random_instances(12, 15, seed=3)
-    bare = solved(days, improve_passes=0).cost
-    relocated = solved(days, improve_passes=2).cost
+    greedy = solved(days, improve_passes=0).cost
+    improved = solved(days, improve_passes=2).cost
     best = solved(days, improve_passes=2, oracle_samples=8).cost
-    assert (relocated <= bare).all()
-    assert (best <= relocated).all()
-    assert relocated.sum() < bare.sum()
-    assert best.sum() < relocated.sum()
+    assert (improved <= greedy).all()
+    assert (best <= improved).all()
+    assert improved.sum() < greedy.sum()
+    assert best.sum() < improved.sum()
 
 
-def test_no_books_give_no_plans():
+def test_an_empty_batch_has_no_solutions():
     assert len(solved(random_instances(3, 4).rows(slice(0, 0)))) == 0
 
 
-class ForgetfulPolicy(RoutingPolicy):
-    """Finds no memory the first few times it is asked."""
+class FailingPolicy(RoutingPolicy):
+    """Raises an error in its first calls of `encode`."""
 
     failures = 0
     error: Exception = MemoryError()
 
-    def encode(self, table, drive):
+    def encode(self, inputs, drive):
         if self.failures > 0:
             self.failures -= 1
             raise self.error
-        return super().encode(table, drive)
+        return super().encode(inputs, drive)
 
 
-def forgetful(failures, error):
+def failing_policy(failures, error):
     shipped = load_policy()
-    policy = ForgetfulPolicy(shipped.size).eval().requires_grad_(False)
+    policy = FailingPolicy(shipped.settings).eval().requires_grad_(False)
     policy.load_state_dict(shipped.state_dict())
     policy.failures, policy.error = failures, error
     return policy
@@ -93,56 +93,56 @@ def forgetful(failures, error):
 )
 def test_running_out_of_memory_halves_the_batch_with_a_warning(error):
     days = random_instances(10, 6, seed=4)
-    oracle = NeuralOracle(NeuralSettings(oracle_batch=8), forgetful(2, error))
+    oracle = NeuralOracle(NeuralSettings(oracle_batch=8), failing_policy(2, error))
     with pytest.warns(UserWarning, match="oracle_batch=2"):
-        plans = oracle.solve(days)
-    assert oracle.router.batch == 2
-    assert_array_equal(plans.routes, solved(days).routes)
+        solutions = oracle.solve(days)
+    assert oracle.inference.batch_size == 2
+    assert_array_equal(solutions.routes, solved(days).routes)
 
 
-def test_no_memory_at_all_is_said_in_one_sentence():
-    oracle = NeuralOracle(NeuralSettings(oracle_batch=2), forgetful(99, MemoryError()))
+def test_out_of_memory_on_a_single_instance_is_an_error():
+    oracle = NeuralOracle(NeuralSettings(oracle_batch=2), failing_policy(99, MemoryError()))
     with (
         pytest.warns(UserWarning, match="oracle_batch=1"),
-        pytest.raises(HundredfoldError, match="no memory for a single book"),
+        pytest.raises(HundredfoldError, match="out of memory on a single instance"),
     ):
         oracle.solve(random_instances(2, 3, seed=5))
 
 
-def test_other_errors_are_not_taken_for_lack_of_memory():
-    oracle = NeuralOracle(NeuralSettings(), forgetful(1, RuntimeError("shapes do not match")))
+def test_other_runtime_errors_are_raised():
+    oracle = NeuralOracle(NeuralSettings(), failing_policy(1, RuntimeError("shapes do not match")))
     with pytest.raises(RuntimeError, match="shapes do not match"):
         oracle.solve(random_instances(2, 3, seed=5))
 
 
-def test_weights_come_back_from_disk_with_their_story(tmp_path):
+def test_saved_weights_load_with_their_provenance(tmp_path):
     file = tmp_path / "mine.safetensors"
     save_policy(file, load_policy(), {"seed": 7})
     days = random_instances(4, 8, seed=6)
-    assert weight_facts(file) == {"seed": 7}
+    assert read_provenance(file) == {"seed": 7}
     assert_array_equal(solved(days, weights=str(file)).routes, solved(days).routes)
 
 
-def test_shipped_weights_are_small_and_tell_how_they_were_made():
+def test_shipped_weights_are_small_and_record_their_provenance():
     assert SHIPPED.stat().st_size < 5_000_000
-    facts = weight_facts()
-    assert "seed" in facts["training"]
-    assert facts["held_out"]["update"] > 0
+    provenance = read_provenance()
+    assert "seed" in provenance["training"]
+    assert provenance["validation"]["update"] > 0
 
 
-def test_missing_and_broken_weights_are_named(tmp_path):
+def test_missing_and_corrupt_weights_files_are_named(tmp_path):
     with pytest.raises(CheckpointError, match="train-oracle"):
         NeuralOracle(NeuralSettings(weights=str(tmp_path / "nothing.safetensors")))
-    broken = tmp_path / "broken.safetensors"
-    broken.write_bytes(b"nonsense")
-    with pytest.raises(CheckpointError, match=r"broken\.safetensors"):
-        NeuralOracle(NeuralSettings(weights=str(broken)))
+    corrupt = tmp_path / "corrupt.safetensors"
+    corrupt.write_bytes(b"nonsense")
+    with pytest.raises(CheckpointError, match=r"corrupt\.safetensors"):
+        NeuralOracle(NeuralSettings(weights=str(corrupt)))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [{"oracle_samples": 0}, {"oracle_batch": 0}, {"improve_passes": -1}, {"temperature": 0.0}],
 )
-def test_settings_refuse_what_cannot_be(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         NeuralSettings(**wrong)

@@ -185,10 +185,10 @@ def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -
     travel, fleet = population.city.travel, fleet_for(population, settings)
     if settings.oracle == "neural":
         # Torch and the policy are loaded for whoever asks for them.
-        from hundredfold.routing.neural.oracle import NeuralKeptPlans
+        from hundredfold.routing.neural.oracle import NeuralIncrementalRoutes
 
         oracle = _neural_oracle(settings)
-        return NeuralKeptPlans(travel, fleet, num_days, settings.num_customers, oracle)
+        return NeuralIncrementalRoutes(travel, fleet, num_days, settings.num_customers, oracle)
     return IncrementalRoutes(
         travel,
         fleet,

@@ -1,8 +1,8 @@
-"""Books for a routing policy to learn from: days of an env, cut off after any number of calls.
+"""Training instances of the neural oracle: the first requests of dvrp episodes.
 
-Callers, trips and the order of calls are drawn as the env draws them, on streams that no env
-ever meets. In half of the books customers have accepted offers, as they will once an agent makes
-them.
+Customers, trips and the order of requests are drawn as the env draws them, on RNG streams that no
+env uses. In half of the instances some customers have accepted offers, as in episodes of an agent
+that makes them.
 """
 
 from __future__ import annotations
@@ -21,54 +21,72 @@ from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.instances import loose_instances, random_instances
 from hundredfold.routing.problem import RouteProblems
 
-DAYS_CHILD, OFFERS_CHILD, KIND_CHILD = range(3)
-OFFERED_SHARE: Final = 0.5
-# Other city seeds than the asked one, for weights that shall work in more than one city.
-OTHER_CITIES: Final = 12
+DEMAND_CHILD, OFFERS_CHILD, KIND_CHILD = range(3)
+# Share of instances with accepted offers, and share of their requests that accepted one.
+OFFER_SHARE: Final = 0.5
+# City seeds of domain randomisation, besides the env's own.
+NUM_OTHER_CITIES: Final = 12
 
 
-class PracticeBooks:
-    """Draws books of one env; `variety` is the share of batches from other cities and fleets."""
+class TrainingInstances:
+    """Sampler of training instances of one env, with domain randomisation."""
 
-    def __init__(self, settings: DvrpSettings, variety: float = 0.0) -> None:
+    def __init__(self, settings: DvrpSettings, domain_randomization: float = 0.0) -> None:
+        """Sample instances like those of an env.
+
+        Args:
+            settings: Settings of the env.
+            domain_randomization: Share of batches from other cities and fleets, in 0..1.
+        """
         self.settings = settings
-        self.variety = variety
+        self.domain_randomization = domain_randomization
 
-    def draw(self, key: Keys, num_books: int, num_requests: int) -> RouteProblems:
-        """Books of this size from one city; `key` is a single stream key."""
+    def sample(self, key: Keys, num_instances: int, num_requests: int) -> RouteProblems:
+        """Draw a batch from one city; `key` is a single RNG stream."""
         kind = rng.uniforms(rng.spawn(key, KIND_CHILD), np.arange(2))
-        if kind[0] >= self.variety:
-            return env_instances(self.settings, key, num_books, num_requests)
+        if kind[0] >= self.domain_randomization:
+            return env_instances(self.settings, key, num_instances, num_requests)
         seed = int(rng.integers(rng.spawn(key, KIND_CHILD), 2, 2**31))
         if kind[1] < 0.3:
-            return random_instances(num_books, num_requests, seed)
+            return random_instances(num_instances, num_requests, seed)
         if kind[1] < 0.5:
-            return loose_instances(num_books, num_requests, seed)
+            return loose_instances(num_instances, num_requests, seed)
         other = replace(
             self.settings,
-            city_seed=1 + seed % OTHER_CITIES if self.settings.trips is None else 0,
+            city_seed=1 + seed % NUM_OTHER_CITIES if self.settings.trips is None else 0,
             service="operator" if kind[1] < 0.75 else "research",
         )
-        return env_instances(other, key, num_books, num_requests)
+        return env_instances(other, key, num_instances, num_requests)
 
 
 def env_instances(
-    settings: DvrpSettings, key: Keys, num_books: int, num_requests: int, offered: bool = True
+    settings: DvrpSettings,
+    key: Keys,
+    num_instances: int,
+    num_requests: int,
+    with_offers: bool = True,
 ) -> RouteProblems:
-    """The first calls of as many days; `offered` lets some customers have accepted offers."""
+    """Draw the first requests of some episodes.
+
+    Args:
+        settings: Settings of the env.
+        key: A single RNG stream.
+        num_instances: Number of episodes.
+        num_requests: Requests per instance.
+        with_offers: Whether some customers have accepted offers.
+    """
     population = population_for(settings)
-    draw = DemandSampler(population, "all", num_requests)
-    days = rng.spawn(rng.spawn(key, DAYS_CHILD), np.arange(num_books))
-    _, trip = draw.draw(days)
+    demand = DemandSampler(population, "all", num_requests)
+    _, trip = demand.draw(rng.spawn(rng.spawn(key, DEMAND_CHILD), np.arange(num_instances)))
     windows = population.trips.windows[trip]
-    if offered:
-        luck_keys = rng.spawn(rng.spawn(key, OFFERS_CHILD), np.arange(num_books))[:, None]
-        calls = np.arange(num_requests)
-        offers = rng.integers(luck_keys, calls, NUM_OFFERS)
-        willing = rng.uniforms(rng.spawn(luck_keys, 0), calls + 1)
-        negotiated = rng.uniforms(luck_keys, num_requests) < OFFERED_SHARE
-        allowed = population.allowed[trip, offers] & negotiated & (willing < OFFERED_SHARE)
-        windows = shifted_windows(windows, np.where(allowed, offers, NO_CHANGE))
+    if with_offers:
+        keys = rng.spawn(rng.spawn(key, OFFERS_CHILD), np.arange(num_instances))[:, None]
+        request = np.arange(num_requests)
+        offers = rng.integers(keys, request, NUM_OFFERS)
+        accepted = rng.uniforms(rng.spawn(keys, 0), request + 1) < OFFER_SHARE
+        has_offers = rng.uniforms(keys, num_requests) < OFFER_SHARE
+        shifted = population.allowed[trip, offers] & has_offers & accepted
+        windows = shifted_windows(windows, np.where(shifted, offers, NO_CHANGE))
     return day_problems(
         population.trips.cells[trip],
         windows,

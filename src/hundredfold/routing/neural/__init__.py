@@ -1,1 +1,1 @@
-"""The neural oracle: an attention policy that routes a whole batch of books in one call."""
+"""Neural oracle: an attention policy that constructs the routes of a whole batch of instances."""

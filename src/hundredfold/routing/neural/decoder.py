@@ -1,7 +1,7 @@
-"""The decode loop as one kernel: a book's whole day without leaving compiled code.
+"""Decoder of the attention model for CPUs: all steps of an instance in one Numba kernel.
 
-Every decision touches the allowed moves alone, which are a fraction of the stops. Rows share
-nothing, so routes do not depend on the batch or on threads.
+A step computes keys, glimpse and logits of the feasible actions only, a fraction of the stops. Rows
+share nothing, so routes do not depend on the batch or on threads.
 """
 
 from __future__ import annotations
@@ -14,110 +14,112 @@ import numpy as np
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import fast_sum_kernel, kernel, noalloc_kernel, uniform
 from hundredfold.core.rng import Keys
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.lns import parallel_ranges
-from hundredfold.routing.neural.model import NUM_MOVE_FEATURES, RoutingPolicy
+from hundredfold.routing.neural.features import PolicyInputs
+from hundredfold.routing.neural.model import NUM_ACTION_FEATURES, DecoderCache, RoutingPolicy
 from hundredfold.routing.neural.transitions import (
-    ABOARD,
-    AT,
-    REQUESTS,
-    STOPS,
+    CURRENT_STOP,
+    NUM_ONBOARD,
+    NUM_REQUESTS,
+    ROUTE_LENGTH,
     VEHICLE,
-    Pace,
-    begin,
-    describe_moves,
-    describe_state,
-    list_moves,
-    make_move,
-    new_ride,
+    apply_action,
+    list_feasible_actions,
+    new_decode_state,
+    reset_decode_state,
+    write_action_features,
+    write_step_features,
 )
 from hundredfold.routing.workspace import DEPOT
 
-# Moves whose scores differ by less are equal, and the lowest stop wins; so two ways of adding up
-# the same score choose the same route.
-TIE: Final = np.float32(1e-4)
-USUAL_HEAD: Final = 16
+# Logits that differ by less are equal, and the lowest stop wins: decoders that sum in another order
+# choose the same route.
+TIE_TOLERANCE: Final = np.float32(1e-4)
+DEFAULT_HEAD_DIM: Final = 16
 
 
 class DecoderWeights(NamedTuple):
-    """What a decision multiplies with, (inputs, outputs) each."""
+    """Weights of the decoder's layers, (inputs, outputs) each."""
 
-    heads: int
-    state: FloatArray  # (state features, width)
-    think: FloatArray  # (width, width)
-    think_bias: FloatArray  # (width,)
-    move_features: FloatArray  # (move features, move width)
-    move_bias: FloatArray  # (move width,)
-    move_glimpse: FloatArray  # (width, move width)
-    move_score: FloatArray  # (move width,)
-
-
-class Thought(NamedTuple):
-    """Room for the numbers of one decision."""
-
-    query: Any  # (width,)
-    busy: Any  # (width,)
-    glimpse: Any  # (width,)
-    waiting: Any  # (width,) sum over open pickups
-    hidden: Any  # (move width,)
-    weight: Any  # (stops,)
-    score: Any  # (stops,)
+    num_heads: int
+    step_context: FloatArray  # (step features, embed_dim)
+    query_residual: FloatArray  # (embed_dim, embed_dim)
+    query_residual_bias: FloatArray  # (embed_dim,)
+    action_hidden: FloatArray  # (action features, action_hidden_dim)
+    action_hidden_bias: FloatArray  # (action_hidden_dim,)
+    action_glimpse: FloatArray  # (embed_dim, action_hidden_dim)
+    action_score: FloatArray  # (action_hidden_dim,)
 
 
-def turned(layer: Any) -> FloatArray:
-    """A linear layer's weights as (inputs, outputs)."""
-    return np.ascontiguousarray(layer.weight.detach().cpu().numpy().T, np.float32)
+class Scratch(NamedTuple):
+    """Arrays of one decoding step, allocated once per thread."""
+
+    query: Any  # (embed_dim,)
+    activated: Any  # (embed_dim,) ReLU of the query
+    glimpse: Any  # (embed_dim,)
+    pending_sum: Any  # (embed_dim,) query contribution of pending pickups
+    hidden: Any  # (action_hidden_dim,)
+    attention: Any  # (stops,)
+    logits: Any  # (stops,) by action
 
 
 def decoder_weights(policy: RoutingPolicy) -> DecoderWeights:
-    """The policy's weights as the kernel takes them."""
+    """Copy the policy's decoder weights as the kernel takes them."""
+
+    def weight(layer: Any) -> FloatArray:
+        return np.ascontiguousarray(layer.weight.detach().cpu().numpy().T, np.float32)
 
     def bias(layer: Any) -> FloatArray:
         return np.ascontiguousarray(layer.bias.detach().cpu().numpy(), np.float32)
 
     return DecoderWeights(
-        heads=policy.size.heads,
-        state=turned(policy.state),
-        think=turned(policy.think),
-        think_bias=bias(policy.think),
-        move_features=turned(policy.move_features),
-        move_bias=bias(policy.move_features),
-        move_glimpse=turned(policy.move_glimpse),
-        move_score=turned(policy.move_score)[:, 0].copy(),
+        num_heads=policy.settings.num_heads,
+        step_context=weight(policy.step_context),
+        query_residual=weight(policy.query_residual),
+        query_residual_bias=bias(policy.query_residual),
+        action_hidden=weight(policy.action_hidden),
+        action_hidden_bias=bias(policy.action_hidden),
+        action_glimpse=weight(policy.action_glimpse),
+        action_score=weight(policy.action_score)[:, 0].copy(),
     )
 
 
-def decode_rows(
-    books: InstanceArrays,
-    rules: FleetConstraints,
-    pace: Pace,
+def decode(
     weights: DecoderWeights,
+    inputs: PolicyInputs,
     rows: IntArray,
-    stops: FloatArray,
-    book: FloatArray,
+    cache: DecoderCache,
     keys: Keys,
     temperature: float,
     routes: IntArray,
     lengths: IntArray,
-    threads: int,
+    threads: int = 1,
 ) -> None:
-    """Route the books in `rows`; `stops` and `book` are their tables, in the order of `rows`.
+    """Construct routes of some instances, in place.
 
-    `keys` (samples, books) are streams: every sample of a book is drawn from its own, at this
-    temperature, and 0 is greedy. `routes` (samples, books, vehicles, width) and `lengths` (samples,
-    books, vehicles) start as zeros.
+    Args:
+        weights: Decoder weights of the policy.
+        inputs: The batch of instances.
+        rows: Instances to decode, all of one size.
+        cache: Their encoded stops, in the order of `rows`, on the CPU.
+        keys: (samples, instances) RNG stream of every sample.
+        temperature: Scale of the Gumbel noise added to logits; 0 decodes greedily.
+        routes: (samples, instances, vehicles, width) zeros, filled with stops.
+        lengths: (samples, instances, vehicles) zeros, filled with stops per route.
+        threads: Threads over instances.
     """
+    stops, graph = cache.stops.detach().numpy(), cache.graph.detach().numpy()
     parallel_ranges(
         threads,
         len(rows),
-        lambda first, last: _decode_some(
-            books,
-            rules,
-            pace,
+        lambda first, last: _decode_range(
+            inputs.instances,
+            inputs.constraints,
+            inputs.time_scale,
             weights,
             rows,
             stops,
-            book,
+            graph,
             keys,
             np.float32(temperature),
             routes,
@@ -129,14 +131,14 @@ def decode_rows(
 
 
 @kernel
-def _decode_some(
-    books: Any,
-    rules: Any,
-    pace: Any,
+def _decode_range(
+    instances: Any,
+    constraints: Any,
+    scale: Any,
     weights: Any,
     rows: Any,
     stops: Any,
-    book: Any,
+    graph: Any,
     keys: Any,
     temperature: Any,
     routes: Any,
@@ -144,29 +146,29 @@ def _decode_some(
     first: Any,
     last: Any,
 ) -> None:
-    ride = new_ride(books.cell.shape[1] // 2)
-    width, move_width = weights.think.shape[0], weights.move_score.shape[0]
-    thought = Thought(
-        np.zeros(width, np.float32),
-        np.zeros(width, np.float32),
-        np.zeros(width, np.float32),
-        np.zeros(width, np.float32),
-        np.zeros(move_width, np.float32),
-        np.zeros(books.cell.shape[1], np.float32),
-        np.zeros(books.cell.shape[1], np.float32),
+    state = new_decode_state(instances.cell.shape[1] // 2)
+    dim, action_dim = weights.query_residual.shape[0], weights.action_score.shape[0]
+    scratch = Scratch(
+        np.zeros(dim, np.float32),
+        np.zeros(dim, np.float32),
+        np.zeros(dim, np.float32),
+        np.zeros(dim, np.float32),
+        np.zeros(action_dim, np.float32),
+        np.zeros(instances.cell.shape[1], np.float32),
+        np.zeros(instances.cell.shape[1], np.float32),
     )
-    for place in range(first, last):
-        row = rows[place]
+    for index in range(first, last):
+        row = rows[index]
         for sample in range(keys.shape[0]):
-            begin(ride, books, row)
+            reset_decode_state(state, instances, row)
             _decode_one(
-                ride,
-                thought,
-                rules,
-                pace,
+                state,
+                scratch,
+                constraints,
+                scale,
                 weights,
-                stops[place],
-                book[place],
+                stops[index],
+                graph[index],
                 keys[sample, row],
                 temperature,
                 routes[sample, row],
@@ -176,117 +178,123 @@ def _decode_some(
 
 @noalloc_kernel
 def _decode_one(
-    ride: Any,
-    thought: Any,
-    rules: Any,
-    pace: Any,
+    state: Any,
+    scratch: Any,
+    constraints: Any,
+    scale: Any,
     weights: Any,
     stops: Any,
-    book: Any,
+    graph: Any,
     key: Any,
     temperature: Any,
     routes: Any,
     lengths: Any,
 ) -> None:
-    requests = ride.now[REQUESTS]
-    _sum_open(thought.waiting, stops, requests)
-    # Every move serves a stop or sends a vehicle home, so this many are enough for any day.
-    limit = 2 * requests + rules.num_vehicles + 1
-    for step in range(limit):
-        count = list_moves(ride, rules)
+    requests = state.scalars[NUM_REQUESTS]
+    _sum_pending(scratch.pending_sum, stops, requests)
+    # Every action serves a stop or ends a vehicle's route, so this many steps always suffice.
+    max_steps = 2 * requests + constraints.num_vehicles + 1
+    for step in range(max_steps):
+        count = list_feasible_actions(state, constraints)
         if count == 0:
             return
         chosen = np.int64(0)
         if count > 1:
-            describe_state(ride, rules, pace)
-            describe_moves(ride, rules, pace, count)
-            score_moves(ride, thought, weights, stops, book, count)
+            write_step_features(state, constraints, scale)
+            write_action_features(state, constraints, scale, count)
+            score_actions(state, scratch, weights, stops, graph, count)
             if temperature > 0.0:
-                _add_luck(ride, thought, key, step * (2 * requests + 1), temperature, count)
-            chosen = best_move(ride, thought.score, count)
-        stop, there = ride.choice[chosen], ride.arrive[chosen]
+                first_draw = step * (2 * requests + 1)
+                _add_gumbel_noise(state, scratch, key, first_draw, temperature, count)
+            chosen = _best_action(state, scratch.logits, count)
+        stop, start = state.action[chosen], state.service_start[chosen]
         if stop != DEPOT:
-            vehicle = ride.now[VEHICLE]
-            routes[vehicle, ride.now[STOPS]] = stop
+            vehicle = state.scalars[VEHICLE]
+            routes[vehicle, state.scalars[ROUTE_LENGTH]] = stop
             lengths[vehicle] += 1
-        make_move(ride, rules, stop, there)
+        apply_action(state, constraints, stop, start)
         if stop % 2 == 1:
-            _leave_open(thought.waiting, stops, stop)
-        if ride.now[VEHICLE] >= rules.num_vehicles:
+            _subtract_pending(scratch.pending_sum, stops, stop)
+        if state.scalars[VEHICLE] >= constraints.num_vehicles:
             return
 
 
 @noalloc_kernel
-def _sum_open(waiting: Any, stops: Any, requests: Any) -> None:
-    width = len(waiting)
-    for k in range(width):
-        waiting[k] = 0.0
+def _sum_pending(pending_sum: Any, stops: Any, requests: Any) -> None:
+    dim = len(pending_sum)
+    for k in range(dim):
+        pending_sum[k] = 0.0
     for request in range(requests):
-        row = stops[2 * request + 1]
-        for k in range(width):
-            waiting[k] += row[5 * width + k]
+        cached = stops[2 * request + 1]
+        for k in range(dim):
+            pending_sum[k] += cached[5 * dim + k]
 
 
 @noalloc_kernel
-def _leave_open(waiting: Any, stops: Any, pickup: Any) -> None:
-    width = len(waiting)
-    row = stops[pickup]
-    for k in range(width):
-        waiting[k] -= row[5 * width + k]
+def _subtract_pending(pending_sum: Any, stops: Any, pickup: Any) -> None:
+    dim = len(pending_sum)
+    cached = stops[pickup]
+    for k in range(dim):
+        pending_sum[k] -= cached[5 * dim + k]
 
 
 @fast_sum_kernel
-def score_moves(ride: Any, thought: Any, weights: Any, stops: Any, book: Any, count: Any) -> None:
-    """Write the scores of the first `count` moves; `RoutingPolicy.scores` tells the same."""
-    query, busy, glimpse = thought.query, thought.busy, thought.glimpse
-    width = len(query)
-    per_request = np.float32(1.0) / np.float32(ride.now[REQUESTS])
-    here = stops[ride.now[AT]]
-    for k in range(width):
-        query[k] = here[3 * width + k] + book[k] + thought.waiting[k] * per_request
-    _add_product(ride.state, weights.state, query)
-    aboard = ride.now[ABOARD]
-    if aboard > 0:
-        share = np.float32(1.0) / np.float32(aboard)
-        for slot in range(aboard):
-            row = stops[ride.aboard[slot]]
-            for k in range(width):
-                query[k] += share * row[4 * width + k]
-    for k in range(width):
-        busy[k] = max(query[k], np.float32(0.0))
-        query[k] += weights.think_bias[k]
-    _add_product(busy, weights.think, query)
-    # A loop of known length fits into registers.
-    if width == weights.heads * USUAL_HEAD:
-        _look(ride.choice, query, glimpse, thought.weight, USUAL_HEAD, stops, count)
+def score_actions(
+    state: Any, scratch: Any, weights: Any, stops: Any, graph: Any, count: Any
+) -> None:
+    """Write the logits of the first `count` actions, as `RoutingPolicy.logits` defines them.
+
+    Offsets into a stop's cached projections follow `RoutingPolicy.cache_widths`.
+    """
+    query, activated, glimpse = scratch.query, scratch.activated, scratch.glimpse
+    dim = len(query)
+    per_request = np.float32(1.0) / np.float32(state.scalars[NUM_REQUESTS])
+    current = stops[state.scalars[CURRENT_STOP]]
+    for k in range(dim):
+        query[k] = current[3 * dim + k] + graph[k] + scratch.pending_sum[k] * per_request
+    _add_product(state.step_features, weights.step_context, query)
+    num_onboard = state.scalars[NUM_ONBOARD]
+    if num_onboard > 0:
+        share = np.float32(1.0) / np.float32(num_onboard)
+        for slot in range(num_onboard):
+            cached = stops[state.onboard[slot]]
+            for k in range(dim):
+                query[k] += share * cached[4 * dim + k]
+    for k in range(dim):
+        activated[k] = max(query[k], np.float32(0.0))
+        query[k] += weights.query_residual_bias[k]
+    _add_product(activated, weights.query_residual, query)
+    # A loop of constant length fits into registers.
+    if dim == weights.num_heads * DEFAULT_HEAD_DIM:
+        _attend(state.action, query, glimpse, scratch.attention, DEFAULT_HEAD_DIM, stops, count)
     else:
-        size = width // weights.heads
-        _look(ride.choice, query, glimpse, thought.weight, size, stops, count)
-    hidden, move_width = thought.hidden, len(thought.hidden)
-    for k in range(move_width):
-        hidden[k] = weights.move_bias[k]
-    _add_product(glimpse, weights.move_glimpse, hidden)
-    per_width = np.float32(1.0) / np.sqrt(np.float32(width))
-    into = weights.move_features
-    for move in range(count):
-        row = stops[ride.choice[move]]
-        total = np.float32(0.0)
-        for k in range(width):
-            total += glimpse[k] * row[2 * width + k]
-        total *= per_width
-        seen = ride.features[move]
-        for k in range(move_width):
-            value = hidden[k] + row[6 * width + k]
-            # A constant number of features, so that the compiler unrolls this and runs along k.
-            for feature in range(NUM_MOVE_FEATURES):
-                value += seen[feature] * into[feature, k]
-            total += max(value, np.float32(0.0)) * weights.move_score[k]
-        thought.score[move] = total
+        head_dim = dim // weights.num_heads
+        _attend(state.action, query, glimpse, scratch.attention, head_dim, stops, count)
+    hidden, action_dim = scratch.hidden, len(scratch.hidden)
+    for k in range(action_dim):
+        hidden[k] = weights.action_hidden_bias[k]
+    _add_product(glimpse, weights.action_glimpse, hidden)
+    per_sqrt_dim = np.float32(1.0) / np.sqrt(np.float32(dim))
+    action_hidden = weights.action_hidden
+    for action in range(count):
+        cached = stops[state.action[action]]
+        logit = np.float32(0.0)
+        for k in range(dim):
+            logit += glimpse[k] * cached[2 * dim + k]
+        logit *= per_sqrt_dim
+        features = state.action_features[action]
+        for k in range(action_dim):
+            value = hidden[k] + cached[6 * dim + k]
+            # A constant number of features: the compiler unrolls this loop and vectorises over k.
+            for feature in range(NUM_ACTION_FEATURES):
+                value += features[feature] * action_hidden[feature, k]
+            logit += max(value, np.float32(0.0)) * weights.action_score[k]
+        scratch.logits[action] = logit
 
 
 @fast_sum_kernel
 def _add_product(values: Any, matrix: Any, sums: Any) -> None:
-    """Add values @ matrix to the sums, four rows at a time: each trip to memory does four sums."""
+    """Add values @ matrix to the sums, four rows per pass over `sums`."""
     rows = len(values)
     whole = rows - rows % 4
     for row in range(0, whole, 4):
@@ -305,52 +313,56 @@ def _add_product(values: Any, matrix: Any, sums: Any) -> None:
 
 
 @partial(fast_sum_kernel, forceinline=True)
-def _look(
-    choice: Any, query: Any, glimpse: Any, weight: Any, size: Any, stops: Any, count: Any
+def _attend(
+    actions: Any, query: Any, glimpse: Any, attention: Any, head_dim: Any, stops: Any, count: Any
 ) -> None:
-    """One glimpse at the moves: attention per head of a size, softmax over what is allowed."""
-    width = len(query)
-    per_size = np.float32(1.0) / np.sqrt(np.float32(size))
-    for start in range(0, width, size):
+    """Attention glimpse: multi-head attention of the query over the feasible actions."""
+    dim = len(query)
+    per_sqrt_dim = np.float32(1.0) / np.sqrt(np.float32(head_dim))
+    for start in range(0, dim, head_dim):
         most = np.float32(-1e30)
-        for move in range(count):
-            row = stops[choice[move]]
+        for a in range(count):
+            cached = stops[actions[a]]
             total = np.float32(0.0)
-            for k in range(size):
-                total += query[start + k] * row[start + k]
-            total *= per_size
-            weight[move] = total
+            for k in range(head_dim):
+                total += query[start + k] * cached[start + k]
+            total *= per_sqrt_dim
+            attention[a] = total
             most = max(most, total)
         whole = np.float32(0.0)
-        for move in range(count):
-            weight[move] = np.exp(weight[move] - most)
-            whole += weight[move]
-        for k in range(size):
+        for a in range(count):
+            attention[a] = np.exp(attention[a] - most)
+            whole += attention[a]
+        for k in range(head_dim):
             glimpse[start + k] = 0.0
-        for move in range(count):
-            share = weight[move] / whole
-            row = stops[choice[move]]
-            for k in range(size):
-                glimpse[start + k] += share * row[width + start + k]
+        for a in range(count):
+            share = attention[a] / whole
+            cached = stops[actions[a]]
+            for k in range(head_dim):
+                glimpse[start + k] += share * cached[dim + start + k]
 
 
 @noalloc_kernel
-def _add_luck(ride: Any, thought: Any, key: Any, drawn: Any, temperature: Any, count: Any) -> None:
-    """Add Gumbel noise, so that the largest score is a sample of the softmax."""
-    for move in range(count):
-        luck = uniform(key, np.uint64(drawn + ride.choice[move]))
-        luck = -np.log(-np.log(luck + 1e-12))
-        thought.score[move] += temperature * np.float32(luck)
+def _add_gumbel_noise(
+    state: Any, scratch: Any, key: Any, first_draw: Any, temperature: Any, count: Any
+) -> None:
+    """Add Gumbel noise to the logits, so that their maximum is a sample of the softmax."""
+    for action in range(count):
+        noise = uniform(key, np.uint64(first_draw + state.action[action]))
+        noise = -np.log(-np.log(noise + 1e-12))
+        scratch.logits[action] += temperature * np.float32(noise)
 
 
 @noalloc_kernel
-def best_move(ride: Any, score: Any, count: Any) -> Any:
-    """The move with the highest score; of equals the lowest stop."""
-    most = score[0]
-    for move in range(1, count):
-        most = max(most, score[move])
+def _best_action(state: Any, logits: Any, count: Any) -> Any:
+    """The action of the highest logit; among ties the lowest stop."""
+    most = logits[0]
+    for action in range(1, count):
+        most = max(most, logits[action])
     chosen = np.int64(-1)
-    for move in range(count):
-        if score[move] >= most - TIE and (chosen < 0 or ride.choice[move] < ride.choice[chosen]):
-            chosen = np.int64(move)
+    for action in range(count):
+        if logits[action] >= most - TIE_TOLERANCE and (
+            chosen < 0 or state.action[action] < state.action[chosen]
+        ):
+            chosen = np.int64(action)
     return chosen

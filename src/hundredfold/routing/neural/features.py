@@ -1,16 +1,13 @@
-"""What the routing policy sees of a book's stops; `pairs.py` looks at pairs of them.
+"""Input features of the routing policy: nodes (stops) and edges (pairs of stops).
 
-Minutes are scaled by the city (its mean drive) and by the day (the depot's window), never by the
-book itself, so a booking looks the same however the book around it grows. A travel table has no
-map; stops get coordinates by classical scaling of the driving times.
-
-What the routing policy sees of pairs of stops: who can follow whom, and at what price.
-
-On a CPU one compiled pass writes all of it, in training as well; a GPU does it in tensors.
+Times are scaled by the travel table (its mean drive) and by the depot's window, never by the
+instance, so a request has the same features however many others there are. Stops get coordinates by
+classical multidimensional scaling of the driving times.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,61 +16,106 @@ from torch import Tensor
 
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
-from hundredfold.routing.problem import TravelTable, classical_mds
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
+from hundredfold.routing.problem import RouteProblems, TravelTable, classical_mds
 
 NUM_NODE_FEATURES: Final = 28
-# Waves of the hour of day: whole days down to a fraction of an hour.
-WAVES: Final = (1.0, 3.0, 9.0, 27.0)
-# Slack beyond this many mean drives is as good as endless.
-MOST_SLACK: Final = 4.0
-USUAL_REQUESTS: Final = 30.0
+NUM_EDGE_FEATURES: Final = 8
+# Sinusoidal encoding of the time of day, in periods per day.
+DAY_FREQUENCIES: Final = (1.0, 3.0, 9.0, 27.0)
+# Slack is clipped to this range, in mean drives.
+MIN_SLACK: Final = -2.0
+MAX_SLACK: Final = 4.0
+REQUESTS_SCALE: Final = 30.0
 
 
-class City(NamedTuple):
-    """What features need to know of a travel table and a fleet, in ticks."""
+class TimeScale(NamedTuple):
+    """Reciprocal time scales for kernels, which multiply."""
 
-    positions: FloatArray  # (cells, 2) in mean drives, around 0
-    mean_drive: float
-    day_start: float
-    day_length: float
-
-
-class StopTable(NamedTuple):
-    """Books of one size as the encoder takes them; all (books, stops, ...)."""
-
-    nodes: Tensor  # (books, stops, node features)
-    cell: Tensor  # (books, stops) into the travel table
-    early: Tensor  # (books, stops) in mean drives
-    late: Tensor  # (books, stops) in mean drives
-    service: Tensor  # (books, stops) in mean drives
+    per_mean_drive: float  # 1 / mean drive in microseconds
+    day_start: float  # microseconds
+    per_day: float  # 1 / length of the day in microseconds
 
 
-def city_of(travel: TravelTable, opens: int, closes: int) -> City:
-    """The scales and the map of a city whose depot opens and closes at these ticks."""
+class CityScales(NamedTuple):
+    """Coordinates and time scales of a travel table and a depot window."""
+
+    positions: FloatArray  # (cells, 2) in mean drives, centred
+    mean_drive: float  # microseconds
+    day_start: float  # microseconds
+    day_length: float  # microseconds
+
+    @property
+    def time_scale(self) -> TimeScale:
+        """The time scales as kernels take them."""
+        return TimeScale(1.0 / self.mean_drive, self.day_start, 1.0 / self.day_length)
+
+
+class PolicyInputs(NamedTuple):
+    """A batch of instances with everything that encoding and decoding need."""
+
+    instances: InstanceArrays
+    constraints: FleetConstraints
+    city: CityScales
+    time_scale: TimeScale
+    drive: Tensor  # (cells, cells) in mean drives
+
+
+class EncoderInputs(NamedTuple):
+    """Encoder inputs of instances of one size; times in mean drives."""
+
+    nodes: Tensor  # (instances, stops, node features)
+    cell: Tensor  # (instances, stops) into the travel table
+    early: Tensor  # (instances, stops)
+    late: Tensor  # (instances, stops)
+    service: Tensor  # (instances, stops)
+
+
+def policy_inputs(problems: RouteProblems) -> PolicyInputs:
+    """Convert instances to microseconds and add the scales of their city."""
+    instances, constraints = to_instance_arrays(problems)
+    return inputs_from_arrays(problems.travel, instances, constraints)
+
+
+def inputs_from_arrays(
+    travel: TravelTable, instances: InstanceArrays, constraints: FleetConstraints
+) -> PolicyInputs:
+    """Add the scales of their city to instances that are in microseconds already."""
+    city, drive = _city_scales(travel, int(instances.early[0, 0]), int(instances.late[0, 0]))
+    return PolicyInputs(instances, constraints, city, city.time_scale, drive)
+
+
+@lru_cache(maxsize=16)
+def _city_scales(
+    travel: TravelTable, depot_opens: int, depot_closes: int
+) -> tuple[CityScales, Tensor]:
     drives = travel.microseconds
-    elsewhere = ~np.eye(len(drives), dtype=bool)
-    mean = max(float(drives[elsewhere].mean()), 1.0) if elsewhere.any() else 1.0
-    return City(classical_mds(drives / mean), mean, float(opens), max(float(closes - opens), mean))
+    off_diagonal = ~np.eye(len(drives), dtype=bool)
+    mean = max(float(drives[off_diagonal].mean()), 1.0) if off_diagonal.any() else 1.0
+    day_length = max(float(depot_closes - depot_opens), mean)
+    city = CityScales(classical_mds(drives / mean), mean, float(depot_opens), day_length)
+    return city, torch.from_numpy((drives / mean).astype(np.float32))
 
 
-def stop_table(
-    books: InstanceArrays,
-    rules: FleetConstraints,
-    city: City,
-    rows: IntArray,
-    turn: FloatArray | None = None,
-) -> StopTable:
-    """The chosen rows, which must be books of one size. `turn` (2, 2) rotates the map."""
-    requests = int(books.num_requests[rows[0]])
-    stops = 2 * requests + 1
-    cell = books.cell[rows, :stops]
-    early = _in_drives(books.early[rows, :stops], city)
-    late = _in_drives(books.late[rows, :stops], city)
-    service = books.service[rows, :stops] / city.mean_drive
-    nodes = _node_features(books, rules, city, rows, early, late, service, turn)
+def encoder_inputs(
+    inputs: PolicyInputs, rows: IntArray, rotation: FloatArray | None = None
+) -> EncoderInputs:
+    """Encoder inputs of some instances.
+
+    Args:
+        inputs: The batch of instances.
+        rows: Instances to encode, all with the same number of requests.
+        rotation: (2, 2) rotation or reflection of the coordinates, for data augmentation.
+    """
+    instances, city = inputs.instances, inputs.city
+    stops = 2 * int(instances.num_requests[rows[0]]) + 1
+    cell = instances.cell[rows, :stops]
+    early = _in_mean_drives(instances.early[rows, :stops], city)
+    late = _in_mean_drives(instances.late[rows, :stops], city)
+    service = instances.service[rows, :stops] / city.mean_drive
+    nodes = _node_features(inputs, rows, early, late, service, rotation)
     as_tensor = torch.from_numpy
-    return StopTable(
+    return EncoderInputs(
         as_tensor(nodes),
         as_tensor(np.ascontiguousarray(cell)),
         as_tensor(early.astype(np.float32)),
@@ -82,129 +124,128 @@ def stop_table(
     )
 
 
-def _in_drives(ticks: IntArray, city: City) -> FloatArray:
-    return np.asarray((ticks - city.day_start) / city.mean_drive, np.float64)
+def _in_mean_drives(microseconds: IntArray, city: CityScales) -> FloatArray:
+    return np.asarray((microseconds - city.day_start) / city.mean_drive, np.float64)
 
 
 def _node_features(
-    books: InstanceArrays,
-    rules: FleetConstraints,
-    city: City,
+    inputs: PolicyInputs,
     rows: IntArray,
     early: FloatArray,
     late: FloatArray,
     service: FloatArray,
-    turn: FloatArray | None,
+    rotation: FloatArray | None,
 ) -> FloatArray:
+    instances, city = inputs.instances, inputs.city
     num_rows, stops = early.shape
     partner = np.arange(stops)
     partner[1::2] += 1
     partner[2::2] -= 1
     pickup = np.where(np.arange(stops) % 2 == 1, np.arange(stops), partner)
-    cell = books.cell[rows, :stops]
-    where = city.positions[cell] if turn is None else city.positions[cell] @ turn
-    drive = books.drive / city.mean_drive
+    cell = instances.cell[rows, :stops]
+    position = city.positions[cell] if rotation is None else city.positions[cell] @ rotation
+    drive = instances.drive / city.mean_drive
     direct = drive[cell[:, pickup], cell[:, partner[pickup]]]
     day = city.day_length / city.mean_drive
-    longest = np.minimum(books.max_ride[rows, :stops] / city.mean_drive, 1e6)[:, pickup]
-    middle = (early + late) / 2.0 / day
-    found: FloatArray = np.zeros((num_rows, stops, NUM_NODE_FEATURES), np.float32)
-    found[..., 0:2] = where
-    found[..., 2:4] = where[:, partner]
-    found[..., 4] = 4.0 * early / day - 2.0
-    found[..., 5] = 4.0 * late / day - 2.0
-    found[..., 6] = found[:, partner, 4]
-    found[..., 7] = found[:, partner, 5]
-    found[..., 8] = np.clip(late - early, 0.0, MOST_SLACK)
-    # Room between earliest pickup and latest dropoff, beyond the direct ride.
-    room = late[:, partner[pickup]] - early[:, pickup] - direct
-    found[..., 9] = np.clip(room, -MOST_SLACK, MOST_SLACK)
-    found[..., 10] = direct
-    found[..., 11] = drive[cell[:, :1], cell]
-    found[..., 12] = drive[cell, cell[:, :1]]
-    found[..., 13] = books.riders[rows, :stops] / rules.capacity
-    found[..., 14] = service
-    found[..., 15] = np.clip(longest - direct, 0.0, MOST_SLACK)
-    found[:, 0, 4:16] = 0.0
-    found[:, 0, 16] = 1.0
-    found[:, 1::2, 17] = 1.0
-    found[:, 2::2, 18] = 1.0
-    found[..., 19] = (stops // 2) / USUAL_REQUESTS
-    for k, wave in enumerate(WAVES):
-        found[:, 1:, 20 + 2 * k] = np.sin(2.0 * np.pi * wave * middle[:, 1:])
-        found[:, 1:, 21 + 2 * k] = np.cos(2.0 * np.pi * wave * middle[:, 1:])
-    return found
+    max_ride = np.minimum(instances.max_ride[rows, :stops] / city.mean_drive, 1e6)[:, pickup]
+    window_middle = (early + late) / 2.0 / day
+    nodes: FloatArray = np.zeros((num_rows, stops, NUM_NODE_FEATURES), np.float32)
+    nodes[..., 0:2] = position
+    nodes[..., 2:4] = position[:, partner]
+    nodes[..., 4] = 4.0 * early / day - 2.0
+    nodes[..., 5] = 4.0 * late / day - 2.0
+    nodes[..., 6] = nodes[:, partner, 4]
+    nodes[..., 7] = nodes[:, partner, 5]
+    nodes[..., 8] = np.clip(late - early, 0.0, MAX_SLACK)
+    # Slack between earliest pickup and latest dropoff, beyond the direct ride.
+    trip_slack = late[:, partner[pickup]] - early[:, pickup] - direct
+    nodes[..., 9] = np.clip(trip_slack, -MAX_SLACK, MAX_SLACK)
+    nodes[..., 10] = direct
+    nodes[..., 11] = drive[cell[:, :1], cell]
+    nodes[..., 12] = drive[cell, cell[:, :1]]
+    nodes[..., 13] = instances.riders[rows, :stops] / inputs.constraints.capacity
+    nodes[..., 14] = service
+    nodes[..., 15] = np.clip(max_ride - direct, 0.0, MAX_SLACK)
+    nodes[:, 0, 4:16] = 0.0
+    # One-hot kind of stop: depot, pickup, dropoff.
+    nodes[:, 0, 16] = 1.0
+    nodes[:, 1::2, 17] = 1.0
+    nodes[:, 2::2, 18] = 1.0
+    nodes[..., 19] = (stops // 2) / REQUESTS_SCALE
+    for k, frequency in enumerate(DAY_FREQUENCIES):
+        nodes[:, 1:, 20 + 2 * k] = np.sin(2.0 * np.pi * frequency * window_middle[:, 1:])
+        nodes[:, 1:, 21 + 2 * k] = np.cos(2.0 * np.pi * frequency * window_middle[:, 1:])
+    return nodes
 
 
-NUM_PAIR_FEATURES: Final = 8
-LEAST_SLACK: Final = -2.0
+def edge_features(inputs: EncoderInputs, drive: Tensor) -> Tensor:
+    """(instances, edge features, stops, stops), from the row's stop to the column's.
 
-
-def pair_features(table: StopTable, drive: Tensor) -> Tensor:
-    """(books, pair features, stops, stops), from the row's stop to the column's.
-
-    `drive` (cells, cells) is the travel table in mean drives.
+    A Numba kernel writes them on a CPU, tensor operations on a GPU. `drive` (cells, cells) is the
+    travel table in mean drives.
     """
     if drive.device.type != "cpu":
-        return features_in_tensors(table, drive)
-    books, stops = table.cell.shape
-    seen = torch.empty((books, NUM_PAIR_FEATURES, stops, stops))
-    _fill(
-        table.cell.numpy(),
-        table.early.numpy(),
-        table.late.numpy(),
-        table.service.numpy(),
+        return edge_features_torch(inputs, drive)
+    num_instances, stops = inputs.cell.shape
+    edges = torch.empty((num_instances, NUM_EDGE_FEATURES, stops, stops))
+    _write_edge_features(
+        inputs.cell.numpy(),
+        inputs.early.numpy(),
+        inputs.late.numpy(),
+        inputs.service.numpy(),
         drive.numpy(),
-        seen.numpy(),
+        edges.numpy(),
     )
-    return seen
+    return edges
 
 
 @kernel
-def _fill(cell: Any, early: Any, late: Any, service: Any, drive: Any, seen: Any) -> None:
-    books, stops = cell.shape
-    most, least = np.float32(MOST_SLACK), np.float32(LEAST_SLACK)
-    for book in range(books):
+def _write_edge_features(
+    cell: Any, early: Any, late: Any, service: Any, drive: Any, edges: Any
+) -> None:
+    num_instances, stops = cell.shape
+    most, least = np.float32(MAX_SLACK), np.float32(MIN_SLACK)
+    for row in range(num_instances):
         for i in range(stops):
             for j in range(stops):
-                there = drive[cell[book, i], cell[book, j]]
-                back = drive[cell[book, j], cell[book, i]]
-                leg, leg_back = there + service[book, i], back + service[book, j]
-                spare = late[book, j] - early[book, i] - leg
-                spare_back = late[book, i] - early[book, j] - leg_back
-                idle = early[book, j] - late[book, i] - leg
-                seen[book, 0, i, j] = there
-                seen[book, 1, i, j] = back
-                seen[book, 2, i, j] = min(max(spare, least), most)
-                seen[book, 3, i, j] = min(max(spare_back, least), most)
-                seen[book, 4, i, j] = min(max(idle, least), most)
-                seen[book, 5, i, j] = np.float32(spare >= 0.0)
-                seen[book, 6, i, j] = np.float32(spare_back >= 0.0)
-                seen[book, 7, i, j] = np.float32((i + 1) >> 1 == (j + 1) >> 1)
+                there = drive[cell[row, i], cell[row, j]]
+                back = drive[cell[row, j], cell[row, i]]
+                leg, leg_back = there + service[row, i], back + service[row, j]
+                slack = late[row, j] - early[row, i] - leg
+                slack_back = late[row, i] - early[row, j] - leg_back
+                wait = early[row, j] - late[row, i] - leg
+                edges[row, 0, i, j] = there
+                edges[row, 1, i, j] = back
+                edges[row, 2, i, j] = min(max(slack, least), most)
+                edges[row, 3, i, j] = min(max(slack_back, least), most)
+                edges[row, 4, i, j] = min(max(wait, least), most)
+                edges[row, 5, i, j] = np.float32(slack >= 0.0)
+                edges[row, 6, i, j] = np.float32(slack_back >= 0.0)
+                edges[row, 7, i, j] = np.float32((i + 1) >> 1 == (j + 1) >> 1)
 
 
-def features_in_tensors(table: StopTable, drive: Tensor) -> Tensor:
-    """The same on any device."""
-    cell, early, late, service = table.cell, table.early, table.late, table.service
+def edge_features_torch(inputs: EncoderInputs, drive: Tensor) -> Tensor:
+    """`edge_features` in tensor operations, on any device."""
+    cell, early, late, service = inputs.cell, inputs.early, inputs.late, inputs.service
     there = drive[cell[:, :, None], cell[:, None, :]]
     leg = there + service[:, :, None]
-    # From the row's stop to the column's: time to spare, and time spent waiting at least.
-    spare = late[:, None, :] - early[:, :, None] - leg
-    idle = early[:, None, :] - late[:, :, None] - leg
+    # From the row's stop to the column's: the most slack, and the least waiting.
+    slack = late[:, None, :] - early[:, :, None] - leg
+    wait = early[:, None, :] - late[:, :, None] - leg
     stops = cell.shape[1]
     request = (torch.arange(stops, device=cell.device) + 1) // 2
-    same = (request[:, None] == request[None, :]).to(there.dtype).expand_as(there)
-    back = spare.transpose(1, 2)
+    same_request = (request[:, None] == request[None, :]).to(there.dtype).expand_as(there)
+    slack_back = slack.transpose(1, 2)
     return torch.stack(
         [
             there,
             there.transpose(1, 2),
-            spare.clamp(LEAST_SLACK, MOST_SLACK),
-            back.clamp(LEAST_SLACK, MOST_SLACK),
-            idle.clamp(LEAST_SLACK, MOST_SLACK),
-            (spare >= 0.0).to(there.dtype),
-            (back >= 0.0).to(there.dtype),
-            same,
+            slack.clamp(MIN_SLACK, MAX_SLACK),
+            slack_back.clamp(MIN_SLACK, MAX_SLACK),
+            wait.clamp(MIN_SLACK, MAX_SLACK),
+            (slack >= 0.0).to(there.dtype),
+            (slack_back >= 0.0).to(there.dtype),
+            same_request,
         ],
         dim=1,
     )

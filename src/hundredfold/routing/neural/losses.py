@@ -1,11 +1,12 @@
-"""The two losses of the routing policy: imitation of searched plans, and its own practice.
+"""Losses of the routing policy: imitation of searched solutions, and REINFORCE.
 
-Routes told again as decisions: what the policy would have seen and which move was made.
+Both need the logits of every decoding step behind given routes. `teacher_force` replays the routes
+through the decoder's transitions and records its inputs, so all steps are scored in one pass.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,339 +17,364 @@ from hundredfold.core import rng
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.core.rng import Keys
-from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
+from hundredfold.routing.instance_arrays import InstanceArrays
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
-from hundredfold.routing.neural.decoder import decode_rows, decoder_weights
-from hundredfold.routing.neural.features import StopTable, stop_table
-from hundredfold.routing.neural.inputs import Prepared, finish_plans, prepared
-from hundredfold.routing.neural.model import (
-    NUM_MOVE_FEATURES,
-    NUM_STATE_FEATURES,
-    Decisions,
-    RoutingPolicy,
-    Tables,
+from hundredfold.routing.neural.decoder import decode, decoder_weights
+from hundredfold.routing.neural.features import (
+    EncoderInputs,
+    PolicyInputs,
+    encoder_inputs,
+    policy_inputs,
 )
-from hundredfold.routing.neural.training_settings import TrainingSettings
+from hundredfold.routing.neural.model import (
+    NUM_ACTION_FEATURES,
+    NUM_STEP_FEATURES,
+    DecoderCache,
+    DecodingSteps,
+    RoutingPolicy,
+)
+from hundredfold.routing.neural.oracle import complete_routes
 from hundredfold.routing.neural.transitions import (
-    ABOARD,
-    AT,
-    REQUESTS,
-    Pace,
-    begin,
-    describe_moves,
-    describe_state,
-    list_moves,
-    make_move,
-    new_ride,
+    CURRENT_STOP,
+    NUM_ONBOARD,
+    NUM_REQUESTS,
+    apply_action,
+    list_feasible_actions,
+    new_decode_state,
+    reset_decode_state,
+    write_action_features,
+    write_step_features,
 )
 from hundredfold.routing.problem import MICROSECONDS_PER_MINUTE, RouteProblems
 from hundredfold.routing.workspace import DEPOT
 
+Baseline = Literal["shared", "greedy"]
 
-class Told(NamedTuple):
-    """Decisions of several plans per book, side by side, and what was chosen."""
-
-    decisions: Decisions
-    chosen: Tensor  # (books, decisions) the stop that was driven to
-    counts: Tensor  # (books, plans) real decisions of each plan; behind them is padding
-    width: int  # decisions per plan, padding included
-
-
-class _Record(NamedTuple):
-    current: Any  # (books, decisions)
-    state: Any  # (books, decisions, state features)
-    aboard: Any  # (books, decisions, stops)
-    open: Any  # (books, decisions, stops)
-    allowed: Any  # (books, decisions, stops)
-    features: Any  # (books, decisions, stops, move features), written where allowed
-    chosen: Any  # (books, decisions)
-    counts: Any  # (books, plans)
+ROTATION_CHILD, SAMPLE_CHILD, IMPROVE_CHILD = range(3)
+IMPROVE_PASSES: Final = 2
+# Typical standard deviation of sampled costs on a full day, relative to the cost. A constant: a
+# batch's own standard deviation would amplify noise on small instances, whose costs hardly differ.
+ADVANTAGE_SCALE: Final = 0.02
 
 
-def told_again(
-    books: InstanceArrays,
-    rules: FleetConstraints,
-    pace: Pace,
-    rows: IntArray,
-    routes: IntArray,
-    lengths: IntArray,
-) -> Told:
-    """The decisions behind `routes` (plans, books, vehicles, width) of some rows, all of one size.
+def imitation_loss(
+    policy: RoutingPolicy, problems: RouteProblems, key: Keys, lns_iterations: int
+) -> tuple[Tensor, dict[str, float]]:
+    """Behaviour cloning: cross-entropy of the actions of a teacher's solutions.
 
-    Moves without an alternative are no decisions. A plan is followed until a move that the policy
-    would not be allowed, which happens under ride-time limits alone.
+    Args:
+        policy: The policy to train.
+        problems: Instances of one size.
+        key: RNG stream of the data augmentation.
+        lns_iterations: Iterations of the teacher, large neighbourhood search.
+    Returns:
+        The loss, and its metrics.
     """
-    requests = int(books.num_requests[rows[0]])
-    num_stops = 2 * requests + 1
-    plans = len(routes)
-    width = num_stops + rules.num_vehicles
-    shape = (len(rows), plans * width)
-    record = _Record(
+    teacher = LNSOracle(LNSSettings(lns_iterations=lns_iterations, final_restarts=1))
+    solutions = teacher.solve(problems)
+    inputs = policy_inputs(problems)
+    sort_vehicles_by_start(inputs.instances, solutions.routes, solutions.lengths)
+    rows = np.arange(len(problems))
+    forced = teacher_force(inputs, rows, solutions.routes[None], solutions.lengths[None])
+    cache = policy.encode(augmented_inputs(inputs, rows, key), inputs.drive)
+    is_step, logits = _step_logits(policy, cache, forced)
+    if not len(logits):
+        return cache.stops.sum() * 0.0, {"loss": 0.0, "accuracy": 1.0}
+    actions = forced.actions[is_step]
+    loss = F.cross_entropy(logits, actions)
+    accuracy = (logits.argmax(dim=1) == actions).float().mean()
+    return loss, {"loss": float(loss.detach()), "accuracy": float(accuracy)}
+
+
+def reinforce_loss(
+    policy: RoutingPolicy,
+    problems: RouteProblems,
+    key: Keys,
+    samples: int,
+    baseline: Baseline,
+    improved_cost_weight: float,
+) -> tuple[Tensor, dict[str, float]]:
+    """REINFORCE (Williams 1992) on solutions sampled from the policy.
+
+    Args:
+        policy: The policy to train.
+        problems: Instances of one size.
+        key: RNG stream of augmentation and sampling.
+        samples: Solutions sampled per instance.
+        baseline: "shared", the mean cost of an instance's samples (POMO, Kwon et al. 2020), or
+            "greedy", the cost of the policy's own greedy solution (self-critical training, Rennie
+            et al. 2017; Kool et al. 2019 use the greedy rollout of an older policy).
+        improved_cost_weight: Weight in 0..1 of the cost after local search; the rest is before.
+    Returns:
+        The loss, and its metrics.
+    """
+    inputs = policy_inputs(problems)
+    rows = np.arange(len(problems))
+    cache = policy.encode(augmented_inputs(inputs, rows, key), inputs.drive)
+    has_greedy = baseline == "greedy"
+    num_solutions = samples + has_greedy
+    keys = rng.spawn(rng.spawn(key, SAMPLE_CHILD), np.arange(num_solutions * len(rows)))
+    keys = keys.reshape(num_solutions, len(rows))
+    routes, lengths = _sample_routes(policy, inputs, cache, rows, keys, has_greedy)
+    forced = teacher_force(inputs, rows, routes, lengths)
+    costs = _costs_in_minutes(inputs, routes, lengths, key, improved_cost_weight)
+    mean_cost = costs.mean(axis=0, keepdims=True)
+    advantage = ((costs[:1] if has_greedy else mean_cost) - costs) / np.maximum(mean_cost, 1.0)
+    weight = torch.from_numpy((advantage / ADVANTAGE_SCALE).astype(np.float32))
+
+    is_step, logits = _step_logits(policy, cache, forced)
+    if not len(logits):
+        return cache.stops.sum() * 0.0, {"loss": 0.0, "cost_minutes": float(costs.mean())}
+    log_prob = -F.cross_entropy(logits, forced.actions[is_step], reduction="none")
+    # Every step is weighted by the advantage of the solution it belongs to.
+    step_weight = weight.T.repeat_interleave(forced.max_steps, dim=1)[is_step]
+    loss = -(log_prob * step_weight).sum() / num_solutions / len(rows)
+    return loss, {
+        "loss": float(loss.detach()),
+        "cost_minutes": float(costs.mean()),
+        "advantage_std_pct": 100.0 * float(advantage.std()),
+    }
+
+
+class TeacherForcedBatch(NamedTuple):
+    """Decoding steps of given routes and the actions taken, solutions of an instance in a row."""
+
+    steps: DecodingSteps
+    actions: Tensor  # (instances, steps) the stop driven to
+    num_steps: Tensor  # (instances, solutions) steps of each solution; the rest is padding
+    max_steps: int  # steps per solution, padding included
+
+
+class _Recording(NamedTuple):
+    current_stop: Any  # (instances, steps)
+    step_features: Any  # (instances, steps, step features)
+    onboard: Any  # (instances, steps, stops)
+    pending: Any  # (instances, steps, stops)
+    action_mask: Any  # (instances, steps, stops)
+    action_features: Any  # (instances, steps, stops, action features), written where feasible
+    actions: Any  # (instances, steps)
+    num_steps: Any  # (instances, solutions)
+
+
+def teacher_force(
+    inputs: PolicyInputs, rows: IntArray, routes: IntArray, lengths: IntArray
+) -> TeacherForcedBatch:
+    """Teacher forcing: decoder inputs and actions of the steps that construct given routes.
+
+    Steps with a single feasible action are omitted. A solution is followed up to an action that is
+    infeasible for the decoder, which happens under ride-time limits only.
+
+    Args:
+        inputs: The batch of instances.
+        rows: Instances of one size.
+        routes: (solutions, instances, vehicles, width) stops.
+        lengths: (solutions, instances, vehicles) stops on each route.
+    """
+    num_stops = 2 * int(inputs.instances.num_requests[rows[0]]) + 1
+    max_steps = num_stops + inputs.constraints.num_vehicles
+    shape = (len(rows), len(routes) * max_steps)
+    recording = _Recording(
         np.zeros(shape, np.int64),
-        np.zeros((*shape, NUM_STATE_FEATURES), np.float32),
+        np.zeros((*shape, NUM_STEP_FEATURES), np.float32),
         np.zeros((*shape, num_stops), np.float32),
         np.zeros((*shape, num_stops), np.float32),
         np.zeros((*shape, num_stops), np.bool_),
-        np.empty((*shape, num_stops, NUM_MOVE_FEATURES), np.float32),
+        np.empty((*shape, num_stops, NUM_ACTION_FEATURES), np.float32),
         np.zeros(shape, np.int64),
-        np.zeros((len(rows), plans), np.int64),
+        np.zeros((len(rows), len(routes)), np.int64),
     )
-    _tell_all(books, rules, pace, rows, routes, lengths, width, record)
-    return _as_tensors(record, width)
-
-
-def _as_tensors(record: _Record, width: int) -> Told:
-    """Cut off what no plan uses, and list the allowed moves one behind the other."""
-    rows, plans = record.counts.shape
-    most = max(1, int(record.counts.max()))
-
-    def cut(values: FloatArray) -> FloatArray:
-        by_plan = values.reshape(rows, plans, width, *values.shape[2:])[:, :, :most]
-        return by_plan.reshape(rows, plans * most, *values.shape[2:])
-
-    allowed = cut(record.allowed)
-    features = record.features.reshape(rows, plans, width, *record.features.shape[2:])
-    listed = features[:, :, :most][allowed.reshape(rows, plans, most, -1)]
-    # Attention over nothing has no value: padding looks at the depot.
-    places = np.flatnonzero(allowed)
-    empty = ~allowed.any(axis=2)
-    allowed[empty, 0] = True
-    decisions = Decisions(
-        current=torch.from_numpy(cut(record.current)),
-        state=torch.from_numpy(cut(record.state)),
-        aboard=torch.from_numpy(cut(record.aboard)),
-        open=torch.from_numpy(cut(record.open)),
-        allowed=torch.from_numpy(allowed),
-        move_place=torch.from_numpy(places),
-        move_features=torch.from_numpy(listed),
+    _record_batch(
+        inputs.instances,
+        inputs.constraints,
+        inputs.time_scale,
+        rows,
+        routes,
+        lengths,
+        max_steps,
+        recording,
     )
-    chosen = torch.from_numpy(cut(record.chosen))
-    return Told(decisions, chosen, torch.from_numpy(record.counts), most)
+    return _as_batch(recording, max_steps)
+
+
+def _as_batch(recording: _Recording, width: int) -> TeacherForcedBatch:
+    """Remove padding that no solution uses, and list feasible actions in one axis."""
+    rows, solutions = recording.num_steps.shape
+    max_steps = max(1, int(recording.num_steps.max()))
+
+    def trim(values: FloatArray) -> FloatArray:
+        by_solution = values.reshape(rows, solutions, width, *values.shape[2:])[:, :, :max_steps]
+        return by_solution.reshape(rows, solutions * max_steps, *values.shape[2:])
+
+    mask = trim(recording.action_mask)
+    features = recording.action_features
+    features = features.reshape(rows, solutions, width, *features.shape[2:])[:, :, :max_steps]
+    features = features[mask.reshape(rows, solutions, max_steps, -1)]
+    action_index = np.flatnonzero(mask)
+    # A softmax over no actions would be NaN: padding attends to the depot.
+    mask[~mask.any(axis=2), 0] = True
+    steps = DecodingSteps(
+        current_stop=torch.from_numpy(trim(recording.current_stop)),
+        step_features=torch.from_numpy(trim(recording.step_features)),
+        onboard=torch.from_numpy(trim(recording.onboard)),
+        pending=torch.from_numpy(trim(recording.pending)),
+        action_mask=torch.from_numpy(mask),
+        action_index=torch.from_numpy(action_index),
+        action_features=torch.from_numpy(features),
+    )
+    actions = torch.from_numpy(trim(recording.actions))
+    return TeacherForcedBatch(steps, actions, torch.from_numpy(recording.num_steps), max_steps)
 
 
 @kernel
-def _tell_all(
-    books: Any,
-    rules: Any,
-    pace: Any,
+def _record_batch(
+    instances: Any,
+    constraints: Any,
+    scale: Any,
     rows: Any,
     routes: Any,
     lengths: Any,
-    width: Any,
-    record: Any,
+    max_steps: Any,
+    recording: Any,
 ) -> None:
-    ride = new_ride(books.cell.shape[1] // 2)
-    for place in range(len(rows)):
-        for plan in range(len(routes)):
-            begin(ride, books, rows[place])
-            _tell_one(
-                ride,
-                rules,
-                pace,
-                routes[plan, rows[place]],
-                lengths[plan, rows[place]],
-                record,
-                place,
-                plan,
-                plan * width,
+    state = new_decode_state(instances.cell.shape[1] // 2)
+    for index in range(len(rows)):
+        for solution in range(len(routes)):
+            reset_decode_state(state, instances, rows[index])
+            recording.num_steps[index, solution] = _record_solution(
+                state,
+                constraints,
+                scale,
+                routes[solution, rows[index]],
+                lengths[solution, rows[index]],
+                recording,
+                index,
+                solution * max_steps,
             )
 
 
 @noalloc_kernel
-def _tell_one(
-    ride: Any,
-    rules: Any,
-    pace: Any,
+def _record_solution(
+    state: Any,
+    constraints: Any,
+    scale: Any,
     routes: Any,
     lengths: Any,
-    record: Any,
-    place: Any,
-    plan: Any,
-    start: Any,
-) -> None:
-    made = 0
+    recording: Any,
+    index: Any,
+    first_step: Any,
+) -> Any:
+    """Follow one solution; returns the number of recorded steps."""
+    num_steps = 0
     for vehicle in range(len(lengths)):
         length = lengths[vehicle]
         if length == 0:
             continue
         for k in range(length + 1):
             stop = routes[vehicle, k] if k < length else DEPOT
-            count = list_moves(ride, rules)
+            count = list_feasible_actions(state, constraints)
             if count == 0:
                 break
-            found = -1
-            for move in range(count):
-                if ride.choice[move] == stop:
-                    found = move
-            if found < 0:
-                record.counts[place, plan] = made
-                return
+            taken = -1
+            for action in range(count):
+                if state.action[action] == stop:
+                    taken = action
+            if taken < 0:
+                return num_steps
             if count > 1:
-                _write_decision(ride, rules, pace, record, place, start + made, count, stop)
-                made += 1
-            make_move(ride, rules, stop, ride.arrive[found])
-    record.counts[place, plan] = made
+                write_step_features(state, constraints, scale)
+                write_action_features(state, constraints, scale, count)
+                _record_step(state, recording, index, first_step + num_steps, count, stop)
+                num_steps += 1
+            apply_action(state, constraints, stop, state.service_start[taken])
+    return num_steps
 
 
 @noalloc_kernel
-def _write_decision(
-    ride: Any, rules: Any, pace: Any, record: Any, place: Any, at: Any, count: Any, stop: Any
-) -> None:
-    describe_state(ride, rules, pace)
-    describe_moves(ride, rules, pace, count)
-    now = ride.now
-    record.current[place, at] = now[AT]
-    record.chosen[place, at] = stop
-    for k in range(len(ride.state)):
-        record.state[place, at, k] = ride.state[k]
-    for slot in range(now[ABOARD]):
-        record.aboard[place, at, ride.aboard[slot]] = np.float32(1.0) / np.float32(now[ABOARD])
-    for request in range(now[REQUESTS]):
-        if ride.open[request]:
-            weight = np.float32(1.0) / np.float32(now[REQUESTS])
-            record.open[place, at, 2 * request + 1] = weight
-    for move in range(count):
-        there = ride.choice[move]
-        record.allowed[place, at, there] = True
-        for k in range(ride.features.shape[1]):
-            record.features[place, at, there, k] = ride.features[move, k]
+def _record_step(state: Any, recording: Any, index: Any, step: Any, count: Any, stop: Any) -> None:
+    scalars = state.scalars
+    recording.current_stop[index, step] = scalars[CURRENT_STOP]
+    recording.actions[index, step] = stop
+    for k in range(len(state.step_features)):
+        recording.step_features[index, step, k] = state.step_features[k]
+    num_onboard, num_requests = scalars[NUM_ONBOARD], scalars[NUM_REQUESTS]
+    for slot in range(num_onboard):
+        share = np.float32(1.0) / np.float32(num_onboard)
+        recording.onboard[index, step, state.onboard[slot]] = share
+    for request in range(num_requests):
+        if state.pending[request]:
+            share = np.float32(1.0) / np.float32(num_requests)
+            recording.pending[index, step, 2 * request + 1] = share
+    for action in range(count):
+        to_stop = state.action[action]
+        recording.action_mask[index, step, to_stop] = True
+        for k in range(state.action_features.shape[1]):
+            recording.action_features[index, step, to_stop, k] = state.action_features[action, k]
 
 
-def in_order_of_leaving(books: InstanceArrays, routes: IntArray, lengths: IntArray) -> None:
-    """Sort every plan's vehicles by the window of their first stop, unused ones last; in place.
+def sort_vehicles_by_start(instances: InstanceArrays, routes: IntArray, lengths: IntArray) -> None:
+    """Sort the vehicles of every solution by the window of their first stop, unused last; in place.
 
-    A plan does not care which vehicle is which. The policy plans them one after the other, and
-    learns best when the next one always begins with the earliest day.
+    Vehicles are interchangeable, and the policy routes them one after the other: it learns best
+    when the next one is always the earliest.
     """
-    first = np.take_along_axis(books.early, routes[:, :, 0], axis=1)
+    first = np.take_along_axis(instances.early, routes[:, :, 0], axis=1)
     first = np.where(lengths > 0, first, np.iinfo(np.int64).max)
     order = np.argsort(first, axis=1, kind="stable")
     routes[:] = np.take_along_axis(routes, order[:, :, None], axis=1)
     lengths[:] = np.take_along_axis(lengths, order, axis=1)
 
 
-TURN_CHILD, SAMPLE_CHILD, FINISH_CHILD = range(3)
-FINISHING_PASSES: Final = 2
-# How far sampled plans of a full day lie apart, as a share of their price. A constant: dividing by
-# the spread of each batch would blow up the luck of small books, whose plans hardly differ.
-USUAL_SPREAD: Final = 0.02
+def augmented_inputs(inputs: PolicyInputs, rows: IntArray, key: Keys) -> EncoderInputs:
+    """Encoder inputs with randomly rotated and reflected coordinates (data augmentation)."""
+    uniforms = rng.uniforms(rng.spawn(key, ROTATION_CHILD), np.arange(2))
+    angle = 2.0 * np.pi * uniforms[0]
+    rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    if uniforms[1] < 0.5:
+        rotation[:, 0] *= -1.0
+    return encoder_inputs(inputs, rows, rotation)
 
 
-def imitation_loss(
-    policy: RoutingPolicy, problems: RouteProblems, key: Keys, settings: TrainingSettings
-) -> tuple[Tensor, dict[str, float]]:
-    """Cross-entropy of a searched plan's moves, on books of one size."""
-    teacher = LNSOracle(LNSSettings(lns_iterations=settings.teacher_rounds, final_restarts=1))
-    plans = teacher.solve(problems)
-    ready = prepared(problems)
-    in_order_of_leaving(ready.books, plans.routes, plans.lengths)
-    rows = np.arange(len(problems))
-    told = told_again(
-        ready.books, ready.rules, ready.pace, rows, plans.routes[None], plans.lengths[None]
-    )
-    tables = policy.encode(turned_table(ready, rows, key), ready.drive)
-    real, logits = _real_decisions(policy, tables, told)
-    if not len(logits):
-        return tables.stops.sum() * 0.0, {"loss": 0.0, "agreement": 1.0}
-    chosen = told.chosen[real]
-    loss = F.cross_entropy(logits, chosen)
-    agreement = (logits.argmax(dim=1) == chosen).float().mean()
-    return loss, {"loss": float(loss.detach()), "agreement": float(agreement)}
+def _step_logits(
+    policy: RoutingPolicy, cache: DecoderCache, forced: TeacherForcedBatch
+) -> tuple[Tensor, Tensor]:
+    """(instances, steps) True where not padding, and the logits (steps, stops) there."""
+    is_step = (torch.arange(forced.max_steps) < forced.num_steps[:, :, None]).flatten(1)
+    return is_step, policy.logits(cache, forced.steps)[is_step]
 
 
-def practice_loss(
-    policy: RoutingPolicy, problems: RouteProblems, key: Keys, settings: TrainingSettings
-) -> tuple[Tensor, dict[str, float]]:
-    """REINFORCE: moves of plans that turned out cheaper than their baseline become likelier."""
-    ready = prepared(problems)
-    rows = np.arange(len(problems))
-    table = turned_table(ready, rows, key)
-    tables = policy.encode(table, ready.drive)
-    greedy = settings.baseline == "greedy"
-    num_plans = settings.practice_samples + greedy
-    sample_keys = rng.spawn(rng.spawn(key, SAMPLE_CHILD), np.arange(num_plans * len(rows))).reshape(
-        num_plans, len(rows)
-    )
-    routes, lengths = sampled_routes(policy, ready, tables, rows, sample_keys, greedy)
-    told = told_again(ready.books, ready.rules, ready.pace, rows, routes, lengths)
-    minutes = _prices(ready, routes, lengths, key, settings.finished_share)
-    baseline = minutes[:1] if greedy else minutes.mean(axis=0, keepdims=True)
-    advantage = (baseline - minutes) / np.maximum(minutes.mean(axis=0, keepdims=True), 1.0)
-    weight = torch.from_numpy((advantage / USUAL_SPREAD).astype(np.float32))
-
-    real, logits = _real_decisions(policy, tables, told)
-    if not len(logits):
-        return tables.stops.sum() * 0.0, {"loss": 0.0, "minutes": float(minutes.mean())}
-    likely = -F.cross_entropy(logits, told.chosen[real], reduction="none")
-    # (books, decisions): every decision counts by the plan it belongs to.
-    per_decision = weight.T.repeat_interleave(told.width, dim=1)[real]
-    loss = -(likely * per_decision).sum() / num_plans / len(rows)
-    return loss, {
-        "loss": float(loss.detach()),
-        "minutes": float(minutes.mean()),
-        "spread_pct": 100.0 * float(advantage.std()),
-    }
-
-
-def sampled_routes(
+def _sample_routes(
     policy: RoutingPolicy,
-    ready: Prepared,
-    tables: Tables,
+    inputs: PolicyInputs,
+    cache: DecoderCache,
     rows: IntArray,
     keys: Keys,
-    first_greedy: bool,
+    first_is_greedy: bool,
 ) -> tuple[IntArray, IntArray]:
-    """Plans drawn from the policy as it is: (plans, books, vehicles, width) and their lengths."""
-    books, rules = ready.books, ready.rules
-    shape = (*keys.shape, rules.num_vehicles)
-    routes = np.zeros((*shape, books.cell.shape[1] - 1), np.int64)
+    """(solutions, instances, vehicles, width) routes of the current policy, and their lengths."""
+    shape = (*keys.shape, inputs.constraints.num_vehicles)
+    routes = np.zeros((*shape, inputs.instances.cell.shape[1] - 1), np.int64)
     lengths = np.zeros(shape, np.int64)
     weights = decoder_weights(policy)
-    stops, book = tables.stops.detach().numpy(), tables.book.detach().numpy()
-    first = 0.0 if first_greedy else 1.0
-    for plans, temperature in ((slice(0, 1), first), (slice(1, None), 1.0)):
-        decode_rows(
-            books,
-            rules,
-            ready.pace,
-            weights,
-            rows,
-            stops,
-            book,
-            keys[plans],
-            temperature,
-            routes[plans],
-            lengths[plans],
-            threads=1,
-        )
+    first = 0.0 if first_is_greedy else 1.0
+    for part, temperature in ((slice(0, 1), first), (slice(1, None), 1.0)):
+        out = (routes[part], lengths[part])
+        decode(weights, inputs, rows, cache, keys[part], temperature, *out)
     return routes, lengths
 
 
-def turned_table(ready: Prepared, rows: IntArray, key: Keys) -> StopTable:
-    """What the encoder sees, with the map turned and mirrored at random: north means nothing."""
-    luck = rng.uniforms(rng.spawn(key, TURN_CHILD), np.arange(2))
-    angle = 2.0 * np.pi * luck[0]
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    if luck[1] < 0.5:
-        turn[:, 0] *= -1.0
-    return stop_table(ready.books, ready.rules, ready.city, rows, turn)
-
-
-def _real_decisions(policy: RoutingPolicy, tables: Tables, told: Told) -> tuple[Tensor, Tensor]:
-    """Which decisions are not padding, and their logits (decisions, stops)."""
-    real = (torch.arange(told.width) < told.counts[:, :, None]).flatten(1)
-    return real, policy.scores(tables, told.decisions)[real]
-
-
-def _prices(
-    ready: Prepared, routes: IntArray, lengths: IntArray, key: Keys, finished_share: float
+def _costs_in_minutes(
+    inputs: PolicyInputs,
+    routes: IntArray,
+    lengths: IntArray,
+    key: Keys,
+    improved_cost_weight: float,
 ) -> FloatArray:
-    """(plans, books) minutes: before and after relocation, weighed. Plans are finished in place."""
-    keys = rng.spawn(rng.spawn(key, FINISH_CHILD), np.arange(routes.shape[1]))
-    found = np.zeros(routes.shape[:2])
-    for plan in range(len(routes)):
-        before = finish_plans(ready, keys, routes[plan], lengths[plan], 0)
-        after = finish_plans(ready, keys, routes[plan], lengths[plan], FINISHING_PASSES)
-        found[plan] = (1.0 - finished_share) * before + finished_share * after
-    # A plan that leaves somebody out is twice as bad as the best one, not a million times.
-    return np.asarray(np.minimum(found, 2.0 * found.min(axis=0)) / MICROSECONDS_PER_MINUTE)
+    """(solutions, instances) weighted costs before and after local search, which is in place."""
+    keys = rng.spawn(rng.spawn(key, IMPROVE_CHILD), np.arange(routes.shape[1]))
+    costs = np.zeros(routes.shape[:2])
+    for k in range(len(routes)):
+        before = complete_routes(inputs, keys, routes[k], lengths[k], 0)
+        after = complete_routes(inputs, keys, routes[k], lengths[k], IMPROVE_PASSES)
+        costs[k] = (1.0 - improved_cost_weight) * before + improved_cost_weight * after
+    # An unserved request counts as twice the best cost, not as its huge penalty.
+    return np.asarray(np.minimum(costs, 2.0 * costs.min(axis=0)) / MICROSECONDS_PER_MINUTE)

@@ -1,10 +1,12 @@
-"""The routing policy: an attention encoder over stops, and the arithmetic of one decision.
+"""Attention model for pickup and delivery: encoder, and the logits of one decoding step.
 
-A book is encoded once into a **table**: for every stop its key, value and logit key, what it
-contributes to the query while being the current stop, while its rider is on board and while its
-pickup is open, and what it adds to the score of a move to it. Decoding then needs no matrix product
-over stops. Layer normalisation looks at one stop at a time, so a book of one request is encoded by
-the same statistics as a full day.
+Follows Kool et al. (2019): a transformer encoder embeds the stops once; each decoding step forms a
+query from its context, takes one attention glimpse at the feasible actions, and scores them against
+logit keys (the pointer). What a stop contributes to keys, values, logit keys and context is
+projected once into a `DecoderCache`, so a step needs no matrix product over stops. Added here:
+attention biases from edge features (as in Graphormer, Ying et al. 2021), an MLP over features of
+each action, and layer norm instead of batch norm, so an instance of one request is encoded by the
+same statistics as a full day.
 """
 
 from __future__ import annotations
@@ -17,173 +19,192 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.errors import SettingsError
 from hundredfold.routing.neural.features import (
+    NUM_EDGE_FEATURES,
     NUM_NODE_FEATURES,
-    NUM_PAIR_FEATURES,
-    StopTable,
-    pair_features,
+    EncoderInputs,
+    edge_features,
 )
 
-NUM_MOVE_FEATURES: Final = 16
-NUM_STATE_FEATURES: Final = 8
-# Stands for "not allowed" among logits.
-FORBIDDEN: Final = -1e9
+NUM_ACTION_FEATURES: Final = 16
+NUM_STEP_FEATURES: Final = 8
+EDGE_HIDDEN_DIM: Final = 16
+MASKED_LOGIT: Final = -1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySettings:
-    """Size of the routing policy."""
+    """Network size of the routing policy."""
 
-    width: int = 128
-    """Numbers per stop inside the encoder."""
-    heads: int = 8
-    """Attention heads, in the encoder and in the glimpse."""
-    layers: int = 2
-    """Blocks of the encoder."""
-    feed_forward: int = 256
-    """Width of the feed-forward part of a block."""
-    move_width: int = 32
-    """Hidden numbers that score one move from its features."""
+    embed_dim: AtLeastOne = 128
+    """Embedding dimension of a stop."""
+    num_heads: AtLeastOne = 8
+    """Attention heads, in the encoder and in the decoder's glimpse."""
+    num_encoder_layers: AtLeastOne = 2
+    """Transformer layers of the encoder."""
+    feedforward_dim: AtLeastOne = 256
+    """Hidden units of the feed-forward part of an encoder layer."""
+    action_hidden_dim: AtLeastOne = 32
+    """Hidden units of the MLP that scores an action from its features."""
 
     def __post_init__(self) -> None:
-        sizes = (self.width, self.heads, self.layers, self.feed_forward, self.move_width)
-        if min(sizes) < 1 or self.width % self.heads:
+        check_bounds(self)
+        if self.embed_dim % self.num_heads:
             raise SettingsError(
-                f"a routing policy needs sizes of at least 1 and a width that its heads divide; "
-                f"got {self}."
+                f"embed_dim must be a multiple of num_heads, got {self.embed_dim} and "
+                f"{self.num_heads}."
             )
 
 
-class Tables(NamedTuple):
-    """An encoded batch of books of one size."""
+class DecoderCache(NamedTuple):
+    """Projected embeddings of a batch of instances of one size, constant while decoding."""
 
-    stops: Tensor  # (books, stops, table width); see RoutingPolicy.parts
-    book: Tensor  # (books, width) the same for every decision
-
-
-class Decisions(NamedTuple):
-    """Recorded decisions, to be scored all at once; `moves` lists the allowed ones of each."""
-
-    current: Tensor  # (books, decisions) stop the vehicle stands at
-    state: Tensor  # (books, decisions, state features)
-    aboard: Tensor  # (books, decisions, stops) weights of the dropoffs of riders on board
-    open: Tensor  # (books, decisions, stops) weights of the pickups nobody has served
-    allowed: Tensor  # (books, decisions, stops) bool
-    move_place: Tensor  # (moves,) flat index into (books, decisions, stops), ascending
-    move_features: Tensor  # (moves, move features)
+    stops: Tensor  # (instances, stops, sum of RoutingPolicy.cache_widths)
+    graph: Tensor  # (instances, embed_dim) query contribution of the graph embedding
 
 
-class Block(nn.Module):
-    """Attention with a bias per pair of stops, then feed-forward; both normalised beforehand."""
+class DecodingSteps(NamedTuple):
+    """Decoding steps whose logits are computed in one pass (teacher forcing)."""
 
-    def __init__(self, size: PolicySettings) -> None:
+    current_stop: Tensor  # (instances, steps) where the vehicle is
+    step_features: Tensor  # (instances, steps, step features)
+    onboard: Tensor  # (instances, steps, stops) averaging weights of dropoffs of riders on board
+    pending: Tensor  # (instances, steps, stops) averaging weights of pickups not yet served
+    action_mask: Tensor  # (instances, steps, stops) bool, True = feasible
+    action_index: Tensor  # (actions,) flat index into (instances, steps, stops), ascending
+    action_features: Tensor  # (actions, action features)
+
+
+class EncoderLayer(nn.Module):
+    """Pre-norm transformer encoder layer (Xiong et al. 2020) with a bias on attention logits."""
+
+    def __init__(self, settings: PolicySettings) -> None:
         super().__init__()
-        self.heads = size.heads
-        self.before_attention = nn.LayerNorm(size.width)
-        self.query_key_value = nn.Linear(size.width, 3 * size.width)
-        self.mix = nn.Linear(size.width, size.width)
-        self.before_feed_forward = nn.LayerNorm(size.width)
-        self.widen = nn.Linear(size.width, size.feed_forward)
-        self.narrow = nn.Linear(size.feed_forward, size.width)
+        dim, hidden = settings.embed_dim, settings.feedforward_dim
+        self.num_heads = settings.num_heads
+        self.attention_norm = nn.LayerNorm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.attention_out = nn.Linear(dim, dim)
+        self.feedforward_norm = nn.LayerNorm(dim)
+        self.feedforward_in = nn.Linear(dim, hidden)
+        self.feedforward_out = nn.Linear(hidden, dim)
 
-    def forward(self, stops: Tensor, bias: Tensor) -> Tensor:
-        """`stops` (books, stops, width), `bias` (books, heads, stops, stops)."""
-        books, num, width = stops.shape
-        split = self.query_key_value(self.before_attention(stops))
-        query, key, value = split.view(books, num, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        stops = stops + self.mix(seen.transpose(1, 2).reshape(books, num, width))
-        thought: Tensor = self.narrow(F.relu(self.widen(self.before_feed_forward(stops))))
-        return stops + thought
+    def forward(self, stops: Tensor, attention_bias: Tensor) -> Tensor:
+        """Update embeddings.
+
+        Args:
+            stops: (instances, stops, embed_dim) embeddings.
+            attention_bias: (instances, heads, stops, stops), added to the attention logits.
+        """
+        batch, num_stops, dim = stops.shape
+        qkv = self.qkv(self.attention_norm(stops))
+        query, key, value = qkv.view(batch, num_stops, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_bias)
+        stops = stops + self.attention_out(attended.transpose(1, 2).reshape(batch, num_stops, dim))
+        hidden = F.relu(self.feedforward_in(self.feedforward_norm(stops)))
+        residual: Tensor = self.feedforward_out(hidden)
+        return stops + residual
 
 
 class RoutingPolicy(nn.Module):
-    """Encodes books and scores moves."""
+    """Encoder and decoder of the attention model."""
 
-    def __init__(self, size: PolicySettings | None = None) -> None:
+    def __init__(self, settings: PolicySettings | None = None) -> None:
         super().__init__()
-        self.size = size = size or PolicySettings()
-        width = size.width
-        self.enter = nn.Linear(NUM_NODE_FEATURES, width)
-        self.pair_hidden = nn.Linear(NUM_PAIR_FEATURES, 16)
-        self.pair_bias = nn.Linear(16, size.heads)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.leave = nn.LayerNorm(width)
-        self.table = nn.Linear(width, 6 * width + size.move_width, bias=False)
-        self.whole_book = nn.Linear(width, width)
-        self.state = nn.Linear(NUM_STATE_FEATURES, width, bias=False)
-        self.think = nn.Linear(width, width)
-        self.move_features = nn.Linear(NUM_MOVE_FEATURES, size.move_width)
-        self.move_glimpse = nn.Linear(width, size.move_width, bias=False)
-        self.move_score = nn.Linear(size.move_width, 1, bias=False)
+        self.settings = settings = settings or PolicySettings()
+        dim, action_dim = settings.embed_dim, settings.action_hidden_dim
+        self.node_embedding = nn.Linear(NUM_NODE_FEATURES, dim)
+        self.edge_hidden = nn.Linear(NUM_EDGE_FEATURES, EDGE_HIDDEN_DIM)
+        self.edge_bias = nn.Linear(EDGE_HIDDEN_DIM, settings.num_heads)
+        self.encoder_layers = nn.ModuleList(
+            EncoderLayer(settings) for _ in range(settings.num_encoder_layers)
+        )
+        self.encoder_norm = nn.LayerNorm(dim)
+        self.cache_projection = nn.Linear(dim, 6 * dim + action_dim, bias=False)
+        self.graph_context = nn.Linear(dim, dim)
+        self.step_context = nn.Linear(NUM_STEP_FEATURES, dim, bias=False)
+        self.query_residual = nn.Linear(dim, dim)
+        self.action_hidden = nn.Linear(NUM_ACTION_FEATURES, action_dim)
+        self.action_glimpse = nn.Linear(dim, action_dim, bias=False)
+        self.action_score = nn.Linear(action_dim, 1, bias=False)
 
     @property
-    def parts(self) -> list[int]:
-        """Widths of a table's parts: key, value, logit key, current, aboard, open, move."""
-        return [self.size.width] * 6 + [self.size.move_width]
+    def cache_widths(self) -> list[int]:
+        """Widths of a stop's cached projections.
 
-    def encode(self, table: StopTable, drive: Tensor) -> Tables:
-        """Tables of books of one size; `drive` (cells, cells) in mean drives."""
-        bias = self._pair_bias(pair_features(table, drive))
-        stops = self.enter(table.nodes)
-        for block in self.blocks:
-            stops = block(stops, bias)
-        stops = self.leave(stops)
-        return Tables(self.table(stops), self.whole_book(stops.mean(dim=1)))
-
-    def scores(self, tables: Tables, made: Decisions) -> Tensor:
-        """(books, decisions, stops) logits, FORBIDDEN where not allowed."""
-        key, value, logit_key, current, aboard, waiting, move = torch.split(
-            tables.stops, self.parts, dim=2
-        )
-        books, num_decisions, num_stops = made.allowed.shape
-        width = self.size.width
-        where = made.current[..., None].expand(-1, -1, width)
-        query = (
-            current.gather(1, where)
-            + tables.book[:, None]
-            + self.state(made.state)
-            + made.aboard @ aboard
-            + made.open @ waiting
-        )
-        query = query + self.think(F.relu(query))
-        glimpse = F.scaled_dot_product_attention(
-            self._by_head(query),
-            self._by_head(key),
-            self._by_head(value),
-            attn_mask=made.allowed[:, None],
-        )
-        glimpse = glimpse.transpose(1, 2).reshape(books, num_decisions, width)
-        base = glimpse @ logit_key.transpose(1, 2) / math.sqrt(width)
-        decision = made.move_place // num_stops
-        book = decision // num_decisions
-        stop = made.move_place % num_stops
-        hidden = (
-            self.move_features(made.move_features)
-            + self.move_glimpse(glimpse).reshape(books * num_decisions, -1)[decision]
-            + move.reshape(books * num_stops, -1)[book * num_stops + stop]
-        )
-        scored = self.move_score(F.relu(hidden)).squeeze(-1)
-        total = base.reshape(-1)[made.move_place] + scored
-        spread = torch.full_like(base, FORBIDDEN).reshape(-1)
-        return spread.index_copy(0, made.move_place, total).view_as(base)
-
-    def _pair_bias(self, pairs: Tensor) -> Tensor:
-        """(books, heads, stops, stops) from (books, pair features, stops, stops).
-
-        Features come first, so that the attention finds its bias where it wants it.
+        In order: key, value, logit key; query contribution as current stop, as dropoff of a rider
+        on board, as pending pickup; input of the action MLP.
         """
-        books, _, num, _ = pairs.shape
-        into, out = self.pair_hidden, self.pair_bias
+        return [self.settings.embed_dim] * 6 + [self.settings.action_hidden_dim]
+
+    def encode(self, inputs: EncoderInputs, drive: Tensor) -> DecoderCache:
+        """Embed instances of one size; `drive` (cells, cells) in mean drives."""
+        attention_bias = self._attention_bias(edge_features(inputs, drive))
+        stops = self.node_embedding(inputs.nodes)
+        for layer in self.encoder_layers:
+            stops = layer(stops, attention_bias)
+        stops = self.encoder_norm(stops)
+        return DecoderCache(self.cache_projection(stops), self.graph_context(stops.mean(dim=1)))
+
+    def logits(self, cache: DecoderCache, steps: DecodingSteps) -> Tensor:
+        """(instances, steps, stops) action logits, MASKED_LOGIT where infeasible.
+
+        `decoder.score_actions` computes the same for one step on a CPU.
+        """
+        key, value, logit_key, current, onboard, pending, action = torch.split(
+            cache.stops, self.cache_widths, dim=2
+        )
+        batch, num_steps, num_stops = steps.action_mask.shape
+        dim = self.settings.embed_dim
+        current_index = steps.current_stop[..., None].expand(-1, -1, dim)
+        query = (
+            current.gather(1, current_index)
+            + cache.graph[:, None]
+            + self.step_context(steps.step_features)
+            + steps.onboard @ onboard
+            + steps.pending @ pending
+        )
+        query = query + self.query_residual(F.relu(query))
+        glimpse = F.scaled_dot_product_attention(
+            self._split_heads(query),
+            self._split_heads(key),
+            self._split_heads(value),
+            attn_mask=steps.action_mask[:, None],
+        )
+        glimpse = glimpse.transpose(1, 2).reshape(batch, num_steps, dim)
+        pointer = glimpse @ logit_key.transpose(1, 2) / math.sqrt(dim)
+        step = steps.action_index // num_stops
+        instance = step // num_steps
+        stop = steps.action_index % num_stops
+        hidden = (
+            self.action_hidden(steps.action_features)
+            + self.action_glimpse(glimpse).reshape(batch * num_steps, -1)[step]
+            + action.reshape(batch * num_stops, -1)[instance * num_stops + stop]
+        )
+        action_score = self.action_score(F.relu(hidden)).squeeze(-1)
+        total = pointer.reshape(-1)[steps.action_index] + action_score
+        masked = torch.full_like(pointer, MASKED_LOGIT).reshape(-1)
+        return masked.index_copy(0, steps.action_index, total).view_as(pointer)
+
+    def _attention_bias(self, edges: Tensor) -> Tensor:
+        """(instances, heads, stops, stops) from (instances, edge features, stops, stops).
+
+        The feature axis stays in front of the stops, the layout that attention needs.
+        """
+        batch, _, num_stops, _ = edges.shape
+        first, second = self.edge_hidden, self.edge_bias
         hidden = torch.baddbmm(
-            into.bias[:, None], into.weight.expand(books, -1, -1), pairs.view(books, -1, num * num)
+            first.bias[:, None],
+            first.weight.expand(batch, -1, -1),
+            edges.view(batch, -1, num_stops * num_stops),
         )
         bias = torch.baddbmm(
-            out.bias[:, None], out.weight.expand(books, -1, -1), F.relu(hidden, inplace=True)
+            second.bias[:, None], second.weight.expand(batch, -1, -1), F.relu(hidden, inplace=True)
         )
-        return bias.view(books, -1, num, num)
+        return bias.view(batch, -1, num_stops, num_stops)
 
-    def _by_head(self, values: Tensor) -> Tensor:
-        books, num, _ = values.shape
-        return values.view(books, num, self.size.heads, -1).transpose(1, 2)
+    def _split_heads(self, values: Tensor) -> Tensor:
+        batch, num_rows, _ = values.shape
+        return values.view(batch, num_rows, self.settings.num_heads, -1).transpose(1, 2)

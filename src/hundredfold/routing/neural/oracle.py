@@ -1,23 +1,9 @@
-"""The `neural` oracle: a policy routes all books at once, and cheap passes finish its plans.
+"""The `neural` oracle: an attention policy constructs routes, and local search completes them.
 
-Whoever the policy left out is inserted where it is cheapest, relocation improves the plan, and of
-several samples the cheapest is kept. Every random draw is keyed by a book's content: the same book
-has the same price alone and in any batch.
-
-How the neural oracle works.
-
-From books to the policy's routes: encoding in tiles, decoding in chunks, memory minded.
-
-A matrix product may round differently for another number of rows. Books are therefore encoded in
-tiles of one fixed size, filled up where books run out, each tile with books of one length: a book's
-table is the same alone, in any batch and in any chunk.
-
-Kept plans with a policy: after each booking, the better of two plans for every env.
-
-One is the plan that was kept, with the new request put where it is cheapest; the other is the
-policy's plan of the whole book, all envs in one batched call. Pricing by the policy alone would
-make a price jump whenever the policy changes its mind; a kept plan is given up only for a better
-one.
+`PolicyInference` encodes and decodes a batch of instances. `NeuralOracle` then drops infeasible
+routes, inserts unserved requests, improves by local search and keeps the cheapest of several
+samples. Every random draw is keyed by the instance's content, so an instance has the same cost
+alone and in any batch. `NeuralIncrementalRoutes` is the stateful variant for envs.
 """
 
 from __future__ import annotations
@@ -33,247 +19,274 @@ import torch
 
 from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
-from hundredfold.core.errors import HundredfoldError, SettingsError
+from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, Positive, check_bounds
+from hundredfold.core.errors import HundredfoldError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instance_arrays import InstanceArrays
-from hundredfold.routing.lns import instance_keys
-from hundredfold.routing.neural.decoder import decode_rows, decoder_weights
-from hundredfold.routing.neural.features import StopTable, stop_table
-from hundredfold.routing.neural.inputs import (
-    Prepared,
-    finish_plans,
-    prepared,
-    prepared_books,
-    rows_by_size,
+from hundredfold.routing.lns import REGRET_ORDER, LNSParams, improve_batch, instance_keys
+from hundredfold.routing.neural.decoder import decode, decoder_weights
+from hundredfold.routing.neural.feasibility import are_feasible
+from hundredfold.routing.neural.features import (
+    EncoderInputs,
+    PolicyInputs,
+    encoder_inputs,
+    inputs_from_arrays,
+    policy_inputs,
 )
-from hundredfold.routing.neural.model import RoutingPolicy, Tables
-from hundredfold.routing.neural.torch_decoder import decode_batched
-from hundredfold.routing.neural.transitions import plans_hold
+from hundredfold.routing.neural.model import DecoderCache, RoutingPolicy
+from hundredfold.routing.neural.torch_decoder import decode_torch
 from hundredfold.routing.neural.weights import load_policy
-from hundredfold.routing.problem import Fleet, RouteProblems, Solutions, TravelTable
+from hundredfold.routing.problem import UNLIMITED, Fleet, RouteProblems, Solutions, TravelTable
 from hundredfold.routing.solution import build_solutions, solutions_from_routes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeuralSettings:
-    """One batched forward pass, and what happens to its routes afterwards."""
-
-    weights: str | None = None
-    """Weights file of `hundredfold train-oracle`; by default the one that comes along."""
-    oracle_samples: int = 1
-    """Plans per book, the first greedy and the others drawn; the cheapest is kept."""
-    improve_passes: int = 2
-    """Relocate passes over every plan."""
-    oracle_batch: int = 128
-    """Books per batched call; more are split, and halved again when memory runs out."""
-    temperature: float = 1.0
-    """How boldly plans beyond the first are drawn."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda or cuda:1."""
-    threads: int = 1
-    """Threads over books while decoding and improving; prices do not depend on it."""
-    batched_decode: bool = False
-    """Decode on a CPU by the loop that GPUs use; the routes are the same."""
-
-    def __post_init__(self) -> None:
-        if min(self.oracle_samples, self.oracle_batch, self.threads) < 1:
-            raise SettingsError(
-                "the neural oracle needs oracle_samples, oracle_batch and threads of at least 1; "
-                f"got {self.oracle_samples}, {self.oracle_batch} and {self.threads}."
-            )
-        if self.improve_passes < 0 or self.temperature <= 0.0:
-            raise SettingsError(
-                "the neural oracle needs improve_passes >= 0 and temperature > 0; "
-                f"got {self.improve_passes} and {self.temperature}."
-            )
-
-
-# Books per tile: few on a CPU, where larger tiles are no faster and a single book pays for a whole
-# one; many on a GPU.
+# Instances per encoder call: few on a CPU, where larger tiles are no faster and a single instance
+# pays for a whole one; many on a GPU.
 CPU_TILE: Final = 8
 CUDA_TILE: Final = 32
 
 
-class Router:
-    """Routes books with one policy; whoever calls finishes the plans."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeuralSettings:
+    """Settings of the neural oracle."""
+
+    weights: str | None = None
+    """Weights file written by `hundredfold train-oracle`; by default the shipped one."""
+    oracle_samples: AtLeastOne = 1
+    """Solutions decoded per instance, the first greedily, the others sampled; the best is kept."""
+    improve_passes: NonNegativeInt = 2
+    """Passes of relocate local search over every solution."""
+    oracle_batch: AtLeastOne = 128
+    """Instances per batched call; halved when memory runs out."""
+    temperature: Positive = 1.0
+    """Sampling temperature of solutions beyond the first."""
+    device: str = "cpu"
+    """Torch device: cpu, cuda or cuda:1."""
+    threads: AtLeastOne = 1
+    """Threads over instances while decoding and improving; costs do not depend on it."""
+    torch_decoder: bool = False
+    """Decode on a CPU by the torch decoder that GPUs use; the routes are the same."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+class PolicyInference:
+    """Batched inference of a routing policy: encode in tiles, decode in chunks.
+
+    A matrix product may round differently for another number of rows. Instances are therefore
+    encoded in tiles of one fixed size, padded by repetition, each with instances of one size: the
+    embeddings of an instance are the same alone, in any batch and in any chunk.
+    """
 
     def __init__(self, policy: RoutingPolicy, settings: NeuralSettings) -> None:
         self.settings = settings
-        # Policies are shared by whoever loads the same file: one that moves house moves as a copy.
+        # Policies loaded from one file are shared: only a copy may move to another device.
         self.policy = policy if settings.device == "cpu" else deepcopy(policy).to(settings.device)
         self.weights = decoder_weights(policy)
-        self.batch = settings.oracle_batch
+        self.batch_size = settings.oracle_batch
 
-    def routes(self, ready: Prepared, keys: Keys) -> tuple[IntArray, IntArray]:
-        """(samples, books, vehicles, width) routes and their lengths.
+    def routes(self, inputs: PolicyInputs, keys: Keys) -> tuple[IntArray, IntArray]:
+        """Decode routes of all instances.
 
-        `keys` (samples, books). The first sample is greedy, the others are drawn.
+        Args:
+            inputs: The batch of instances.
+            keys: (samples, instances) RNG streams; the first sample is greedy.
+        Returns:
+            (samples, instances, vehicles, width) routes and (samples, instances, vehicles) lengths.
         """
-        books, rules = ready.books, ready.rules
-        shape = (*keys.shape, rules.num_vehicles)
-        routes = np.zeros((*shape, max(1, books.cell.shape[1] - 1)), np.int64)
+        shape = (*keys.shape, inputs.constraints.num_vehicles)
+        width = max(1, inputs.instances.cell.shape[1] - 1)
+        routes = np.zeros((*shape, width), np.int64)
         lengths = np.zeros(shape, np.int64)
-        for rows in rows_by_size(books.num_requests):
+        for rows in rows_by_size(inputs.instances.num_requests):
             start = 0
             while start < len(rows):
-                chunk = rows[start : start + self.batch]
+                chunk = rows[start : start + self.batch_size]
                 try:
-                    self._route_chunk(ready, chunk, keys, routes, lengths)
+                    self._decode_chunk(inputs, chunk, keys, routes, lengths)
                 except (MemoryError, RuntimeError) as error:
-                    self._halve(error)
+                    self._halve_batch(error)
                     routes[:, chunk], lengths[:, chunk] = 0, 0
                     continue
                 start += len(chunk)
         return routes, lengths
 
     @torch.inference_mode()
-    def encode(self, ready: Prepared, rows: IntArray) -> Tables:
-        """Tables of books of one size."""
-        found = [tables for _, tables in self._tiles(ready, rows)]
-        if len(found) == 1:
-            return found[0]
-        return Tables(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    def encode(self, inputs: PolicyInputs, rows: IntArray) -> DecoderCache:
+        """Encode instances of one size."""
+        tiles = [cache for _, cache in self._encoded_tiles(inputs, rows)]
+        if len(tiles) == 1:
+            return tiles[0]
+        return DecoderCache(*(torch.cat(parts) for parts in zip(*tiles, strict=True)))
 
-    def _tiles(self, ready: Prepared, rows: IntArray) -> Iterator[tuple[IntArray, Tables]]:
-        """Some rows at a time with their tables; the last tile is filled up and cut again."""
+    def _encoded_tiles(
+        self, inputs: PolicyInputs, rows: IntArray
+    ) -> Iterator[tuple[IntArray, DecoderCache]]:
+        """Encode tile by tile; the padding of the last one is removed again."""
         device = self.settings.device
-        cpu = device == "cpu"
-        tile = CPU_TILE if cpu else CUDA_TILE
-        filled = np.resize(rows, -(-len(rows) // tile) * tile)
-        table = stop_table(ready.books, ready.rules, ready.city, filled)
-        drive = ready.drive
-        if not cpu:
-            table, drive = StopTable(*(part.to(device) for part in table)), drive.to(device)
-        for at in range(0, len(filled), tile):
-            mine = rows[at : at + tile]
-            part = StopTable(*(values[at : at + tile] for values in table))
-            stops, book = self.policy.encode(part, drive)
-            yield mine, Tables(stops[: len(mine)], book[: len(mine)])
+        on_cpu = device == "cpu"
+        tile = CPU_TILE if on_cpu else CUDA_TILE
+        padded = np.resize(rows, -(-len(rows) // tile) * tile)
+        encoded, drive = encoder_inputs(inputs, padded), inputs.drive
+        if not on_cpu:
+            encoded = EncoderInputs(*(part.to(device) for part in encoded))
+            drive = drive.to(device)
+        for start in range(0, len(padded), tile):
+            tile_rows = rows[start : start + tile]
+            part = EncoderInputs(*(values[start : start + tile] for values in encoded))
+            stops, graph = self.policy.encode(part, drive)
+            yield tile_rows, DecoderCache(stops[: len(tile_rows)], graph[: len(tile_rows)])
 
     @torch.inference_mode()
-    def _route_chunk(
-        self, ready: Prepared, rows: IntArray, keys: Keys, routes: IntArray, lengths: IntArray
+    def _decode_chunk(
+        self, inputs: PolicyInputs, rows: IntArray, keys: Keys, routes: IntArray, lengths: IntArray
     ) -> None:
-        in_loop = self.settings.device == "cpu" and not self.settings.batched_decode
-        # One compiled thread gains nothing from many tables at once, and loses them from its cache.
-        by_tile = in_loop and self.settings.threads == 1
-        parts = self._tiles(ready, rows) if by_tile else [(rows, self.encode(ready, rows))]
-        for some, tables in parts:
-            self._decode(ready, some, tables, keys, 0, 1, routes, lengths, in_loop)
-            if len(keys) > 1:
-                self._decode(ready, some, tables, keys, 1, len(keys), routes, lengths, in_loop)
-
-    def _decode(
-        self,
-        ready: Prepared,
-        rows: IntArray,
-        tables: Tables,
-        keys: Keys,
-        first: int,
-        last: int,
-        routes: IntArray,
-        lengths: IntArray,
-        in_loop: bool,
-    ) -> None:
-        """Decode samples first .. last-1, the very first of all without luck."""
-        temperature = 0.0 if first == 0 else self.settings.temperature
-        keys, routes, lengths = keys[first:last], routes[first:last], lengths[first:last]
-        if not in_loop:
-            decode_batched(self.policy, ready, rows, tables, keys, temperature, routes, lengths)
-            return
-        decode_rows(
-            ready.books,
-            ready.rules,
-            ready.pace,
-            self.weights,
-            rows,
-            tables.stops.numpy(),
-            tables.book.numpy(),
-            keys,
-            temperature,
-            routes,
-            lengths,
-            self.settings.threads,
+        settings = self.settings
+        compiled = settings.device == "cpu" and not settings.torch_decoder
+        # A single compiled thread decodes tile by tile, while the embeddings are in its cache.
+        tiles = (
+            self._encoded_tiles(inputs, rows)
+            if compiled and settings.threads == 1
+            else [(rows, self.encode(inputs, rows))]
         )
+        for tile_rows, cache in tiles:
+            for samples, temperature in (
+                (slice(0, 1), 0.0),
+                (slice(1, None), settings.temperature),
+            ):
+                if not len(keys[samples]):
+                    continue
+                task = (tile_rows, cache, keys[samples], temperature)
+                out = (routes[samples], lengths[samples])
+                if compiled:
+                    decode(self.weights, inputs, *task, *out, settings.threads)
+                else:
+                    decode_torch(self.policy, inputs, *task, *out)
 
-    def _halve(self, error: Exception) -> None:
-        """Go on with half as many books per call when memory ran out; else pass the error on."""
-        if not _out_of_memory(error):
+    def _halve_batch(self, error: Exception) -> None:
+        """Halve the batch size after running out of memory; other errors are raised again."""
+        if not _is_out_of_memory(error):
             raise error
-        if self.batch == 1:
+        if self.batch_size == 1:
             raise HundredfoldError(
-                "the neural oracle has no memory for a single book; "
+                "the neural oracle ran out of memory on a single instance; "
                 "use fewer oracle_samples, another device, or the insertion oracle."
             ) from error
-        self.batch = max(1, self.batch // 2)
-        self.settings = replace(self.settings, oracle_batch=self.batch)
+        self.batch_size = max(1, self.batch_size // 2)
+        self.settings = replace(self.settings, oracle_batch=self.batch_size)
         warnings.warn(
-            f"out of memory in the neural oracle; going on with oracle_batch={self.batch}.",
+            f"the neural oracle ran out of memory; continuing with oracle_batch={self.batch_size}.",
             stacklevel=2,
         )
 
 
-def _out_of_memory(error: Exception) -> bool:
-    # The CPU's allocator has no error class of its own.
-    told = ("out of memory", "not enough memory", "can't allocate memory")
+def _is_out_of_memory(error: Exception) -> bool:
+    # The CPU allocator has no error class of its own.
+    messages = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        words in str(error) for words in told
+        message in str(error) for message in messages
     )
 
 
 class NeuralOracle:
-    """Prices by an attention policy; weights come with the package."""
+    """Oracle whose routes are constructed by an attention policy."""
 
     def __init__(
         self, settings: NeuralSettings | None = None, policy: RoutingPolicy | None = None
     ) -> None:
+        """Load the policy of `settings.weights`, unless `policy` is given."""
         self.settings = settings or NeuralSettings()
-        loaded = policy or load_policy(self.settings.weights)
-        self.router = Router(loaded, self.settings)
+        self.inference = PolicyInference(
+            policy or load_policy(self.settings.weights), self.settings
+        )
 
     def solve(self, problems: RouteProblems) -> Solutions:
-        """One plan per book; priced inf where somebody is left out."""
+        """Solve every instance; the cost is inf where a request is unserved."""
         if len(problems) == 0:
             return solutions_from_routes(problems, [])
-        ready = prepared(problems)
-        routes, lengths, _ = self.routes(ready, instance_keys(ready.books))
-        return build_solutions(ready.books, ready.rules, routes, lengths)
+        inputs = policy_inputs(problems)
+        routes, lengths, _ = self.routes(inputs, instance_keys(inputs.instances))
+        return build_solutions(inputs.instances, inputs.constraints, routes, lengths)
 
-    def routes(self, ready: Prepared, keys: Keys) -> tuple[IntArray, IntArray, IntArray]:
-        """Finished routes (books, vehicles, width), their lengths and objectives in ticks."""
-        samples = np.arange(self.settings.oracle_samples)
+    def routes(self, inputs: PolicyInputs, keys: Keys) -> tuple[IntArray, IntArray, IntArray]:
+        """Best routes of every instance.
+
+        Args:
+            inputs: The batch of instances.
+            keys: (instances,) RNG streams.
+        Returns:
+            (instances, vehicles, width) routes, (instances, vehicles) lengths and (instances,)
+            objectives in microseconds.
+        """
+        settings = self.settings
+        samples = np.arange(settings.oracle_samples)
         sample_keys = rng.spawn(keys[None], samples[:, None])
-        routes, lengths = self.router.routes(ready, sample_keys)
+        routes, lengths = self.inference.routes(inputs, sample_keys)
+        objectives = np.zeros(sample_keys.shape, np.int64)
         for sample in samples:
-            drop_impossible(ready, routes[sample], lengths[sample])
-        ticks = np.stack(
-            [
-                finish_plans(
-                    ready,
-                    sample_keys[sample],
-                    routes[sample],
-                    lengths[sample],
-                    self.settings.improve_passes,
-                    self.settings.threads,
-                )
-                for sample in samples
-            ]
-        )
-        best = ticks.argmin(axis=0)
-        every = np.arange(len(keys))
-        return routes[best, every], lengths[best, every], ticks[best, every]
+            drop_infeasible(inputs, routes[sample], lengths[sample])
+            objectives[sample] = complete_routes(
+                inputs,
+                sample_keys[sample],
+                routes[sample],
+                lengths[sample],
+                settings.improve_passes,
+                settings.threads,
+            )
+        best = objectives.argmin(axis=0)
+        row = np.arange(len(keys))
+        return routes[best, row], lengths[best, row], objectives[best, row]
 
 
-def drop_impossible(ready: Prepared, routes: IntArray, lengths: IntArray) -> int:
-    """Empty plans that break a promise, to be built by insertion; returns how many."""
-    broken = ~plans_hold(ready.books, ready.rules, routes, lengths)
-    routes[broken], lengths[broken] = 0, 0
-    return int(broken.sum())
+def rows_by_size(num_requests: IntArray) -> list[IntArray]:
+    """Group rows by number of requests; empty instances are omitted."""
+    return [np.flatnonzero(num_requests == size) for size in np.unique(num_requests) if size > 0]
 
 
-class NeuralKeptPlans(IncrementalRoutes):
-    """`IncrementalRoutes` whose plans may also come from a neural oracle."""
+def drop_infeasible(inputs: PolicyInputs, routes: IntArray, lengths: IntArray) -> int:
+    """Empty infeasible solutions in place, to be rebuilt by insertion; returns their number."""
+    infeasible = ~are_feasible(inputs.instances, inputs.constraints, routes, lengths)
+    routes[infeasible], lengths[infeasible] = 0, 0
+    return int(infeasible.sum())
+
+
+def complete_routes(
+    inputs: PolicyInputs,
+    keys: Keys,
+    routes: IntArray,
+    lengths: IntArray,
+    improve_passes: int,
+    threads: int = 1,
+) -> IntArray:
+    """Insert unserved requests by regret, improve by local search; returns (instances,) objectives.
+
+    Routes and lengths change in place; objectives are in microseconds.
+    """
+    objectives = np.full(len(keys), UNLIMITED)
+    search = LNSParams(improve_passes=improve_passes, iterations=0, max_removed=10)
+    improve_batch(
+        inputs.instances,
+        inputs.constraints,
+        search,
+        REGRET_ORDER,
+        np.arange(len(keys)),
+        keys,
+        routes,
+        lengths,
+        objectives,
+        threads,
+    )
+    return objectives
+
+
+class NeuralIncrementalRoutes(IncrementalRoutes):
+    """`IncrementalRoutes` that keep the better of two solutions after each request.
+
+    One is the previous solution with the new request inserted where it is cheapest, the other the
+    policy's solution of the whole instance. With the policy's alone, the cost would jump whenever
+    the policy changes its routes.
+    """
 
     def __init__(
         self,
@@ -292,27 +305,26 @@ class NeuralKeptPlans(IncrementalRoutes):
         self.oracle = oracle
 
     def _insert_and_improve(self, chosen: IntArray, keys: Keys) -> IntArray:
-        ticks = super()._insert_and_improve(chosen, keys)
+        objectives = super()._insert_and_improve(chosen, keys)
         if not len(chosen):
-            return ticks
-        ready = prepared_books(
-            self.problems.travel, chosen_rows(self.instances, chosen), self.constraints
-        )
-        routes, lengths, found = self.oracle.routes(ready, keys[chosen])
-        better = found < ticks[chosen]
+            return objectives
+        arrays = _take_rows(self.instances, chosen)
+        inputs = inputs_from_arrays(self.problems.travel, arrays, self.constraints)
+        routes, lengths, found = self.oracle.routes(inputs, keys[chosen])
+        better = found < objectives[chosen]
         rows = chosen[better]
         self.routes[rows], self.lengths[rows] = routes[better], lengths[better]
-        ticks[rows] = found[better]
-        return ticks
+        objectives[rows] = found[better]
+        return objectives
 
 
-def chosen_rows(books: InstanceArrays, chosen: IntArray) -> InstanceArrays:
-    """These rows as books of their own."""
-    if len(chosen) == len(books.num_requests):
-        return books
-    parts = {
-        name: np.ascontiguousarray(getattr(books, name)[chosen])
+def _take_rows(instances: InstanceArrays, rows: IntArray) -> InstanceArrays:
+    """Copy some rows; all of them are returned as they are."""
+    if len(rows) == len(instances.num_requests):
+        return instances
+    arrays = {
+        name: np.ascontiguousarray(getattr(instances, name)[rows])
         for name in InstanceArrays._fields
         if name != "drive"
     }
-    return InstanceArrays(drive=books.drive, **parts)
+    return InstanceArrays(drive=instances.drive, **arrays)

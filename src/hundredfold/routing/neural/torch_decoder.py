@@ -1,13 +1,9 @@
-"""The decode loop for GPUs: every book and sample makes its next move in the same torch calls.
+"""Decoder of the attention model for GPUs: one step of all instances and samples at a time.
 
-The same moves, features and scores as `moves.py` and `decode.py`, told in tensors. Books whose
-plans are finished leave the loop. Shapes: B books, K samples, R = B x K rows, N stops.
+The same actions, features, logits and random draws as `transitions.py` and `decoder.py`, in tensor
+operations. Instances whose routes are finished leave the loop.
 
-Features of the moment and of every move, in tensors; `moves.py` tells what each one means.
-
-Exact reachability in tensors: whether some order of dropoffs keeps every promise after a move.
-
-Earliest times over subsets of dropoffs, as in `moves.py`; C is the number of moves to be tested.
+Shapes: B instances, K samples, R = B x K rows, N stops.
 """
 
 from __future__ import annotations
@@ -23,203 +19,30 @@ from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
-from hundredfold.routing.neural.decoder import TIE
-from hundredfold.routing.neural.inputs import Prepared
+from hundredfold.routing.neural.decoder import TIE_TOLERANCE
+from hundredfold.routing.neural.feasibility import UNREACHABLE, can_deliver_all_torch
+from hundredfold.routing.neural.features import PolicyInputs, TimeScale
 from hundredfold.routing.neural.model import (
-    NUM_MOVE_FEATURES,
-    NUM_STATE_FEATURES,
-    Decisions,
+    NUM_ACTION_FEATURES,
+    NUM_STEP_FEATURES,
+    DecoderCache,
+    DecodingSteps,
     RoutingPolicy,
-    Tables,
 )
 from hundredfold.routing.neural.transitions import (
-    FAR,
-    MAX_ABOARD,
-    USUAL_REQUESTS,
-    USUAL_VEHICLES,
-    Pace,
+    FEATURE_CLIP,
+    MAX_ONBOARD,
+    REQUESTS_SCALE,
+    VEHICLES_SCALE,
 )
 
-MOST: Final = float(FAR)
-
-
-def state_features(now: Now, rules: FleetConstraints, pace: Pace) -> Tensor:
-    """(R, state features)."""
-    requests = now.open.shape[1] // 2
-    seen = torch.zeros((len(now.at), NUM_STATE_FEATURES), device=now.at.device)
-    vehicle = now.vehicle.float()
-    seen[:, 0] = (4.0 * (now.time.double() - pace.day_start) * pace.per_day - 2.0).float()
-    seen[:, 1] = now.load.float() / rules.capacity
-    seen[:, 2] = vehicle / rules.num_vehicles
-    seen[:, 3] = (rules.num_vehicles - vehicle) / float(USUAL_VEHICLES)
-    seen[:, 4] = now.open.sum(dim=1).float() / requests
-    seen[:, 5] = requests / float(USUAL_REQUESTS)
-    seen[:, 6] = (now.stops.float() * rules.num_vehicles / (2.0 * requests)).clamp(max=MOST)
-    opening = min(rules.extra_vehicle_cost * pace.per_drive, MOST)
-    seen[:, 7] = torch.where(now.vehicle + 1 >= rules.free_vehicles, opening, 0.0)
-    return seen
-
-
-def move_features(
-    stops: Stops, now: Now, rules: FleetConstraints, pace: Pace, allowed: Tensor, there: Tensor
-) -> Tensor:
-    """(R, N, move features); only what is written where allowed means anything."""
-    book = now.book
-    travel, late = stops.travel[book], stops.late[book]
-    rows, num_stops = allowed.shape
-    stop = torch.arange(num_stops, device=now.at.device)
-    is_pickup, is_depot = stop % 2 == 1, stop == 0
-    partner = torch.where(is_pickup, stop + 1, 0)
-    leg = travel[torch.arange(rows, device=now.at.device), now.at]
-    wait = there - now.time[:, None] - leg
-    from_depot = (now.at == 0)[:, None]
-    # Home has no window to wait for.
-    arrive = torch.where(is_depot, now.time[:, None] + leg, there)
-    wait = torch.where(is_depot, 0, wait)
-
-    def drives(ticks: Tensor) -> Tensor:
-        return (ticks.double() * pace.per_drive).float()
-
-    def short(ticks: Tensor) -> Tensor:
-        return drives(ticks).clamp(max=MOST)
-
-    homewards = travel[:, :, 0]
-    seen = torch.zeros((rows, num_stops, NUM_MOVE_FEATURES), device=now.at.device)
-    seen[..., 0] = drives(leg)
-    seen[..., 1] = short(wait)
-    seen[..., 2] = short(late - arrive)
-    seen[..., 3] = is_depot.float()
-    seen[..., 4] = (~is_pickup & ~is_depot).float()
-    seen[..., 5] = from_depot.float()
-    seen[..., 6] = drives(homewards)
-    seen[..., 7] = drives(leg + homewards - leg[:, :1])
-    seen[..., 8] = torch.where(from_depot, 0.0, short(arrive - now.time[:, None]))
-    due = torch.minimum(late[:, partner], arrive + stops.max_ride[book])
-    seen[..., 9] = torch.where(is_pickup, short(due - arrive - travel[:, stop, partner]), 0.0)
-    seen[..., 10] = (now.load[:, None] + stops.riders[book]).float() / rules.capacity
-    seen[..., 11] = _least_spare(now, travel, arrive, stop, pace)
-    nearest, soonest = _onward(now, travel, arrive, late, stops.early[book], stop)
-    seen[..., 12] = torch.where(is_depot, 0.0, short(nearest))
-    seen[..., 13] = torch.where(is_depot, 0.0, short(soonest))
-    best = _best_before(now, travel, late, stops.early[book], stop)
-    seen[..., 14] = torch.where(is_pickup, drives(leg - best).clamp(-MOST, MOST), 0.0)
-    elsewhere = allowed & ~is_depot
-    closest = torch.where(elsewhere, leg, 2**61).amin(dim=1, keepdim=True)
-    seen[..., 15] = torch.where(
-        elsewhere.any(dim=1, keepdim=True), drives(leg - closest).clamp(-MOST, MOST), 0.0
-    )
-    return seen
-
-
-def _least_spare(now: Now, travel: Tensor, arrive: Tensor, stop: Tensor, pace: Pace) -> Tensor:
-    """(R, N) time to spare of whoever on board is tightest after each move."""
-    rows = torch.arange(len(travel), device=travel.device)
-    ride = travel[rows[:, None, None], stop[None, :, None], now.aboard[:, None, :]]
-    spare = now.due[:, None, :] - arrive[:, :, None] - ride
-    counts = (now.aboard[:, None, :] > 0) & (now.aboard[:, None, :] != stop[None, :, None])
-    found = (spare.double() * pace.per_drive).float()
-    return torch.where(counts, found, MOST).amin(dim=2).clamp(max=MOST)
-
-
-def _onward(
-    now: Now, travel: Tensor, arrive: Tensor, late: Tensor, early: Tensor, stop: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(R, N) ticks to the nearest and to the soonest open pickup behind each move."""
-    reach = arrive[:, :, None] + travel
-    counts = now.open[:, None, :] & (reach <= late[:, None, :]) & (stop[:, None] != stop[None, :])
-    nearest = torch.where(counts, travel, 2**61).amin(dim=2)
-    begins = torch.maximum(reach, early[:, None, :]) - arrive[:, :, None]
-    return nearest, torch.where(counts, begins, 2**61).amin(dim=2)
-
-
-def _best_before(now: Now, travel: Tensor, late: Tensor, early: Tensor, stop: Tensor) -> Tensor:
-    """(R, N) ticks of the shortest way to each stop from an open stop that could come before."""
-    waiting = now.open.clone()
-    waiting[:, 2::2] = now.open[:, 1::2]
-    request = (stop + 1) // 2
-    in_time = early[:, :, None] + travel <= late[:, None, :]
-    counts = waiting[:, :, None] & in_time & (request[:, None] != request[None, :])
-    return torch.minimum(torch.where(counts, travel, 2**61).amin(dim=1), travel[:, 0])
-
-
-NEVER_THERE: Final = 2**61
-
-
-def all_in_time(
-    travel: Tensor,
-    early: Tensor,
-    late: Tensor,
-    max_ride: Tensor,
-    aboard: Tensor,
-    due: Tensor,
-    stop: Tensor,
-    there: Tensor,
-    home_by: Tensor,
-) -> Tensor:
-    """(C,) whether everybody on board still arrives in time, and the vehicle home.
-
-    Each move has its own book: `travel` (C, stops, stops), `early`, `late`, `max_ride` (C, stops);
-    `aboard` and `due` (C, places) are who sits in the vehicle; the move leads to `stop` (C,).
-    """
-    move = torch.arange(len(stop), device=stop.device)
-    is_pickup = stop % 2 == 1
-    own = torch.where(is_pickup, stop + 1, 0)
-    own_due = torch.minimum(late[move, own], there + max_ride[move, stop])
-    others = torch.where(aboard == stop[:, None], 0, aboard)
-    left = torch.cat([others, own[:, None]], dim=1)
-    left_due = torch.cat([due, own_due[:, None]], dim=1)
-    # Whoever is to be reached first, free places behind; then only as wide as needed.
-    order = (left == 0).to(torch.int8).argsort(dim=1, stable=True)
-    count = (left > 0).sum(dim=1)
-    width = int(count.max()) if len(count) else 0
-    if width == 0:
-        return there + travel[move, stop, 0] <= home_by
-    left = left.gather(1, order)[:, :width]
-    left_due = left_due.gather(1, order)[:, :width]
-    return _some_order(travel, early, left, left_due, count, stop, there, home_by)
-
-
-def _some_order(
-    travel: Tensor,
-    early: Tensor,
-    left: Tensor,
-    left_due: Tensor,
-    count: Tensor,
-    stop: Tensor,
-    there: Tensor,
-    home_by: Tensor,
-) -> Tensor:
-    width = left.shape[1]
-    move = torch.arange(len(stop), device=stop.device)[:, None]
-    opens = early[move, left]
-    legs = travel[move[:, :, None], left[:, :, None], left[:, None, :]]
-    homewards = travel[move, left, torch.zeros_like(left)]
-    reached = torch.full((len(stop), 1 << width, width), NEVER_THERE, device=stop.device)
-    first = torch.maximum(there[:, None] + travel[move, stop[:, None], left], opens)
-    for k in range(width):
-        reached[:, 1 << k, k] = torch.where(first[:, k] <= left_due[:, k], first[:, k], NEVER_THERE)
-    for subset in range(1, 1 << width):
-        for k in range(width):
-            if subset >> k & 1:
-                continue
-            arrive = (reached[:, subset] + legs[:, :, k]).amin(dim=1)
-            arrive = torch.maximum(arrive, opens[:, k])
-            arrive = torch.where(arrive <= left_due[:, k], arrive, NEVER_THERE)
-            bigger = subset | 1 << k
-            reached[:, bigger, k] = torch.minimum(reached[:, bigger, k], arrive)
-    whole = (1 << count) - 1
-    at_end = reached[move[:, 0], whole]
-    back = (at_end + homewards).amin(dim=1)
-    alone = there + travel[move[:, 0], stop, 0]
-    return torch.where(count > 0, back, alone) <= home_by
-
-
+CLIP: Final = float(FEATURE_CLIP)
 _ALL_BITS: Final = 2**64 - 1
 
 
 @dataclass(slots=True)
-class Stops:
-    """The books that are still being decoded, in ticks."""
+class InstanceTensors:
+    """The instances that are still being decoded; times in microseconds."""
 
     travel: Tensor  # (B, N, N) service at the first, then the drive to the second
     early: Tensor  # (B, N)
@@ -229,229 +52,379 @@ class Stops:
 
 
 @dataclass(slots=True)
-class Now:
-    """What is so at the moment, for every row."""
+class BatchDecodeState:
+    """`transitions.DecodeState` of every row; times in microseconds."""
 
-    book: Tensor  # (R,) into `Stops`
-    at: Tensor  # (R,)
+    instance: Tensor  # (R,) into `InstanceTensors`
+    current_stop: Tensor  # (R,)
     time: Tensor  # (R,)
     load: Tensor  # (R,)
     vehicle: Tensor  # (R,)
-    home_by: Tensor  # (R,)
-    stops: Tensor  # (R,) made by this vehicle
-    open: Tensor  # (R, N) pickups that nobody has served
-    aboard: Tensor  # (R, MAX_ABOARD) dropoffs in order of boarding, 0 in free places
-    due: Tensor  # (R, MAX_ABOARD)
+    return_by: Tensor  # (R,)
+    route_length: Tensor  # (R,) stops of this vehicle so far
+    pending: Tensor  # (R, N) True at pickups not yet served
+    onboard: Tensor  # (R, MAX_ONBOARD) dropoffs in order of boarding, then zeros
+    deadline: Tensor  # (R, MAX_ONBOARD)
 
     @property
-    def num_aboard(self) -> Tensor:
-        return (self.aboard > 0).sum(dim=1)
+    def num_onboard(self) -> Tensor:
+        """(R,) requests on board."""
+        return (self.onboard > 0).sum(dim=1)
 
 
 @torch.inference_mode()
-def decode_batched(
+def decode_torch(
     policy: RoutingPolicy,
-    ready: Prepared,
+    inputs: PolicyInputs,
     rows: IntArray,
-    tables: Tables,
+    cache: DecoderCache,
     keys: Keys,
     temperature: float,
     routes: IntArray,
     lengths: IntArray,
 ) -> None:
-    """Route books of one size; the arguments are those of `decode_rows`."""
-    device = tables.stops.device
-    rules, samples = ready.rules, len(keys)
-    stops = _laid_out(ready.books, rows, device)
-    num_books, num_stops = stops.early.shape
-    now = _in_depot(stops, samples)
-    streams_of = torch.from_numpy(keys[:, rows].T.reshape(-1).astype(np.int64)).to(device)
-    live = torch.arange(num_books, device=device)
-    driven: list[Tensor] = []
-    for step in range(num_stops + rules.num_vehicles):
-        allowed, there = _moves(stops, now, rules)
-        busy = allowed.any(dim=1).view(-1, samples).any(dim=1)
-        if not bool(busy.all()):
-            live, tables = live[busy], Tables(tables.stops[busy], tables.book[busy])
+    """Construct routes of instances of one size; see `decoder.decode` for the arguments."""
+    device = cache.stops.device
+    constraints, samples = inputs.constraints, len(keys)
+    instances = _instance_tensors(inputs.instances, rows, device)
+    num_instances, num_stops = instances.early.shape
+    state = _initial_state(instances, samples)
+    row_keys = torch.from_numpy(keys[:, rows].T.reshape(-1).astype(np.int64)).to(device)
+    live = torch.arange(num_instances, device=device)
+    visits: list[Tensor] = []
+    for step in range(num_stops + constraints.num_vehicles):
+        mask, start = _feasible_actions(instances, state, constraints)
+        active = mask.any(dim=1).view(-1, samples).any(dim=1)
+        if not bool(active.all()):
+            live, cache = live[active], DecoderCache(cache.stops[active], cache.graph[active])
             if not len(live):
                 break
-            kept = busy.repeat_interleave(samples)
-            stops = Stops(*(getattr(stops, part.name)[busy] for part in fields(Stops)))
-            now = Now(*(getattr(now, part.name)[kept] for part in fields(Now)))
-            now.book = torch.arange(len(live), device=device).repeat_interleave(samples)
-            streams_of, allowed, there = streams_of[kept], allowed[kept], there[kept]
-        over = ~allowed.any(dim=1)
-        score = _scores(policy, ready, stops, now, tables, allowed, there, samples)
+            active_rows = active.repeat_interleave(samples)
+            instances = InstanceTensors(
+                *(getattr(instances, field.name)[active] for field in fields(InstanceTensors))
+            )
+            state = BatchDecodeState(
+                *(getattr(state, field.name)[active_rows] for field in fields(BatchDecodeState))
+            )
+            state.instance = torch.arange(len(live), device=device).repeat_interleave(samples)
+            row_keys, mask, start = row_keys[active_rows], mask[active_rows], start[active_rows]
+        done = ~mask.any(dim=1)
+        logits = _logits(policy, inputs, instances, state, cache, mask, start, samples)
         if temperature > 0.0:
-            score = score + temperature * _luck(streams_of, step * num_stops, num_stops).float()
-        score = score.masked_fill(~allowed, -torch.inf)
-        best = score.amax(dim=1, keepdim=True)
-        chosen = (score >= best - float(TIE)).to(torch.int8).argmax(dim=1)
-        chosen = torch.where(over, 0, chosen)
-        driven.append(
+            noise = _gumbel_noise(row_keys, step * num_stops, num_stops)
+            logits = logits + temperature * noise.float()
+        logits = logits.masked_fill(~mask, -torch.inf)
+        best = logits.amax(dim=1, keepdim=True)
+        chosen = (logits >= best - float(TIE_TOLERANCE)).to(torch.int8).argmax(dim=1)
+        chosen = torch.where(done, 0, chosen)
+        visits.append(
             torch.stack(
                 [
                     live.repeat_interleave(samples),
                     torch.arange(samples, device=device).repeat(len(live)),
-                    now.vehicle,
-                    now.stops,
+                    state.vehicle,
+                    state.route_length,
                     chosen,
                 ]
             )[:, chosen > 0]
         )
-        _make_moves(stops, now, rules, chosen, there, over)
-    _write_routes(torch.cat(driven, dim=1).cpu().numpy(), rows, routes, lengths)
+        _apply_actions(instances, state, constraints, chosen, start, done)
+    _write_routes(torch.cat(visits, dim=1).cpu().numpy(), rows, routes, lengths)
 
 
-def _laid_out(books: InstanceArrays, rows: IntArray, device: torch.device) -> Stops:
-    num_stops = 2 * int(books.num_requests[rows[0]]) + 1
+def _instance_tensors(
+    arrays: InstanceArrays, rows: IntArray, device: torch.device
+) -> InstanceTensors:
+    num_stops = 2 * int(arrays.num_requests[rows[0]]) + 1
 
     def part(values: IntArray) -> Tensor:
         return torch.from_numpy(values[rows, :num_stops]).to(device)
 
-    cell = part(books.cell)
-    drive = torch.from_numpy(books.drive).to(device)
-    travel = part(books.service)[:, :, None] + drive[cell[:, :, None], cell[:, None, :]]
-    return Stops(
-        travel, part(books.early), part(books.late), part(books.riders), part(books.max_ride)
+    cell = part(arrays.cell)
+    drive = torch.from_numpy(arrays.drive).to(device)
+    travel = part(arrays.service)[:, :, None] + drive[cell[:, :, None], cell[:, None, :]]
+    return InstanceTensors(
+        travel, part(arrays.early), part(arrays.late), part(arrays.riders), part(arrays.max_ride)
     )
 
 
-def _in_depot(stops: Stops, samples: int) -> Now:
-    num_books, num_stops = stops.early.shape
-    book = torch.arange(num_books, device=stops.early.device).repeat_interleave(samples)
-    zeros = torch.zeros_like(book)
-    is_open = torch.zeros((len(book), num_stops), dtype=torch.bool, device=book.device)
-    is_open[:, 1::2] = True
-    places = zeros[:, None].repeat(1, MAX_ABOARD)
-    return Now(
-        book=book,
-        at=zeros,
-        time=stops.early[book, 0],
+def _initial_state(instances: InstanceTensors, samples: int) -> BatchDecodeState:
+    """All requests pending, the first vehicle in the depot."""
+    num_instances, num_stops = instances.early.shape
+    instance = torch.arange(num_instances, device=instances.early.device)
+    instance = instance.repeat_interleave(samples)
+    zeros = torch.zeros_like(instance)
+    pending = torch.zeros((len(instance), num_stops), dtype=torch.bool, device=instance.device)
+    pending[:, 1::2] = True
+    slots = zeros[:, None].repeat(1, MAX_ONBOARD)
+    return BatchDecodeState(
+        instance=instance,
+        current_stop=zeros,
+        time=instances.early[instance, 0],
         load=zeros,
         vehicle=zeros,
-        home_by=stops.late[book, 0],
-        stops=zeros,
-        open=is_open,
-        aboard=places,
-        due=places.clone(),
+        return_by=instances.late[instance, 0],
+        route_length=zeros,
+        pending=pending,
+        onboard=slots,
+        deadline=slots.clone(),
     )
 
 
-def _moves(stops: Stops, now: Now, rules: FleetConstraints) -> tuple[Tensor, Tensor]:
-    """(R, N) where each row may drive, and when service would start there."""
-    book = now.book
-    num_stops = now.open.shape[1]
-    leg = stops.travel[book, now.at]
-    there = torch.maximum(now.time[:, None] + leg, stops.early[book])
-    aboard = now.num_aboard
-    room = now.load[:, None] + stops.riders[book] <= rules.capacity
-    pickups = now.open & room & (aboard < MAX_ABOARD)[:, None] & (there <= stops.late[book])
+def _feasible_actions(
+    instances: InstanceTensors, state: BatchDecodeState, constraints: FleetConstraints
+) -> tuple[Tensor, Tensor]:
+    """(R, N) action mask, and the start of service at each stop."""
+    instance = state.instance
+    num_stops = state.pending.shape[1]
+    leg = instances.travel[instance, state.current_stop]
+    start = torch.maximum(state.time[:, None] + leg, instances.early[instance])
+    onboard = state.num_onboard
+    fits = state.load[:, None] + instances.riders[instance] <= constraints.capacity
+    pickups = state.pending & fits & (onboard < MAX_ONBOARD)[:, None]
+    pickups &= start <= instances.late[instance]
     dropoffs = torch.zeros_like(pickups)
-    at_place = there.gather(1, now.aboard)
-    on_time = (now.aboard > 0) & (at_place <= now.due)
-    dropoffs.scatter_(1, now.aboard, on_time)
+    in_time = (state.onboard > 0) & (start.gather(1, state.onboard) <= state.deadline)
+    dropoffs.scatter_(1, state.onboard, in_time)
     dropoffs[:, 0] = False
-    from_depot = now.at == 0
-    home_by = now.home_by[:, None].expand(-1, num_stops)
-    leaves = there - leg
-    home_by = torch.where(
-        from_depot[:, None], torch.minimum(home_by, leaves + rules.max_route), home_by
+    from_depot = state.current_stop == 0
+    return_by = state.return_by[:, None].expand(-1, num_stops)
+    departure = start - leg
+    return_by = torch.where(
+        from_depot[:, None],
+        torch.minimum(return_by, departure + constraints.max_route),
+        return_by,
     )
-    allowed = pickups | dropoffs
-    row, stop = allowed.nonzero(as_tuple=True)
-    kept = all_in_time(
-        stops.travel[book[row]],
-        stops.early[book[row]],
-        stops.late[book[row]],
-        stops.max_ride[book[row]],
-        now.aboard[row],
-        now.due[row],
+    mask = pickups | dropoffs
+    row, stop = mask.nonzero(as_tuple=True)
+    deliverable = can_deliver_all_torch(
+        instances.travel[instance[row]],
+        instances.early[instance[row]],
+        instances.late[instance[row]],
+        instances.max_ride[instance[row]],
+        state.onboard[row],
+        state.deadline[row],
         stop,
-        there[row, stop],
-        home_by[row, stop],
+        start[row, stop],
+        return_by[row, stop],
     )
-    allowed[row[~kept], stop[~kept]] = False
-    last = now.vehicle + 1 >= rules.num_vehicles
-    done = ~now.open.any(dim=1) & (aboard == 0)
-    may_go_home = ~from_depot & (aboard == 0) & ~(last & allowed.any(dim=1)) & ~done
-    allowed[:, 0] = may_go_home
-    # The last vehicle back in the depot ends the day.
-    allowed &= (now.vehicle < rules.num_vehicles)[:, None]
-    return allowed, there
+    mask[row[~deliverable], stop[~deliverable]] = False
+    is_last = state.vehicle + 1 >= constraints.num_vehicles
+    all_served = ~state.pending.any(dim=1) & (onboard == 0)
+    may_return = ~from_depot & (onboard == 0) & ~(is_last & mask.any(dim=1)) & ~all_served
+    mask[:, 0] = may_return
+    # The episode ends when the last vehicle is back.
+    mask &= (state.vehicle < constraints.num_vehicles)[:, None]
+    return mask, start
 
 
-def _scores(
+def _logits(
     policy: RoutingPolicy,
-    ready: Prepared,
-    stops: Stops,
-    now: Now,
-    tables: Tables,
-    allowed: Tensor,
-    there: Tensor,
+    inputs: PolicyInputs,
+    instances: InstanceTensors,
+    state: BatchDecodeState,
+    cache: DecoderCache,
+    mask: Tensor,
+    start: Tensor,
     samples: int,
 ) -> Tensor:
-    """(R, N) logits of the allowed moves."""
-    num_books, num_stops = len(tables.book), allowed.shape[1]
-    by_book = (num_books, samples, num_stops)
-    listed = allowed.clone()
-    listed[:, 0] |= ~allowed.any(dim=1)  # attention over nothing has no value
-    aboard = torch.zeros(listed.shape, device=listed.device)
-    share = (now.aboard > 0).float() / now.num_aboard.clamp(min=1)[:, None]
-    aboard.scatter_add_(1, now.aboard, share)
-    waiting = now.open.float() / (num_stops // 2)
-    seen = move_features(stops, now, ready.rules, ready.pace, listed, there)
-    made = Decisions(
-        current=now.at.view(num_books, samples),
-        state=state_features(now, ready.rules, ready.pace).view(num_books, samples, -1),
-        aboard=aboard.view(by_book),
-        open=waiting.view(by_book),
-        allowed=listed.view(by_book),
-        move_place=listed.reshape(-1).nonzero().squeeze(1),
-        move_features=seen[listed],
+    """(R, N) action logits; samples of an instance are its decoding steps for the policy."""
+    num_instances, num_stops = len(cache.graph), mask.shape[1]
+    shape = (num_instances, samples, num_stops)
+    mask = mask.clone()
+    mask[:, 0] |= ~mask.any(dim=1)  # a softmax over no actions would be NaN
+    onboard = torch.zeros(mask.shape, device=mask.device)
+    share = (state.onboard > 0).float() / state.num_onboard.clamp(min=1)[:, None]
+    onboard.scatter_add_(1, state.onboard, share)
+    pending = state.pending.float() / (num_stops // 2)
+    scale = inputs.time_scale
+    features = _action_features(instances, state, inputs.constraints, scale, mask, start)
+    step_features = _step_features(state, inputs.constraints, scale)
+    steps = DecodingSteps(
+        current_stop=state.current_stop.view(num_instances, samples),
+        step_features=step_features.view(num_instances, samples, -1),
+        onboard=onboard.view(shape),
+        pending=pending.view(shape),
+        action_mask=mask.view(shape),
+        action_index=mask.reshape(-1).nonzero().squeeze(1),
+        action_features=features[mask],
     )
-    return policy.scores(tables, made).view(-1, num_stops)
+    return policy.logits(cache, steps).view(-1, num_stops)
 
 
-def _make_moves(
-    stops: Stops, now: Now, rules: FleetConstraints, chosen: Tensor, there: Tensor, over: Tensor
+def _step_features(
+    state: BatchDecodeState, constraints: FleetConstraints, scale: TimeScale
+) -> Tensor:
+    """(R, step features), as `transitions.write_step_features`."""
+    requests = state.pending.shape[1] // 2
+    vehicles, vehicle = constraints.num_vehicles, state.vehicle.float()
+    features = torch.zeros((len(vehicle), NUM_STEP_FEATURES), device=vehicle.device)
+    features[:, 0] = (4.0 * (state.time.double() - scale.day_start) * scale.per_day - 2.0).float()
+    features[:, 1] = state.load.float() / constraints.capacity
+    features[:, 2] = vehicle / vehicles
+    features[:, 3] = (vehicles - vehicle) / float(VEHICLES_SCALE)
+    features[:, 4] = state.pending.sum(dim=1).float() / requests
+    features[:, 5] = requests / float(REQUESTS_SCALE)
+    features[:, 6] = (state.route_length.float() * vehicles / (2.0 * requests)).clamp(max=CLIP)
+    open_cost = min(constraints.extra_vehicle_cost * scale.per_mean_drive, CLIP)
+    features[:, 7] = torch.where(state.vehicle + 1 >= constraints.free_vehicles, open_cost, 0.0)
+    return features
+
+
+def _action_features(
+    instances: InstanceTensors,
+    state: BatchDecodeState,
+    constraints: FleetConstraints,
+    scale: TimeScale,
+    mask: Tensor,
+    start: Tensor,
+) -> Tensor:
+    """(R, N, action features), valid where `mask`; as `transitions.write_action_features`."""
+    instance, device = state.instance, state.time.device
+    travel, late = instances.travel[instance], instances.late[instance]
+    num_rows, num_stops = mask.shape
+    stop = torch.arange(num_stops, device=device)
+    is_pickup, is_depot = stop % 2 == 1, stop == 0
+    dropoff = torch.where(is_pickup, stop + 1, 0)
+    leg = travel[torch.arange(num_rows, device=device), state.current_stop]
+    wait = start - state.time[:, None] - leg
+    from_depot = (state.current_stop == 0)[:, None]
+    # A vehicle never waits for the depot's window.
+    arrival = torch.where(is_depot, state.time[:, None] + leg, start)
+    wait = torch.where(is_depot, 0, wait)
+
+    def in_mean_drives(microseconds: Tensor) -> Tensor:
+        return (microseconds.double() * scale.per_mean_drive).float()
+
+    def clipped(microseconds: Tensor) -> Tensor:
+        return in_mean_drives(microseconds).clamp(max=CLIP)
+
+    to_depot = travel[:, :, 0]
+    features = torch.zeros((num_rows, num_stops, NUM_ACTION_FEATURES), device=device)
+    features[..., 0] = in_mean_drives(leg)
+    features[..., 1] = clipped(wait)
+    features[..., 2] = clipped(late - arrival)
+    features[..., 3] = is_depot.float()
+    features[..., 4] = (~is_pickup & ~is_depot).float()
+    features[..., 5] = from_depot.float()
+    features[..., 6] = in_mean_drives(to_depot)
+    features[..., 7] = in_mean_drives(leg + to_depot - leg[:, :1])
+    features[..., 8] = torch.where(from_depot, 0.0, clipped(arrival - state.time[:, None]))
+    deadline = torch.minimum(late[:, dropoff], arrival + instances.max_ride[instance])
+    ride_slack = clipped(deadline - arrival - travel[:, stop, dropoff])
+    features[..., 9] = torch.where(is_pickup, ride_slack, 0.0)
+    load_after = state.load[:, None] + instances.riders[instance]
+    features[..., 10] = load_after.float() / constraints.capacity
+    features[..., 11] = _min_onboard_slack(state, travel, arrival, stop, scale)
+    early = instances.early[instance]
+    nearest, soonest = _next_pickup(state, travel, arrival, late, early, stop)
+    features[..., 12] = torch.where(is_depot, 0.0, clipped(nearest))
+    features[..., 13] = torch.where(is_depot, 0.0, clipped(soonest))
+    best_leg = _best_predecessor_leg(state, travel, late, early, stop)
+    features[..., 14] = torch.where(
+        is_pickup, in_mean_drives(leg - best_leg).clamp(-CLIP, CLIP), 0.0
+    )
+    customers = mask & ~is_depot
+    closest = torch.where(customers, leg, UNREACHABLE).amin(dim=1, keepdim=True)
+    features[..., 15] = torch.where(
+        customers.any(dim=1, keepdim=True), in_mean_drives(leg - closest).clamp(-CLIP, CLIP), 0.0
+    )
+    return features
+
+
+def _min_onboard_slack(
+    state: BatchDecodeState, travel: Tensor, arrival: Tensor, stop: Tensor, scale: TimeScale
+) -> Tensor:
+    """(R, N) least slack, in mean drives, of the riders on board after each action."""
+    rows = torch.arange(len(travel), device=travel.device)
+    onboard = state.onboard[:, None, :]
+    ride = travel[rows[:, None, None], stop[None, :, None], onboard]
+    slack = state.deadline[:, None, :] - arrival[:, :, None] - ride
+    counts = (onboard > 0) & (onboard != stop[None, :, None])
+    scaled = (slack.double() * scale.per_mean_drive).float()
+    return torch.where(counts, scaled, CLIP).amin(dim=2).clamp(max=CLIP)
+
+
+def _next_pickup(
+    state: BatchDecodeState,
+    travel: Tensor,
+    arrival: Tensor,
+    late: Tensor,
+    early: Tensor,
+    stop: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """(R, N) microseconds to the nearest and to the soonest pending pickup after each action."""
+    reached = arrival[:, :, None] + travel
+    counts = state.pending[:, None, :] & (reached <= late[:, None, :])
+    counts &= stop[:, None] != stop[None, :]
+    nearest = torch.where(counts, travel, UNREACHABLE).amin(dim=2)
+    delay = torch.maximum(reached, early[:, None, :]) - arrival[:, :, None]
+    return nearest, torch.where(counts, delay, UNREACHABLE).amin(dim=2)
+
+
+def _best_predecessor_leg(
+    state: BatchDecodeState, travel: Tensor, late: Tensor, early: Tensor, stop: Tensor
+) -> Tensor:
+    """(R, N) microseconds of the shortest leg to each stop from the depot or a pending stop."""
+    pending = state.pending.clone()
+    pending[:, 2::2] = state.pending[:, 1::2]
+    request = (stop + 1) // 2
+    in_time = early[:, :, None] + travel <= late[:, None, :]
+    counts = pending[:, :, None] & in_time & (request[:, None] != request[None, :])
+    return torch.minimum(torch.where(counts, travel, UNREACHABLE).amin(dim=1), travel[:, 0])
+
+
+def _apply_actions(
+    instances: InstanceTensors,
+    state: BatchDecodeState,
+    constraints: FleetConstraints,
+    chosen: Tensor,
+    start: Tensor,
+    done: Tensor,
 ) -> None:
-    """Drive everybody to the stop that was chosen; rows that are over stay where they are."""
-    book = now.book
+    """Drive each row to its chosen stop, in place; rows that are done stay where they are."""
+    instance = state.instance
     row = torch.arange(len(chosen), device=chosen.device)
-    home = (chosen == 0) & ~over
-    when = there[row, chosen]
-    first = (now.at == 0) & (chosen > 0)
-    leaves = when - stops.travel[book, 0, chosen]
-    home_by = torch.minimum(stops.late[book, 0], leaves + rules.max_route)
-    now.home_by = torch.where(first, home_by, torch.where(home, stops.late[book, 0], now.home_by))
-    now.load = torch.where(home, 0, now.load + stops.riders[book, chosen])
-    now.time = torch.where(home, stops.early[book, 0], torch.where(over, now.time, when))
-    now.at = torch.where(over, now.at, chosen)
-    now.vehicle = now.vehicle + home
-    now.stops = torch.where(home, 0, now.stops + (chosen > 0))
-    now.open[row, chosen] = False
-    _let_off(now, chosen)
-    picked = chosen % 2 == 1
-    place = now.num_aboard.clamp(max=MAX_ABOARD - 1)
-    dropoff = torch.where(picked, chosen + 1, 0)
-    due = torch.minimum(stops.late[book, dropoff], when + stops.max_ride[book, chosen])
-    now.aboard[row, place] = torch.where(picked, dropoff, now.aboard[row, place])
-    now.due[row, place] = torch.where(picked, due, now.due[row, place])
+    returns = (chosen == 0) & ~done
+    begins = start[row, chosen]
+    leaves_depot = (state.current_stop == 0) & (chosen > 0)
+    departure = begins - instances.travel[instance, 0, chosen]
+    depot_closes = instances.late[instance, 0]
+    return_by = torch.minimum(depot_closes, departure + constraints.max_route)
+    state.return_by = torch.where(
+        leaves_depot, return_by, torch.where(returns, depot_closes, state.return_by)
+    )
+    state.load = torch.where(returns, 0, state.load + instances.riders[instance, chosen])
+    state.time = torch.where(
+        returns, instances.early[instance, 0], torch.where(done, state.time, begins)
+    )
+    state.current_stop = torch.where(done, state.current_stop, chosen)
+    state.vehicle = state.vehicle + returns
+    state.route_length = torch.where(returns, 0, state.route_length + (chosen > 0))
+    state.pending[row, chosen] = False
+    _drop_off(state, chosen)
+    picked_up = chosen % 2 == 1
+    slot = state.num_onboard.clamp(max=MAX_ONBOARD - 1)
+    dropoff = torch.where(picked_up, chosen + 1, 0)
+    deadline = torch.minimum(
+        instances.late[instance, dropoff], begins + instances.max_ride[instance, chosen]
+    )
+    state.onboard[row, slot] = torch.where(picked_up, dropoff, state.onboard[row, slot])
+    state.deadline[row, slot] = torch.where(picked_up, deadline, state.deadline[row, slot])
 
 
-def _let_off(now: Now, chosen: Tensor) -> None:
-    """Free the places of riders who arrived; whoever sits behind moves up."""
-    left = (now.aboard > 0) & (now.aboard == chosen[:, None])
-    aboard = torch.where(left, 0, now.aboard)
-    order = (aboard == 0).to(torch.int8).argsort(dim=1, stable=True)
-    now.aboard = aboard.gather(1, order)
-    now.due = now.due.gather(1, order)
+def _drop_off(state: BatchDecodeState, chosen: Tensor) -> None:
+    """Remove requests delivered at the chosen stops; the others keep their boarding order."""
+    delivered = (state.onboard > 0) & (state.onboard == chosen[:, None])
+    onboard = torch.where(delivered, 0, state.onboard)
+    order = (onboard == 0).to(torch.int8).argsort(dim=1, stable=True)
+    state.onboard = onboard.gather(1, order)
+    state.deadline = state.deadline.gather(1, order)
 
 
-def _luck(keys: Tensor, drawn: int, num_stops: int) -> Tensor:
-    """(R, N) Gumbel numbers: the draws of `rng.uniforms`, in 64-bit arithmetic that wraps."""
-    count = drawn + torch.arange(num_stops, device=keys.device)
+def _gumbel_noise(keys: Tensor, first_draw: int, num_stops: int) -> Tensor:
+    """(R, N) Gumbel noise from the draws of `rng.uniforms`, in wrapping 64-bit arithmetic."""
+    count = first_draw + torch.arange(num_stops, device=keys.device)
     bits = (count + 1) * _signed(rng.GOLDEN)
     bits = (bits ^ _shifted(bits, 30)) * _signed(rng.MIX_A)
     bits = (bits ^ _shifted(bits, 27)) * _signed(rng.MIX_B)
@@ -464,15 +437,16 @@ def _luck(keys: Tensor, drawn: int, num_stops: int) -> Tensor:
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """Shift to the right as if unsigned."""
+    """Logical shift to the right of int64 bits."""
     return (bits >> by) & (_ALL_BITS >> by)
 
 
-def _signed(word: np.uint64) -> int:
-    return int(np.int64(word.astype(np.int64)))
+def _signed(constant: np.uint64) -> int:
+    return int(np.int64(constant.astype(np.int64)))
 
 
-def _write_routes(driven: IntArray, rows: IntArray, routes: IntArray, lengths: IntArray) -> None:
-    book, sample, vehicle, place, stop = driven
-    routes[sample, rows[book], vehicle, place] = stop
-    np.add.at(lengths, (sample, rows[book], vehicle), 1)
+def _write_routes(visits: IntArray, rows: IntArray, routes: IntArray, lengths: IntArray) -> None:
+    """Write visits (5, visits): instance, sample, vehicle, position, stop."""
+    instance, sample, vehicle, position, stop = visits
+    routes[sample, rows[instance], vehicle, position] = stop
+    np.add.at(lengths, (sample, rows[instance], vehicle), 1)

@@ -1,9 +1,7 @@
-"""The training of a routing policy: a folder with weights, optimiser and curve, resumable.
+"""Training of the routing policy: imitation, then REINFORCE, in a resumable folder.
 
-Everything random in update u is drawn from the stream of (seed, u), so a run that was interrupted
-goes on exactly as if it had not been.
-
-Held-out books: how far above a searched plan the policy's plans are, by book size.
+Everything random in update u is drawn from the RNG stream of (seed, u), so a resumed training is
+bit-exact.
 """
 
 from __future__ import annotations
@@ -12,229 +10,319 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from hundredfold.core import rng
+from hundredfold.core.bounds import (
+    AtLeastOne,
+    Fraction,
+    NonNegativeInt,
+    Positive,
+    check_bounds,
+)
 from hundredfold.core.errors import CheckpointError, TrainingError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
-from hundredfold.routing.neural.losses import imitation_loss, practice_loss
+from hundredfold.routing.neural.losses import Baseline, imitation_loss, reinforce_loss
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
-from hundredfold.routing.neural.training_settings import TrainingSettings
 from hundredfold.routing.neural.weights import save_policy
 from hundredfold.routing.problem import RouteProblems
 
-Draw = Callable[[Keys, int, int], RouteProblems]
+Row = dict[str, Any]
+# (key, num_instances, num_requests) -> instances of that size
+SampleInstances = Callable[[Keys, int, int], RouteProblems]
 
-# What plans are compared with: search from nothing with this many rounds.
+# Reference of the optimality gaps: large neighbourhood search from scratch.
 REFERENCE: Final = LNSSettings(lns_iterations=100, final_restarts=1)
-# Held-out books hang under a branch of their own.
-HELD_OUT_BRANCH: Final = 0x68656C64
+VALIDATION_BRANCH: Final = 0x68656C64
+UPDATES_BRANCH, INSTANCES_CHILD, LOSS_CHILD, SIZE_CHILD, WEIGHTS_CHILD = range(5)
+WARMUP_UPDATES: Final = 100
+FINAL_RATE_SHARE: Final = 0.03
+# This share of updates draws sizes of at least LARGE_FROM of a full day; the others any size.
+LARGE_SHARE, LARGE_FROM = 0.6, 0.7
+LATEST, BEST, CURVE = "latest.safetensors", "best.safetensors", "curve.jsonl"
+MAX_SKIPPED_UPDATES: Final = 20  # in a row, without a finite gradient
 
 
-class HeldOut:
-    """Books that training never sees, with their reference prices."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """Settings of imitation and REINFORCE; every update draws new instances of one size."""
 
-    def __init__(self, draw: Draw, sizes: Sequence[int], num_books: int, seed: int) -> None:
-        root = rng.spawn(rng.seed_key(seed), HELD_OUT_BRANCH)
-        self.books = {size: draw(rng.spawn(root, size), num_books, size) for size in sizes}
+    seed: int = 0
+    """Seed of instances, initial weights and samples."""
+    imitation_updates: NonNegativeInt = 800
+    """Gradient updates of imitation learning."""
+    reinforce_updates: NonNegativeInt = 1000
+    """Gradient updates of REINFORCE, after imitation."""
+    imitation_batch_size: AtLeastOne = 64
+    """Instances per imitation update."""
+    reinforce_batch_size: AtLeastOne = 16
+    """Instances per REINFORCE update."""
+    reinforce_samples: Annotated[int, Ge(2)] = 16
+    """Solutions sampled per instance of REINFORCE."""
+    baseline: Baseline = "shared"
+    """REINFORCE baseline: mean cost of the instance's samples, or cost of the greedy solution."""
+    teacher_iterations: AtLeastOne = 100
+    """Iterations of large neighbourhood search behind a solution to imitate."""
+    imitation_learning_rate: Positive = 8e-4
+    """Peak learning rate of imitation: linear warm-up, then cosine decay."""
+    reinforce_learning_rate: Positive = 1e-4
+    """Peak learning rate of REINFORCE, with the same schedule."""
+    improved_cost_weight: Fraction = 0.3
+    """Weight of the cost after local search in REINFORCE; the rest is before."""
+    max_grad_norm: Positive = 1.0
+    """Gradient clipping norm."""
+    validation_interval: AtLeastOne = 100
+    """Updates between two validations; checkpoints are written then."""
+    validation_instances: AtLeastOne = 100
+    """Validation instances of each size."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of both phases."""
+        return self.imitation_updates + self.reinforce_updates
+
+
+class ValidationSet:
+    """Held-out instances with reference costs, by size."""
+
+    def __init__(
+        self, sample: SampleInstances, sizes: Sequence[int], num_instances: int, seed: int
+    ) -> None:
+        root = rng.spawn(rng.seed_key(seed), VALIDATION_BRANCH)
+        self.instances = {
+            size: sample(rng.spawn(root, size), num_instances, size) for size in sizes
+        }
         reference = LNSOracle(REFERENCE)
-        self.reference = {size: reference.solve(books).cost for size, books in self.books.items()}
+        self.reference = {
+            size: reference.solve(problems).cost for size, problems in self.instances.items()
+        }
 
-    def gaps(self, policy: RoutingPolicy, settings: NeuralSettings) -> dict[int, float]:
-        """Percent above the reference by size, of the mean price; inf where somebody waits."""
-        oracle = NeuralOracle(settings, policy)
+    def gaps(self, policy: RoutingPolicy, improve_passes: int) -> dict[str, float]:
+        """Percent of the mean cost above the reference, by size; inf with unserved requests."""
+        oracle = NeuralOracle(NeuralSettings(improve_passes=improve_passes), policy)
         return {
-            size: float(100.0 * (oracle.solve(books).cost.sum() / self.reference[size].sum() - 1))
-            for size, books in self.books.items()
+            str(size): float(
+                100.0 * (oracle.solve(problems).cost.sum() / self.reference[size].sum() - 1)
+            )
+            for size, problems in self.instances.items()
         }
 
 
-def looked_at(max_requests: int) -> tuple[int, ...]:
-    """Sizes worth a look: a few between one request and a whole day."""
+def validation_sizes(max_requests: int) -> tuple[int, ...]:
+    """Numbers of requests to validate on, from one to a full day."""
     shares = (0.0, 0.15, 0.35, 0.65, 1.0)
     return tuple(sorted({max(1, round(share * max_requests)) for share in shares}))
 
 
-def greedy_and_finished(
-    held_out: HeldOut, policy: RoutingPolicy, settings: NeuralSettings | None = None
-) -> dict[str, dict[int, float]]:
-    """Gaps of the bare greedy plan, and after two relocate passes."""
-    base = settings or NeuralSettings()
-    return {
-        "greedy": held_out.gaps(policy, replace(base, improve_passes=0)),
-        "relocated": held_out.gaps(policy, replace(base, improve_passes=2)),
-    }
-
-
-Row = dict[str, Any]
-Say = Callable[[Row], None]
-
-UPDATES_BRANCH, BOOKS_CHILD, LESSON_CHILD, SIZE_CHILD, WEIGHTS_CHILD = range(5)
-WARM_UPDATES: Final = 100
-LEAST_RATE: Final = 0.03
-# Half of all updates see nearly full days, where there is most to learn; the others any size.
-LARGE_SHARE, LARGE_FROM = 0.6, 0.7
-LATEST, BEST, CURVE = "latest.safetensors", "best.safetensors", "curve.jsonl"
-GIVE_UP_AFTER: Final = 20  # updates in a row without a finite gradient
-
-
-def _nothing(*told: Any) -> None:
-    """Nobody listens."""
+def _ignore(*_: Any) -> None:
+    """Callback that does nothing."""
 
 
 class OracleTraining:
-    """One training; `folder` holds everything that is needed to go on."""
+    """Trainer of a routing policy, resumed when `folder` already holds a training."""
 
     def __init__(
         self,
         folder: Path,
-        draw: Draw,
-        held_out_draw: Draw,
+        sample: SampleInstances,
+        validation_sample: SampleInstances,
         max_requests: int,
         settings: TrainingSettings,
-        size: PolicySettings | None = None,
-        facts: dict[str, Any] | None = None,
-        start: RoutingPolicy | None = None,
+        policy_settings: PolicySettings | None = None,
+        provenance: dict[str, Any] | None = None,
+        initial_policy: RoutingPolicy | None = None,
     ) -> None:
-        self.folder, self.draw = folder, draw
+        """Create or resume a training.
+
+        Args:
+            folder: Holds weights, optimizer state and learning curve.
+            sample: Draws training instances.
+            validation_sample: Draws validation instances.
+            max_requests: Requests of a full day, the largest size.
+            settings: Training settings; a resumed training needs the same ones.
+            policy_settings: Network size.
+            provenance: More facts to record in the weights file.
+            initial_policy: Policy to start from instead of random weights.
+        """
+        self.folder, self.sample = folder, sample
         self.max_requests, self.settings = max_requests, settings
-        self.facts = {**(facts or {}), "training": asdict(settings), "max_requests": max_requests}
+        self.provenance = {
+            **(provenance or {}),
+            "training": asdict(settings),
+            "max_requests": max_requests,
+        }
         self.key = rng.spawn(rng.seed_key(settings.seed), UPDATES_BRANCH)
         seed = int(rng.integers(rng.spawn(self.key, WEIGHTS_CHILD), 0, 2**53))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = RoutingPolicy(start.size if start else size)
-        if start is not None:
-            self.policy.load_state_dict(start.state_dict())
-        self.optimiser = torch.optim.Adam(self.policy.parameters(), lr=settings.learning_rate)
+            self.policy = RoutingPolicy(
+                initial_policy.settings if initial_policy else policy_settings
+            )
+        if initial_policy is not None:
+            self.policy.load_state_dict(initial_policy.state_dict())
+        self.optimizer = torch.optim.Adam(
+            self.policy.parameters(), lr=settings.imitation_learning_rate
+        )
         self.update = 0
         self.best_gap = math.inf
-        self.skipped = 0
+        self.skipped_updates = 0
         self.seconds = 0.0
-        self.held_out = HeldOut(
-            held_out_draw, looked_at(max_requests), settings.validation_books, settings.seed
+        self.validation = ValidationSet(
+            validation_sample,
+            validation_sizes(max_requests),
+            settings.validation_instances,
+            settings.seed,
         )
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / LATEST).exists():
             self._restore()
 
-    def run(self, say: Say = _nothing, after_update: Callable[[], None] = _nothing) -> None:
-        """Train to the end; `say` hears a row after every validation, when all is saved.
+    def run(
+        self,
+        on_validation: Callable[[Row], None] = _ignore,
+        on_update: Callable[[], None] = _ignore,
+    ) -> None:
+        """Train to the end.
 
-        `after_update` may raise to stop the training; `save` then keeps what was learned.
+        Args:
+            on_validation: Receives the learning curve's new row, after everything is saved.
+            on_update: Called after every update; may raise to stop, before a call of `save`.
         """
-        told: list[dict[str, float]] = []
+        metrics: list[dict[str, float]] = []
         while self.update < self.settings.num_updates:
-            began = time.perf_counter()
-            told.append(self._learn_once())
+            start = time.perf_counter()
+            metrics.append(self._train_step())
             self.update += 1
-            self.seconds += time.perf_counter() - began
-            last = self.update == self.settings.num_updates
-            if last or self.update % self.settings.validate_every == 0:
-                say(self._look(told))
-                told = []
-            after_update()
+            self.seconds += time.perf_counter() - start
+            is_last = self.update == self.settings.num_updates
+            if is_last or self.update % self.settings.validation_interval == 0:
+                on_validation(self._validate(metrics))
+                metrics = []
+            on_update()
 
-    def curve(self) -> list[Row]:
-        """Every row told so far."""
+    def learning_curve(self) -> list[Row]:
+        """One row per validation so far."""
         lines = (self.folder / CURVE).read_text(encoding="utf-8").splitlines()
         return [json.loads(line) for line in lines]
 
     @property
-    def practising(self) -> bool:
-        """Whether imitation is over."""
+    def is_reinforce(self) -> bool:
+        """Whether the next update is REINFORCE."""
         return self.update >= self.settings.imitation_updates
 
-    def _learn_once(self) -> dict[str, float]:
+    def _train_step(self) -> dict[str, float]:
+        """Loss of new instances, backward pass, clipped gradient step."""
+        self.policy.train()
+        loss, metrics = self._loss()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+            self.skipped_updates = 0
+            return metrics
+        self.skipped_updates += 1
+        if self.skipped_updates >= MAX_SKIPPED_UPDATES:
+            raise TrainingError(
+                f"the gradient was not finite in {self.skipped_updates} updates in a row; "
+                "lower the learning rates."
+            )
+        return metrics
+
+    def _loss(self) -> tuple[Tensor, dict[str, float]]:
         settings = self.settings
         key = rng.spawn(self.key, 100 + self.update)
-        count = settings.practice_books if self.practising else settings.imitation_books
-        problems = self.draw(rng.spawn(key, BOOKS_CHILD), count, self._size(key))
-        lesson = practice_loss if self.practising else imitation_loss
-        self.policy.train()
-        loss, told = lesson(self.policy, problems, rng.spawn(key, LESSON_CHILD), settings)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self._rate()
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), settings.max_gradient)
-        if torch.isfinite(norm):
-            self.optimiser.step()
-            self.skipped = 0
-        else:
-            self.skipped += 1
-            if self.skipped >= GIVE_UP_AFTER:
-                raise TrainingError(
-                    f"{self.skipped} updates in a row had no finite gradient; "
-                    "lower the learning rates."
-                )
-        return told
+        instances_key, loss_key = rng.spawn(key, INSTANCES_CHILD), rng.spawn(key, LOSS_CHILD)
+        size = self._sample_size(key)
+        if not self.is_reinforce:
+            problems = self.sample(instances_key, settings.imitation_batch_size, size)
+            return imitation_loss(self.policy, problems, loss_key, settings.teacher_iterations)
+        problems = self.sample(instances_key, settings.reinforce_batch_size, size)
+        return reinforce_loss(
+            self.policy,
+            problems,
+            loss_key,
+            settings.reinforce_samples,
+            settings.baseline,
+            settings.improved_cost_weight,
+        )
 
-    def _size(self, key: Keys) -> int:
-        luck = rng.uniforms(rng.spawn(key, SIZE_CHILD), np.arange(2))
-        least = max(1, round(LARGE_FROM * self.max_requests)) if luck[0] < LARGE_SHARE else 1
-        return least + int(luck[1] * (self.max_requests - least + 1))
+    def _sample_size(self, key: Keys) -> int:
+        uniforms = rng.uniforms(rng.spawn(key, SIZE_CHILD), np.arange(2))
+        is_large = uniforms[0] < LARGE_SHARE
+        least = max(1, round(LARGE_FROM * self.max_requests)) if is_large else 1
+        return least + int(uniforms[1] * (self.max_requests - least + 1))
 
-    def _rate(self) -> float:
-        """Up from nothing, then down along half a cosine; once for each kind of lesson."""
+    def _learning_rate(self) -> float:
+        """Linear warm-up and cosine decay, once per phase."""
         settings = self.settings
-        if self.practising:
+        if self.is_reinforce:
             done = self.update - settings.imitation_updates
-            total, peak = settings.practice_updates, settings.practice_learning_rate
+            total, peak = settings.reinforce_updates, settings.reinforce_learning_rate
         else:
-            done, total, peak = self.update, settings.imitation_updates, settings.learning_rate
-        falling = 0.5 * (1.0 + math.cos(math.pi * done / max(1, total)))
-        rising = min(1.0, (done + 1) / WARM_UPDATES)
-        return peak * rising * (LEAST_RATE + (1.0 - LEAST_RATE) * falling)
+            done, total = self.update, settings.imitation_updates
+            peak = settings.imitation_learning_rate
+        decay = 0.5 * (1.0 + math.cos(math.pi * done / max(1, total)))
+        warmup = min(1.0, (done + 1) / WARMUP_UPDATES)
+        return peak * warmup * (FINAL_RATE_SHARE + (1.0 - FINAL_RATE_SHARE) * decay)
 
-    def _look(self, told: list[dict[str, float]]) -> Row:
-        """Measure on held-out books, write the curve and the checkpoint."""
+    def _validate(self, metrics: list[dict[str, float]]) -> Row:
+        """Measure gaps on validation instances, write the learning curve and the checkpoint."""
         self.policy.eval()
-        gaps = greedy_and_finished(self.held_out, self.policy)
-        names = sorted({name for each in told for name in each})
+        greedy = self.validation.gaps(self.policy, improve_passes=0)
+        improved = self.validation.gaps(self.policy, improve_passes=2)
+        names = sorted({name for row in metrics for name in row})
+        was_reinforce = self.update > self.settings.imitation_updates
         row: Row = {
             "update": self.update,
-            "lesson": "practice" if self.update > self.settings.imitation_updates else "imitation",
+            "phase": "reinforce" if was_reinforce else "imitation",
             "seconds": round(self.seconds, 1),
             **{
-                name: float(np.mean([each[name] for each in told if name in each]))
+                name: float(np.mean([row[name] for row in metrics if name in row]))
                 for name in names
             },
-            "greedy_gap_pct": {str(size): gap for size, gap in gaps["greedy"].items()},
-            "relocated_gap_pct": {str(size): gap for size, gap in gaps["relocated"].items()},
+            "greedy_gap_pct": greedy,
+            "improved_gap_pct": improved,
         }
-        # All sizes count: an episode asks for prices of one booking as often as of thirty.
-        judged = float(np.mean([list(by_size.values()) for by_size in gaps.values()]))
-        if judged < self.best_gap:
-            self.best_gap = judged
-            save_policy(self.folder / BEST, self.policy, {**self.facts, "held_out": row})
+        # All sizes count equally: an episode prices one request as often as a full day.
+        gap = float(np.mean([list(greedy.values()), list(improved.values())]))
+        if gap < self.best_gap:
+            self.best_gap = gap
+            save_policy(self.folder / BEST, self.policy, {**self.provenance, "validation": row})
         with (self.folder / CURVE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         self.save()
         return row
 
     def save(self) -> None:
-        """Write everything that is needed to go on from here."""
+        """Write the checkpoint that a resumed training continues from, atomically."""
         tensors = {f"policy.{name}": t for name, t in self.policy.state_dict().items()}
-        for number, state in self.optimiser.state_dict()["state"].items():
+        for number, state in self.optimizer.state_dict()["state"].items():
             for name, value in state.items():
-                tensors[f"optimiser.{number}.{name}"] = torch.as_tensor(value)
+                tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
         counters = {
             "update": self.update,
             "best_gap": self.best_gap,
-            "skipped": self.skipped,
+            "skipped_updates": self.skipped_updates,
             "seconds": self.seconds,
             "settings": asdict(self.settings),
-            "size": asdict(self.policy.size),
+            "policy_settings": asdict(self.policy.settings),
         }
         partial = self.folder / "latest.partial"
         save_file(
@@ -248,29 +336,28 @@ class OracleTraining:
         with safe_open(self.folder / LATEST, "pt") as file:
             counters = json.loads((file.metadata() or {}).get("counters", "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if counters.get("size") != asdict(self.policy.size):
+        policy_settings = counters.get("policy_settings")
+        if policy_settings != asdict(self.policy.settings):
             raise CheckpointError(
-                f"{self.folder} holds a training of another size ({counters.get('size')}); "
-                "name another folder, or the same size."
+                f"{self.folder} holds a policy of another size ({policy_settings}); "
+                "pass the same sizes to resume, or another --save-dir."
             )
-        kept = counters["settings"] | {"practice_updates": self.settings.practice_updates}
-        if kept != asdict(self.settings):
+        saved = counters["settings"] | {"reinforce_updates": self.settings.reinforce_updates}
+        if saved != asdict(self.settings):
             raise CheckpointError(
-                f"{self.folder} was trained with other settings ({counters['settings']}); "
-                "repeat them to go on (only practice_updates may grow), or name another folder."
+                f"{self.folder} was trained with other settings ({counters['settings']}); pass the "
+                "same ones to resume (only reinforce_updates may differ), or another --save-dir."
             )
         self.policy.load_state_dict(
             {n.removeprefix("policy."): t for n, t in tensors.items() if n.startswith("policy.")}
         )
         state: dict[int, dict[str, Any]] = {}
         for name, tensor in tensors.items():
-            if name.startswith("optimiser."):
+            if name.startswith("optimizer."):
                 _, number, field = name.split(".")
                 state.setdefault(int(number), {})[field] = tensor
-        whole = self.optimiser.state_dict()
-        whole["state"] = state
-        self.optimiser.load_state_dict(whole)
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.update = int(counters["update"])
         self.best_gap = float(counters["best_gap"])
-        self.skipped = int(counters["skipped"])
+        self.skipped_updates = int(counters["skipped_updates"])
         self.seconds = float(counters["seconds"])

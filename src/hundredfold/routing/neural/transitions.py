@@ -1,17 +1,12 @@
-"""One vehicle after the other, one move after the other: which moves keep every promise.
+"""State transitions of route construction: feasible actions, their features, and what they change.
 
-A move leads from where the vehicle stands to a pickup that is open, to the dropoff of somebody on
-board, or home. It is allowed only if afterwards some order of dropoffs still brings everybody on
-board to their place in time, and the vehicle home: nobody is ever stranded. Times are whole ticks,
-so what is allowed does not depend on rounding. Inner kernels take bare arrays: handing over a whole
-ride would cost as much as they do.
+Vehicles are routed one after the other. An action drives to a pending pickup, to the dropoff of a
+rider on board, or back to the depot. It is feasible only if all riders on board can still be
+delivered (`feasibility.can_deliver_all`), so a partial route can always be completed. Under
+ride-time limits a ride counts from the earliest possible pickup; delaying a pickup on purpose is
+left to local search.
 
-Under ride-time limits a ride is counted from the earliest time the vehicle can pick up; delaying a
-pickup on purpose is left to the passes that improve a plan afterwards.
-
-Whether routes keep every promise, compiled: what a policy proposes is checked before it counts.
-
-`oracles/verifier.py` says the same in sentences, slowly and independently.
+Inner kernels take single arrays: passing a whole `DecodeState` would cost as much as they do.
 """
 
 from __future__ import annotations
@@ -21,470 +16,349 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
-from hundredfold.routing.neural.model import NUM_MOVE_FEATURES, NUM_STATE_FEATURES
+from hundredfold.routing.neural.feasibility import UNREACHABLE, can_deliver_all
+from hundredfold.routing.neural.model import NUM_ACTION_FEATURES, NUM_STEP_FEATURES
 from hundredfold.routing.problem import EARLY, LATE
-from hundredfold.routing.route_kernels import schedule_exists
-from hundredfold.routing.workspace import (
-    DEPOT,
-    MAX_RIDE,
-    RIDERS,
-    TRIAL_LEG,
-    TRIAL_STOP,
-)
+from hundredfold.routing.workspace import DEPOT, MAX_RIDE, RIDERS
 
-# Parties that decoding puts into one vehicle at once: orders of dropoffs are tried over subsets.
-MAX_ABOARD: Final = 8
-# What is so at the moment; columns of `now`.
-AT, TIME, LOAD, ABOARD, VEHICLE, OPEN, HOME_BY, STOPS, REQUESTS = range(9)
-# Features are cut off here, in mean drives.
-FAR: Final = np.float32(4.0)
-USUAL_REQUESTS: Final = np.float32(30.0)
-USUAL_VEHICLES: Final = np.float32(8.0)
-NEVER_THERE: Final = 2**61
-
-
-class Pace(NamedTuple):
-    """Scales of the city and the day."""
-
-    per_drive: float  # one over the mean drive in ticks
-    day_start: float
-    per_day: float  # one over the length of the day in ticks
+# Requests on board at once while decoding; bounds the dynamic programme over subsets of dropoffs.
+MAX_ONBOARD: Final = 8
+# Entries of `DecodeState.scalars`.
+(
+    CURRENT_STOP,
+    TIME,
+    LOAD,
+    NUM_ONBOARD,
+    VEHICLE,
+    NUM_PENDING,
+    RETURN_BY,
+    ROUTE_LENGTH,
+    NUM_REQUESTS,
+) = range(9)
+# Features are clipped here, in mean drives.
+FEATURE_CLIP: Final = np.float32(4.0)
+REQUESTS_SCALE: Final = np.float32(30.0)
+VEHICLES_SCALE: Final = np.float32(8.0)
 
 
-class Ride(NamedTuple):
-    """One book while it is being decoded, and room to work."""
+class DecodeState(NamedTuple):
+    """One instance while its routes are constructed, and scratch arrays; times in microseconds."""
 
     travel: Any  # (stops, stops) service at the first, then the drive to the second
     stops: Any  # (stops, 4) EARLY, LATE, RIDERS, MAX_RIDE
-    open: Any  # (requests,) nobody has picked them up yet
-    aboard: Any  # (MAX_ABOARD,) dropoffs of those on board
-    due: Any  # (MAX_ABOARD,) by when
-    now: Any  # (9,)
-    choice: Any  # (stops,) where a move may lead
-    arrive: Any  # (stops,) when service would start there
-    features: Any  # (stops, move features)
-    state: Any  # (state features,)
-    left: Any  # (MAX_ABOARD + 1,) dropoffs to be reached, while testing a move
-    left_due: Any  # (MAX_ABOARD + 1,)
-    reached: Any  # (subsets x last,) earliest times, while testing orders
+    pending: Any  # (requests,) True until picked up
+    onboard: Any  # (MAX_ONBOARD,) dropoffs of requests on board, in order of boarding
+    deadline: Any  # (MAX_ONBOARD,) latest service start at those dropoffs
+    scalars: Any  # (9,) CURRENT_STOP ... NUM_REQUESTS
+    action: Any  # (stops,) stops that feasible actions lead to
+    service_start: Any  # (stops,) start of service there
+    action_features: Any  # (stops, action features)
+    step_features: Any  # (step features,)
+    left: Any  # (MAX_ONBOARD + 1,) scratch: dropoffs left after an action
+    left_deadline: Any  # (MAX_ONBOARD + 1,) scratch
+    earliest: Any  # (subsets x last stop,) scratch: table of the dynamic programme
 
 
 @kernel
-def new_ride(num_requests: Any) -> Any:
-    """Room for books of up to this size."""
-    stops = 2 * num_requests + 1
-    return Ride(
+def new_decode_state(max_requests: Any) -> Any:
+    """Allocate the state of instances of up to `max_requests` requests."""
+    stops = 2 * max_requests + 1
+    return DecodeState(
         np.zeros((stops, stops), np.int64),
         np.zeros((stops, 4), np.int64),
-        np.zeros(num_requests, np.bool_),
-        np.zeros(MAX_ABOARD, np.int64),
-        np.zeros(MAX_ABOARD, np.int64),
+        np.zeros(max_requests, np.bool_),
+        np.zeros(MAX_ONBOARD, np.int64),
+        np.zeros(MAX_ONBOARD, np.int64),
         np.zeros(9, np.int64),
         np.zeros(stops, np.int64),
         np.zeros(stops, np.int64),
-        np.zeros((stops, NUM_MOVE_FEATURES), np.float32),
-        np.zeros(NUM_STATE_FEATURES, np.float32),
-        np.zeros(MAX_ABOARD + 1, np.int64),
-        np.zeros(MAX_ABOARD + 1, np.int64),
-        np.zeros(2**MAX_ABOARD * MAX_ABOARD, np.int64),
+        np.zeros((stops, NUM_ACTION_FEATURES), np.float32),
+        np.zeros(NUM_STEP_FEATURES, np.float32),
+        np.zeros(MAX_ONBOARD + 1, np.int64),
+        np.zeros(MAX_ONBOARD + 1, np.int64),
+        np.zeros(2**MAX_ONBOARD * MAX_ONBOARD, np.int64),
     )
 
 
 @noalloc_kernel
-def begin(ride: Any, books: Any, book: Any) -> None:
-    """Lay out a book with everybody waiting and the first vehicle in the depot."""
-    requests = books.num_requests[book]
+def reset_decode_state(state: Any, instances: Any, row: Any) -> None:
+    """Load an instance with all requests pending and the first vehicle in the depot."""
+    requests = instances.num_requests[row]
     for stop in range(2 * requests + 1):
-        ride.stops[stop, EARLY] = books.early[book, stop]
-        ride.stops[stop, LATE] = books.late[book, stop]
-        ride.stops[stop, RIDERS] = books.riders[book, stop]
-        ride.stops[stop, MAX_RIDE] = books.max_ride[book, stop]
-        cell = books.cell[book, stop]
-        service = books.service[book, stop]
+        state.stops[stop, EARLY] = instances.early[row, stop]
+        state.stops[stop, LATE] = instances.late[row, stop]
+        state.stops[stop, RIDERS] = instances.riders[row, stop]
+        state.stops[stop, MAX_RIDE] = instances.max_ride[row, stop]
+        cell = instances.cell[row, stop]
+        service = instances.service[row, stop]
         for other in range(2 * requests + 1):
-            ride.travel[stop, other] = service + books.drive[cell, books.cell[book, other]]
-    ride.open[:requests] = True
-    ride.now[REQUESTS] = requests
-    ride.now[OPEN] = requests
-    ride.now[VEHICLE] = -1
-    _next_vehicle(ride)
+            drive = instances.drive[cell, instances.cell[row, other]]
+            state.travel[stop, other] = service + drive
+    state.pending[:requests] = True
+    state.scalars[NUM_REQUESTS] = requests
+    state.scalars[NUM_PENDING] = requests
+    state.scalars[VEHICLE] = -1
+    _start_next_vehicle(state)
 
 
 @noalloc_kernel
-def _next_vehicle(ride: Any) -> None:
-    ride.now[AT] = DEPOT
-    ride.now[TIME] = ride.stops[DEPOT, EARLY]
-    ride.now[LOAD] = 0
-    ride.now[ABOARD] = 0
-    ride.now[VEHICLE] += 1
-    ride.now[HOME_BY] = ride.stops[DEPOT, LATE]
-    ride.now[STOPS] = 0
+def _start_next_vehicle(state: Any) -> None:
+    scalars = state.scalars
+    scalars[CURRENT_STOP] = DEPOT
+    scalars[TIME] = state.stops[DEPOT, EARLY]
+    scalars[LOAD] = 0
+    scalars[NUM_ONBOARD] = 0
+    scalars[VEHICLE] += 1
+    scalars[RETURN_BY] = state.stops[DEPOT, LATE]
+    scalars[ROUTE_LENGTH] = 0
 
 
 @noalloc_kernel
-def list_moves(ride: Any, rules: Any) -> Any:
-    """Write the allowed moves, pickups first, then dropoffs, then home; returns how many.
+def list_feasible_actions(state: Any, constraints: Any) -> Any:
+    """Write the feasible actions: pickups, then dropoffs, then the depot; returns their number.
 
-    No move means that the day is over: everybody is served, or nobody else can be.
+    0 means that the episode is over: every request is served, or none of the others can be.
     """
-    now, stops, travel = ride.now, ride.stops, ride.travel
-    left, left_due = ride.left, ride.left_due
-    here, time, aboard = now[AT], now[TIME], now[ABOARD]
-    metric = rules.max_shortcut == 0
-    if now[OPEN] == 0 and aboard == 0:
+    scalars, stops, travel = state.scalars, state.stops, state.travel
+    left, left_deadline = state.left, state.left_deadline
+    here, time, onboard = scalars[CURRENT_STOP], scalars[TIME], scalars[NUM_ONBOARD]
+    is_metric = constraints.max_shortcut == 0
+    if scalars[NUM_PENDING] == 0 and onboard == 0:
         return 0
-    found = 0
-    for request in range(now[REQUESTS]):
+    count = 0
+    for request in range(scalars[NUM_REQUESTS]):
         pickup = 2 * request + 1
         if (
-            not ride.open[request]
-            or aboard == MAX_ABOARD
-            or now[LOAD] + stops[pickup, RIDERS] > rules.capacity
+            not state.pending[request]
+            or onboard == MAX_ONBOARD
+            or scalars[LOAD] + stops[pickup, RIDERS] > constraints.capacity
         ):
             continue
-        there = max(time + travel[here, pickup], stops[pickup, EARLY])
-        if there > stops[pickup, LATE]:
+        start = max(time + travel[here, pickup], stops[pickup, EARLY])
+        if start > stops[pickup, LATE]:
             continue
-        home_by = now[HOME_BY]
+        return_by = scalars[RETURN_BY]
         if here == DEPOT:
-            home_by = min(home_by, there - travel[here, pickup] + rules.max_route)
+            return_by = min(return_by, start - travel[here, pickup] + constraints.max_route)
         left[0] = pickup + 1
-        left_due[0] = min(stops[pickup + 1, LATE], there + stops[pickup, MAX_RIDE])
-        for k in range(aboard):
-            left[k + 1] = ride.aboard[k]
-            left_due[k + 1] = ride.due[k]
-        if _all_in_time(
-            travel, stops, left, left_due, ride.reached, metric, pickup, there, aboard + 1, home_by
-        ):
-            ride.choice[found] = pickup
-            ride.arrive[found] = there
-            found += 1
-    for slot in range(aboard):
-        dropoff = ride.aboard[slot]
-        there = max(time + travel[here, dropoff], stops[dropoff, EARLY])
-        if there > ride.due[slot]:
-            continue
-        others = 0
-        for k in range(aboard):
-            if k != slot:
-                left[others] = ride.aboard[k]
-                left_due[others] = ride.due[k]
-                others += 1
-        if _all_in_time(
+        left_deadline[0] = min(stops[pickup + 1, LATE], start + stops[pickup, MAX_RIDE])
+        for k in range(onboard):
+            left[k + 1] = state.onboard[k]
+            left_deadline[k + 1] = state.deadline[k]
+        if can_deliver_all(
             travel,
             stops,
             left,
-            left_due,
-            ride.reached,
-            metric,
-            dropoff,
-            there,
-            others,
-            now[HOME_BY],
+            left_deadline,
+            state.earliest,
+            is_metric,
+            pickup,
+            start,
+            onboard + 1,
+            return_by,
         ):
-            ride.choice[found] = dropoff
-            ride.arrive[found] = there
-            found += 1
-    # Going home early is a choice only while another vehicle waits there.
-    last = now[VEHICLE] + 1 >= rules.num_vehicles
-    if here != DEPOT and aboard == 0 and not (last and found > 0):
-        ride.choice[found] = DEPOT
-        ride.arrive[found] = time + travel[here, DEPOT]
-        found += 1
-    return found
+            state.action[count] = pickup
+            state.service_start[count] = start
+            count += 1
+    for slot in range(onboard):
+        dropoff = state.onboard[slot]
+        start = max(time + travel[here, dropoff], stops[dropoff, EARLY])
+        if start > state.deadline[slot]:
+            continue
+        others = 0
+        for k in range(onboard):
+            if k != slot:
+                left[others] = state.onboard[k]
+                left_deadline[others] = state.deadline[k]
+                others += 1
+        if can_deliver_all(
+            travel,
+            stops,
+            left,
+            left_deadline,
+            state.earliest,
+            is_metric,
+            dropoff,
+            start,
+            others,
+            scalars[RETURN_BY],
+        ):
+            state.action[count] = dropoff
+            state.service_start[count] = start
+            count += 1
+    # The last vehicle returns only when it can serve nothing else.
+    is_last = scalars[VEHICLE] + 1 >= constraints.num_vehicles
+    if here != DEPOT and onboard == 0 and not (is_last and count > 0):
+        state.action[count] = DEPOT
+        state.service_start[count] = time + travel[here, DEPOT]
+        count += 1
+    return count
 
 
 @noalloc_kernel
-def _all_in_time(
-    travel: Any,
-    stops: Any,
-    left: Any,
-    left_due: Any,
-    reached: Any,
-    metric: Any,
-    here: Any,
-    time: Any,
-    count: Any,
-    home_by: Any,
-) -> Any:
-    """Whether some order serves the `count` dropoffs in `left` in time, and then leads home."""
-    if metric:
-        for k in range(count):
-            if time + travel[here, left[k]] > left_due[k]:
-                return False
-    if _soonest_due_first(travel, stops, left, left_due, here, time, count, home_by):
-        return True
-    if count < 2:
-        return False
-    subsets = 1 << count
-    for place in range(subsets * count):
-        reached[place] = NEVER_THERE
-    for k in range(count):
-        stop = left[k]
-        there = max(time + travel[here, stop], stops[stop, EARLY])
-        if there <= left_due[k]:
-            reached[(1 << k) * count + k] = there
-    for subset in range(1, subsets):
-        for last in range(count):
-            done = reached[subset * count + last]
-            if done == NEVER_THERE:
-                continue
-            stop = left[last]
-            if subset == subsets - 1 and done + travel[stop, DEPOT] <= home_by:
-                return True
-            for k in range(count):
-                if subset >> k & 1:
-                    continue
-                after = left[k]
-                there = max(done + travel[stop, after], stops[after, EARLY])
-                place = (subset | 1 << k) * count + k
-                if there <= left_due[k] and there < reached[place]:
-                    reached[place] = there
-    return False
-
-
-@noalloc_kernel
-def _soonest_due_first(
-    travel: Any,
-    stops: Any,
-    left: Any,
-    left_due: Any,
-    here: Any,
-    time: Any,
-    count: Any,
-    home_by: Any,
-) -> Any:
-    """The usual order, which nearly always works when any does."""
-    served = 0
-    at = here
-    for _ in range(count):
-        next_k = -1
-        for k in range(count):
-            if not served >> k & 1 and (next_k < 0 or left_due[k] < left_due[next_k]):
-                next_k = k
-        stop = left[next_k]
-        time = max(time + travel[at, stop], stops[stop, EARLY])
-        if time > left_due[next_k]:
-            return False
-        served |= 1 << next_k
-        at = stop
-    return time + travel[at, DEPOT] <= home_by
-
-
-@noalloc_kernel
-def make_move(ride: Any, rules: Any, stop: Any, there: Any) -> None:
-    """Drive to a stop that `list_moves` allowed, where service starts at `there`."""
-    now = ride.now
+def apply_action(state: Any, constraints: Any, stop: Any, start: Any) -> None:
+    """Drive to a feasible `stop`, where service starts at `start` microseconds."""
+    scalars = state.scalars
     if stop == DEPOT:
-        _next_vehicle(ride)
+        _start_next_vehicle(state)
         return
-    if now[AT] == DEPOT:
-        leaves = there - ride.travel[DEPOT, stop]
-        now[HOME_BY] = min(ride.stops[DEPOT, LATE], leaves + rules.max_route)
-    now[AT] = stop
-    now[TIME] = there
-    now[LOAD] += ride.stops[stop, RIDERS]
-    now[STOPS] += 1
-    aboard = now[ABOARD]
+    if scalars[CURRENT_STOP] == DEPOT:
+        departure = start - state.travel[DEPOT, stop]
+        scalars[RETURN_BY] = min(state.stops[DEPOT, LATE], departure + constraints.max_route)
+    scalars[CURRENT_STOP] = stop
+    scalars[TIME] = start
+    scalars[LOAD] += state.stops[stop, RIDERS]
+    scalars[ROUTE_LENGTH] += 1
+    onboard = scalars[NUM_ONBOARD]
     if stop % 2 == 1:
-        ride.open[(stop - 1) >> 1] = False
-        now[OPEN] -= 1
-        ride.aboard[aboard] = stop + 1
-        ride.due[aboard] = min(ride.stops[stop + 1, LATE], there + ride.stops[stop, MAX_RIDE])
-        now[ABOARD] = aboard + 1
+        state.pending[(stop - 1) >> 1] = False
+        scalars[NUM_PENDING] -= 1
+        state.onboard[onboard] = stop + 1
+        latest = min(state.stops[stop + 1, LATE], start + state.stops[stop, MAX_RIDE])
+        state.deadline[onboard] = latest
+        scalars[NUM_ONBOARD] = onboard + 1
         return
-    for slot in range(aboard):
-        if ride.aboard[slot] == stop:
-            # In order of boarding, so that sums over those on board repeat.
-            for k in range(slot, aboard - 1):
-                ride.aboard[k] = ride.aboard[k + 1]
-                ride.due[k] = ride.due[k + 1]
-            now[ABOARD] = aboard - 1
+    for slot in range(onboard):
+        if state.onboard[slot] == stop:
+            # Boarding order is preserved, so that floating-point sums over riders are reproducible.
+            for k in range(slot, onboard - 1):
+                state.onboard[k] = state.onboard[k + 1]
+                state.deadline[k] = state.deadline[k + 1]
+            scalars[NUM_ONBOARD] = onboard - 1
             return
 
 
 @noalloc_kernel
-def describe_state(ride: Any, rules: Any, pace: Any) -> None:
-    """Write the features of the moment."""
-    now, state = ride.now, ride.state
-    requests = np.float32(now[REQUESTS])
-    vehicles = np.float32(rules.num_vehicles)
-    vehicle = np.float32(now[VEHICLE])
-    state[0] = 4.0 * (now[TIME] - pace.day_start) * pace.per_day - 2.0
-    state[1] = np.float32(now[LOAD]) / np.float32(rules.capacity)
-    state[2] = vehicle / vehicles
-    state[3] = (vehicles - vehicle) / USUAL_VEHICLES
-    state[4] = np.float32(now[OPEN]) / requests
-    state[5] = requests / USUAL_REQUESTS
-    state[6] = min(np.float32(now[STOPS]) * vehicles / (np.float32(2.0) * requests), FAR)
-    state[7] = 0.0
-    if now[VEHICLE] + 1 >= rules.free_vehicles:
-        state[7] = min(np.float32(rules.extra_vehicle_cost * pace.per_drive), FAR)
+def write_step_features(state: Any, constraints: Any, scale: Any) -> None:
+    """Write the features of the current step; `scale` is a `TimeScale`."""
+    scalars, features = state.scalars, state.step_features
+    requests = np.float32(scalars[NUM_REQUESTS])
+    vehicles = np.float32(constraints.num_vehicles)
+    vehicle = np.float32(scalars[VEHICLE])
+    features[0] = 4.0 * (scalars[TIME] - scale.day_start) * scale.per_day - 2.0
+    features[1] = np.float32(scalars[LOAD]) / np.float32(constraints.capacity)
+    features[2] = vehicle / vehicles
+    features[3] = (vehicles - vehicle) / VEHICLES_SCALE
+    features[4] = np.float32(scalars[NUM_PENDING]) / requests
+    features[5] = requests / REQUESTS_SCALE
+    features[6] = min(
+        np.float32(scalars[ROUTE_LENGTH]) * vehicles / (np.float32(2.0) * requests), FEATURE_CLIP
+    )
+    features[7] = 0.0
+    if scalars[VEHICLE] + 1 >= constraints.free_vehicles:
+        open_cost = np.float32(constraints.extra_vehicle_cost * scale.per_mean_drive)
+        features[7] = min(open_cost, FEATURE_CLIP)
 
 
 @noalloc_kernel
-def describe_moves(ride: Any, rules: Any, pace: Any, count: Any) -> None:
-    """Write the features of the first `count` moves."""
-    now, stops, travel = ride.now, ride.stops, ride.travel
-    here, time = now[AT], now[TIME]
-    nearest = NEVER_THERE
+def write_action_features(state: Any, constraints: Any, scale: Any, count: Any) -> None:
+    """Write the features of the first `count` actions; `scale` is a `TimeScale`."""
+    scalars, stops, travel = state.scalars, state.stops, state.travel
+    here, time = scalars[CURRENT_STOP], scalars[TIME]
+    nearest = UNREACHABLE
     for k in range(count):
-        if ride.choice[k] != DEPOT:
-            nearest = min(nearest, travel[here, ride.choice[k]])
+        if state.action[k] != DEPOT:
+            nearest = min(nearest, travel[here, state.action[k]])
     for k in range(count):
-        stop, there, seen = ride.choice[k], ride.arrive[k], ride.features[k]
+        stop, start, features = state.action[k], state.service_start[k], state.action_features[k]
         leg = travel[here, stop]
         is_pickup = stop % 2 == 1
-        seen[0] = _drives(leg, pace)
-        seen[1] = min(_drives(there - time - leg, pace), FAR)
-        seen[2] = min(_drives(stops[stop, LATE] - there, pace), FAR)
-        seen[3] = 1.0 if stop == DEPOT else 0.0
-        seen[4] = 0.0 if is_pickup or stop == DEPOT else 1.0
-        seen[5] = 1.0 if here == DEPOT else 0.0
-        seen[6] = _drives(travel[stop, DEPOT], pace)
-        seen[7] = _drives(leg + travel[stop, DEPOT] - travel[here, DEPOT], pace)
-        seen[8] = 0.0 if here == DEPOT else min(_drives(there - time, pace), FAR)
-        seen[9] = 0.0
+        features[0] = _in_mean_drives(leg, scale)
+        features[1] = min(_in_mean_drives(start - time - leg, scale), FEATURE_CLIP)
+        features[2] = min(_in_mean_drives(stops[stop, LATE] - start, scale), FEATURE_CLIP)
+        features[3] = 1.0 if stop == DEPOT else 0.0
+        features[4] = 0.0 if is_pickup or stop == DEPOT else 1.0
+        features[5] = 1.0 if here == DEPOT else 0.0
+        features[6] = _in_mean_drives(travel[stop, DEPOT], scale)
+        features[7] = _in_mean_drives(leg + travel[stop, DEPOT] - travel[here, DEPOT], scale)
+        features[8] = 0.0
+        if here != DEPOT:
+            features[8] = min(_in_mean_drives(start - time, scale), FEATURE_CLIP)
+        features[9] = 0.0
         if is_pickup:
-            due = min(stops[stop + 1, LATE], there + stops[stop, MAX_RIDE])
-            seen[9] = min(_drives(due - there - travel[stop, stop + 1], pace), FAR)
-        seen[10] = np.float32(now[LOAD] + stops[stop, RIDERS]) / np.float32(rules.capacity)
-        seen[11] = _least_spare(travel, ride.aboard, ride.due, now[ABOARD], pace, stop, there)
-        seen[12] = 0.0
-        seen[13] = 0.0
-        seen[14] = 0.0
+            deadline = min(stops[stop + 1, LATE], start + stops[stop, MAX_RIDE])
+            ride_slack = deadline - start - travel[stop, stop + 1]
+            features[9] = min(_in_mean_drives(ride_slack, scale), FEATURE_CLIP)
+        features[10] = np.float32(scalars[LOAD] + stops[stop, RIDERS]) / np.float32(
+            constraints.capacity
+        )
+        features[11] = _min_onboard_slack(
+            travel, state.onboard, state.deadline, scalars[NUM_ONBOARD], scale, stop, start
+        )
+        features[12] = 0.0
+        features[13] = 0.0
+        features[14] = 0.0
+        requests = scalars[NUM_REQUESTS]
         if stop != DEPOT:
-            _describe_onward(travel, stops, ride.open, now[REQUESTS], pace, stop, there, seen)
+            _write_next_pickup_features(
+                travel, stops, state.pending, requests, scale, stop, start, features
+            )
         if is_pickup:
-            seen[14] = _advantage(travel, stops, ride.open, now[REQUESTS], pace, stop, leg)
-        seen[15] = 0.0
-        if nearest != NEVER_THERE:
-            seen[15] = max(-FAR, min(_drives(leg - nearest, pace), FAR))
+            features[14] = _extra_over_best_predecessor(
+                travel, stops, state.pending, requests, scale, stop, leg
+            )
+        features[15] = 0.0
+        if nearest != UNREACHABLE:
+            extra = _in_mean_drives(leg - nearest, scale)
+            features[15] = max(-FEATURE_CLIP, min(extra, FEATURE_CLIP))
 
 
 @noalloc_kernel
-def _drives(ticks: Any, pace: Any) -> Any:
-    return np.float32(ticks * pace.per_drive)
+def _in_mean_drives(microseconds: Any, scale: Any) -> Any:
+    return np.float32(microseconds * scale.per_mean_drive)
 
 
 @noalloc_kernel
-def _least_spare(
-    travel: Any, aboard: Any, due: Any, count: Any, pace: Any, stop: Any, there: Any
+def _min_onboard_slack(
+    travel: Any, onboard: Any, deadline: Any, count: Any, scale: Any, stop: Any, start: Any
 ) -> Any:
-    """Time to spare of whoever on board is tightest after this move."""
-    least = FAR
+    """Least slack, in mean drives, of the riders on board after this action."""
+    least = FEATURE_CLIP
     for slot in range(count):
-        dropoff = aboard[slot]
+        dropoff = onboard[slot]
         if dropoff != stop:
-            spare = due[slot] - there - travel[stop, dropoff]
-            least = min(least, _drives(spare, pace))
+            slack = deadline[slot] - start - travel[stop, dropoff]
+            least = min(least, _in_mean_drives(slack, scale))
     return least
 
 
 @noalloc_kernel
-def _describe_onward(
-    travel: Any, stops: Any, waits: Any, requests: Any, pace: Any, stop: Any, there: Any, seen: Any
+def _write_next_pickup_features(
+    travel: Any,
+    stops: Any,
+    pending: Any,
+    requests: Any,
+    scale: Any,
+    stop: Any,
+    start: Any,
+    features: Any,
 ) -> None:
-    """The nearest and the soonest open pickup behind this move."""
-    nearest, soonest = NEVER_THERE, NEVER_THERE
+    """Write drive to the nearest and time to the soonest pending pickup after this action."""
+    nearest, soonest = UNREACHABLE, UNREACHABLE
     for request in range(requests):
         pickup = 2 * request + 1
-        if not waits[request] or pickup == stop:
+        if not pending[request] or pickup == stop:
             continue
         leg = travel[stop, pickup]
-        if there + leg <= stops[pickup, LATE]:
+        if start + leg <= stops[pickup, LATE]:
             nearest = min(nearest, leg)
-            soonest = min(soonest, max(there + leg, stops[pickup, EARLY]) - there)
-    seen[12] = min(_drives(nearest, pace), FAR)
-    seen[13] = min(_drives(soonest, pace), FAR)
+            soonest = min(soonest, max(start + leg, stops[pickup, EARLY]) - start)
+    features[12] = min(_in_mean_drives(nearest, scale), FEATURE_CLIP)
+    features[13] = min(_in_mean_drives(soonest, scale), FEATURE_CLIP)
 
 
 @noalloc_kernel
-def _advantage(
-    travel: Any, stops: Any, waits: Any, requests: Any, pace: Any, pickup: Any, leg: Any
+def _extra_over_best_predecessor(
+    travel: Any, stops: Any, pending: Any, requests: Any, scale: Any, pickup: Any, leg: Any
 ) -> Any:
-    """How much farther away we are than the best of the open stops that could come before."""
+    """Length of `leg` beyond the shortest leg to `pickup` from the depot or a pending stop."""
     best = travel[DEPOT, pickup]
     late = stops[pickup, LATE]
     for request in range(requests):
-        if not waits[request] or 2 * request + 1 == pickup:
+        if not pending[request] or 2 * request + 1 == pickup:
             continue
         for stop in range(2 * request + 1, 2 * request + 3):
             drive = travel[stop, pickup]
             if drive < best and stops[stop, EARLY] + drive <= late:
                 best = drive
-    return max(-FAR, min(_drives(leg - best, pace), FAR))
-
-
-def pace_of(mean_drive: float, day_start: float, day_length: float) -> Pace:
-    """The scales as kernels take them."""
-    return Pace(1.0 / mean_drive, day_start, 1.0 / day_length)
-
-
-@kernel
-def plans_hold(books: Any, rules: Any, routes: Any, lengths: Any) -> Any:
-    """(books,) True where no stop comes twice and every route is feasible.
-
-    Requests may be left out, with both of their stops.
-    """
-    num_stops = books.cell.shape[1]
-    stops = np.zeros((num_stops, 4), np.int64)
-    trial = np.zeros((num_stops + 1, 4), np.int64)
-    seen = np.zeros(num_stops, np.bool_)
-    holds = np.ones(len(books.num_requests), np.bool_)
-    for book in range(len(holds)):
-        stops[:, EARLY] = books.early[book]
-        stops[:, LATE] = books.late[book]
-        stops[:, RIDERS] = books.riders[book]
-        stops[:, MAX_RIDE] = books.max_ride[book]
-        seen[:] = False
-        for vehicle in range(rules.num_vehicles):
-            length = lengths[book, vehicle]
-            if length > 0 and not (
-                _in_order(books, book, rules, stops, seen, routes[book, vehicle], length)
-                and _in_time(books, book, rules, stops, trial, routes[book, vehicle], length)
-            ):
-                holds[book] = False
-                break
-    return holds
-
-
-@noalloc_kernel
-def _in_order(
-    books: Any, book: Any, rules: Any, stops: Any, seen: Any, route: Any, length: Any
-) -> Any:
-    """Whether every rider gets on before getting off, once, and finds a seat."""
-    load, aboard = 0, 0
-    for k in range(length):
-        stop = route[k]
-        if stop < 1 or stop > 2 * books.num_requests[book] or seen[stop]:
-            return False
-        seen[stop] = True
-        load += stops[stop, RIDERS]
-        if load > rules.capacity:
-            return False
-        if stop % 2 == 1:
-            aboard += 1
-            continue
-        aboard -= 1
-        before = False
-        for other in range(k):
-            before |= route[other] == stop - 1
-        if not before:
-            return False
-    return aboard == 0
-
-
-@noalloc_kernel
-def _in_time(
-    books: Any, book: Any, rules: Any, stops: Any, trial: Any, route: Any, length: Any
-) -> Any:
-    trial[0, TRIAL_STOP] = DEPOT
-    trial[length + 1, TRIAL_STOP] = DEPOT
-    for k in range(length):
-        trial[k + 1, TRIAL_STOP] = route[k]
-    for k in range(length + 1):
-        here, after = trial[k, TRIAL_STOP], trial[k + 1, TRIAL_STOP]
-        drive = books.drive[books.cell[book, here], books.cell[book, after]]
-        trial[k, TRIAL_LEG] = books.service[book, here] + drive
-    return schedule_exists(stops, trial, length, rules.max_route)
+    return max(-FEATURE_CLIP, min(_in_mean_drives(leg - best, scale), FEATURE_CLIP))

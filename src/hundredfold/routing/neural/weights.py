@@ -1,4 +1,4 @@
-"""Weights of routing policies on disk: one safetensors file that also tells how it was made."""
+"""Weights files of the routing policy: one safetensors file that also records its provenance."""
 
 from __future__ import annotations
 
@@ -19,52 +19,55 @@ from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
 SHIPPED: Final = Path(__file__).parent / "shipped" / "city.safetensors"
 
 
-def save_policy(path: Path, policy: RoutingPolicy, facts: dict[str, Any]) -> None:
-    """Write the weights with their size and with `facts`: settings, seed, gaps."""
+def save_policy(path: Path, policy: RoutingPolicy, provenance: dict[str, Any]) -> None:
+    """Write weights, network size and `provenance` (settings, seed, validation gaps) atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous() for name, tensor in policy.state_dict().items()}
-    told = {"size": json.dumps(asdict(policy.size)), "facts": json.dumps(facts)}
+    metadata = {
+        "policy_settings": json.dumps(asdict(policy.settings)),
+        "provenance": json.dumps(provenance),
+    }
     partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata=told)
+    save_file(tensors, partial, metadata=metadata)
     partial.replace(path)
 
 
 def load_policy(path: Path | str | None = None) -> RoutingPolicy:
-    """The policy of a file, ready to route; without a path, the one that comes with the package."""
+    """Load a policy for inference; without a path, the shipped one."""
     file = SHIPPED if path is None else Path(path)
     if not file.exists():
         raise CheckpointError(
-            f"there are no routing weights at {file}; "
-            "make some with: hundredfold train-oracle --save-dir FOLDER"
+            f"there is no weights file at {file}; "
+            "train one with: hundredfold train-oracle --save-dir FOLDER"
         )
-    return _loaded(file, file.stat().st_mtime_ns)
+    return _load_cached(file, file.stat().st_mtime_ns)
 
 
-def weight_facts(path: Path | str | None = None) -> dict[str, Any]:
-    """What a weights file says about how it was made."""
+def read_provenance(path: Path | str | None = None) -> dict[str, Any]:
+    """How a weights file was trained: settings, seed, validation gaps."""
     with safe_open(SHIPPED if path is None else Path(path), "pt") as file:
-        facts: dict[str, Any] = json.loads((file.metadata() or {}).get("facts", "{}"))
-    return facts
+        provenance: dict[str, Any] = json.loads((file.metadata() or {}).get("provenance", "{}"))
+    return provenance
 
 
 @lru_cache(maxsize=4)
-def _loaded(path: Path, changed: int) -> RoutingPolicy:
-    # `changed` is part of the key alone: a file that was written anew is read again.
+def _load_cached(path: Path, modified_ns: int) -> RoutingPolicy:
+    # `modified_ns` only belongs to the cache key: a file that changed is read again.
     try:
         with safe_open(path, "pt") as file:
-            size = PolicySettings(**json.loads((file.metadata() or {})["size"]))
+            settings = PolicySettings(**json.loads((file.metadata() or {})["policy_settings"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        # Whoever builds a policy draws first weights; nobody's random numbers shall notice.
+        # Initial weights are drawn and overwritten; the global generator must not notice.
         with torch.random.fork_rng(devices=[]):
-            policy = RoutingPolicy(size)
+            policy = RoutingPolicy(settings)
         policy.load_state_dict(tensors)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"{path} holds no routing weights ({error}); "
-            "name a .safetensors file that hundredfold train-oracle wrote."
+            f"{path} is not a routing policy's weights file ({error}); "
+            "pass a .safetensors file written by hundredfold train-oracle."
         ) from error
     for layer in policy.modules():
         if isinstance(layer, nn.Linear):
-            # Laid out by columns: products of this shape take a quarter less time on a CPU.
+            # Column-major weights: products of these shapes take a quarter less time on a CPU.
             layer.weight.data = layer.weight.data.t().contiguous().t()
     return policy.eval().requires_grad_(False)
