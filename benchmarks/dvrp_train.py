@@ -19,13 +19,13 @@ from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import ACTIVATIONS
 from hundredfold.algorithms.ppo import PPO
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
 from hundredfold.profiling.measure import OURS, spread_of
 from hundredfold.training.build import Components, build
 from hundredfold.training.estimate import gradient_steps
 
-PRESETS: Final = ("ours", "seeds-64")
+PRESETS: Final = ("default", "meta-train-64")
 BARE: Final = "bare torch loop"
 MANY_EPOCHS: Final = 10_000
 
@@ -45,7 +45,7 @@ def _preset_rows(
     preset: str, repeats: int, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     settings = replace(
-        starting_point("dvrp", preset),
+        preset_settings("dvrp", preset),
         length=LengthSettings(epochs=MANY_EPOCHS),
         machine=MachineSettings(device="cpu", threads=1),
     )
@@ -108,14 +108,14 @@ def _epoch(parts: Components) -> dict[str, float]:
     )
     collected = time.perf_counter()
     learner.update()
-    updated = time.perf_counter()
+    apply_table = time.perf_counter()
     belief_model.update()
     parts.backend.broadcast(belief_model.params(exploring=True))
     done = time.perf_counter()
     phases = {name: seconds - before[name] for name, seconds in _counted(parts).items()}
     phases["env"] -= phases["oracle"]
     phases["bookkeeping"] = collected - begin - sum(phases.values())
-    return {**phases, "update": updated - collected, "belief_model": done - updated}
+    return {**phases, "update": apply_table - collected, "belief_model": done - apply_table}
 
 
 def _counted(parts: Components) -> dict[str, float]:

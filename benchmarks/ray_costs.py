@@ -15,7 +15,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.distributed.settings import RaySettings
@@ -68,7 +68,7 @@ def bench_ray(
     on_progress: Callable[[str], None] = print,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What was measured, and what it predicts."""
-    start = starting_point(env)
+    start = preset_settings(env)
     settings = replace(
         start,
         length=LengthSettings(epochs=1_000_000),

@@ -17,7 +17,7 @@ import torch
 
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import PPOSettings
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
 from hundredfold.distributed import placement
 from hundredfold.distributed.settings import RaySettings
@@ -72,7 +72,7 @@ def _tell(on_progress: Callable[[str], None], work: str, name: str) -> None:
 
 
 def _settings(workers: int) -> RunSettings:
-    start = starting_point("cage2")
+    start = preset_settings("cage2")
     return replace(
         start,
         length=LengthSettings(epochs=1_000_000),

@@ -9,7 +9,7 @@ from typing import Final
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import (
     Algorithm,
     EvaluationSettings,
@@ -82,7 +82,7 @@ def lunarlander() -> RunSettings:
 
 def cage2() -> RunSettings:
     """The defence with masks, far from converged: what counts is how soon it is good."""
-    start = starting_point("cage2")
+    start = preset_settings("cage2")
     return replace(
         start,
         length=LengthSettings(steps=384_000),

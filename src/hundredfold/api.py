@@ -16,10 +16,10 @@ from typing import Any
 
 from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.backends import make_backend
-from hundredfold.config.devices import pick_device
-from hundredfold.config.presets import AUTO, starting_point
+from hundredfold.config.devices import torch_device
+from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import CHANGEABLE, Algorithm, EngineName, RunSettings
-from hundredfold.config.toml import differences, to_toml, with_overrides
+from hundredfold.config.toml import changed_settings, to_toml, with_overrides
 from hundredfold.core.batch import EnvSpec, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import EnvFactory, SharedParams
@@ -110,7 +110,7 @@ def train(
         raise SettingsError("env_kwargs go with a Gymnasium id; a function makes its own env.")
     named = env if isinstance(env, str) else f"{FROM_CALLABLE}{_name_of(env)}"
     device = str(settings.get("device", "auto"))
-    start = with_length(starting_point(named, preset, algo or "ppo", device), settings)
+    start = with_length(preset_settings(named, preset, algo or "ppo", device), settings)
     chosen = with_overrides(start, settings)
     return start_run(
         chosen,
@@ -183,7 +183,9 @@ def resume_run(
     kept = folder.settings()
     refuse_resume(kept)
     settings = settings or kept
-    fixed = [name for name in differences(kept, settings) if name.split(".")[0] not in CHANGEABLE]
+    fixed = [
+        name for name in changed_settings(kept, settings) if name.split(".")[0] not in CHANGEABLE
+    ]
     if fixed:
         raise SettingsError(
             f"{', '.join(fixed)} cannot change when a run is resumed (its schedules and arrays "
@@ -211,7 +213,7 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
     settings = folder.settings()
     saved = load_checkpoint(folder, str(checkpoint), parts={"learner"})
     network = without_prefix("network", saved.parts["learner"])
-    policy = saved_policy(settings, saved.spec, network, pick_device(device))
+    policy = saved_policy(settings, saved.spec, network, torch_device(device))
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 
@@ -300,7 +302,7 @@ def evaluate(
             f"{target} is not a run folder; to play a rule on an env, name it: --policy random."
         )
     learned = load(target, checkpoint) if policy is None else None
-    settings = RunFolder.open(Path(target)).settings() if is_run else starting_point(str(target))
+    settings = RunFolder.open(Path(target)).settings() if is_run else preset_settings(str(target))
     factory = (
         callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
     )

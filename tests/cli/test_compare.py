@@ -10,7 +10,7 @@ import pytest
 
 from helpers.running import metrics_of
 from hundredfold.cli.main import main
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import SettingsError
 from hundredfold.training.compare import (
     Curve,
@@ -72,7 +72,7 @@ def test_every_arm_is_trained_judged_and_drawn_and_what_is_done_is_not_done_agai
 
 
 def test_arms_are_evaluated_after_the_same_numbers_of_days():
-    start = starting_point("dvrp")
+    start = preset_settings("dvrp")
     start = start.__class__(
         env="dvrp",
         length=start.length.__class__(episodes=12_800),

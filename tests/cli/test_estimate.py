@@ -38,7 +38,7 @@ def test_a_time_on_a_device_that_is_not_here_is_called_modelled(capsys, monkeypa
 
 def test_advice_is_written_to_a_file_that_train_reads(capsys, tmp_path):
     file = tmp_path / "advised.toml"
-    words = ["--preset", "seeds-64", "--num-envs", "256", "--episodes", "1000", "--no-measure"]
+    words = ["--preset", "meta-train-64", "--num-envs", "256", "--episodes", "1000", "--no-measure"]
     assert main(["plan", "dvrp", *words, "--apply", str(file)]) == 0
     capsys.readouterr()
     assert main(["plan", "dvrp", "--config", str(file), "--no-measure", "--json"]) == 0

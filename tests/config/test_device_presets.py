@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from hundredfold.config import devices
-from hundredfold.config.devices import Device, device_at_hand, pick_device
-from hundredfold.config.presets import seed_004, starting_point
+from hundredfold.config.devices import Device, detect_device, torch_device
+from hundredfold.config.presets import device_preset, preset_settings
 from hundredfold.core.errors import SettingsError
 
-CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, own_memory=8 * 2**30)
+CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, device_memory=8 * 2**30)
 # A stand-in for a card that is not here.
-GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, own_memory=15 * 2**30)
+GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, device_memory=15 * 2**30)
 
 TABLE = {
     ("ppo", GPU): {
@@ -39,27 +39,27 @@ CELLS = [(algo, device, name) for (algo, device), row in TABLE.items() for name 
 )
 @pytest.mark.parametrize("env", ["CartPole-v1", "cage2"])
 def test_every_cell_of_the_table_is_as_it_says(env, algo, device, name):
-    settings = seed_004(starting_point(env), algo, device)
+    settings = device_preset(preset_settings(env), algo, device)
     parts = (settings.rollout, settings.learner, settings.network, settings.machine)
     (found,) = [getattr(part, name) for part in parts if hasattr(part, name)]
     assert found == TABLE[algo, device][name]
 
 
 def test_the_table_is_read_for_the_device_at_hand(monkeypatch):
-    monkeypatch.setattr("hundredfold.config.presets.device_at_hand", lambda asked: GPU)
-    assert starting_point("CartPole-v1", "seed-004", "dqn").dqn.replay_size == 50_000
+    monkeypatch.setattr("hundredfold.config.presets.detect_device", lambda asked: GPU)
+    assert preset_settings("CartPole-v1", "by-device", "dqn").dqn.replay_size == 50_000
     monkeypatch.undo()
-    assert starting_point("CartPole-v1", "seed-004", "dqn", "cpu").dqn.replay_size == 10_000
+    assert preset_settings("CartPole-v1", "by-device", "dqn", "cpu").dqn.replay_size == 10_000
 
 
 def test_a_machine_without_cuda_says_so_only_when_asked_for_it(recwarn, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick_device("auto") == torch.device("cpu")
+    assert torch_device("auto") == torch.device("cpu")
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"no CUDA device was found; the networks run on the CPU"):
-        assert pick_device("cuda") == torch.device("cpu")
+        assert torch_device("cuda") == torch.device("cpu")
     with pytest.raises(SettingsError, match="there is no device 'gpu'"):
-        pick_device("gpu")
+        torch_device("gpu")
 
 
 def test_a_device_that_is_there_but_does_not_work_falls_back_with_a_warning(monkeypatch):
@@ -73,18 +73,18 @@ def test_a_device_that_is_there_but_does_not_work_falls_back_with_a_warning(monk
 
     monkeypatch.setattr(torch, "ones", refuse)
     with pytest.warns(UserWarning, match=r"does not work \(CUDA error: no kernel image"):
-        assert pick_device("auto") == torch.device("cpu")
+        assert torch_device("auto") == torch.device("cpu")
 
 
 def test_the_device_at_hand_knows_its_cores_and_its_memory(monkeypatch):
-    found = device_at_hand("cpu")
+    found = detect_device("cpu")
     assert found.kind == "cpu"
     assert found.cores >= 1
     assert found.memory > 2**20
-    monkeypatch.setattr(devices, "pick_device", lambda asked: torch.device("cuda"))
+    monkeypatch.setattr(devices, "torch_device", lambda asked: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (7, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: "Tesla T4")
-    card = device_at_hand()
+    card = detect_device()
     assert (card.kind, card.name, card.cores) == ("cuda", "Tesla T4", found.cores)
-    assert card.own_memory == 7
+    assert card.device_memory == 7
     assert card.memory > 2**20

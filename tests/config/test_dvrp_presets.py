@@ -7,8 +7,8 @@ import tomllib
 import numpy as np
 import pytest
 
-from hundredfold.config.presets import PRESETS, starting_point
-from hundredfold.config.toml import to_toml, updated
+from hundredfold.config.presets import PRESETS, preset_settings
+from hundredfold.config.toml import apply_table, to_toml
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.registry import env_factory
 
@@ -38,7 +38,7 @@ COMMON = {
     "num_customers": 30,
 }
 TABLE = {
-    "seeds-64": {
+    "meta-train-64": {
         "num_envs": 64,
         "learning_rate": 3e-4,
         "num_value_epochs": 40,
@@ -47,7 +47,7 @@ TABLE = {
         "epochs": 16,
         "samples_per_epoch": 1_920,
     },
-    "seeds-256": {
+    "meta-train-256": {
         "num_envs": 256,
         "learning_rate": 5e-4,
         "num_value_epochs": 30,
@@ -60,7 +60,7 @@ TABLE = {
 
 
 def resolved(preset):
-    settings = starting_point("dvrp", preset)
+    settings = preset_settings("dvrp", preset)
     env = env_factory("dvrp", settings.env_settings)(np.arange(1))
     return settings.resolved(env.spec)
 
@@ -84,8 +84,8 @@ def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
 
 
 def test_our_own_preset_sums_rewards_without_discount():
-    settings = resolved("ours")
-    assert settings == starting_point("dvrp").resolved(
+    settings = resolved("default")
+    assert settings == preset_settings("dvrp").resolved(
         env_factory("dvrp", settings.env_settings)(np.arange(1)).spec
     )
     assert settings.ppo.gamma == 1.0
@@ -96,15 +96,15 @@ def test_our_own_preset_sums_rewards_without_discount():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_survives_its_settings_file(preset):
-    settings = starting_point(PRESETS[preset].env, preset)
-    again = updated(
-        starting_point(PRESETS[preset].env), tomllib.loads(to_toml(settings)), "the file"
+    settings = preset_settings(PRESETS[preset].env, preset)
+    again = apply_table(
+        preset_settings(PRESETS[preset].env), tomllib.loads(to_toml(settings)), "the file"
     )
     assert again == settings
 
 
 def test_an_unknown_preset_gets_a_hint():
-    with pytest.raises(SettingsError, match="did you mean seeds-64"):
-        starting_point("dvrp", "seeds-46")
-    with pytest.raises(SettingsError, match="no preset 'seeds-64' for corridor"):
-        starting_point("corridor", "seeds-64")
+    with pytest.raises(SettingsError, match="did you mean meta-train-64"):
+        preset_settings("dvrp", "meta-train-46")
+    with pytest.raises(SettingsError, match="no preset 'meta-train-64' for corridor"):
+        preset_settings("corridor", "meta-train-64")

@@ -6,13 +6,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import ALGORITHMS, LengthSettings
 from hundredfold.config.toml import (
-    differences,
+    apply_table,
+    changed_settings,
     read_toml,
     to_toml,
-    updated,
     used_fields,
     with_overrides,
 )
@@ -24,21 +24,21 @@ from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 @pytest.mark.parametrize("env", [*ENVS, "FrozenLake-v1"])
 def test_every_env_has_a_starting_point_that_survives_a_file(tmp_path, env):
-    settings = starting_point(env)
+    settings = preset_settings(env)
     changed = replace(settings, seed=7, ppo=replace(settings.ppo, gamma=0.5))
     path = tmp_path / "settings.toml"
     path.write_text(to_toml(changed))
-    assert updated(starting_point(env), read_toml(path), str(path)) == changed
+    assert apply_table(preset_settings(env), read_toml(path), str(path)) == changed
 
 
 def test_lists_and_choices_survive_a_file(tmp_path):
     settings = with_overrides(
-        starting_point("FrozenLake-v1"),
+        preset_settings("FrozenLake-v1"),
         {"hidden_sizes": (8, 9, 10), "activation": "silu", "env_kwargs": ("map_name=8x8",)},
     )
     path = tmp_path / "settings.toml"
     path.write_text(to_toml(settings))
-    again = updated(starting_point("FrozenLake-v1"), read_toml(path), str(path))
+    again = apply_table(preset_settings("FrozenLake-v1"), read_toml(path), str(path))
     assert again.network.hidden_sizes == (8, 9, 10)
     assert again.env_settings.keywords == {"map_name": "8x8"}
     assert again == settings
@@ -65,7 +65,7 @@ def test_a_wrong_file_says_where_and_what_to_do(tmp_path, text, message):
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=message) as caught:
-        updated(starting_point("cartpole"), read_toml(path), "wrong.toml")
+        apply_table(preset_settings("cartpole"), read_toml(path), "wrong.toml")
     assert "wrong.toml" in str(caught.value)
 
 
@@ -75,13 +75,13 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_a_whole_number_serves_where_a_number_is_wanted():
-    settings = updated(starting_point("cartpole"), {"ppo": {"gamma": 1}}, "here")
+    settings = apply_table(preset_settings("cartpole"), {"ppo": {"gamma": 1}}, "here")
     assert settings.ppo.gamma == 1.0
     assert isinstance(settings.ppo.gamma, float)
 
 
 def test_overrides_find_their_table_by_name():
-    settings = with_overrides(starting_point("corridor"), {"num_envs": 3, "gamma": 0.5, "seed": 1})
+    settings = with_overrides(preset_settings("corridor"), {"num_envs": 3, "gamma": 0.5, "seed": 1})
     assert settings.rollout.num_envs == 3
     assert settings.ppo.gamma == 0.5
     assert settings.seed == 1
@@ -89,13 +89,13 @@ def test_overrides_find_their_table_by_name():
 
 def test_an_unknown_override_is_refused_with_a_near_name():
     with pytest.raises(SettingsError, match=r"no setting called 'num_env'; did you mean num_envs"):
-        with_overrides(starting_point("corridor"), {"num_env": 3})
+        with_overrides(preset_settings("corridor"), {"num_env": 3})
 
 
 def test_differences_name_what_differs():
-    one = starting_point("corridor")
+    one = preset_settings("corridor")
     other = with_overrides(one, {"gamma": 0.5, "seed": 1, "backend": "serial"})
-    assert set(differences(one, other)) == {"seed", "ppo.gamma", "machine.backend"}
+    assert set(changed_settings(one, other)) == {"seed", "ppo.gamma", "machine.backend"}
 
 
 class TestLength:
@@ -120,13 +120,13 @@ class TestLength:
 
     def test_no_steps_mean_one_whole_episode(self):
         asked = replace(
-            starting_point("corridor"),
+            preset_settings("corridor"),
             rollout=RolloutSettings(num_envs=4, num_steps=0),
             length=LengthSettings(episodes=8),
         )
         assert asked.resolved(self.day).rollout.num_steps == 30
         assert asked.resolved(self.day).length.epochs == 2
-        with pytest.raises(SettingsError, match="say --num-steps"):
+        with pytest.raises(SettingsError, match="set --num-steps"):
             asked.resolved(self.spec)
 
     def test_episodes_need_a_fixed_length(self):
@@ -139,7 +139,7 @@ class TestLength:
             LengthSettings(**given).num_epochs(self.day, self.rollout)
 
     def test_a_negative_length_is_refused(self):
-        with pytest.raises(SettingsError, match="cannot be negative"):
+        with pytest.raises(SettingsError, match="steps must be at least 0"):
             LengthSettings(steps=-1)
 
 
@@ -148,7 +148,7 @@ def test_settings_names_are_unique_over_all_tables():
     from dataclasses import fields, is_dataclass
 
     for env, algo in product([*ENVS, "CartPole-v1"], ALGORITHMS):
-        settings = starting_point(env, algo=algo)
+        settings = preset_settings(env, algo=algo)
         tables = used_fields(settings)
         names = [
             item.name

@@ -16,7 +16,7 @@ from helpers.ray_pool import shared_cluster
 from helpers.running import metrics_of, state_of
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import EnvError, SettingsError
@@ -150,7 +150,7 @@ def test_scales_of_inputs_are_those_of_random_actions_and_stay():
     batch_env = ENV_CASES["CartPole-v1"]
     spec = batch_env(np.arange(1)).spec
     network = ActorCritic(spec, NetworkSettings(normalise_observations=True))
-    settings = starting_point("CartPole-v1")
+    settings = preset_settings("CartPole-v1")
     learn_first_scales(network.inputs, batch_env, settings)
     assert network.inputs.count == settings.rollout.num_envs * 64
     # Carts hardly move under random pushes; poles have fallen by 12 degrees.
@@ -272,7 +272,7 @@ def test_what_is_annealed_falls_to_nothing_at_the_end():
     schedule = Scheduler(settings_map.falling(0.05, 1_000))
     assert [schedule.update(step) for step in (0, 500, 1_000, 2_000)] == [0.05, 0.025, 0.0, 0.0]
     assert Scheduler(settings_map.falling(0.05, 0)).update(500) == 0.05
-    start = starting_point("cage2")
+    start = preset_settings("cage2")
     brief = replace(
         start,
         length=LengthSettings(epochs=3),
@@ -285,7 +285,7 @@ def test_what_is_annealed_falls_to_nothing_at_the_end():
 
 
 def test_the_preset_seed_003_is_as_described():
-    settings = starting_point("cage2", "seed-003")
+    settings = preset_settings("cage2", "rllib-20x5")
     assert settings.engine == "rllib"
     assert (settings.processes.workers, settings.rollout.num_envs) == (20, 100)
     assert settings.rollout.num_steps == 100
@@ -296,7 +296,7 @@ def test_the_preset_seed_003_is_as_described():
 def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr(settings_map, "usable_cores", lambda: 8)
-    runners, reason = settings_map.runners_for(starting_point("cage2", "seed-003"))
+    runners, reason = settings_map.runners_for(preset_settings("cage2", "rllib-20x5"))
     assert runners == 5
     assert reason == (
         "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "

@@ -13,14 +13,14 @@ import pytest
 
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.registry import callable_factory
 from hundredfold.training.auto_config import fit_run, fitted
 
-CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, own_memory=8 * 2**30)
-GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, own_memory=15 * 2**30)
+CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, device_memory=8 * 2**30)
+GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, device_memory=15 * 2**30)
 SMALL = EnvSpec(name="small", observation={"o": ArraySpec((4,), "float32")}, action_nvec=(2,))
 # A picture of 100 x 100 pixels in three colours.
 LARGE = EnvSpec(
@@ -34,7 +34,7 @@ def probe_of(seconds, waits=False):
 
 
 def fit(algo="ppo", spec=SMALL, seconds=10e-6, waits=False, device=CPU, given=()):
-    start = starting_point("CartPole-v1", algo=algo)
+    start = preset_settings("CartPole-v1", algo=algo)
     return fitted(start, set(given), spec, probe_of(seconds, waits), device)
 
 
@@ -56,7 +56,7 @@ def test_many_cores_are_kept_busy():
 
 
 def test_what_the_user_has_set_stays_and_the_rest_fits_around_it():
-    start = starting_point("CartPole-v1")
+    start = preset_settings("CartPole-v1")
     start = replace(start, rollout=replace(start.rollout, num_envs=4))
     settings, fits = fitted(start, {"num_envs", "hidden_sizes"}, SMALL, probe_of(1e-5), CPU)
     assert settings.rollout.num_envs == 4
@@ -102,7 +102,7 @@ def test_continuous_actions_and_pictures_get_what_they_need():
 
 
 def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
-    settings, lines = fit_run(starting_point("CartPole-v1"), {"hidden_sizes"})
+    settings, lines = fit_run(preset_settings("CartPole-v1"), {"hidden_sizes"})
     assert settings.machine.backend == "in_process"
     assert lines[0].startswith("fitted to CartPole-v1")
     assert any(line.startswith("  --num-envs") for line in lines)
@@ -111,7 +111,7 @@ def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
 
 
 def test_an_env_of_ours_keeps_the_settings_made_for_it():
-    start = starting_point("corridor")
+    start = preset_settings("corridor")
     assert fit_run(start, set()) == (start, [])
 
 
@@ -134,7 +134,7 @@ class OnlyHere(gymnasium.Env):
 
 
 def test_an_env_that_is_to_run_here_is_tried_out_here():
-    start = starting_point("CartPole-v1")
+    start = preset_settings("CartPole-v1")
     here = replace(start, machine=replace(start.machine, backend="in_process"))
     settings, lines = fit_run(here, set(), callable_factory(OnlyHere))
     assert settings.rollout.num_envs == 32
@@ -144,7 +144,7 @@ def test_an_env_that_is_to_run_here_is_tried_out_here():
 
 
 def test_what_the_user_has_set_is_never_made_impossible():
-    start = starting_point("CartPole-v1")
+    start = preset_settings("CartPole-v1")
     apart = replace(start.ppo, num_value_epochs=2, num_policy_epochs=2, minibatch_size=64)
     settings, fits = fitted(
         replace(start, ppo=apart),

@@ -120,7 +120,7 @@ def test_a_run_without_a_belief_model_has_none(tmp_path):
     assert "epsilon" not in run.metrics[-1]
 
 
-@pytest.mark.parametrize("preset", ["seeds-64", "seeds-256"])
+@pytest.mark.parametrize("preset", ["meta-train-64", "meta-train-256"])
 def test_the_presets_of_the_seeds_train(tmp_path, preset):
     quick = {"num_value_epochs": 2, "num_policy_epochs": 1, "epochs": 2, "eval_interval": 1}
     run = hundredfold.train(

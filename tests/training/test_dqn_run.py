@@ -8,7 +8,7 @@ import pytest
 
 import hundredfold
 from helpers.running import KILLED_RUN, assert_same_run, run_python
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import SettingsError
 
@@ -77,9 +77,9 @@ def test_learning_between_steps_counts_as_update(tmp_path):
 
 def test_settings_of_the_other_algorithm_are_refused_by_name():
     with pytest.raises(SettingsError, match="clip_range is a setting of ppo"):
-        with_overrides(starting_point("cartpole", algo="dqn"), {"clip_range": 0.1})
+        with_overrides(preset_settings("cartpole", algo="dqn"), {"clip_range": 0.1})
     with pytest.raises(SettingsError, match="replay_size is a setting of dqn"):
-        with_overrides(starting_point("cartpole"), {"replay_size": 100})
+        with_overrides(preset_settings("cartpole"), {"replay_size": 100})
 
 
 def test_first_ready_envs_feed_the_replay(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings
 from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
@@ -17,7 +17,7 @@ from hundredfold.training.estimate import Change, gradient_steps, make_plan
 
 
 def asked(env="dvrp", preset=None, num_envs=None, **length):
-    settings = starting_point(env, preset)
+    settings = preset_settings(env, preset)
     if length:
         settings = replace(settings, length=LengthSettings(**length))
     if num_envs:
@@ -62,10 +62,10 @@ def test_a_run_of_a_hundred_epochs_warns_of_nothing():
 
 
 def test_scaling_the_first_preset_up_leads_to_the_second():
-    start = asked(preset="seeds-64")
-    settings = asked(preset="seeds-64", num_envs=256, episodes=25_600)
+    start = asked(preset="meta-train-64")
+    settings = asked(preset="meta-train-64", num_envs=256, episodes=25_600)
     advised = {change.setting: change.advised for change in planned(settings, start).changes}
-    second = starting_point("dvrp", "seeds-256").ppo
+    second = preset_settings("dvrp", "meta-train-256").ppo
     assert advised["minibatch_size"] == second.minibatch_size == 128
     assert advised["num_value_epochs"] == second.num_value_epochs == 30
     assert advised["num_policy_epochs"] == second.num_policy_epochs == 8
@@ -74,8 +74,8 @@ def test_scaling_the_first_preset_up_leads_to_the_second():
 
 
 def test_what_the_user_chose_is_left_alone():
-    start = asked(preset="seeds-64")
-    settings = asked(preset="seeds-64", num_envs=256, episodes=25_600)
+    start = asked(preset="meta-train-64")
+    settings = asked(preset="meta-train-64", num_envs=256, episodes=25_600)
     settings = replace(settings, ppo=replace(settings.ppo, minibatch_size=512, num_value_epochs=5))
     advised = {change.setting for change in planned(settings, start).changes}
     assert advised.isdisjoint({"minibatch_size", "num_value_epochs", "learning_rate"})
@@ -101,30 +101,30 @@ def test_an_env_with_an_oracle_tells_the_memory_of_its_plans():
 
 
 def test_the_largest_number_of_envs_follows_the_memory_at_hand(monkeypatch):
-    monkeypatch.setattr(planning, "memory_at_hand", lambda: 2**30)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**30)
     small = planned(asked(num_envs=4)).largest_num_envs
-    monkeypatch.setattr(planning, "memory_at_hand", lambda: 2**32)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**32)
     large = planned(asked(num_envs=4)).largest_num_envs
     assert large == pytest.approx(4 * small, abs=4)
     assert small > 100
 
 
 def test_auto_takes_what_fits_and_leaves_enough_epochs(monkeypatch):
-    monkeypatch.setattr(planning, "memory_at_hand", lambda: 2**34)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
     num_envs, reason = planning.fitting_num_envs(asked(episodes=6_400))
     assert num_envs == 128
     assert "50 epochs" in reason
-    monkeypatch.setattr(planning, "memory_at_hand", lambda: 2**26)
+    monkeypatch.setattr(planning, "available_memory", lambda: 2**26)
     num_envs, reason = planning.fitting_num_envs(asked(episodes=10**6))
     assert num_envs == planned(asked(num_envs=1)).largest_num_envs
     assert "memory" in reason
 
 
-@pytest.mark.parametrize("preset", ["ours", "seeds-64", "seeds-256"])
+@pytest.mark.parametrize("preset", ["default", "meta-train-64", "meta-train-256"])
 def test_gradient_steps_are_passes_times_minibatches(preset):
     settings = planned(asked(preset=preset)).settings
     ppo, samples = settings.ppo, settings.rollout.samples_per_epoch
-    if preset == "ours":
+    if preset == "default":
         assert gradient_steps(settings) == ppo.update_epochs * ppo.num_minibatches
     else:
         passes = ppo.num_value_epochs + ppo.num_policy_epochs

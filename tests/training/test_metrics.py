@@ -7,7 +7,7 @@ import pytest
 
 import hundredfold
 from helpers.running import run_python
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import CheckpointError
 from hundredfold.training.metrics import MetricsLog, forget_after, read_metrics
 from hundredfold.training.run_folder import RunFolder
@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 
 def test_a_number_that_is_not_finite_becomes_null(folder):
-    log = MetricsLog(folder, starting_point("corridor"))
+    log = MetricsLog(folder, preset_settings("corridor"))
     log.write({"epoch": 1, "total_steps": 10, "loss": math.nan, "bound": math.inf, "fine": 0.5})
     log.close()
     (row,) = read_metrics(folder)

@@ -1,1 +1,1 @@
-"""Turn experience into a better policy."""
+"""Learning algorithms: PPO and DQN, their networks, distributions and policies."""

@@ -1,4 +1,4 @@
-"""A trained policy in other people's hands: checks what comes in, acts on one row or many."""
+"""Trained policies for users: validated observations in, actions out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from hundredfold.core.errors import ShapeError
 
 
 class LoadedPolicy:
-    """A trained policy, ready to act on single observations or whole batches."""
+    """A trained policy that acts on single observations or whole batches.
+
+    Args:
+        policy: The policy itself.
+        spec: Observation and action spec it was trained on.
+        epoch: Epoch of the checkpoint.
+        seed: Seed of stochastic actions.
+    """
 
     def __init__(self, policy: EvaluationPolicy, spec: EnvSpec, epoch: int, seed: int) -> None:
         self.policy, self.spec, self.epoch = policy, spec, epoch
@@ -29,19 +36,26 @@ class LoadedPolicy:
         mask: ArrayLike | None = None,
         deterministic: bool = True,
     ) -> Any:
-        """The action for an observation, or one per row of a batch of them."""
+        """The action for an observation, or one per row of a batch.
+
+        Args:
+            observation: An array, or a dictionary of arrays where the env observes several; with a
+                leading axis for a batch.
+            mask: Allowed actions, True = allowed, `num_logits` per row.
+            deterministic: Take the preferred action instead of sampling one.
+        """
         arrays, batched = self._rows(observation)
         allowed = self._mask(mask, len(next(iter(arrays.values()))), batched)
         if deterministic:
             actions = self.policy.act_deterministic(arrays, allowed)
         else:
-            actions = self.policy.sample(arrays, allowed, self._luck(arrays)).actions
+            actions = self.policy.sample(arrays, allowed, self._uniforms(arrays)).actions
         if batched:
             return actions
         return actions[0].item() if actions.ndim == 1 else actions[0]
 
     def actor(self, batch: StepBatch) -> Array:
-        """The best action of every row of a batch."""
+        """Deterministic actions for a step batch."""
         return self.policy.act_deterministic(batch.observation, batch.mask)
 
     def _rows(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> tuple[Arrays, bool]:
@@ -94,11 +108,13 @@ class LoadedPolicy:
         offset = 0
         for count in self.spec.action_nvec:
             if not array[:, offset : offset + count].any(axis=1).all():
-                raise ShapeError("the mask forbids every action; leave at least one True.")
+                raise ShapeError(
+                    "the mask forbids every action of a row; at least one must be True."
+                )
             offset += count
         return array
 
-    def _luck(self, arrays: Arrays) -> NDArray[np.float64]:
+    def _uniforms(self, arrays: Arrays) -> NDArray[np.float64]:
         shape = (len(next(iter(arrays.values()))), self.spec.num_action_dims)
         counts = self.draws + np.arange(shape[0] * shape[1]).reshape(shape)
         self.draws += counts.size

@@ -1,7 +1,7 @@
-"""The promise of a learner: it chooses, it hears what came of it, and from time to time it learns.
+"""Interfaces of learning algorithms.
 
-Whoever adds an algorithm writes a class with these methods; CONTRIBUTING.md says where its settings
-and its rows go.
+A new algorithm is a class with the methods of `Learner`; CONTRIBUTING.md says where its settings
+and registry entries go.
 """
 
 from __future__ import annotations
@@ -16,51 +16,56 @@ from hundredfold.rollout.collector import Policy, TransitionBuffer
 
 
 class EvaluationPolicy(Policy, Protocol):
-    """A policy that can also show the best it knows, without luck."""
+    """A policy that can also act deterministically."""
 
     def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> Array:
-        """One action per row."""
+        """The preferred action of each row.
+
+        Args:
+            observation: Named arrays, each (rows, ...).
+            mask: (rows, num_logits), True = allowed; None allows everything.
+        """
         ...
 
 
 class LearnerBuffer(TransitionBuffer, Protocol):
-    """Steps as one learner keeps them."""
+    """Where a learner stores transitions: a rollout buffer or a replay buffer."""
 
     def truncate_here(self, batch: StepBatch) -> None:
-        """Note that the episodes of these rows ended after their last step, unseen by us."""
+        """Mark the episodes of these rows as truncated after their last stored step."""
         ...
 
 
 class Learner(Protocol):
-    """Turns experience into a better policy."""
+    """A learning algorithm with its network, policy and buffer."""
 
     device: torch.device
-    # Seconds of learning that happened while steps came in, since the beginning.
+    # Seconds spent learning while collecting, over the whole run.
     learning_seconds: float
 
     @property
     def network(self) -> nn.Module:
-        """What the policy acts with."""
+        """Network of the policy."""
         ...
 
     @property
     def policy(self) -> EvaluationPolicy:
-        """What acts; it gets better in place."""
+        """The policy; updates change it in place."""
         ...
 
     @property
     def buffer(self) -> LearnerBuffer:
-        """Where the collector puts what happens."""
+        """Where the collector stores transitions."""
         ...
 
     def update(self) -> dict[str, float]:
-        """An epoch is over: learn if it is time; returns what there is to tell of it."""
+        """End of an epoch: learn if an update is due; returns losses and diagnostics."""
         ...
 
     def state(self) -> Arrays:
-        """Everything that is needed to go on; the weights that act begin with `network/`."""
+        """A snapshot of plain arrays; the policy's weights are under `network/`."""
         ...
 
     def restore(self, state: State) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         ...

@@ -1,4 +1,4 @@
-"""Networks and optimisers as plain arrays, and back: nothing on disk is ever unpickled."""
+"""Weights of networks and optimisers as plain arrays, and back; nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def network_arrays(network: nn.Module) -> Arrays:
 
 
 def load_network(network: nn.Module, state: State) -> None:
-    """Fill a network; refuses weights of another architecture."""
+    """Load weights into a network; raises on weights of another architecture."""
     wanted = network.state_dict()
     if wanted.keys() != state.keys():
         odd = sorted(wanted.keys() ^ state.keys())
@@ -43,7 +43,7 @@ def optimiser_arrays(optimiser: torch.optim.Optimizer) -> Arrays:
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, state: State) -> None:
-    """Fill an optimiser's moments; its rates come from the settings."""
+    """Load an optimiser's moments; learning rates come from the settings."""
     moments: dict[int, dict[str, torch.Tensor]] = {}
     for name, array in state.items():
         number, _, key = name.partition("/")

@@ -1,1 +1,1 @@
-"""One module per word of the command line; each has `run(arguments) -> exit code`."""
+"""Command line: one module per command, each with `run(argv) -> exit code`."""

@@ -12,9 +12,9 @@ import tyro
 
 from hundredfold.api import resume_run, start_run, with_length
 from hundredfold.cli.output import note
-from hundredfold.config.presets import AUTO, starting_point
+from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import ALGORITHMS, Algorithm, EngineName, RunSettings
-from hundredfold.config.toml import read_toml, updated, used_fields
+from hundredfold.config.toml import apply_table, read_toml, used_fields
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.envs.registry import canonical_name
 from hundredfold.training.console import describe_run
@@ -39,8 +39,8 @@ class Options:
     """Where the run goes and what is shown."""
 
     preset: str | None = None
-    """What settings start from: auto (made for the env, fitted to device and env), seed-004 (a
-    table by device); dvrp also has ours, seeds-64 and seeds-256, cage2 has seed-003."""
+    """What settings start from: auto (made for the env, fitted to device and env), by-device (a
+    table by device); dvrp also has ours, meta-train-64 and meta-train-256, cage2 has rllib-20x5."""
     config: Path | None = None
     """A settings file (TOML), such as a run's settings.toml; flags win over it."""
     resume: Path | None = None
@@ -123,7 +123,7 @@ def starting_settings(env: str, words: Sequence[str]) -> RunSettings:
     table = read_toml(Path(config)) if config else {}
     algo = algorithm_of(value_of(words, "--algo") or table.get("algo", "ppo"))
     device = value_of(words, "--device") or table.get("machine", {}).get("device", "auto")
-    settings = starting_point(env, value_of(words, "--preset"), algo, device)
+    settings = preset_settings(env, value_of(words, "--preset"), algo, device)
     if config is None:
         return settings
     named_env = table.get("env", env)
@@ -131,7 +131,7 @@ def starting_settings(env: str, words: Sequence[str]) -> RunSettings:
         raise SettingsError(f"{config} is for {named_env}, not for {env}.")
     if table.get("algo", algo) != algo:
         raise SettingsError(f"{config} is for {table['algo']}, not for {algo}.")
-    return updated(with_length(settings, table.get("length", {})), table, config)
+    return apply_table(with_length(settings, table.get("length", {})), table, config)
 
 
 def parse(

@@ -1,1 +1,1 @@
-"""Compose the parts' own settings, read and write them."""
+"""Run settings: composition, TOML files, presets, devices."""

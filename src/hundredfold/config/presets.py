@@ -1,9 +1,7 @@
-"""Where a run starts from: settings that suit an env before anyone changes them.
+"""Presets: run settings for an env, each with the reason for its choices.
 
-A starting point is what `hundredfold train ENV` does by itself; a preset is another one that can
-be asked for by name. Those of DQN lay its own settings over the env's.
-
-Settings that follow from the device alone.
+`preset_settings(env)` is what `hundredfold train ENV` uses; `--preset NAME` selects another one.
+With `--algo dqn` the settings of DQN are added to those of the env.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.config.devices import Device, device_at_hand
+from hundredfold.config.devices import Device, detect_device
 from hundredfold.config.run import (
     Algorithm,
     EvaluationSettings,
@@ -30,11 +28,16 @@ from hundredfold.envs.registry import canonical_name, settings_class
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 
-def seed_004(start: RunSettings, algo: Algorithm, device: Device) -> RunSettings:
-    """Settings by device from a fixed table; what it leaves open is as in Stable-Baselines3.
+def device_preset(start: RunSettings, algo: Algorithm, device: Device) -> RunSettings:
+    """Settings by device from a fixed table; the rest are defaults of Stable-Baselines3.
 
-    A GPU is kept busy by 8 envs in processes, large batches and large networks; on a CPU one env
-    and small networks do.
+    A GPU needs 8 envs in processes, large batches and large networks to be busy; a CPU does best
+    with one env and small networks.
+
+    Args:
+        start: Settings of the env.
+        algo: Learning algorithm.
+        device: Device of the networks.
     """
     gpu = device.kind == "cuda"
     ppo = PPOSettings(
@@ -61,7 +64,7 @@ def seed_004(start: RunSettings, algo: Algorithm, device: Device) -> RunSettings
     large = {"ppo": (256, 256), "dqn": (256, 256, 256)}
     hidden = large[algo] if gpu else (128, 128)
     rollout = RolloutSettings(num_envs=8 if gpu else 1, num_steps=512 if gpu else 256)
-    # Epochs are small here: judge and save as often as others do, by samples.
+    # Epochs are small here: evaluate and save at the same number of samples as elsewhere.
     interval = max(1, 20_480 // rollout.samples_per_epoch)
     return replace(
         start,
@@ -83,39 +86,53 @@ Maker = Callable[[str], RunSettings]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Settings under a name."""
+    """Named settings of one env."""
 
     env: str
     summary: str
     make: Maker
 
 
-def starting_point(
+def preset_settings(
     env: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto"
 ) -> RunSettings:
-    """The settings of an env, by name or Gymnasium id, before anyone changes them."""
+    """Run settings of an env, before flags and files change them.
+
+    Args:
+        env: Name of a built-in env or a Gymnasium id.
+        preset: Name of a preset; None or "auto" for the env's own defaults.
+        algo: Learning algorithm.
+        device: Device of the networks, for the preset by-device: auto, cpu or cuda.
+    """
     name = canonical_name(env)
-    if preset == SEED_004:
-        start = STARTING_POINTS.get(name, _for_gymnasium)(name)
-        return seed_004(start, algo, device_at_hand(device))
+    if preset == BY_DEVICE:
+        start = ENV_DEFAULTS.get(name, _for_gymnasium)(name)
+        return device_preset(start, algo, detect_device(device))
     if preset in (None, AUTO):
-        start = STARTING_POINTS.get(name, _for_gymnasium)(name)
+        start = ENV_DEFAULTS.get(name, _for_gymnasium)(name)
         return start if algo == "ppo" else _with_dqn(start)
     known = [key for key, entry in PRESETS.items() if entry.env == name]
     if preset not in known:
         raise SettingsError(
             f"there is no preset {preset!r} for {name}; "
-            f"{suggest(preset or '', [*known, AUTO, SEED_004])}"
+            f"{suggest(preset or '', [*known, AUTO, BY_DEVICE])}"
         )
     if algo != "ppo":
-        raise SettingsError(f"the preset {preset} is for ppo; leave it away, or --algo {algo}.")
+        raise SettingsError(
+            f"preset {preset} works with --algo ppo only; remove --preset or use --algo ppo."
+        )
     return PRESETS[preset].make(name)
 
 
-def plain_settings(env: str, named: Container[str]) -> RunSettings:
-    """Every setting at its own default, for a settings file that names these tables."""
+def default_settings(env: str, tables: Container[str]) -> RunSettings:
+    """Every setting at its class default, for a settings file with these tables.
+
+    Args:
+        env: Name of the env.
+        tables: Names of the tables in the file.
+    """
     belief_model = None
-    if "belief_model" in named:
+    if "belief_model" in tables:
         from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
 
         belief_model = AcceptanceModelSettings()
@@ -129,7 +146,7 @@ def _for_corridor(env: str) -> RunSettings:
         env=env,
         length=LengthSettings(steps=20_000),
         rollout=RolloutSettings(num_envs=16, num_steps=32),
-        # 4 cells to walk and a reward at the end: small networks, quick steps.
+        # 4 cells and a reward at the end: small networks, large steps.
         network=NetworkSettings(hidden_sizes=(32, 32)),
         ppo=PPOSettings(learning_rate=3e-3),
         env_settings=settings_class(env)(),
@@ -154,14 +171,13 @@ def _for_dvrp(env: str) -> RunSettings:
         length=LengthSettings(episodes=25_600),
         # One epoch is one whole day of every env.
         rollout=RolloutSettings(num_envs=256, num_steps=0),
-        # Windows, prices and places come in very different sizes.
+        # Time windows, costs and coordinates have very different scales.
         network=NetworkSettings(hidden_sizes=(128, 128), normalise_observations=True),
-        # A day is finite and its sum is what counts: no discount.
-        # Days are alike: what they pay hardly changes its scale.
+        # Episodes are finite and their sum counts: no discount. Returns hardly change in scale.
         ppo=PPOSettings(gamma=1.0, num_minibatches=8, value_norm_momentum=0.1),
         evaluation=EvaluationSettings(eval_interval=20, eval_episodes=64),
         saving=SavingSettings(save_interval=20, log_interval=10),
-        # Counting takes milliseconds, so there is no reason to wait: learn from every 64 days.
+        # A refit takes milliseconds: do it after every 64 days.
         belief_model=AcceptanceModelSettings(acceptance_refit_interval=1_920),
         env_settings=settings_class(env)(
             cost_hint=True, acceptance_hint=True, mask_mode="threshold", oracle_threads=2
@@ -169,7 +185,7 @@ def _for_dvrp(env: str) -> RunSettings:
     )
 
 
-def _seeds_64(env: str) -> RunSettings:
+def _meta_train_64(env: str) -> RunSettings:
     from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
 
     return RunSettings(
@@ -198,8 +214,8 @@ def _seeds_64(env: str) -> RunSettings:
     )
 
 
-def _seeds_256(env: str) -> RunSettings:
-    start = _seeds_64(env)
+def _meta_train_256(env: str) -> RunSettings:
+    start = _meta_train_64(env)
     return replace(
         start,
         length=LengthSettings(episodes=25_600),
@@ -216,15 +232,15 @@ def _seeds_256(env: str) -> RunSettings:
 
 def _for_cage2(env: str) -> RunSettings:
     cage2 = settings_class(env)(
-        # Blue remembers its own decoys, what red found at its first scan of a host, and how long
-        # ago it saw or did something there: without a memory the 52 bits alone do not tell very
-        # different situations apart.
+        # Memory of blue's decoys, of what red's first scan of a host found, and of how long ago
+        # something was seen or done there: the 52 bits alone do not distinguish very different
+        # states.
         channels=("decoys", "scans", "scanned_decoys", "recency", "elapsed"),
-        # Most of the 145 actions are useless most of the time, and blue can know it.
+        # Most of the 145 actions are useless most of the time, visibly so.
         action_mask="sensible",
-        # The official table adds up three lengths, so early steps count three times.
+        # The official score adds up three horizons, so early steps count three times.
         horizons=(30, 50, 100),
-        # A sleeping red teaches little: one episode in nine is enough to leave it alone.
+        # A sleeping red agent teaches little: one episode in nine is enough.
         red_weights=(1.0, 1.0, 0.25),
     )
     return RunSettings(
@@ -232,9 +248,9 @@ def _for_cage2(env: str) -> RunSettings:
         length=LengthSettings(steps=18_000_000),
         rollout=RolloutSettings(num_envs=512, num_steps=100),
         network=NetworkSettings(hidden_sizes=(256, 256)),
-        # A step of the env costs a tenth of a step of learning: rather new samples than old ones
-        # a third and a fourth time. The entropy bonus starts high and ends at 0: the best defences
-        # differ little from good ones, and it takes long to tell them apart.
+        # An env step costs a tenth of learning from it: prefer new samples to more passes over
+        # old ones. The entropy bonus starts high and ends at 0: the best defences differ little
+        # from good ones, and telling them apart takes long exploration.
         ppo=PPOSettings(
             gamma=0.995,
             update_epochs=2,
@@ -249,10 +265,10 @@ def _for_cage2(env: str) -> RunSettings:
     )
 
 
-def _seed_003(env: str) -> RunSettings:
-    """RLlib's PPO as first described: 20 workers x 5 envs, fragments of 100 steps.
+def _rllib_20x5(env: str) -> RunSettings:
+    """RLlib's PPO with 20 workers x 5 envs and fragments of 100 steps.
 
-    On a machine with fewer cores fewer workers hold as many envs; the batch stays what it is.
+    On a machine with fewer cores fewer workers hold as many envs; the batch stays the same.
     """
     start = _for_cage2(env)
     return replace(
@@ -275,13 +291,13 @@ def _for_gymnasium(env: str) -> RunSettings:
 
 
 def _with_dqn(start: RunSettings) -> RunSettings:
-    """The same env learned with DQN."""
+    """The same env with DQN."""
     changes: dict[str, DQNSettings] = {
-        # Four cells and a reward at the end: there is little to gather before learning.
+        # Four cells and a reward at the end: little data is needed before learning starts.
         "corridor": DQNSettings(learning_starts=200, replay_size=10_000),
-        # A day is finite and its sum is what counts; prices come late in it.
+        # Episodes are finite and their sum counts; costs come late in them.
         "dvrp": DQNSettings(gamma=1.0, learning_rate=5e-4, batch_size=256, train_frequency=1_024),
-        # Steps are cheap here: learn from each of them less often, in larger batches.
+        # Env steps are cheap: fewer gradient steps per sample, in larger batches.
         "cage2": DQNSettings(
             learning_rate=3e-4,
             batch_size=512,
@@ -295,7 +311,7 @@ def _with_dqn(start: RunSettings) -> RunSettings:
     return replace(
         start,
         algo="dqn",
-        # What is gathered with random actions at first is worth more in a larger network.
+        # Off-policy data of early exploration needs a larger network.
         network=replace(
             start.network,
             hidden_sizes=tuple(max(128, width) for width in start.network.hidden_sizes),
@@ -304,22 +320,26 @@ def _with_dqn(start: RunSettings) -> RunSettings:
     )
 
 
-STARTING_POINTS: dict[str, Maker] = {
+ENV_DEFAULTS: dict[str, Maker] = {
     "corridor": _for_corridor,
     "cartpole": _for_cartpole,
     "dvrp": _for_dvrp,
     "cage2": _for_cage2,
 }
 
-# Presets for every env: what is measured decides, and what a table says about the device.
+# Presets for every env: automatic configuration from measurements, and a table by device.
 AUTO: Final = "auto"
-SEED_004: Final = "seed-004"
+BY_DEVICE: Final = "by-device"
 
 PRESETS: dict[str, Preset] = {
-    "ours": Preset("dvrp", "what `train dvrp` does by itself", _for_dvrp),
-    "seeds-64": Preset(
-        "dvrp", "64 envs, 40 value and 10 policy epochs, as first described", _seeds_64
+    "default": Preset("dvrp", "settings of `train dvrp`", _for_dvrp),
+    "meta-train-64": Preset(
+        "dvrp", "64 envs, 40 value and 10 policy epochs, as in meta_train.py", _meta_train_64
     ),
-    "seeds-256": Preset("dvrp", "the same scaled to 256 envs and 25,600 episodes", _seeds_256),
-    "seed-003": Preset("cage2", "PPO of RLlib, 20 workers x 5 envs, batches of 10,000", _seed_003),
+    "meta-train-256": Preset(
+        "dvrp", "the same scaled to 256 envs and 25,600 episodes", _meta_train_256
+    ),
+    "rllib-20x5": Preset(
+        "cage2", "PPO of RLlib, 20 workers x 5 envs, batches of 10,000", _rllib_20x5
+    ),
 }

@@ -1,4 +1,4 @@
-"""Settings as TOML and back. A typo gets an answer, not a default."""
+"""Settings as TOML and back; unknown names and wrong types are errors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ Settings = TypeVar("Settings")
 
 
 def to_toml(settings: Any) -> str:
-    """The whole settings object as a TOML document."""
+    """A settings dataclass as a TOML document."""
     return tomli_w.dumps(to_table(settings))
 
 
 def to_table(settings: Any) -> dict[str, Any]:
-    """Plain nested dictionaries; `None` is left out, because TOML has no word for it.
-
-    So are tables that the settings themselves call unused.
-    """
+    """A settings dataclass as nested dictionaries, without None and without unused tables."""
     table: dict[str, Any] = {}
     for item in used_fields(settings):
         value = getattr(settings, item.name)
@@ -41,13 +38,13 @@ def to_table(settings: Any) -> dict[str, Any]:
 
 
 def used_fields(settings: Any) -> list[Field[Any]]:
-    """The fields that play a part."""
+    """The fields of a settings dataclass that have an effect."""
     unused = getattr(settings, "unused", ())
     return [item for item in fields(settings) if item.name not in unused]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The file's tables, or an error that names the file and the line."""
+    """The tables of a TOML file; errors name the file and the line."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -57,8 +54,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not valid TOML: {error}.") from error
 
 
-def updated(settings: Settings, table: dict[str, Any], source: str, path: str = "") -> Settings:
-    """The settings with the table's values put in; unknown names and wrong types are refused."""
+def apply_table(settings: Settings, table: dict[str, Any], source: str, path: str = "") -> Settings:
+    """Settings with the values of a TOML table applied.
+
+    Args:
+        settings: Settings dataclass, possibly nested.
+        table: Values by name, with a nested table for each nested dataclass.
+        source: Where the table comes from, for error messages.
+        path: Dotted name of this table within the whole, for error messages.
+    """
     if not is_dataclass(settings) or isinstance(settings, type):
         raise SettingsError(f"{source}: {path.rstrip('.')} is not a table of settings.")
     hints = get_type_hints(type(settings))
@@ -74,7 +78,7 @@ def updated(settings: Settings, table: dict[str, Any], source: str, path: str = 
         if is_dataclass(present):
             if not isinstance(value, dict):
                 raise SettingsError(f"{source}: {where} must be a table, got {value!r}.")
-            changes[name] = updated(present, value, source, f"{where}.")
+            changes[name] = apply_table(present, value, source, f"{where}.")
         else:
             changes[name] = _converted(value, hints[name], where, source)
     try:
@@ -84,52 +88,52 @@ def updated(settings: Settings, table: dict[str, Any], source: str, path: str = 
 
 
 def with_overrides(settings: Settings, flat: dict[str, Any]) -> Settings:
-    """The settings with values put in by their own names, whatever table they live in."""
-    homes = _homes(settings)
+    """Settings with values applied by their own names, whatever table they belong to."""
+    tables = _tables_by_name(settings)
     table: dict[str, Any] = {}
     for name, value in flat.items():
-        if name not in homes:
-            raise SettingsError(_no_such_setting(settings, name, homes))
-        place = table
-        for part in homes[name]:
-            place = place.setdefault(part, {})
-        place[name] = list(value) if isinstance(value, tuple) else value
-    return updated(settings, table, "the arguments")
+        if name not in tables:
+            raise SettingsError(_unknown_setting(settings, name, tables))
+        target = table
+        for part in tables[name]:
+            target = target.setdefault(part, {})
+        target[name] = list(value) if isinstance(value, tuple) else value
+    return apply_table(settings, table, "the arguments")
 
 
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
-    """Dotted names of all values in which two settings objects of one kind differ."""
+def changed_settings(one: Any, other: Any, path: str = "") -> list[str]:
+    """Dotted names of the values in which two settings objects of one class differ."""
     found: list[str] = []
     for item in fields(one):
         mine, theirs = getattr(one, item.name), getattr(other, item.name)
         if is_dataclass(mine) and type(mine) is type(theirs):
-            found += differences(mine, theirs, f"{path}{item.name}.")
+            found += changed_settings(mine, theirs, f"{path}{item.name}.")
         elif mine != theirs:
             found.append(f"{path}{item.name}")
     return found
 
 
-def _homes(settings: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
-    """Which table each setting lives in; names are unique over all tables."""
-    homes: dict[str, tuple[str, ...]] = {}
+def _tables_by_name(settings: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
+    """The table of each setting; names are unique over all tables."""
+    tables: dict[str, tuple[str, ...]] = {}
     for item in used_fields(settings):
         value = getattr(settings, item.name)
         if is_dataclass(value):
-            homes |= _homes(value, (*path, item.name))
+            tables |= _tables_by_name(value, (*path, item.name))
         else:
-            homes[item.name] = path
-    return homes
+            tables[item.name] = path
+    return tables
 
 
-def _no_such_setting(settings: Any, name: str, homes: dict[str, tuple[str, ...]]) -> str:
+def _unknown_setting(settings: Any, name: str, tables: dict[str, tuple[str, ...]]) -> str:
     for table in getattr(settings, "unused", ()):
         if any(item.name == name for item in fields(getattr(settings, table))):
-            return f"{name} is a setting of {table}, which plays no part in this run."
-    return f"there is no setting called {name!r}; {suggest(name, homes)}"
+            return f"{name} is a setting of {table}, which this run does not use."
+    return f"there is no setting called {name!r}; {suggest(name, tables)}"
 
 
 def _converted(value: Any, hint: Any, where: str, source: str) -> Any:
-    """The value as the settings class wants it, or an error that says what it wants."""
+    """The value in the type of the settings class; errors name the expected type."""
     origin = get_origin(hint)
     if isinstance(value, np.generic):
         value = value.item()

@@ -1,1 +1,1 @@
-"""The data that travels, the promises between rooms, random streams, errors."""
+"""Shared by all packages: batches, interfaces, random numbers, Numba decorators, errors."""

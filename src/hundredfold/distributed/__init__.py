@@ -1,1 +1,1 @@
-"""Beyond one machine: slices of an env in Ray actors, each with a copy of the policy."""
+"""Ray: step backend and rollout collectors in actors, with placement and recovery."""

@@ -1,1 +1,1 @@
-"""Other people's trainers on built-in envs."""
+"""Other libraries on built-in envs: Gymnasium, Stable-Baselines3, RLlib."""

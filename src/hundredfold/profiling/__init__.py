@@ -1,1 +1,1 @@
-"""Measure: ours beside the peers that are installed, in one run, with the yardstick named."""
+"""Throughput and efficiency measurements of envs and backends."""

@@ -1,1 +1,1 @@
-"""Draw what was measured, from run folders alone."""
+"""HTML reports, drawn from run folders alone."""

@@ -1,1 +1,1 @@
-"""Put parts together and run them."""
+"""Training runs: loop, run folder, checkpoints, metrics, evaluation, export."""

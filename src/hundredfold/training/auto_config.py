@@ -16,7 +16,7 @@ from typing import Any, Final
 from hundredfold.algorithms.image_encoder import image_layout
 from hundredfold.backends.auto_select import choose_from_profile, profile_env
 from hundredfold.backends.env_profile import StepCosts
-from hundredfold.config.devices import Device, device_at_hand
+from hundredfold.config.devices import Device, detect_device
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.batch import EnvSpec
@@ -67,7 +67,7 @@ def fit_run(
         return settings, []
     lines = []
     if found.step_costs is not None:
-        device = device_at_hand(settings.machine.device)
+        device = detect_device(settings.machine.device)
         settings, fits = fitted(settings, given, found.spec, found.step_costs, device)
         lines = [fit.told for fit in fits]
     if lines:
@@ -128,7 +128,7 @@ def _num_envs(settings: RunSettings, found: StepCosts, device: Device) -> tuple[
 def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[int, str]:
     num_envs = settings.rollout.num_envs
     steps = max(16, SAMPLES_PER_UPDATE // num_envs)
-    memory = min(device.memory, device.own_memory)
+    memory = min(device.memory, device.device_memory)
     room = int(MEMORY_SHARE * memory) // (num_envs * row_bytes(spec))
     if room < steps:
         return max(room, 1), f"more observations would not fit into {format_bytes(memory)}"

@@ -18,7 +18,7 @@ from hundredfold.algorithms.ppo import PPO
 from hundredfold.algorithms.protocols import Learner
 from hundredfold.backends import start_backend
 from hundredfold.backends.auto_select import BackendChoice
-from hundredfold.config.devices import pick_device
+from hundredfold.config.devices import torch_device
 from hundredfold.config.run import Algorithm, RunSettings
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import CheckpointError, SettingsError
@@ -121,7 +121,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
     )
     try:
         settings = settings.resolved(backend.spec)
-        device = pick_device(settings.machine.device)
+        device = torch_device(settings.machine.device)
         learner = make_learner(settings, backend.spec, device)
         return Components(
             settings=settings,

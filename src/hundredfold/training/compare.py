@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.config.run import LengthSettings, RunSettings
-from hundredfold.config.toml import differences
+from hundredfold.config.toml import changed_settings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.statistics import RESAMPLES, bootstrap_interval
@@ -121,7 +121,7 @@ def _is_finished(path: Path, settings: RunSettings) -> bool:
     folder = RunFolder.open(path)
     kept = folder.settings()
     asked = replace(settings, machine=kept.machine, saving=kept.saving, processes=kept.processes)
-    other = differences(kept, asked)
+    other = changed_settings(kept, asked)
     if other:
         raise SettingsError(
             f"{path} was trained with other settings ({', '.join(other)}); name another folder "

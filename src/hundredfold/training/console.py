@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hundredfold.config.devices import memory_in_use
+from hundredfold.config.devices import memory_used
 from hundredfold.config.run import RunSettings
 from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.envs.registry import ENVS
@@ -137,7 +137,7 @@ def describe_plan(path: Path, settings: RunSettings, backend: object, device: to
     """What is about to run, and where."""
     rollout, epochs = settings.rollout, settings.length.epochs
     layers = "-".join(map(str, settings.network.hidden_sizes))
-    held = format_bytes(memory_in_use(device))
+    held = format_bytes(memory_used(device))
     return (
         f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
         f"= {rollout.samples_per_epoch * epochs:,} steps\n"

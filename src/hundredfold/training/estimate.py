@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hundredfold.algorithms.ppo import PPOSettings
-from hundredfold.config.devices import memory_at_hand
+from hundredfold.config.devices import available_memory
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import Arrays, EnvSpec, State
 from hundredfold.core.protocols import EnvFactory
@@ -184,7 +184,7 @@ def _rollout_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
 
 def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
     """Envs that fit into the memory at hand; a replay takes its part however many there are."""
-    room = int(MEMORY_SHARE * memory_at_hand())
+    room = int(MEMORY_SHARE * available_memory())
     if settings.algo == "ppo":
         return max(1, room // max(sum(per_env.values()), 1))
     replay = sum(per_env[name] for name in REPLAY) * settings.rollout.num_envs

@@ -13,9 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from hundredfold.config.presets import plain_settings
+from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
-from hundredfold.config.toml import read_toml, to_toml, updated
+from hundredfold.config.toml import apply_table, read_toml, to_toml
 from hundredfold.core.errors import CheckpointError, SettingsError
 
 PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
@@ -88,7 +88,7 @@ class RunFolder:
         if not isinstance(env, str):
             raise CheckpointError(f"{self.settings_file} names no env; it is not of a run.")
         # What an older run does not name was not there yet: plain defaults, not today's presets.
-        return updated(plain_settings(env, table), table, str(self.settings_file))
+        return apply_table(default_settings(env, table), table, str(self.settings_file))
 
     def claim(self) -> None:
         """Make sure no other process writes here; the system lets go when this one ends."""

@@ -17,7 +17,7 @@ from helpers.playing import play
 from helpers.running import metrics_of, run_python
 from hundredfold.algorithms.actor_critic import tensors
 from hundredfold.backends import make_backend
-from hundredfold.config.presets import starting_point
+from hundredfold.config.presets import preset_settings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
@@ -64,7 +64,7 @@ from hundredfold.cli import main
 
 def parts_for(make_env, **overrides):
     """What the engine would train with, on envs of this kind."""
-    start = starting_point("CartPole-v1", algo=overrides.get("algo", "ppo"))
+    start = preset_settings("CartPole-v1", algo=overrides.get("algo", "ppo"))
     wanted = {**SMALL, "steps": 0, "backend": "in_process", **overrides}
     settings = with_overrides(start, wanted)
     return engine.build(settings, callable_factory(make_env))
@@ -207,7 +207,7 @@ class OnlyAtHome(third_party_envs.DiceEnv):
 
 
 def test_envs_run_in_processes_of_their_own():
-    settings = with_overrides(starting_point("CartPole-v1"), {**SMALL, "steps": 0, "num_envs": 2})
+    settings = with_overrides(preset_settings("CartPole-v1"), {**SMALL, "steps": 0, "num_envs": 2})
     parts = engine.build(settings, None)
     try:
         assert type(parts.envs).__name__ == "SubprocVecEnv"
@@ -243,7 +243,7 @@ def test_a_signal_saves_the_last_whole_epoch_and_ends_the_run(tmp_path):
     SignalsUs.steps_played = 0
     settings = {**SMALL, "save_interval": 100, "eval_interval": 0, "backend": "in_process"}
     # A preset that is not fitted: nobody plays this env before it counts.
-    settings["preset"] = "seed-004"
+    settings["preset"] = "by-device"
     run = hundredfold.train(SignalsUs, engine="sb3", save_dir=tmp_path, name="run", **settings)
     assert not run.finished
     assert saved_epochs(RunFolder.open(run.path)) == [2]
@@ -267,7 +267,7 @@ class PressesCtrlC(third_party_envs.DiceEnv):
 if __name__ == "__main__":
     import hundredfold
     run = hundredfold.train(
-        PressesCtrlC, engine="sb3", preset="seed-004", backend="processes", num_envs=2,
+        PressesCtrlC, engine="sb3", preset="by-device", backend="processes", num_envs=2,
         num_steps=16, epochs=100, eval_interval=0, save_dir={save_dir!r}, name="run", report=False,
     )
     assert type(run.finished) is bool and not run.finished
@@ -315,7 +315,7 @@ def test_ends_of_episodes_reach_it_as_it_wants_them():
 
 def test_its_learning_rate_falls_as_ours_does():
     settings = with_overrides(
-        starting_point("CartPole-v1"), {"epochs": 5, "steps": 0, "learning_rate": 1.0}
+        preset_settings("CartPole-v1"), {"epochs": 5, "steps": 0, "learning_rate": 1.0}
     )
     rate = ppo_options(settings)["learning_rate"]
     told = [rate(1 - done / 5) for done in range(1, 6)]
@@ -323,11 +323,11 @@ def test_its_learning_rate_falls_as_ours_does():
 
 
 def test_what_it_has_no_words_for_is_said():
-    start = starting_point("CartPole-v1")
+    start = preset_settings("CartPole-v1")
     assert any("normalise_values" in note for note in notes_on(start))
     quiet = with_overrides(start, {"normalise_values": False, "normalise_advantages": False})
     assert notes_on(quiet) == []
-    dqn = with_overrides(starting_point("CartPole-v1", algo="dqn"), {"train_frequency": 12})
+    dqn = with_overrides(preset_settings("CartPole-v1", algo="dqn"), {"train_frequency": 12})
     assert any("learns every 16 samples" in note for note in notes_on(dqn))
     with pytest.raises(SettingsError, match="has one loss"):
         parts_for(third_party_envs.DiceEnv, num_value_epochs=3, num_policy_epochs=2)
