@@ -300,7 +300,7 @@ class OracleTraining:
             "greedy_gap_pct": greedy,
             "improved_gap_pct": improved,
         }
-        # All sizes count equally: an episode prices one request as often as a full day.
+        # All sizes count equally: an episode needs costs of one request as often as of a full day.
         gap = float(np.mean([list(greedy.values()), list(improved.values())]))
         if gap < self.best_gap:
             self.best_gap = gap
