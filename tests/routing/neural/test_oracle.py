@@ -96,7 +96,7 @@ def test_running_out_of_memory_halves_the_batch_with_a_warning(error):
     oracle = NeuralOracle(NeuralSettings(oracle_batch=8), failing_policy(2, error))
     with pytest.warns(UserWarning, match="oracle_batch=2"):
         solutions = oracle.solve(days)
-    assert oracle.inference.batch_size == 2
+    assert oracle.inference.settings.oracle_batch == 2
     assert_array_equal(solutions.routes, solved(days).routes)
 
 

@@ -45,11 +45,6 @@ class CityScales(NamedTuple):
     day_start: float  # microseconds
     day_length: float  # microseconds
 
-    @property
-    def time_scale(self) -> TimeScale:
-        """The time scales as kernels take them."""
-        return TimeScale(1.0 / self.mean_drive, self.day_start, 1.0 / self.day_length)
-
 
 class PolicyInputs(NamedTuple):
     """A batch of instances with everything that encoding and decoding need."""
@@ -57,8 +52,14 @@ class PolicyInputs(NamedTuple):
     instances: InstanceArrays
     constraints: FleetConstraints
     city: CityScales
-    time_scale: TimeScale
     drive: Tensor  # (cells, cells) in mean drives
+
+    @property
+    def time_scale(self) -> TimeScale:
+        """The city's time scales as kernels take them."""
+        return TimeScale(
+            1.0 / self.city.mean_drive, self.city.day_start, 1.0 / self.city.day_length
+        )
 
 
 class EncoderInputs(NamedTuple):
@@ -82,7 +83,7 @@ def inputs_from_arrays(
 ) -> PolicyInputs:
     """Add the scales of their city to instances that are in microseconds already."""
     city, drive = _city_scales(travel, int(instances.early[0, 0]), int(instances.late[0, 0]))
-    return PolicyInputs(instances, constraints, city, city.time_scale, drive)
+    return PolicyInputs(instances, constraints, city, drive)
 
 
 @lru_cache(maxsize=16)

@@ -84,7 +84,6 @@ class PolicyInference:
         # Policies loaded from one file are shared: only a copy may move to another device.
         self.policy = policy if settings.device == "cpu" else deepcopy(policy).to(settings.device)
         self.weights = decoder_weights(policy)
-        self.batch_size = settings.oracle_batch
 
     def routes(self, inputs: PolicyInputs, keys: Keys) -> tuple[IntArray, IntArray]:
         """Decode routes of all instances.
@@ -102,7 +101,7 @@ class PolicyInference:
         for rows in rows_by_size(inputs.instances.num_requests):
             start = 0
             while start < len(rows):
-                chunk = rows[start : start + self.batch_size]
+                chunk = rows[start : start + self.settings.oracle_batch]
                 try:
                     self._decode_chunk(inputs, chunk, keys, routes, lengths)
                 except (MemoryError, RuntimeError) as error:
@@ -151,12 +150,8 @@ class PolicyInference:
             else [(rows, self.encode(inputs, rows))]
         )
         for tile_rows, cache in tiles:
-            for samples, temperature in (
-                (slice(0, 1), 0.0),
-                (slice(1, None), settings.temperature),
-            ):
-                if not len(keys[samples]):
-                    continue
+            greedy, sampled = (slice(0, 1), 0.0), (slice(1, None), settings.temperature)
+            for samples, temperature in (greedy, sampled) if len(keys) > 1 else (greedy,):
                 task = (tile_rows, cache, keys[samples], temperature)
                 out = (routes[samples], lengths[samples])
                 if compiled:
@@ -168,15 +163,15 @@ class PolicyInference:
         """Halve the batch size after running out of memory; other errors are raised again."""
         if not _is_out_of_memory(error):
             raise error
-        if self.batch_size == 1:
+        batch = self.settings.oracle_batch // 2
+        if batch == 0:
             raise HundredfoldError(
                 "the neural oracle ran out of memory on a single instance; "
                 "use fewer oracle_samples, another device, or the insertion oracle."
             ) from error
-        self.batch_size = max(1, self.batch_size // 2)
-        self.settings = replace(self.settings, oracle_batch=self.batch_size)
+        self.settings = replace(self.settings, oracle_batch=batch)
         warnings.warn(
-            f"the neural oracle ran out of memory; continuing with oracle_batch={self.batch_size}.",
+            f"the neural oracle ran out of memory; continuing with oracle_batch={batch}.",
             stacklevel=2,
         )
 
@@ -244,11 +239,10 @@ def rows_by_size(num_requests: IntArray) -> list[IntArray]:
     return [np.flatnonzero(num_requests == size) for size in np.unique(num_requests) if size > 0]
 
 
-def drop_infeasible(inputs: PolicyInputs, routes: IntArray, lengths: IntArray) -> int:
-    """Empty infeasible solutions in place, to be rebuilt by insertion; returns their number."""
+def drop_infeasible(inputs: PolicyInputs, routes: IntArray, lengths: IntArray) -> None:
+    """Empty infeasible solutions in place, to be rebuilt by insertion."""
     infeasible = ~are_feasible(inputs.instances, inputs.constraints, routes, lengths)
     routes[infeasible], lengths[infeasible] = 0, 0
-    return int(infeasible.sum())
 
 
 def complete_routes(
