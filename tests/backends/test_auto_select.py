@@ -273,7 +273,7 @@ def fails_to_be_made():
 def test_an_env_that_cannot_be_made_is_not_hidden_by_falling_back(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(EnvError, match="could not be made: ZeroDivisionError: no table"):
+        with pytest.raises(EnvError, match="could not be created: ZeroDivisionError: no table"):
             make_backend(name, callable_factory(fails_to_be_made), 3)
 
 

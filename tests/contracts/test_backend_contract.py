@@ -247,8 +247,8 @@ def test_closing_twice_is_fine_at_any_turn(kind, pending):
         (lambda good: good[:, None], ShapeError, [f"({NUM_ENVS}, 1)", f"({NUM_ENVS},)"]),
         (lambda good: good[0], ShapeError, ["()", f"({NUM_ENVS},)"]),
         (lambda good: [], ShapeError, ["(0,)", f"({NUM_ENVS},)"]),
-        (lambda good: good.astype(np.float32), ShapeError, ["float32", "whole numbers"]),
-        (lambda good: good.astype(bool), ShapeError, ["bool", "whole numbers"]),
+        (lambda good: good.astype(np.float32), ShapeError, ["float32", "integers"]),
+        (lambda good: good.astype(bool), ShapeError, ["bool", "integers"]),
         (
             lambda good: np.where(np.arange(NUM_ENVS) == 4, -1, good),
             ActionError,

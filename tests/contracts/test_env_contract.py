@@ -249,7 +249,7 @@ def test_a_bound_env_writes_into_its_rows_and_nowhere_else(name):
     assert_same_story(told, story_of(name).of(range(4, 9)).between(0, 30))
     last_rows = copies(common.rows(2, 7).arrays())
     for key, array in told.arrays.items():
-        if not key.startswith(("final_observation", "episode_info", "foreign")):
+        if not key.startswith(("final_observation", "episode_info", "infos")):
             assert_array_equal(last_rows[key], array[-1], err_msg=key)
     for kept, now in ((above, common.rows(0, 2)), (below, common.rows(7, 9)), (before, first_out)):
         for key, array in now.arrays().items():

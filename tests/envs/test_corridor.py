@@ -198,7 +198,7 @@ def test_a_story_without_tolls_pays_none():
 
 
 @pytest.mark.parametrize("settings", [{"length": 1}, {"length": 0}, {"max_episode_steps": 0}])
-def test_impossible_corridors_are_refused(settings):
+def test_settings_out_of_bounds_are_refused(settings):
     name, value = next(iter(settings.items()))
-    with pytest.raises(SettingsError, match=f"got .*{name} {value}"):
+    with pytest.raises(SettingsError, match=f"{name} must be at least .*, got {value}"):
         CorridorSettings(**settings)

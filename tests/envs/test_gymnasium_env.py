@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs as envs
 from helpers.gymnasium_batches import batch_of
 from helpers.playing import assert_same_story, play_env, steady_actions
 from hundredfold.core import rng
@@ -45,17 +45,17 @@ PLAYED = {
     "CartPole-v1": partial(gymnasium.make, "CartPole-v1"),
     "FrozenLake-v1": partial(gymnasium.make, "FrozenLake-v1"),
     "Taxi-v3": partial(gymnasium.make, "Taxi-v3", max_episode_steps=20),
-    "DiceEnv": foreign.DiceEnv,
-    "DiscreteObservation": foreign.DiscreteObservation,
-    "MultiDiscreteObservation": foreign.MultiDiscreteObservation,
-    "MultiBinaryObservation": foreign.MultiBinaryObservation,
-    "ImageObservation": foreign.ImageObservation,
-    "DictObservation": foreign.DictObservation,
-    "ObservationNamedReward": foreign.ObservationNamedReward,
-    "MaskInObservation": foreign.MaskInObservation,
-    "MaskInInfo": foreign.MaskInInfo,
-    "MaskFromMethod": foreign.MaskFromMethod,
-    "MultiDiscreteActions": foreign.MultiDiscreteActions,
+    "DiceEnv": envs.DiceEnv,
+    "DiscreteObservation": envs.DiscreteObservation,
+    "MultiDiscreteObservation": envs.MultiDiscreteObservation,
+    "MultiBinaryObservation": envs.MultiBinaryObservation,
+    "ImageObservation": envs.ImageObservation,
+    "DictObservation": envs.DictObservation,
+    "ObservationNamedReward": envs.ObservationNamedReward,
+    "MaskInObservation": envs.MaskInObservation,
+    "MaskInInfo": envs.MaskInInfo,
+    "MaskFromMethod": envs.MaskFromMethod,
+    "MultiDiscreteActions": envs.MultiDiscreteActions,
 }
 
 
@@ -95,7 +95,7 @@ def assert_says(said, row, expected):
 
 
 def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
-    env = batch_of(foreign.DiceEnv, 2)
+    env = batch_of(envs.DiceEnv, 2)
     batch = env.reset(SEED)
     assert [info.keys() for info in batch.infos] == [{"total"}, {"total"}]
     for _ in range(20):
@@ -111,9 +111,9 @@ def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
 # --- rude envs
 
 
-def play_beside(rude, good=foreign.FaultyEnv, number=2, num_envs=4):
+def play_beside(rude, good=envs.FaultyEnv, number=2, num_envs=4):
     """Play envs of which one is rude, until something happens."""
-    play_on(batch_of(foreign.OneFaulty(rude, number, good), num_envs))
+    play_on(batch_of(envs.OneFaulty(rude, number, good), num_envs))
 
 
 def play_on(env):
@@ -123,31 +123,31 @@ def play_on(env):
 
 
 RUDE = {
-    "nan": (foreign.NanObservation, foreign.FaultyEnv, ["nan", "'observation'[1]", "finite"]),
-    "inf": (foreign.InfReward, foreign.FaultyEnv, ["inf", "'reward'", "finite"]),
+    "nan": (envs.NanObservation, envs.FaultyEnv, ["nan", "'observation'[1]", "finite"]),
+    "inf": (envs.InfReward, envs.FaultyEnv, ["inf", "'reward'", "finite"]),
     "shape": (
-        foreign.WrongObservationShape,
-        foreign.FaultyEnv,
+        envs.WrongObservationShape,
+        envs.FaultyEnv,
         ["(3,)", "(2,)", "observation_space"],
     ),
     "raises": (
-        foreign.RaisesInStep,
-        foreign.FaultyEnv,
+        envs.RaisesInStep,
+        envs.FaultyEnv,
         ["step()", "ZeroDivisionError", "the env failed in step"],
     ),
-    "old": (foreign.StepReturnsFourValues, foreign.FaultyEnv, ["step()", "ValueError"]),
+    "old": (envs.StepReturnsFourValues, envs.FaultyEnv, ["step()", "ValueError"]),
     "forbids": (
-        foreign.EmptyMask,
-        foreign.ValidInfoMask,
+        envs.EmptyMask,
+        envs.ValidInfoMask,
         ["forbids all 3 actions", "at least one"],
     ),
-    "forgets": (foreign.MissingInfoMask, foreign.ValidInfoMask, ["mask None", "3 bools"]),
+    "forgets": (envs.MissingInfoMask, envs.ValidInfoMask, ["mask None", "3 bools"]),
     "omits": (
-        foreign.MissingObservationMask,
-        foreign.ValidObservationMask,
+        envs.MissingObservationMask,
+        envs.ValidObservationMask,
         ["gave the action mask None", "3 bools"],
     ),
-    "short": (foreign.ShortMask, foreign.ValidInfoMask, ["action mask", "3 bools"]),
+    "short": (envs.ShortMask, envs.ValidInfoMask, ["action mask", "3 bools"]),
 }
 
 
@@ -164,13 +164,13 @@ def test_a_rude_env_is_named_with_its_step(case, number):
 
 
 def test_the_envs_own_number_is_named_not_its_row():
-    env = GymnasiumBatchEnv(np.arange(8, 12), foreign.OneFaulty(foreign.NanObservation, 2))
+    env = GymnasiumBatchEnv(np.arange(8, 12), envs.OneFaulty(envs.NanObservation, 2))
     with pytest.raises(EnvError, match=r"env 10 of .*step 3"):
         play_on(env)
 
 
 def test_a_part_whose_actions_are_all_forbidden_is_refused():
-    env = batch_of(partial(foreign.EmptyMaskInOneDim, fault_seed=seed_of(1)), 2)
+    env = batch_of(partial(envs.EmptyMaskInOneDim, fault_seed=seed_of(1)), 2)
     with pytest.raises(EnvError, match=r"env 1 of .*step 3.*forbids all 2 actions"):
         play_on(env)
 
@@ -183,52 +183,52 @@ def test_an_env_that_raises_between_episodes_is_named_with_the_episode():
     with pytest.raises(
         EnvError, match=r"env 2 of .*\(step 0 of its episode 1\) raised in reset\(\): OSError"
     ):
-        play_beside(foreign.RaisesInSecondReset)
+        play_beside(envs.RaisesInSecondReset)
 
 
 def test_the_envs_own_error_is_the_cause():
     with pytest.raises(EnvError) as refusal:
-        play_beside(foreign.RaisesInStep)
+        play_beside(envs.RaisesInStep)
     assert isinstance(refusal.value.__cause__, ZeroDivisionError)
 
 
 def test_polite_envs_are_left_alone():
     for good in (
-        foreign.FaultyEnv,
-        foreign.ValidInfoMask,
-        foreign.ValidDict,
-        foreign.ValidDiscrete,
+        envs.FaultyEnv,
+        envs.ValidInfoMask,
+        envs.ValidDict,
+        envs.ValidDiscrete,
     ):
         play_beside(good, good)
 
 
 def test_a_wrong_shape_in_the_last_observation_is_refused():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*\(3,\)"):
-        play_beside(foreign.WrongFinalObservationShape)
+        play_beside(envs.WrongFinalObservationShape)
 
 
 def test_a_nan_in_the_last_observation_is_refused():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*nan"):
-        play_beside(foreign.NanFinalObservation)
+        play_beside(envs.NanFinalObservation)
 
 
 def test_a_bad_last_reward_is_named_with_the_step_that_gave_it():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*inf"):
-        play_beside(foreign.InfFinalReward)
+        play_beside(envs.InfFinalReward)
 
 
 def test_an_env_that_never_starts_is_named():
     with pytest.raises(EnvError, match=r"env 0 of RaisesInFirstReset .*reset\(\): OSError"):
-        batch_of(foreign.RaisesInFirstReset).reset(SEED)
+        batch_of(envs.RaisesInFirstReset).reset(SEED)
 
 
 @pytest.mark.parametrize(
     ("rude", "good", "words"),
     [
-        (foreign.MaskMethodRaises, foreign.ValidMaskMethod, "the mask could not be computed"),
-        (foreign.MissingDictKey, foreign.ValidDict, "total"),
-        (foreign.NotADict, foreign.ValidDict, "step_count"),
-        (foreign.DiscreteOutOfRange, foreign.ValidDiscrete, "9"),
+        (envs.MaskMethodRaises, envs.ValidMaskMethod, "the mask could not be computed"),
+        (envs.MissingDictKey, envs.ValidDict, "total"),
+        (envs.NotADict, envs.ValidDict, "step_count"),
+        (envs.DiscreteOutOfRange, envs.ValidDiscrete, "9"),
     ],
 )
 def test_other_rudeness_is_named_too(rude, good, words):
@@ -237,8 +237,8 @@ def test_other_rudeness_is_named_too(rude, good, words):
 
 
 def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
-    both = play_env(batch_of(foreign.CountsResets, 2), SEED, 20)
-    alone = play_env(GymnasiumBatchEnv(np.array([1]), foreign.CountsResets), SEED, 20)
+    both = play_env(batch_of(envs.CountsResets, 2), SEED, 20)
+    alone = play_env(GymnasiumBatchEnv(np.array([1]), envs.CountsResets), SEED, 20)
     assert_same_story(alone, both.of([1]))
 
 
@@ -263,7 +263,7 @@ def test_a_restore_warns_once_and_names_the_env():
 
 
 def test_closing_the_env_closes_every_env(tmp_path):
-    env = batch_of(partial(foreign.RecordsClose, tmp_path), 3)
+    env = batch_of(partial(envs.RecordsClose, tmp_path), 3)
     assert not list(tmp_path.iterdir())
     env.close()
     assert len(list(tmp_path.iterdir())) == 3

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs as envs
 from helpers.gymnasium_batches import batch_of
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumSettings
@@ -72,6 +72,5 @@ def test_an_env_is_named_after_its_id_or_its_class():
     assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
     assert batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
     assert (
-        batch_of(lambda: gymnasium.wrappers.TimeLimit(foreign.DiceEnv(), 3), 1).spec.name
-        == "DiceEnv"
+        batch_of(lambda: gymnasium.wrappers.TimeLimit(envs.DiceEnv(), 3), 1).spec.name == "DiceEnv"
     )

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs as envs
 from helpers.gymnasium_batches import batch_of
 from helpers.playing import play_env, steady_actions
 
 SEED = 5
 
 
-MASKED = [foreign.MaskInObservation, foreign.MaskInInfo, foreign.MaskFromMethod]
+MASKED = [envs.MaskInObservation, envs.MaskInInfo, envs.MaskFromMethod]
 
 
 @pytest.mark.parametrize("make_env", MASKED)
@@ -36,17 +36,17 @@ def test_all_three_sources_tell_one_story():
 
 
 def test_a_method_behind_a_wrapper_is_found():
-    env = batch_of(lambda: gymnasium.wrappers.TimeLimit(foreign.MaskFromMethod(), 4))
+    env = batch_of(lambda: gymnasium.wrappers.TimeLimit(envs.MaskFromMethod(), 4))
     assert env.spec.has_mask
     assert not env.reset(SEED).mask.all()
 
 
 def test_an_env_without_masks_has_none():
-    assert batch_of(foreign.DiceEnv).reset(SEED).mask is None
+    assert batch_of(envs.DiceEnv).reset(SEED).mask is None
 
 
 def test_a_mask_of_several_parts_lies_side_by_side():
-    env = batch_of(foreign.MultiDiscreteActions)
+    env = batch_of(envs.MultiDiscreteActions)
     total = env.reset(SEED).observation["observation"][:, 1]
     assert_array_equal(env.out.mask[:, 1], total % 2 == 0)
     assert_array_equal(env.out.mask[:, 3], total % 3 != 0)

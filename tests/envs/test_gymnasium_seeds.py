@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs as envs
 from helpers.playing import assert_same_story, play_env
 from hundredfold.core.failures import RestartPolicy
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
@@ -10,7 +10,7 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 SEED = 5
 
 
-class TellsSeed(foreign.DiceEnv):
+class TellsSeed(envs.DiceEnv):
     """Tells the seed of its last reset."""
 
     def reset(self, *, seed=None, options=None):
@@ -51,8 +51,8 @@ def test_on_request_only_the_first_episode_is_seeded():
 
 
 def test_seeded_once_an_env_tells_the_same_story_in_any_company():
-    both = play_env(seeded_once([0, 1], foreign.DiceEnv), SEED, 60)
-    assert_same_story(play_env(seeded_once([1], foreign.DiceEnv), SEED, 60), both.of([1]))
+    both = play_env(seeded_once([0, 1], envs.DiceEnv), SEED, 60)
+    assert_same_story(play_env(seeded_once([1], envs.DiceEnv), SEED, 60), both.of([1]))
 
 
 def test_seeded_once_a_new_start_is_seeded_again():

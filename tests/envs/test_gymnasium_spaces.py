@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs as envs
 from helpers.gymnasium_batches import batch_of
 from hundredfold.core.action_scaling import uniform_actions
 from hundredfold.core.errors import SettingsError
@@ -18,11 +18,11 @@ SEED = 5
 @pytest.mark.parametrize(
     ("make_env", "shape", "dtype", "categories"),
     [
-        (foreign.DiceEnv, (2,), "float32", None),
-        (foreign.DiscreteObservation, (), "int64", (7,)),
-        (foreign.MultiDiscreteObservation, (2, 2), "int64", (4, 2, 9, 3)),
-        (foreign.MultiBinaryObservation, (2, 3), "int8", None),
-        (foreign.ImageObservation, (3, 2, 1), "uint8", None),
+        (envs.DiceEnv, (2,), "float32", None),
+        (envs.DiscreteObservation, (), "int64", (7,)),
+        (envs.MultiDiscreteObservation, (2, 2), "int64", (4, 2, 9, 3)),
+        (envs.MultiBinaryObservation, (2, 3), "int8", None),
+        (envs.ImageObservation, (3, 2, 1), "uint8", None),
     ],
 )
 def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categories):
@@ -33,7 +33,7 @@ def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categori
 
 
 def test_a_dict_observation_becomes_an_array_per_part():
-    arrays = batch_of(foreign.DictObservation, 1).spec.observation
+    arrays = batch_of(envs.DictObservation, 1).spec.observation
     assert {name: (array.shape, array.dtype) for name, array in arrays.items()} == {
         "bits": ((3,), "int8"),
         "height": ((), "float64"),
@@ -45,7 +45,7 @@ def test_a_dict_observation_becomes_an_array_per_part():
 
 
 def test_bounds_are_one_number_where_all_entries_share_it():
-    picture = batch_of(foreign.ImageObservation, 1).spec.observation["observation"]
+    picture = batch_of(envs.ImageObservation, 1).spec.observation["observation"]
     assert (picture.low, picture.high) == (0.0, 255.0)
     cart = batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
     assert len(cart.high) == 4
@@ -56,10 +56,10 @@ def test_bounds_are_one_number_where_all_entries_share_it():
 @pytest.mark.parametrize(
     ("make_env", "choices", "action_shape"),
     [
-        (foreign.DiceEnv, (3,), ()),
-        (foreign.DiscreteActionsWithStart, (3,), ()),
-        (foreign.MultiDiscreteActions, (3, 2), (2,)),
-        (foreign.MultiDiscreteActionsWithStart, (2, 3), (2,)),
+        (envs.DiceEnv, (3,), ()),
+        (envs.DiscreteActionsWithStart, (3,), ()),
+        (envs.MultiDiscreteActions, (3, 2), (2,)),
+        (envs.MultiDiscreteActionsWithStart, (2, 3), (2,)),
     ],
 )
 def test_an_action_space_becomes_choices(make_env, choices, action_shape):
@@ -68,13 +68,13 @@ def test_an_action_space_becomes_choices(make_env, choices, action_shape):
 
 
 def test_actions_are_counted_from_zero_here_and_from_its_start_in_the_env():
-    env = batch_of(foreign.DiscreteActionsWithStart, 3)
+    env = batch_of(envs.DiscreteActionsWithStart, 3)
     env.reset(SEED)
     assert env.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
 
 
 def test_so_are_the_parts_of_an_action():
-    env = batch_of(foreign.MultiDiscreteActionsWithStart, 2)
+    env = batch_of(envs.MultiDiscreteActionsWithStart, 2)
     env.reset(SEED)
     assert env.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
 
@@ -82,10 +82,10 @@ def test_so_are_the_parts_of_an_action():
 @pytest.mark.parametrize(
     ("make_env", "shape", "low", "high"),
     [
-        (foreign.BoxActions, (2,), -1.0, 1.0),
-        (foreign.ScalarBoxAction, (), 0.0, 10.0),
+        (envs.BoxActions, (2,), -1.0, 1.0),
+        (envs.ScalarBoxAction, (), 0.0, 10.0),
         (
-            foreign.UnevenBoxActions,
+            envs.UnevenBoxActions,
             (2, 2),
             (-0.1, 2.0, -np.inf, -np.inf),
             (0.1, np.inf, -3, np.inf),
@@ -98,9 +98,7 @@ def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high)
     assert (spec.continuous_action.low, spec.continuous_action.high) == (low, high)
 
 
-@pytest.mark.parametrize(
-    "make_env", [foreign.BoxActions, foreign.ScalarBoxAction, foreign.UnevenBoxActions]
-)
+@pytest.mark.parametrize("make_env", [envs.BoxActions, envs.ScalarBoxAction, envs.UnevenBoxActions])
 def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
     env = batch_of(make_env, 3)
     box = env.spec.continuous_action
@@ -114,21 +112,24 @@ def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
 @pytest.mark.parametrize(
     ("make_env", "named"),
     [
-        (foreign.IntegerBoxActions, ["action space Box", "of floats", "Wrap the env"]),
-        (foreign.MaskedBoxActions, ["MaskedBoxActions", "only choices can be masked"]),
-        (foreign.DictActions, ["DictActions", "action space Dict", "Discrete", "Wrap the env"]),
-        (foreign.TupleActions, ["action space Tuple", "Wrap the env"]),
+        (envs.IntegerBoxActions, ["action space Box", "of floats", "Wrap the env"]),
+        (envs.MaskedBoxActions, ["MaskedBoxActions", "only discrete actions can be masked"]),
+        (envs.DictActions, ["DictActions", "action space Dict", "Discrete", "Wrap the env"]),
+        (envs.TupleActions, ["action space Tuple", "Wrap the env"]),
         (
-            foreign.MatrixMultiDiscreteActions,
+            envs.MatrixMultiDiscreteActions,
             ["MatrixMultiDiscreteActions", "action space MultiDiscrete", "flat"],
         ),
-        (foreign.MultiBinaryActions, ["action space MultiBinary", "Wrap the env"]),
-        (foreign.NestedDictObservation, ["'inner'", "Dict('deep'", "FlattenObservation"]),
-        (foreign.TupleObservation, ["Tuple", "FlattenObservation"]),
-        (foreign.TextObservation, ["Text", "wrapper"]),
-        (foreign.DiscreteObservationWithStart, ["Discrete(3, start=1)", "from 0"]),
-        (foreign.MultiDiscreteObservationWithStart, ["MultiDiscrete", "from 0"]),
-        (foreign.MaskOnlyObservation, ["MaskOnlyObservation", "nothing but its action_mask"]),
+        (envs.MultiBinaryActions, ["action space MultiBinary", "Wrap the env"]),
+        (envs.NestedDictObservation, ["'inner'", "Dict('deep'", "FlattenObservation"]),
+        (envs.TupleObservation, ["Tuple", "FlattenObservation"]),
+        (envs.TextObservation, ["Text", "wrapper"]),
+        (envs.DiscreteObservationWithStart, ["Discrete(3, start=1)", "from 0"]),
+        (envs.MultiDiscreteObservationWithStart, ["MultiDiscrete", "from 0"]),
+        (
+            envs.MaskOnlyObservation,
+            ["no observation besides its action_mask"],
+        ),
     ],
 )
 def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
@@ -139,5 +140,5 @@ def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
 
 
 def test_the_advice_works():
-    flat = partial(gymnasium.wrappers.FlattenObservation, foreign.NestedDictObservation())
+    flat = partial(gymnasium.wrappers.FlattenObservation, envs.NestedDictObservation())
     assert batch_of(flat, 1).spec.observation["observation"].shape == (3,)

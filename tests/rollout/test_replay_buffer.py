@@ -193,7 +193,7 @@ def test_a_snapshot_holds_only_what_was_written():
 def test_a_snapshot_of_other_envs_is_refused():
     replay = replay_of()
     Diary(replay).live([0, 1, 2])
-    with pytest.raises(CheckpointError, match="is wanted"):
+    with pytest.raises(CheckpointError, match="is expected"):
         replay_of(num_envs=2).restore(replay.state())
 
 

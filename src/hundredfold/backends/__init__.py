@@ -1,4 +1,4 @@
-"""Where envs run, and who waits for whom."""
+"""Backends: where shards of a batch of envs run, and which of them are waited for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hundredfold.distributed.ray_backend import RayBackend
 
 
 class BackendMaker(Protocol):
-    """Makes a backend for an env of so many envs."""
+    """Creates a backend; the classes of `BACKENDS` are such callables."""
 
     def __call__(
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
@@ -39,7 +39,14 @@ BACKENDS: dict[str, BackendMaker] = {
 def make_backend(
     name: str, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
 ) -> Backend:
-    """The backend of this name; `auto` takes the one that suits the env."""
+    """Start a backend.
+
+    Args:
+        name: a key of `BACKENDS`, or `auto` to choose one by profiling the env.
+        make_envs: creates the envs.
+        num_envs: number of envs.
+        settings: how to start and supervise workers.
+    """
     return start_backend(name, make_envs, num_envs, settings)[0]
 
 
@@ -51,10 +58,16 @@ def start_backend(
     *,
     ray: BackendMaker = RayBackend,
 ) -> tuple[Backend, BackendChoice]:
-    """The same with the choice that was made, for those who tell it and write it down.
+    """`make_backend`, together with the choice that was made.
 
-    Where a backend cannot start the next one is taken, with a warning: the choice is what runs.
-    `ray` makes the backend of that name, for those who know their cluster.
+    If a backend cannot start the next one is tried, with a warning: the choice is what runs.
+
+    Args:
+        name: a key of `BACKENDS`, or `auto`.
+        make_envs: creates the envs.
+        num_envs: number of envs.
+        settings: how to start and supervise workers.
+        ray: creates the `ray` backend, if it should use a given cluster.
     """
     if name not in ("auto", *BACKENDS):
         raise SettingsError(
@@ -64,5 +77,5 @@ def start_backend(
         refuse_while_importing_main("choose a backend")
         choice = choose_backend(make_envs, num_envs, settings)
     else:
-        choice = BackendChoice(name, settings or WorkerSettings(), "as asked for")
+        choice = BackendChoice(name, settings or WorkerSettings(), "as requested")
     return start_or_fall_back({**BACKENDS, "ray": ray}, choice, make_envs, num_envs)

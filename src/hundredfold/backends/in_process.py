@@ -1,4 +1,4 @@
-"""All envs as one batch in this process: what a built-in env is made for."""
+"""Backend that runs all envs as one batch in this process; the fastest for built-in envs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
 
 class InProcessBackend:
-    """One env that holds every env; `send` steps it."""
+    """One `BatchEnv` with all envs; `send` steps it."""
 
     def __init__(
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
@@ -28,7 +28,7 @@ class InProcessBackend:
         self.env = make_envs(np.arange(num_envs))
         self.spec = self.env.spec
         self.groups = np.zeros(num_envs, np.int64)
-        self.record = Health()
+        self.failure_counts = Health()
         if isinstance(self.env, PerEnvBatch):
             self.env.restart_policy = (settings or WorkerSettings()).restart_policy()
         self.batch = self.spec.batch(np.arange(num_envs))
@@ -45,9 +45,9 @@ class InProcessBackend:
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
         self.call_order.expect("send", "send()")
         check_all_envs(env_ids, self.num_envs)
-        chosen = checked_actions(actions, self.batch, self.spec)
+        checked = checked_actions(actions, self.batch, self.spec)
         with self.call_order.transition_to("recv"):
-            self.batch = self.env.step(chosen)
+            self.batch = self.env.step(checked)
 
     def broadcast(self, shared_params: SharedParams) -> None:
         self.call_order.expect_open("broadcast()")
@@ -65,8 +65,8 @@ class InProcessBackend:
 
     def health(self) -> dict[str, int]:
         if isinstance(self.env, PerEnvBatch):
-            self.record.count_restarts(self.env.restart_policy.drain())
-        return self.record.counts()
+            self.failure_counts.count_restarts(self.env.restart_policy.drain())
+        return self.failure_counts.counts()
 
     def timings(self) -> dict[str, float]:
         return self.env.timings()

@@ -1,4 +1,4 @@
-"""Every env on its own, one after another: the plain story all other backends must retell."""
+"""Backend that steps every env by itself, one after another: the reference for all others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,21 @@ from hundredfold.backends.call_checks import (
     checked_actions,
 )
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, concat_rows
+from hundredfold.core.batch import (
+    Array,
+    Arrays,
+    IntArray,
+    State,
+    StepBatch,
+    concat_rows,
+    slice_rows,
+)
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
 
 class SerialBackend:
-    """One env per env, each writing into its row of a common batch."""
+    """One `BatchEnv` per env, each writing into its row of a common batch."""
 
     def __init__(
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
@@ -29,7 +37,7 @@ class SerialBackend:
         self.envs = [make_envs(env_ids[row : row + 1]) for row in range(num_envs)]
         self.spec = self.envs[0].spec
         self.groups = np.zeros(num_envs, np.int64)
-        self.record = Health()
+        self.failure_counts = Health()
         for env in self.envs:
             if isinstance(env, PerEnvBatch):
                 env.restart_policy = (settings or WorkerSettings()).restart_policy()
@@ -52,10 +60,10 @@ class SerialBackend:
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
         self.call_order.expect("send", "send()")
         check_all_envs(env_ids, self.num_envs)
-        chosen = checked_actions(actions, self.batch, self.spec)
+        checked = checked_actions(actions, self.batch, self.spec)
         with self.call_order.transition_to("recv"):
             for row, env in enumerate(self.envs):
-                env.step(chosen[row : row + 1])
+                env.step(checked[row : row + 1])
             self._gather_infos()
 
     def broadcast(self, shared_params: SharedParams) -> None:
@@ -65,26 +73,25 @@ class SerialBackend:
 
     def state(self) -> Arrays:
         self.call_order.expect("send", "state()")
-        states = [env.state() for env in self.envs]
-        return concat_rows(states)
+        return concat_rows([env.state() for env in self.envs])
 
     def restore(self, state: State) -> None:
         self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         with self.call_order.transition_to("recv"):
             for row, env in enumerate(self.envs):
-                env.restore({name: array[row : row + 1] for name, array in state.items()})
+                env.restore(slice_rows(state, slice(row, row + 1)))
             self._gather_infos()
 
     def health(self) -> dict[str, int]:
         for env in self.envs:
             if isinstance(env, PerEnvBatch):
-                self.record.count_restarts(env.restart_policy.drain())
-        return self.record.counts()
+                self.failure_counts.count_restarts(env.restart_policy.drain())
+        return self.failure_counts.counts()
 
     def timings(self) -> dict[str, float]:
-        told = [env.timings() for env in self.envs]
-        return {name: sum(part[name] for part in told) for name in told[0]}
+        timings = [env.timings() for env in self.envs]
+        return {name: sum(seconds[name] for seconds in timings) for name in timings[0]}
 
     def close(self) -> None:
         if self.call_order.close():
@@ -92,6 +99,6 @@ class SerialBackend:
                 env.close()
 
     def _gather_infos(self) -> None:
-        """Infos of foreign envs are objects, not arrays: they are the one thing to collect."""
+        """Collect the infos of third-party envs, which are objects and not in shared buffers."""
         if self.rows[0].infos is not None:
             self.batch.infos = [info for row in self.rows for info in row.infos or ({},)]

@@ -1,7 +1,7 @@
-"""The data that travels: what an env looks like (`EnvSpec`) and what it says (`StepBatch`).
+"""Data that passes between envs, backends and algorithms: `EnvSpec`, `StepBatch`, named arrays.
 
-Everything is a named numpy array whose first axis is the env. A batch is allocated once and
-written in place ever after; whoever keeps rows copies them.
+Everything is a numpy array with a name whose first axis is the env. A batch is allocated once and
+overwritten in place at every step: copy what must outlive the next step.
 """
 
 from __future__ import annotations
@@ -25,76 +25,78 @@ State = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape and type of one named array, for one env."""
+    """Shape, dtype and bounds of one named array, for one env."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
-    # Bounds: one number for all entries, or one per flat entry.
+    # Bounds: one for all entries, or one per flat entry.
     low: float | tuple[float, ...] = float("-inf")
     high: float | tuple[float, ...] = float("inf")
-    # Set when entries are category numbers rather than quantities: how many categories each flat
-    # entry has. Networks see these one-hot.
+    # Set if entries are categories: the number of categories of each flat entry. Networks get these
+    # one-hot encoded.
     categories: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
+        """Number of entries."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def empty(self, rows: int) -> Array:
-        """Zeros for this many envs."""
+        """(rows, *shape) zeros."""
         return np.zeros((rows, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """Everything a backend, a learner or a report needs to know about an env's arrays."""
+    """Spaces and other static facts of an env: all that backends and algorithms know about it."""
 
     name: str
     observation: Mapping[str, ArraySpec]
-    # Number of choices of each part of an action: (16,) for one choice of 16, (3, 2) for two parts.
+    # Number of actions in each dimension: (16,) for Discrete(16), (3, 2) for MultiDiscrete([3, 2]).
     action_nvec: tuple[int, ...] = ()
-    # Set instead where an action is made of numbers rather than choices: their shape and bounds.
+    # Set instead of `action_nvec` for continuous actions: their shape and bounds.
     continuous_action: ArraySpec | None = None
     has_mask: bool = False
-    # Set when every episode has the same length.
+    # Set if every episode has the same length.
     episode_steps: int | None = None
-    # Arrays that count after every step, and arrays that count in rows where an episode ended.
+    # Arrays that are valid after every step, and arrays that are valid where an episode ended.
     info: Mapping[str, ArraySpec] = field(default_factory=dict)
     episode_info: Mapping[str, ArraySpec] = field(default_factory=dict)
+    # Hidden state, for evaluation and privileged baselines; policies do not see it.
     true_state: Mapping[str, ArraySpec] = field(default_factory=dict)
-    # Name of an observation, (num_logits,), that is added to a policy's logits and not looked at.
+    # Name of an observation, (num_logits,), that is added to the logits instead of being an input.
     logit_bias: str | None = None
-    # False for envs that are not ours: their episodes cannot be frozen and continued later.
+    # False for third-party envs, whose episodes cannot be saved and continued.
     has_snapshots: bool = True
 
     @property
     def num_logits(self) -> int:
-        """Width of a mask row and of a policy's output: all choices (or numbers) side by side."""
+        """Width of a mask row and of a policy's output: the sum over all action dimensions."""
         return (
             sum(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
         )
 
     @property
     def num_action_dims(self) -> int:
-        """Choices, or numbers, that one action is made of: as many draws it takes."""
+        """Dimensions of one action; sampling takes one random number for each."""
         return (
             len(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
         )
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """() for one choice, (parts,) for several; a box has its own."""
+        """() for Discrete, (dimensions,) for MultiDiscrete, the shape of a Box."""
         if self.continuous_action is not None:
             return self.continuous_action.shape
         return () if len(self.action_nvec) == 1 else (len(self.action_nvec),)
 
     @property
     def action_dtype(self) -> str:
-        """Choices are whole numbers, the numbers of a box are not."""
+        """Dtype of actions: int64 if discrete, else that of the Box."""
         return "int64" if self.continuous_action is None else self.continuous_action.dtype
 
     def batch(self, env_ids: IntArray) -> StepBatch:
-        """A fresh batch for these envs, all zeros, all actions allowed."""
+        """Allocate a batch for these envs: all zeros, all actions allowed."""
         rows = len(env_ids)
         return StepBatch(
             env_ids=env_ids,
@@ -112,21 +114,25 @@ class EnvSpec:
 
 @dataclass(slots=True)
 class StepBatch:
-    """What some envs have to say after a step. Views into live buffers, unless it `lasts`."""
+    """Outputs of some envs after a step, as views into live buffers unless `is_copy`.
+
+    Same-step reset: where an episode ended, `observation` is the first one of the next episode and
+    `final_observation` the last one of the old.
+    """
 
     env_ids: IntArray  # (rows,)
-    observation: Arrays  # each (rows, ...); where an episode ended: the next one's first
+    observation: Arrays  # each (rows, ...)
     reward: FloatArray  # (rows,)
-    terminated: BoolArray  # (rows,) the episode came to its own end
-    truncated: BoolArray  # (rows,) the episode was cut off; its value goes on
+    terminated: BoolArray  # (rows,) the episode ended in a terminal state
+    truncated: BoolArray  # (rows,) the episode was truncated: its final state has a value
     mask: BoolArray | None  # (rows, num_logits), True = allowed
-    final_observation: Arrays  # each (rows, ...); counts where terminated or truncated
+    final_observation: Arrays  # each (rows, ...); valid where terminated or truncated
     info: Arrays  # each (rows, ...)
-    episode_info: Arrays  # each (rows, ...); counts where terminated or truncated
+    episode_info: Arrays  # each (rows, ...); valid where terminated or truncated
     true_state: Arrays  # each (rows, ...)
-    # What envs of somebody else's making put into their infos, one mapping per row; None for ours.
+    # Info dicts of third-party envs, one per row; None for built-in envs.
     infos: Sequence[Mapping[str, Any]] | None = None
-    # Whether these are copies, that say the same when the envs have gone on (but for the infos).
+    # Whether the arrays (but not the infos) are copies that outlive the next step.
     is_copy: bool = False
 
     def __len__(self) -> int:
@@ -134,11 +140,11 @@ class StepBatch:
 
     @property
     def ended(self) -> BoolArray:
-        """(rows,) True where an episode ended in this step, either way."""
+        """(rows,) True where an episode ended in this step, terminated or truncated."""
         return self.terminated | self.truncated
 
     def rows(self, start: int, stop: int) -> StepBatch:
-        """The same buffers, seen through a slice of rows."""
+        """Views of rows `start..stop-1` of the same buffers."""
         rows = slice(start, stop)
         return StepBatch(
             env_ids=self.env_ids[rows],
@@ -155,19 +161,19 @@ class StepBatch:
         )
 
     def take(self, rows: IntArray) -> StepBatch:
-        """Copies of these rows, in this order; infos of foreign envs stay live."""
+        """Copies of these rows, in this order; infos stay live."""
         infos = self.infos
         return StepBatch(
             env_ids=self.env_ids.take(rows),
-            observation=_taken(self.observation, rows),
+            observation=_take_rows(self.observation, rows),
             reward=self.reward.take(rows),
             terminated=self.terminated.take(rows),
             truncated=self.truncated.take(rows),
             mask=None if self.mask is None else self.mask.take(rows, axis=0),
-            final_observation=_taken(self.final_observation, rows),
-            info=_taken(self.info, rows),
-            episode_info=_taken(self.episode_info, rows),
-            true_state=_taken(self.true_state, rows),
+            final_observation=_take_rows(self.final_observation, rows),
+            info=_take_rows(self.info, rows),
+            episode_info=_take_rows(self.episode_info, rows),
+            true_state=_take_rows(self.true_state, rows),
             infos=None if infos is None else SelectedInfos(infos, rows),
             is_copy=True,
         )
@@ -187,7 +193,7 @@ class StepBatch:
 
 
 class SelectedInfos(Sequence[Mapping[str, Any]]):
-    """Some infos of others, looked up when they are read and not before."""
+    """A selection of infos that looks each of them up when it is read."""
 
     def __init__(self, infos: Sequence[Mapping[str, Any]], rows: IntArray) -> None:
         self.infos = infos
@@ -235,38 +241,38 @@ def slice_rows(arrays: State, rows: slice | Array) -> Arrays:
 
 
 def copies(arrays: State) -> Arrays:
-    """A snapshot of live arrays."""
+    """Copies of all arrays."""
     return {name: array.copy() for name, array in arrays.items()}
 
 
 def fill(arrays: Arrays, state: State) -> None:
-    """Write a snapshot back into live arrays: all of it, or nothing when it does not fit."""
+    """Copy a snapshot into live arrays: all of it, or nothing if names, shapes or dtypes differ."""
     missing = sorted(arrays.keys() - state.keys())
     unknown = sorted(state.keys() - arrays.keys())
     if missing or unknown:
         raise CheckpointError(
-            f"the snapshot does not fit: it lacks {missing or 'nothing'} and has "
-            f"{unknown or 'nothing'} too many; it belongs to another env or other settings."
+            f"the snapshot does not fit: missing {missing or 'nothing'}, unexpected "
+            f"{unknown or 'nothing'}; it belongs to another env or other settings."
         )
     for name, array in arrays.items():
         saved = np.asarray(state[name])
         if saved.shape != array.shape or saved.dtype != array.dtype:
             raise CheckpointError(
                 f"the snapshot's {name!r} is {saved.dtype}{list(saved.shape)} where "
-                f"{array.dtype}{list(array.shape)} is wanted; resume with the settings that made "
-                "it."
+                f"{array.dtype}{list(array.shape)} is expected; resume with the settings it was "
+                "made with."
             )
     for name, array in arrays.items():
         array[...] = state[name]
 
 
 def with_prefix(prefix: str, state: State) -> Arrays:
-    """The same arrays under `prefix/name`."""
+    """The arrays under the names `prefix/name`."""
     return {f"{prefix}/{name}": array for name, array in state.items()}
 
 
 def without_prefix(prefix: str, state: State) -> Arrays:
-    """Only the arrays under `prefix/`, by their own names."""
+    """The arrays named `prefix/name`, under `name`."""
     start = f"{prefix}/"
     return {name[len(start) :]: array for name, array in state.items() if name.startswith(start)}
 
@@ -275,6 +281,6 @@ def _empty(specs: Mapping[str, ArraySpec], rows: int) -> Arrays:
     return {name: spec.empty(rows) for name, spec in specs.items()}
 
 
-def _taken(arrays: Arrays, rows: IntArray) -> Arrays:
-    # For a few rows of several numbers, indexing takes three times as long.
+def _take_rows(arrays: Arrays, rows: IntArray) -> Arrays:
+    # For a few small rows, indexing takes three times as long.
     return {name: array.take(rows, axis=0) for name, array in arrays.items()}

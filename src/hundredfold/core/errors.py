@@ -1,7 +1,4 @@
-"""The errors people meet. Each message says what arrived, what was expected and what to try.
-
-Packages that are there only where somebody asked for them.
-"""
+"""Exceptions, and helpers for their messages: what arrived, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -11,43 +8,49 @@ from importlib import util
 
 
 class HundredfoldError(Exception):
-    """Anything hundredfold refuses on purpose; the command line shows it without a traceback."""
+    """Base class of all expected errors; the command line prints them without a traceback."""
 
 
 class SettingsError(HundredfoldError):
-    """A setting, flag or settings file asks for something that cannot be."""
+    """An invalid setting, flag or settings file."""
 
 
 class ShapeError(HundredfoldError):
-    """An array has another shape or type than the env announced."""
+    """An array has another shape or dtype than the env's spec says."""
 
 
 class ActionError(HundredfoldError):
-    """An action that is out of range, or that the mask forbids."""
+    """An action that is out of range or forbidden by the mask."""
 
 
 class CallOrderError(HundredfoldError):
-    """A backend was called out of turn, for example `send` before `recv`."""
+    """A backend was called out of order, for example `send` before `recv`."""
 
 
 class EnvError(HundredfoldError):
-    """An env of somebody else's making misbehaved: it raised, or returned what cannot be used."""
+    """A third-party env failed: it raised, or returned something invalid."""
 
 
 class WorkerError(HundredfoldError):
-    """A worker process could not start, died, or no longer answers."""
+    """A worker process could not start, died, or does not respond."""
 
 
 class CheckpointError(HundredfoldError):
-    """A run folder or checkpoint is missing, damaged or of another kind."""
+    """A run folder, checkpoint or snapshot is missing, damaged or of another kind."""
 
 
 class TrainingError(HundredfoldError):
-    """Training cannot go on, for example because gradients stay non-finite."""
+    """Training cannot continue, for example because gradients stay non-finite."""
 
 
 class MissingExtraError(HundredfoldError):
-    """An optional dependency is needed here and is not installed."""
+    """An optional dependency is needed and not installed.
+
+    Args:
+        package: name of the package.
+        extra: the extra of hundredfold that installs it.
+        purpose: what needs it; the message starts with this.
+    """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -56,16 +59,22 @@ class MissingExtraError(HundredfoldError):
         )
 
 
-def suggest(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A ready-made hint: `did you mean ...?` when a known name is close, else all known names."""
+def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for an unknown name: `did you mean ...?` if a known one is close, else all of them.
+
+    Args:
+        name: the name that is not known.
+        known: the valid names.
+        otherwise: the hint if no name is close; default: the list of valid names.
+    """
     names = sorted(known)
-    close = get_close_matches(word, names, n=3, cutoff=0.6)
+    close = get_close_matches(name, names, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(close)}?"
     return otherwise or f"known names: {', '.join(names)}."
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; a bare folder of its name in the way does not count."""
+    """Whether a package can be imported; a bare folder of the same name does not count."""
     spec = util.find_spec(package)
     return spec is not None and spec.origin is not None

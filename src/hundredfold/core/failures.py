@@ -1,8 +1,7 @@
-"""Envs that fail: what is written down about it, and when enough is enough.
+"""Restart policy and failure counters for envs that raise, return invalid data, hang or crash.
 
-An env that is not ours may raise, return nonsense, hang, or take its process along. With the policy
-`restart` it is made anew and its episode counts as truncated; with `stop`, or when one env fails
-again and again, the run ends with an error that tells what happened.
+With `restart` a failed env is recreated and its episode counts as truncated. With `stop`, or when
+one env fails again and again, the run ends with an error that lists what happened.
 """
 
 from __future__ import annotations
@@ -18,21 +17,20 @@ from hundredfold.core.errors import HundredfoldError
 
 OnEnvError = Literal["restart", "stop"]
 
-# An env that plays on for this many steps has left its earlier failures behind, even when its
-# episodes never end.
+# After this many steps without a failure earlier ones no longer count, even if no episode ended.
 RESET_AFTER_STEPS: Final = 1000
 MAX_RECENT: Final = 50
-# Keeps a note about failures well below what a socket buffers, so that sending it never blocks.
+# Keeps a message about failures well below the size of a socket buffer: sending it never blocks.
 MAX_TEXT: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One thing that went wrong."""
+    """One failure of an env or of a worker."""
 
-    env_id: int | None  # None: the worker's own
+    env_id: int | None  # None: the worker itself
     message: str
-    traceback: str = ""  # the env's own, where it raised
+    traceback: str = ""  # the env's own, if it raised
     worker: int | None = None
 
     def __str__(self) -> str:
@@ -40,12 +38,17 @@ class Failure:
 
 
 class RestartPolicy:
-    """Decides whether a failed env starts again or ends the run."""
+    """Decides whether a failed env is restarted or ends the run.
+
+    Args:
+        on_env_error: `restart` or `stop`.
+        max_env_failures: consecutive failures of one env that end the run.
+    """
 
     def __init__(self, on_env_error: OnEnvError = "stop", max_env_failures: int = 10) -> None:
         self.on_env_error = on_env_error
         self.max_env_failures = max_env_failures
-        # Failures of each env or worker since it last did well, and those nobody asked for yet.
+        # Failures of each env or worker since its last success, and all that were not drained yet.
         self.consecutive: dict[str, list[Failure]] = {}
         self.unreported: deque[Failure] = deque()
 
@@ -57,35 +60,42 @@ class RestartPolicy:
         good_steps: int = 0,
         worker: int | None = None,
     ) -> None:
-        """Note a failure; returns when the env (or None: the worker) may start again."""
+        """Count a failure; returns if the env may restart, otherwise raises `error`.
+
+        Args:
+            env_id: the env that failed; None for the worker itself.
+            error: what to raise if the run has to end.
+            good_steps: steps since the env's last reset or failure.
+            worker: the worker the env runs in, if any.
+        """
         if self.on_env_error == "stop":
             raise error
-        who = f"worker {worker}" if env_id is None else f"env {env_id}"
+        subject = f"worker {worker}" if env_id is None else f"env {env_id}"
         if good_steps >= RESET_AFTER_STEPS:
-            self.consecutive.pop(who, None)
+            self.consecutive.pop(subject, None)
         failure = Failure(env_id, str(error)[:MAX_TEXT], cause_traceback(error), worker)
         self.unreported.append(failure)
-        history = self.consecutive.setdefault(who, [])
+        history = self.consecutive.setdefault(subject, [])
         history.append(failure)
         if len(history) >= self.max_env_failures:
-            raise type(error)(failure_message(who, history)) from (error.__cause__ or error)
+            raise type(error)(failure_message(subject, history)) from (error.__cause__ or error)
 
     def clear_failures(self, env_id: int) -> None:
-        """Forgive an env that came to the end of an episode by itself."""
+        """Forget the failures of an env that finished an episode."""
         self.consecutive.pop(f"env {env_id}", None)
 
     def drain(self) -> list[Failure]:
-        """Failures since the last call; other threads may be adding or taking some."""
-        found: list[Failure] = []
+        """Failures since the last call; safe while other threads add or drain."""
+        drained: list[Failure] = []
         with suppress(IndexError):
             while True:
-                found.append(self.unreported.popleft())
-        return found
+                drained.append(self.unreported.popleft())
+        return drained
 
 
 @dataclass(slots=True)
 class Health:
-    """What a backend has lived through."""
+    """Counters of failures and restarts, and the most recent failures."""
 
     env_failures: int = 0
     env_restarts: int = 0
@@ -93,14 +103,14 @@ class Health:
     recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
 
     def count_restarts(self, failures: Iterable[Failure]) -> None:
-        """Envs failed and were made anew where they stood."""
+        """Count envs that failed and were recreated in place."""
         for failure in failures:
             self.env_failures += 1
             self.env_restarts += 1
             self.recent.append(failure)
 
     def count_worker_restart(self, failures: Iterable[Failure], num_envs: int) -> None:
-        """A worker was lost and replaced, with all its envs."""
+        """Count a worker that was replaced together with all its envs."""
         self.worker_restarts += 1
         self.env_restarts += num_envs
         for failure in failures:
@@ -108,6 +118,7 @@ class Health:
             self.recent.append(failure)
 
     def counts(self) -> dict[str, int]:
+        """The counters by name, as `Backend.health` returns them."""
         return {
             "env_failures": self.env_failures,
             "env_restarts": self.env_restarts,
@@ -115,18 +126,18 @@ class Health:
         }
 
 
-def failure_message(who: str, history: list[Failure]) -> str:
-    """The end of the story: everything that happened to one env, in order."""
+def failure_message(subject: str, history: list[Failure]) -> str:
+    """The message that ends a run: every consecutive failure of one env or worker, in order."""
     lines = [f"  {number}. {failure}" for number, failure in enumerate(history, 1)]
     return (
-        f"{who} failed {len(history)} times in a row, without coming to the end of an episode in "
-        "between, and is given up:\n" + "\n".join(lines) + "\nMend the env, or allow more with "
-        "max_env_failures."
+        f"{subject} failed {len(history)} times in a row without finishing an episode; giving up:\n"
+        + "\n".join(lines)
+        + "\nFix the env or raise --max-env-failures."
     )
 
 
 def cause_traceback(error: BaseException) -> str:
-    """The traceback of what the env raised; empty when nothing was raised."""
+    """The traceback of the exception an env raised; empty if it raised none."""
     cause = error.__cause__
     if cause is None:
         return ""

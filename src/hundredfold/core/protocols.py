@@ -1,7 +1,6 @@
-"""The promises between rooms. A new part fits by having the right methods.
+"""Interfaces between packages; an implementation needs no base class, only the methods.
 
-Each promise is checked by a suite that runs over all members: `tests/envs/contract`,
-`tests/backends/contract`.
+Each is checked by a suite that runs over all implementations: `tests/contracts`.
 """
 
 from __future__ import annotations
@@ -12,24 +11,25 @@ from typing import Any, Protocol, runtime_checkable
 from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
 from hundredfold.core.failures import RestartPolicy
 
+# Parameters broadcast to all envs, such as the beliefs of a model that learns during training.
 SharedParams = Mapping[str, Array]
 
 
 class BatchEnv(Protocol):
-    """A batch of envs, stepped together.
+    """A batch of envs that step together.
 
-    * Randomness of an env comes from `streams.stream_keys(seed, env_id, episode)` and nothing else.
-    * The step that ends an episode returns the next one's first observation, with the last one of
-      the old episode in `final_observation`.
-    * Every mask row allows at least one action; a forbidden action is never taken.
+    * All randomness of an env comes from `rng.stream_keys(seed, env_id, episode)`.
+    * Same-step reset: the step that ends an episode returns the first observation of the next one,
+      and the last one of the old episode in `final_observation`.
+    * Every mask row allows at least one action. Forbidden actions are never passed to `step`.
     """
 
     spec: EnvSpec
 
     def set_output_buffers(self, out: StepBatch) -> None:
-        """Write into these buffers, which a backend may have put into shared memory.
+        """Write into these buffers, which a backend may have placed in shared memory.
 
-        An env's state may live in them, so `reset` or `restore` must follow.
+        The env's state may live in them, so `reset` or `restore` must follow.
         """
         ...
 
@@ -38,107 +38,111 @@ class BatchEnv(Protocol):
         ...
 
     def step(self, actions: Array) -> StepBatch:
-        """Play one action per env, in the order of `env_ids`."""
+        """Take one action per env, (envs, *action_shape), in the order of `env_ids`."""
         ...
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """Take in what a belief model has learned; an env without use for it ignores it."""
+        """Use new shared parameters; an env ignores those it does not know."""
         ...
 
     def state(self) -> Arrays:
-        """Copies of everything that is needed to go on from here.
+        """A snapshot: copies of everything needed to continue from here.
 
-        The first axis of every array is the env, so a snapshot can be sliced and joined: a run
+        The first axis of every array is the env, so snapshots can be sliced and concatenated: a run
         continues on another backend or with another number of workers.
         """
         ...
 
     def restore(self, state: State) -> StepBatch:
-        """Go on from a snapshot; returns the batch that was current when it was taken."""
+        """Continue from a snapshot; returns the batch that was current when it was taken."""
         ...
 
-    def truncate_all(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
-        """End every env's episode here, truncated, and begin the one `ahead` episodes later.
+    def truncate_all(self, skip: IntArray, seed: int | None = None) -> StepBatch:
+        """Truncate every episode here and start the one `skip` episodes later.
 
-        With a seed, episodes are counted from its episode 0: so an env that was made anew takes
-        the place of one that is lost. What `out.observation` holds becomes the final observation.
+        `observation` becomes the final observation.
+
+        Args:
+            skip: (envs,) by how much the episode numbers advance.
+            seed: if given, episodes are counted from episode 0 of this seed: a new env takes the
+                place of one that was lost.
         """
         ...
 
     def timings(self) -> dict[str, float]:
-        """Seconds that parts of the env have taken so far, by name; most envs count none."""
+        """Seconds spent so far in parts of the env, by name; empty for most envs."""
         ...
 
     def close(self) -> None:
-        """Let go of whatever the envs hold."""
+        """Release the resources of the envs."""
         ...
 
 
 @runtime_checkable
 class PerEnvBatch(BatchEnv, Protocol):
-    """An env whose envs are somebody else's: each on its own, each free to wait or to fail."""
+    """A batch of third-party envs: each is stepped by itself, and may block or fail by itself."""
 
     restart_policy: RestartPolicy
     infos: list[Mapping[str, Any]]
 
     def set_busy_since(self, busy_since: FloatArray) -> None:
-        """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
+        """Set the array, (envs,), of the `time.monotonic()` at which a call began; 0 while idle."""
         ...
 
     def step_rows(self, first: int, last: int, actions: Array) -> None:
-        """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
+        """Step rows `first..last-1` with one action each; threads may step other rows meanwhile."""
         ...
 
     def step_row(self, row: int, actions: Array) -> None:
-        """The same for a single row, its action among those of all rows."""
+        """Step a single row, whose action is `actions[row]`."""
         ...
 
 
 class BeliefModel(Protocol):
-    """A model that learns beside the policy and tells the envs what it believes."""
+    """A model that is trained during the run and broadcasts its parameters to the envs."""
 
     def observe(self, batch: StepBatch) -> None:
-        """Take in what came of some actions; the arrays are live, so copy what you keep."""
+        """Record the outcomes of a step; the arrays are live, so copy what is kept."""
         ...
 
     def update(self) -> dict[str, float]:
-        """An epoch is over: learn if it is time; returns what there is to tell of this epoch."""
+        """Called after every epoch: refit if due; returns metrics of this epoch."""
         ...
 
     def params(self, *, exploring: bool) -> SharedParams:
-        """What the envs should know from now on; without exploring when a policy is judged."""
+        """Parameters for the envs; `exploring` is False when a policy is evaluated."""
         ...
 
     def state(self) -> Arrays:
-        """Everything that is needed to go on from here."""
+        """A snapshot of everything needed to continue from here."""
         ...
 
     def restore(self, state: State) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         ...
 
     def close(self) -> None:
-        """Stop whatever runs in the background."""
+        """Stop background work."""
         ...
 
 
 class EnvFactory(Protocol):
-    """Makes the part of an env that holds these envs. Backends know an env only through this."""
+    """Creates the batch of the envs with these ids; all that a backend knows about an env."""
 
     def __call__(self, env_ids: IntArray) -> BatchEnv: ...
 
 
 class Backend(Protocol):
-    """Where slices of an env run, and who waits for whom.
+    """Runs shards of a batch of envs somewhere, and decides which envs are waited for.
 
-    `reset` (or `restore`), then `recv` and `send` by turns: `send` takes one action per row of the
-    last `recv`. A call out of order raises `CallOrderError`. The first `recv` after `reset` or
-    `restore` has all envs; later ones may have some of them, where a backend does not wait for all.
+    `reset` (or `restore`), then `recv` and `send` in alternation: `send` takes one action per row
+    of the last `recv`. A call out of order raises `CallOrderError`. The first `recv` after `reset`
+    or `restore` has all envs; later ones may have some, if the backend does not wait for all.
     """
 
     spec: EnvSpec
     num_envs: int
-    # (envs,) envs with the same number step together; who is held back is held back with them.
+    # (envs,) envs with the same number step together, and can only be held back together.
     groups: IntArray
 
     def reset(self, seed: int) -> None:
@@ -146,39 +150,41 @@ class Backend(Protocol):
         ...
 
     def recv(self) -> StepBatch:
-        """Wait for envs to be ready and return what they say."""
+        """Wait until enough envs are ready and return their outputs."""
         ...
 
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
-        """Give each row of the last `recv` its action.
+        """Step the envs of the last `recv`, or others that wait.
 
-        With `env_ids`, these envs get one instead: any whole groups that wait, from this `recv` or
-        earlier ones, in any order; the others go on waiting. No envs at all is fine as long as
-        somebody is still at work.
+        Args:
+            actions: (rows, *action_shape) one action per env.
+            env_ids: (rows,) the envs to step: whole groups that wait, from this or an earlier
+                `recv`, in any order; the others keep waiting. May be empty while some env is in
+                flight. Default: the envs of the last `recv`.
         """
         ...
 
     def broadcast(self, shared_params: SharedParams) -> None:
-        """Inform every slice of the env."""
+        """Set the shared parameters of every env."""
         ...
 
     def state(self) -> Arrays:
-        """A snapshot of the env, in env order, taken where `send` is pending.
+        """A snapshot of all envs, in env order, taken while `send` is pending.
 
-        Envs that are still at work are waited for; what they say comes from the next `recv`.
+        Waits for envs in flight; their outputs come from the next `recv`.
         """
         ...
 
     def restore(self, state: State) -> None:
-        """Go on from a snapshot; the batch that was current comes from `recv` again."""
+        """Continue from a snapshot; the batch that was current comes from `recv` again."""
         ...
 
     def health(self) -> dict[str, int]:
-        """What went wrong so far: `env_failures`, `env_restarts`, `worker_restarts`."""
+        """Counters of failures so far: `env_failures`, `env_restarts`, `worker_restarts`."""
         ...
 
     def timings(self) -> dict[str, float]:
-        """What the envs say of their time, where they can be asked."""
+        """`BatchEnv.timings`, summed over all envs, where the backend can ask them."""
         ...
 
     def close(self) -> None:

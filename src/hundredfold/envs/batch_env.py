@@ -1,4 +1,4 @@
-"""What every env of ours shares: stream keys of its envs, output buffers, snapshots."""
+"""Base class of built-in envs: RNG keys, output buffers, snapshots."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from hundredfold.core.protocols import SharedParams
 
 
 class ArrayBatchEnv(ABC):
-    """A batch env whose envs are rows of arrays.
+    """A batch of envs that are rows of arrays.
 
-    A subclass starts episodes, steps, and names its arrays in `state_arrays`; keys, buffers and
-    snapshots are done here. The stream of row i in its current episode is
-    `rng.spawn(self.env_keys[i], self.episodes[i])`.
+    A subclass implements `start`, `step` and `state_arrays`. The RNG key of row i in its current
+    episode is `rng.spawn(self.env_keys[i], self.episodes[i])`.
+
+    Args:
+        spec: the env's spec.
+        env_ids: (envs,) ids of these envs; the randomness of an env depends on its id.
     """
 
     def __init__(self, spec: EnvSpec, env_ids: IntArray) -> None:
@@ -39,39 +42,39 @@ class ArrayBatchEnv(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin the current episode of every env and write its first observation and mask."""
+        """Start the current episode of every env: write first observations and masks to `out`."""
 
     @abstractmethod
     def step(self, actions: Array) -> StepBatch:
-        """Play one action per env; rows that end begin their next episode in the same step."""
+        """Take one action per env; rows that end start their next episode in the same step."""
 
     @abstractmethod
     def state_arrays(self) -> Arrays:
-        """The live arrays that, with the output buffers, make up the state; first axis env."""
+        """The live arrays that, with the output buffers, are the state; first axis env."""
 
     def set_output_buffers(self, out: StepBatch) -> None:
         self.out = out
 
     def reset(self, seed: int) -> StepBatch:
-        self._take_seed(seed)
-        self._say_nothing(truncated=False)
+        self._seed(seed)
+        self._clear_outputs(truncated=False)
         self.start()
         return self.out
 
-    def truncate_all(self, ahead: IntArray, seed: int | None = None) -> StepBatch:
+    def truncate_all(self, skip: IntArray, seed: int | None = None) -> StepBatch:
         if seed is not None:
-            self._take_seed(seed)
+            self._seed(seed)
         for name, array in self.out.observation.items():
             self.out.final_observation[name][...] = array
         for array in self.out.episode_info.values():
             array[...] = 0
-        self._say_nothing(truncated=True)
-        self.episodes += ahead
+        self._clear_outputs(truncated=True)
+        self.episodes += skip
         self.start()
         return self.out
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """Nothing to learn from belief models unless a subclass says so."""
+        """Ignored unless a subclass overrides it."""
 
     def state(self) -> Arrays:
         return copies(self._arrays())
@@ -81,18 +84,18 @@ class ArrayBatchEnv(ABC):
         return self.out
 
     def timings(self) -> dict[str, float]:
-        """Nothing is counted unless a subclass says so."""
+        """Empty unless a subclass overrides it."""
         return {}
 
     def close(self) -> None:
-        """Arrays need no closing."""
+        """Nothing to release."""
 
-    def _take_seed(self, seed: int) -> None:
+    def _seed(self, seed: int) -> None:
         self.env_keys[:] = rng.spawn(rng.seed_key(seed), self.env_ids)
         self.episodes[:] = 0
 
-    def _say_nothing(self, *, truncated: bool) -> None:
-        """No step was played: no reward, no info, and no end but the one that was forced."""
+    def _clear_outputs(self, *, truncated: bool) -> None:
+        """Write outputs without a step: no reward, no info, truncated or not."""
         self.out.reward[:] = 0.0
         self.out.terminated[:] = False
         self.out.truncated[:] = truncated
@@ -100,5 +103,5 @@ class ArrayBatchEnv(ABC):
             array[...] = 0
 
     def _arrays(self) -> Arrays:
-        kept = {"env_keys": self.env_keys, "episodes": self.episodes, **self.state_arrays()}
-        return kept | with_prefix("out", self.out.arrays())
+        arrays = {"env_keys": self.env_keys, "episodes": self.episodes, **self.state_arrays()}
+        return arrays | with_prefix("out", self.out.arrays())

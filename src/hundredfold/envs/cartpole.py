@@ -1,8 +1,7 @@
-"""CartPole as a batch: the yardstick env, equal to Gymnasium's CartPole-v1 step by step.
+"""CartPole (Barto, Sutton and Anderson 1983) as a batch, equal to Gymnasium's CartPole-v1.
 
-The state is kept in double precision like Gymnasium's and shown in single precision. Start states
-come from our streams, so episodes differ from Gymnasium's for the same seed; for the same start
-state and actions they agree.
+For the same start state and actions every step is the same as Gymnasium's, in double precision.
+Start states come from `core.rng`, so the episodes of a seed differ from Gymnasium's.
 """
 
 from __future__ import annotations
@@ -14,41 +13,38 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec, FloatArray, IntArray, StepBatch
-from hundredfold.core.errors import SettingsError
+from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.numba_kernels import kernel, spawn, uniform
 from hundredfold.envs.batch_env import ArrayBatchEnv
 
 GRAVITY = 9.8
 POLE_MASS = 0.1
 TOTAL_MASS = 1.0 + POLE_MASS
-HALF_POLE = 0.5
-POLE_MOMENT = POLE_MASS * HALF_POLE
+HALF_POLE_LENGTH = 0.5
+POLE_MASS_LENGTH = POLE_MASS * HALF_POLE_LENGTH
 FORCE = 10.0
-SECONDS_PER_STEP = 0.02
+STEP_SECONDS = 0.02
 MAX_POSITION = 2.4
 MAX_ANGLE = 12 * 2 * math.pi / 360
-START_SPREAD = 0.05
+START_RANGE = 0.05
 
-INFINITY = float("inf")
-BOUNDS = (2 * MAX_POSITION, INFINITY, 2 * MAX_ANGLE, INFINITY)
+INF = float("inf")
+BOUNDS = (2 * MAX_POSITION, INF, 2 * MAX_ANGLE, INF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CartPoleSettings:
-    """CartPole's only choice."""
+    """Settings of CartPole."""
 
-    max_episode_steps: int = 500
-    """Steps after which an episode is cut off (truncated)."""
+    max_episode_steps: AtLeastOne = 500
+    """Steps after which an episode is truncated."""
 
     def __post_init__(self) -> None:
-        if self.max_episode_steps < 1:
-            raise SettingsError(
-                f"max_episode_steps must be at least 1, got {self.max_episode_steps}."
-            )
+        check_bounds(self)
 
 
 class CartPole(ArrayBatchEnv):
-    """Balance a pole on a cart by pushing it left (0) or right (1); every step pays 1."""
+    """Balance a pole on a cart by pushing it left (0) or right (1); the reward is 1 per step."""
 
     def __init__(self, env_ids: IntArray, settings: CartPoleSettings | None = None) -> None:
         self.settings = settings or CartPoleSettings()
@@ -58,7 +54,7 @@ class CartPole(ArrayBatchEnv):
                 "observation": ArraySpec((4,), low=tuple(-b for b in BOUNDS), high=BOUNDS)
             },
             action_nvec=(2,),
-            # Position, speed, angle and turning speed in double precision: what the kernel steps.
+            # Position, velocity, angle and angular velocity in double precision.
             true_state={"physics": ArraySpec((4,), "float64")},
         )
         super().__init__(spec, env_ids)
@@ -93,15 +89,15 @@ class CartPole(ArrayBatchEnv):
 
 @kernel
 def draw_start(physics: FloatArray, row: Any, env_key: Any, episode: Any) -> None:
-    """Put one cart near the upright rest."""
+    """Draw a start state: each of the four entries uniform in -0.05 .. 0.05."""
     key = spawn(env_key, episode)
-    for part in range(4):
-        physics[row, part] = (2.0 * uniform(key, np.uint64(part)) - 1.0) * START_SPREAD
+    for i in range(4):
+        physics[row, i] = (2.0 * uniform(key, np.uint64(i)) - 1.0) * START_RANGE
 
 
 @kernel
 def start_episodes(physics: FloatArray, env_keys: Any, episodes: IntArray) -> None:
-    """Put every cart near the upright rest."""
+    """Draw a start state for every env."""
     for row in range(len(episodes)):
         draw_start(physics, row, env_keys[row], episodes[row])
 
@@ -119,33 +115,35 @@ def step_carts(
     terminated: Any,
     truncated: Any,
 ) -> None:
-    """Push every cart once (explicit Euler, as Gymnasium does) and restart the ones that ended."""
+    """One explicit Euler step of every env, as in Gymnasium; ended episodes restart."""
     for row in range(len(steps)):
-        position, speed, angle, turning = physics[row]
-        push = FORCE if actions[row] == 1 else -FORCE
+        position, velocity, angle, angular_velocity = physics[row]
+        force = FORCE if actions[row] == 1 else -FORCE
         sine, cosine = math.sin(angle), math.cos(angle)
-        # Squares come first, as in Gymnasium: an upright pole is unstable, so a difference in the
-        # last bit would grow to something visible within 400 steps.
-        drive = (push + POLE_MOMENT * (turning * turning) * sine) / TOTAL_MASS
-        turning_gain = (GRAVITY * sine - cosine * drive) / (
-            HALF_POLE * (4.0 / 3.0 - POLE_MASS * (cosine * cosine) / TOTAL_MASS)
+        # Squares are computed first, as in Gymnasium: an upright pole is unstable, so a difference
+        # in the last bit would become visible within 400 steps.
+        cart_term = (
+            force + POLE_MASS_LENGTH * (angular_velocity * angular_velocity) * sine
+        ) / TOTAL_MASS
+        angular_acceleration = (GRAVITY * sine - cosine * cart_term) / (
+            HALF_POLE_LENGTH * (4.0 / 3.0 - POLE_MASS * (cosine * cosine) / TOTAL_MASS)
         )
-        speed_gain = drive - POLE_MOMENT * turning_gain * cosine / TOTAL_MASS
+        acceleration = cart_term - POLE_MASS_LENGTH * angular_acceleration * cosine / TOTAL_MASS
 
-        physics[row, 0] = position + SECONDS_PER_STEP * speed
-        physics[row, 1] = speed + SECONDS_PER_STEP * speed_gain
-        physics[row, 2] = angle + SECONDS_PER_STEP * turning
-        physics[row, 3] = turning + SECONDS_PER_STEP * turning_gain
+        physics[row, 0] = position + STEP_SECONDS * velocity
+        physics[row, 1] = velocity + STEP_SECONDS * acceleration
+        physics[row, 2] = angle + STEP_SECONDS * angular_velocity
+        physics[row, 3] = angular_velocity + STEP_SECONDS * angular_acceleration
         steps[row] += 1
 
         fell = abs(physics[row, 0]) > MAX_POSITION or abs(physics[row, 2]) > MAX_ANGLE
         terminated[row] = fell
         truncated[row] = steps[row] >= max_steps
         if fell or truncated[row]:
-            for part in range(4):
-                final_observation[row, part] = physics[row, part]
+            for i in range(4):
+                final_observation[row, i] = physics[row, i]
             episodes[row] += 1
             steps[row] = 0
             draw_start(physics, row, env_keys[row], episodes[row])
-        for part in range(4):
-            observation[row, part] = physics[row, part]
+        for i in range(4):
+            observation[row, i] = physics[row, i]

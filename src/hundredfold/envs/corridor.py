@@ -1,17 +1,20 @@
-"""A corridor with an exit at its right end: small enough to solve by hand, with masks.
+"""Corridor: walk to the exit at the right end. A minimal env with action masks.
 
-It keeps the contract suites fast and shows, in plain numpy, everything an env has to do.
+It is the example of a built-in env in plain numpy, and keeps the contract tests fast.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, ArraySpec, BoolArray, EnvSpec, IntArray, StepBatch
-from hundredfold.core.errors import SettingsError, ShapeError
+from hundredfold.core.bounds import AtLeastOne, check_bounds
+from hundredfold.core.errors import ShapeError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.batch_env import ArrayBatchEnv
 
@@ -21,26 +24,22 @@ STEP_REWARD, EXIT_REWARD = -0.1, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorridorSettings:
-    """The corridor's size and patience."""
+    """Settings of Corridor."""
 
-    length: int = 6
+    length: Annotated[int, Ge(2)] = 6
     """Cells of the corridor; the exit is behind the last one."""
-    max_episode_steps: int = 30
-    """Steps after which an episode is cut off (truncated)."""
+    max_episode_steps: AtLeastOne = 30
+    """Steps after which an episode is truncated."""
 
     def __post_init__(self) -> None:
-        if self.length < 2 or self.max_episode_steps < 1:
-            raise SettingsError(
-                f"a corridor needs length >= 2 and max_episode_steps >= 1, "
-                f"got length {self.length} and max_episode_steps {self.max_episode_steps}."
-            )
+        check_bounds(self)
 
 
 class Corridor(ArrayBatchEnv):
-    """Walk right to the exit. Left is forbidden at the wall; waiting is allowed and useless.
+    """Walk right to the exit. Left is masked at the wall; waiting is allowed but useless.
 
-    Every step costs 0.1 and the exit pays 1, so the best return from cell c is
-    `1 - 0.1 x (length - c)`. An episode starts in a random cell of the left half.
+    The reward is -0.1 per step and +1 at the exit, so the best return from cell c is
+    `1 - 0.1 * (length - c)`. An episode starts in a random cell of the left half.
     """
 
     def __init__(self, env_ids: IntArray, settings: CorridorSettings | None = None) -> None:
@@ -57,18 +56,17 @@ class Corridor(ArrayBatchEnv):
         )
         super().__init__(spec, env_ids)
         self.steps = np.zeros(self.num_envs, np.int64)
-        self.toll = np.zeros(
-            (self.num_envs, length)
-        )  # what entering a cell costs; `inform` sets it
+        # (envs, length) cost of entering a cell, set by `set_shared_params`.
+        self.toll = np.zeros((self.num_envs, length))
 
     @property
     def cell(self) -> IntArray:
-        """(envs,) where everybody stands; it is the true state itself."""
+        """(envs,) current cell, stored in the true state itself."""
         return self.out.true_state["cell"]
 
     def start(self) -> None:
-        self._begin(np.ones(self.num_envs, bool))
-        self._observe()
+        self._start_rows(np.ones(self.num_envs, bool))
+        self._write_observations()
 
     def step(self, actions: IntArray) -> StepBatch:
         out, length = self.out, self.settings.length
@@ -86,17 +84,17 @@ class Corridor(ArrayBatchEnv):
         out.final_observation["cell"][:, 0] = inside
         out.episode_info["reached_exit"][:] = out.terminated
         self.episodes[ended] += 1
-        self._begin(ended)
-        self._observe()
+        self._start_rows(ended)
+        self._write_observations()
         return out
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """`toll` (length,): what it costs from now on to enter each cell."""
+        """Set `toll`, (length,): the cost of entering each cell."""
         if "toll" not in shared_params:
             return
         if np.shape(shared_params["toll"]) != (self.settings.length,):
             raise ShapeError(
-                f"inform() got a toll of shape {np.shape(shared_params['toll'])}; "
+                f"set_shared_params() got a toll of shape {np.shape(shared_params['toll'])}; "
                 f"this corridor has {self.settings.length} cells."
             )
         self.toll[:] = shared_params["toll"]
@@ -104,12 +102,12 @@ class Corridor(ArrayBatchEnv):
     def state_arrays(self) -> dict[str, Array]:
         return {"steps": self.steps, "toll": self.toll}
 
-    def _begin(self, rows: BoolArray) -> None:
+    def _start_rows(self, rows: BoolArray) -> None:
         keys = rng.spawn(self.env_keys[rows], self.episodes[rows])
         self.cell[rows] = rng.integers(keys, 0, self.settings.length // 2)
         self.steps[rows] = 0
 
-    def _observe(self) -> None:
+    def _write_observations(self) -> None:
         self.out.observation["cell"][:, 0] = self.cell
         assert self.out.mask is not None
         self.out.mask[:] = True

@@ -1,12 +1,8 @@
-"""Any Gymnasium env as an env: give a function that makes one (`gymnasium_factory.py`: or an id).
+"""Batches of third-party Gymnasium envs, made by a function or by a Gymnasium id.
 
-The envs are somebody else's, so this is where they are checked: shapes, types, finite numbers,
-usable masks. Every episode starts with its own seed, drawn from the env's stream, which makes
-env i tell the same story in any slice of any batch; so does a seed for the first episode alone, but
-then nobody can play a later one again. What becomes of an env that fails is up to the env's
-`guard`: by default it raises; a backend may set one that lets the env start again.
-
-Gymnasium envs by their ids: what may be said about them, and how they are made.
+Outputs of the envs are checked here: shapes, dtypes, finite numbers, usable masks. Every episode is
+reset with a seed of its own from the env's RNG stream, so env i has the same trajectory in any
+shard of any batch. A failed env raises unless the backend sets a `RestartPolicy` that restarts it.
 """
 
 from __future__ import annotations
@@ -29,20 +25,27 @@ from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray,
 from hundredfold.core.errors import EnvError, SettingsError
 from hundredfold.core.failures import RestartPolicy
 from hundredfold.envs.batch_env import ArrayBatchEnv
-from hundredfold.envs.gymnasium_spaces import FINITE, ActionView, ObservationView, masks_of
+from hundredfold.envs.gymnasium_spaces import FINITE, ActionAdapter, ObservationAdapter, find_masks
 
 Env = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Env]
 
-# `sys.exit()` in an env is a failure of the env, not the end of our program.
-FAULTS: Final = (Exception, SystemExit)
-# From so many envs on, and up to so many numbers each, they are written down all at once.
-MANY: Final = 4
-SMALL: Final = 1000
+# `sys.exit()` in an env is a failure of the env, not the end of the program.
+ENV_ERRORS: Final = (Exception, SystemExit)
+# From this many envs on, and up to this many numbers each, outputs are stored as one array.
+MIN_BATCH_ROWS: Final = 4
+MAX_BATCH_SIZE: Final = 1000
 
 
 class GymnasiumBatchEnv(ArrayBatchEnv):
-    """Gymnasium envs stepped one after another, looking like any other env."""
+    """A batch of Gymnasium envs that are stepped one after another.
+
+    Args:
+        env_ids: (envs,) ids of these envs.
+        make_env: creates one Gymnasium env.
+        name: name of the env; default: its Gymnasium id or class.
+        seed_episodes: False to seed only the first episode, as Gymnasium's vector envs do.
+    """
 
     def __init__(
         self,
@@ -58,112 +61,117 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         self.envs: list[Env] = []
         try:
             for env_id in env_ids:
-                self.envs.append(self._first_env(int(env_id), name))
+                self.envs.append(self._make_first(int(env_id), name))
             self.name = name or _name_of(self.envs[0])
-            self.view = ObservationView(self.envs[0].observation_space, self.name)
-            self.actions = ActionView(self.envs[0].action_space, self.name)
-            self.masks = masks_of(
-                self.envs[0], self.view, self.actions, self._first_infos(env_ids), self.name
+            self.observation_adapter = ObservationAdapter(self.envs[0].observation_space, self.name)
+            self.action_adapter = ActionAdapter(self.envs[0].action_space, self.name)
+            self.masks = find_masks(
+                self.envs[0],
+                self.observation_adapter,
+                self.action_adapter,
+                self._first_infos(env_ids),
+                self.name,
             )
         except BaseException:
             self.close()
             raise
         spec = EnvSpec(
             name=self.name,
-            observation=self.view.specs,
-            action_nvec=self.actions.action_nvec,
-            continuous_action=self.actions.box,
+            observation=self.observation_adapter.specs,
+            action_nvec=self.action_adapter.action_nvec,
+            continuous_action=self.action_adapter.box,
             has_mask=self.masks is not None,
             has_snapshots=False,
         )
         super().__init__(spec, env_ids)
-        self.unseeded: set[int] = set()  # rows whose next episode needs a seed in any case
-        # A list, because it is counted up one by one: an array takes five times as long for that.
+        self.unseeded: set[int] = set()  # rows whose next reset needs a seed in any case
+        # A list: incrementing single entries of an array takes five times as long.
         self.steps = [0] * self.num_envs
-        self.steps_kept = np.zeros(self.num_envs, np.int64)
+        self.saved_steps = np.zeros(self.num_envs, np.int64)
         self.set_busy_since(np.zeros(self.num_envs))
         self.set_output_buffers(self.out)
-        # Masks are looked at env by env, and large observations are not worth another copy.
-        size = sum(array.size for array in self.view.specs.values())
-        self.is_small = self.masks is None and size <= SMALL
-        is_plain = self.masks is None and not self.view.is_dict
-        self.plain_part = self.view.parts[0] if is_plain else None
+        # Masks are read env by env, and large observations are not worth another copy.
+        size = sum(array.size for array in self.observation_adapter.specs.values())
+        self.fits_batch = self.masks is None and size <= MAX_BATCH_SIZE
+        is_single = self.masks is None and not self.observation_adapter.is_dict
+        self.single_entry = self.observation_adapter.entries[0] if is_single else None
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
 
     def set_output_buffers(self, out: StepBatch) -> None:
         super().set_output_buffers(out)
-        # The same as plain memory: numpy takes twice as long for a single number.
-        self.reward_one: Any = out.reward.data
-        self.over_one: Any = out.terminated.data
-        self.cut_one: Any = out.truncated.data
+        # Memory views: numpy takes twice as long to write a single number.
+        self.reward_view: Any = out.reward.data
+        self.terminated_view: Any = out.terminated.data
+        self.truncated_view: Any = out.truncated.data
 
     def set_busy_since(self, busy_since: FloatArray) -> None:
-        """Note there, (envs,), since which `time.monotonic()` each is at work; 0 for not at all."""
+        """Set the array, (envs,), of the `time.monotonic()` at which a call began; 0 while idle."""
         self.busy_since: Any = busy_since.data
 
     def start(self) -> None:
         self.out.infos = self.infos
         self.unseeded.update(range(self.num_envs))
         for row in range(self.num_envs):
-            self._begin_somehow(row)
+            self._reset_with_retry(row)
 
     def step(self, actions: IntArray) -> StepBatch:
         self.step_rows(0, self.num_envs, actions)
         return self.out
 
     def step_rows(self, first: int, last: int, actions: IntArray) -> None:
-        """Play one action in each row `first..last-1`; threads may step other rows meanwhile."""
-        moves = self.actions.for_envs(actions)
+        """Step rows `first..last-1` with one action each; threads may step other rows meanwhile."""
+        env_actions = self.action_adapter.to_env_actions(actions)
         busy_since, envs, steps = self.busy_since, self.envs, self.steps
-        outcomes: list[Any] = []
-        for row, move in enumerate(moves, first):
+        results: list[Any] = []
+        for row, action in enumerate(env_actions, first):
             busy_since[row] = monotonic()
             steps[row] += 1
             try:
-                outcomes.append(envs[row].step(move))
-            except FAULTS as error:
-                outcomes.append(error)
+                results.append(envs[row].step(action))
+            except ENV_ERRORS as error:
+                results.append(error)
             busy_since[row] = 0.0
-        if self._take_all(first, last, outcomes):
+        if self._store_batch(first, last, results):
             return
-        for row, outcome in enumerate(outcomes, first):
+        for row, result in enumerate(results, first):
             try:
-                self._take(row, outcome)
+                self._store_one(row, result)
             except EnvError as error:
-                self._restart(row, error)
+                self._truncate_and_replace(row, error)
 
     def step_row(self, row: int, actions: Array) -> None:
-        """The same for a single row, its action among those of all rows: as threads do it.
+        """Step a single row, whose action is `actions[row]`.
 
-        With a hundred threads in turn all code is cold, so there is little of it.
+        This is the path of threads. With a hundred of them no code stays in the CPU caches, so it
+        is short.
         """
-        move = self.actions.for_env(row, actions)
+        action = self.action_adapter.to_env_action(row, actions)
         self.busy_since[row] = monotonic()
         self.steps[row] += 1
-        outcome: Any
+        result: Any
         try:
-            outcome = self.envs[row].step(move)
-        except FAULTS as error:
-            outcome = error
+            result = self.envs[row].step(action)
+        except ENV_ERRORS as error:
+            result = error
         self.busy_since[row] = 0.0
-        if self._take_plain(row, outcome):
+        if self._store_fast(row, result):
             return
         try:
-            self._take(row, outcome)
+            self._store_one(row, result)
         except EnvError as error:
-            self._restart(row, error)
+            self._truncate_and_replace(row, error)
 
     def state_arrays(self) -> Arrays:
-        # Only ever read: whoever is restored begins a new episode.
-        self.steps_kept[:] = self.steps
-        return {"steps": self.steps_kept}
+        # Only for the shape of a snapshot: a restored env starts a new episode.
+        self.saved_steps[:] = self.steps
+        return {"steps": self.saved_steps}
 
     def restore(self, state: State) -> StepBatch:
-        """Foreign envs cannot be frozen: their episodes are cut off and new ones begin."""
+        """Truncate all episodes and start new ones: third-party envs cannot be restored."""
         super().restore(state)
         warnings.warn(
-            f"{self.name} cannot be continued in the middle of an episode; its episodes count as "
-            "truncated and new ones begin.",
+            f"{self.name} cannot continue in the middle of an episode; its episodes count as "
+            "truncated and new ones start.",
             stacklevel=2,
         )
         return self.truncate_all(np.ones(self.num_envs, np.int64))
@@ -172,86 +180,90 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         for env in self.envs:
             try:
                 _close(env)
-            except FAULTS as error:
+            except ENV_ERRORS as error:
                 warnings.warn(
                     f"an env raised in close(): {type(error).__name__}: {error}.", stacklevel=2
                 )
 
-    # -- playing --------------------------------------------------------------------------------
+    # --- outputs of a step ----------------------------------------------------------------------
 
-    def _take_plain(self, row: int, outcome: Any) -> bool:
-        """Write what most steps come to: one sound array, amid an episode. False for all else."""
-        part = self.plain_part
-        if part is None or type(outcome) is not tuple or len(outcome) != 5:
+    def _store_fast(self, row: int, result: Any) -> bool:
+        """Store the common case, one valid array within an episode; False if it is not that."""
+        entry = self.single_entry
+        if entry is None or type(result) is not tuple or len(result) != 5:
             return False
-        seen, reward, over, cut, info = outcome
-        if not (over is False and cut is False and isinstance(reward, float) and isfinite(reward)):
+        observation, reward, terminated, truncated, info = result
+        if not (terminated is False and truncated is False):
             return False
-        if not isinstance(seen, np.ndarray) or not part.looks_sound(seen):
+        if not (isinstance(reward, float) and isfinite(reward)):
             return False
-        self.out.observation[part.name][row] = seen
-        self.reward_one[row] = reward
-        self.over_one[row] = self.cut_one[row] = False
+        if not isinstance(observation, np.ndarray) or not entry.is_valid_fast(observation):
+            return False
+        self.out.observation[entry.name][row] = observation
+        self.reward_view[row] = reward
+        self.terminated_view[row] = self.truncated_view[row] = False
         self.infos[row] = info
         return True
 
-    def _take(self, row: int, outcome: Any) -> None:
-        """Write what came of one env's step. Nothing is written before all of it is checked."""
+    def _store_one(self, row: int, result: Any) -> None:
+        """Check and store the result of one env's step; observations only if they are valid."""
         out = self.out
         try:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            seen, reward, over, cut, info = outcome
-            out.reward[row] = paid = float(reward)
-            out.terminated[row], out.truncated[row] = over, cut
-        except FAULTS as error:
-            raise self._failed(row, "step()", error) from error
-        if not isfinite(paid):
-            raise EnvError(f"{self._where(row)} returned {paid} in 'reward'; {FINITE}")
-        parts = self._checked(row, seen)
-        if over or cut:
-            _put(row, parts, out.final_observation)
+            if isinstance(result, BaseException):
+                raise result
+            observation, reward, terminated, truncated, info = result
+            out.reward[row] = reward = float(reward)
+            out.terminated[row], out.truncated[row] = terminated, truncated
+        except ENV_ERRORS as error:
+            raise self._env_error(row, "step()", error) from error
+        if not isfinite(reward):
+            raise EnvError(f"{self._location(row)} returned {reward} in 'reward'; {FINITE}")
+        arrays = self._checked(row, observation)
+        if terminated or truncated:
+            _copy_row(row, arrays, out.final_observation)
             self._next_episode(row, info)
         else:
-            self._show(row, seen, parts, info)
+            self._store_observation(row, observation, arrays, info)
 
-    def _take_all(self, first: int, last: int, outcomes: list[Any]) -> bool:
-        """The same for many envs at once; False if one needs a closer look, with nothing written.
+    def _store_batch(self, first: int, last: int, results: list[Any]) -> bool:
+        """Store the results of many envs at once; False, with nothing stored, if one is not simple.
 
         A few operations on whole arrays take a third of the time of the same for each env.
         """
-        if last - first < MANY or not self.is_small:
+        if last - first < MIN_BATCH_ROWS or not self.fits_batch:
             return False
         try:
-            seen, rewards, over, cut, infos = zip(*outcomes, strict=True)
-            paid = np.array(rewards, np.float64)
-            flags = np.array((over, cut), bool)
-            parts = self.view.stacked(seen)
-        except FAULTS:
+            observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
+            reward = np.array(rewards, np.float64)
+            flags = np.array((terminated, truncated), bool)
+            arrays = self.observation_adapter.stack(observations)
+        except ENV_ERRORS:
             return False
-        if parts is None or paid.ndim != 1 or flags.ndim != 2 or not isfinite(np.add.reduce(paid)):
+        if arrays is None or reward.ndim != 1 or flags.ndim != 2:
+            return False
+        if not isfinite(np.add.reduce(reward)):
             return False
         out, rows = self.out, slice(first, last)
-        out.reward[rows] = paid
+        out.reward[rows] = reward
         out.terminated[rows], out.truncated[rows] = flags
         self.infos[rows] = infos
-        for part, array in zip(parts, out.observation.values(), strict=True):
-            array[rows] = part
+        for array, buffer in zip(arrays, out.observation.values(), strict=True):
+            buffer[rows] = array
         for row in (first + np.flatnonzero(out.ended[rows])).tolist():
-            _put(row, [part[row - first] for part in parts], out.final_observation)
+            _copy_row(row, [array[row - first] for array in arrays], out.final_observation)
             self._next_episode(row, infos[row - first])
         return True
 
     def _next_episode(self, row: int, last_info: Mapping[str, Any]) -> None:
-        """An episode came to its end, and another begins in the same step."""
+        """Start the next episode in the step that ended the last one."""
         self.episodes[row] += 1
         if self.restart_policy.consecutive:
             self.restart_policy.clear_failures(int(self.env_ids[row]))
-        self._begin_somehow(row)
+        self._reset_with_retry(row)
         self.infos[row] = {**self.infos[row], "final_info": last_info}
 
-    def _begin(self, row: int) -> None:
-        """Reset one env with the seed of its current episode and write what it shows."""
+    def _reset_row(self, row: int) -> None:
+        """Reset one env with the seed of its current episode and store its first observation."""
         seed = None
         if self.seed_episodes or row in self.unseeded:
             key = rng.spawn_one(int(self.env_keys[row]), int(self.episodes[row]))
@@ -260,128 +272,133 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         self.steps[row] = 0
         self.busy_since[row] = monotonic()
         try:
-            seen, info = self.envs[row].reset(seed=seed)
-        except FAULTS as error:
-            raise self._failed(row, "reset()", error) from error
+            observation, info = self.envs[row].reset(seed=seed)
+        except ENV_ERRORS as error:
+            raise self._env_error(row, "reset()", error) from error
         finally:
             self.busy_since[row] = 0.0
-        self._show(row, seen, self._checked(row, seen), info)
+        arrays = self._checked(row, observation)
+        self._store_observation(row, observation, arrays, info)
 
-    def _begin_somehow(self, row: int) -> None:
-        """Begin the current episode, or a later one with another env when this one fails."""
+    def _reset_with_retry(self, row: int) -> None:
+        """Start the current episode, or a later one in a new env if the reset fails."""
         try:
-            self._begin(row)
+            self._reset_row(row)
         except EnvError as error:
-            self._replace(row, error)
+            self._replace_env(row, error)
 
-    # -- failing --------------------------------------------------------------------------------
+    # --- failures -------------------------------------------------------------------------------
 
-    def _restart(self, row: int, error: EnvError) -> None:
-        """Cut this row's episode off where it was last sound, and go on with another env."""
+    def _truncate_and_replace(self, row: int, error: EnvError) -> None:
+        """Truncate this row's episode at its last valid observation and continue with a new env."""
         out = self.out
         for name, array in out.final_observation.items():
             array[row] = out.observation[name][row]
-        self._replace(row, error)
+        self._replace_env(row, error)
         out.reward[row], out.terminated[row], out.truncated[row] = 0.0, False, True
         self.infos[row] = {**self.infos[row], "final_info": {"env_error": str(error)}}
 
-    def _replace(self, row: int, error: EnvError) -> None:
-        """Put a new env into this row and begin its next episode, unless the guard has enough."""
+    def _replace_env(self, row: int, error: EnvError) -> None:
+        """Recreate this row's env and start its next episode, if the restart policy allows it."""
         good_steps = int(self.steps[row])
         while True:
             self.restart_policy.record_failure(int(self.env_ids[row]), error, good_steps=good_steps)
-            # Another episode, and so another seed: some levels cannot be played.
+            # Another episode, and so another seed: the env may fail for this one only.
             self.episodes[row] += 1
             self.busy_since[row] = monotonic()
             try:
-                self._renew(row)
-                return self._begin(row)
+                self._recreate_env(row)
+                return self._reset_row(row)
             except EnvError as again:
                 error, good_steps = again, 0
             finally:
                 self.busy_since[row] = 0.0
 
-    def _renew(self, row: int) -> None:
-        """Make the env of this row anew, with the past that all envs have."""
-        with suppress(*FAULTS):  # it is given up for what it did before
+    def _recreate_env(self, row: int) -> None:
+        """Recreate the env of this row, with the same first reset that all envs had."""
+        with suppress(*ENV_ERRORS):  # the failure that led here is what is reported
             _close(self.envs[row])
         self.unseeded.add(row)
         try:
             self.envs[row] = self.make_env()
-            if self.view.mask_space is None:
+            if self.observation_adapter.mask_space is None:
                 self.envs[row].reset(seed=0)
-        except FAULTS as error:
-            raise self._failed(row, "being made again", error) from error
+        except ENV_ERRORS as error:
+            raise self._env_error(row, "its constructor", error) from error
 
-    def _where(self, row: int) -> str:
-        """Which env, and when."""
+    def _location(self, row: int) -> str:
+        """Env, step and episode, for error messages."""
         when = f"step {self.steps[row]} of its episode {self.episodes[row]}"
         return f"env {self.env_ids[row]} of {self.name} ({when})"
 
-    def _failed(self, row: int, call: str, error: BaseException) -> EnvError:
+    def _env_error(self, row: int, call: str, error: BaseException) -> EnvError:
         return EnvError(
-            f"{self._where(row)} raised in {call}: {type(error).__name__}: {error}. "
+            f"{self._location(row)} raised in {call}: {type(error).__name__}: {error}. "
             "The env's own traceback is above."
         )
 
-    # -- reading --------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------
 
-    def _checked(self, row: int, seen: Any) -> list[Array]:
-        """The parts of an observation, refused unless they are what the space promised."""
-        found = []
-        for part in self.view.parts:
+    def _checked(self, row: int, observation: Any) -> list[Array]:
+        """The arrays of an observation, refused if they do not match the observation space."""
+        arrays = []
+        for entry in self.observation_adapter.entries:
             try:
-                array = np.asarray(seen[part.name] if self.view.is_dict else seen)
+                is_dict = self.observation_adapter.is_dict
+                array = np.asarray(observation[entry.name] if is_dict else observation)
             except (KeyError, TypeError, IndexError, ValueError) as error:
                 raise EnvError(
-                    f"{self._where(row)} returned an observation without a usable {part.name!r}; "
-                    f"its observation space has {', '.join(self.view.specs)}."
+                    f"{self._location(row)} returned an observation without a usable "
+                    f"{entry.name!r}; its observation space has "
+                    f"{', '.join(self.observation_adapter.specs)}."
                 ) from error
-            if not part.looks_sound(array):
-                fault = part.fault_in(array)
+            if not entry.is_valid_fast(array):
+                fault = entry.find_error(array)
                 if fault is not None:
-                    raise EnvError(f"{self._where(row)} returned {fault}")
-            found.append(array)
-        return found
+                    raise EnvError(f"{self._location(row)} returned {fault}")
+            arrays.append(array)
+        return arrays
 
-    def _show(self, row: int, seen: Any, parts: list[Array], info: Mapping[str, Any]) -> None:
-        """Write what an env shows now, with what it allows."""
+    def _store_observation(
+        self, row: int, observation: Any, arrays: list[Array], info: Mapping[str, Any]
+    ) -> None:
+        """Store the current observation, its mask and its info."""
         if self.masks is not None:
             assert self.out.mask is not None
             try:
-                mask = self.masks.told(self.envs[row], seen, info)
-            except FAULTS as error:
-                raise self._failed(row, "action_masks()", error) from error
-            if (fault := self.masks.fault_in(mask)) is not None:
-                raise EnvError(f"{self._where(row)} {fault}")
+                mask = self.masks.read(self.envs[row], observation, info)
+            except ENV_ERRORS as error:
+                raise self._env_error(row, "action_masks()", error) from error
+            if (fault := self.masks.find_error(mask)) is not None:
+                raise EnvError(f"{self._location(row)} {fault}")
             self.out.mask[row] = mask
         self.infos[row] = info
-        _put(row, parts, self.out.observation)
+        _copy_row(row, arrays, self.out.observation)
 
-    def _first_env(self, env_id: int, name: str | None) -> Env:
+    def _make_first(self, env_id: int, name: str | None) -> Env:
         try:
             return self.make_env()
         except SettingsError:
             raise
-        except FAULTS as error:
-            who = f"env {env_id}" if name is None else f"env {env_id} of {name}"
+        except ENV_ERRORS as error:
+            env = f"env {env_id}" if name is None else f"env {env_id} of {name}"
             raise EnvError(
-                f"{who} could not be made: {type(error).__name__}: {error}. "
+                f"{env} could not be created: {type(error).__name__}: {error}. "
                 "The env's own traceback is above."
             ) from error
 
     def _first_infos(self, env_ids: IntArray) -> list[Mapping[str, Any]]:
-        """What envs say when they are reset, where that may be needed to find their masks.
+        """Infos of a first reset, unless it is known already where the masks are.
 
-        Every env gets a reset then, so that all of them have the same past.
+        Every env gets this reset, so that all of them have the same history.
         """
         infos: list[Mapping[str, Any]] = []
-        if self.view.mask_space is not None:
+        if self.observation_adapter.mask_space is not None:
             return infos
         for env_id, env in zip(env_ids, self.envs, strict=True):
             try:
                 _, info = env.reset(seed=0)
-            except FAULTS as error:
+            except ENV_ERRORS as error:
                 raise EnvError(
                     f"env {env_id} of {self.name} raised in its first reset(): "
                     f"{type(error).__name__}: {error}."
@@ -390,8 +407,8 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         return infos
 
 
-def _put(row: int, parts: list[Array], buffers: Arrays) -> None:
-    for array, buffer in zip(parts, buffers.values(), strict=True):
+def _copy_row(row: int, arrays: list[Array], buffers: Arrays) -> None:
+    for array, buffer in zip(arrays, buffers.values(), strict=True):
         buffer[row] = array
 
 
@@ -405,18 +422,18 @@ def _name_of(env: Env) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GymnasiumSettings:
-    """How to make the env."""
+    """Settings of a Gymnasium env."""
 
     env_kwargs: tuple[str, ...] = ()
-    """Arguments of the env as key=value, for example: is_slippery=false map_name=8x8"""
+    """Keyword arguments of the env as key=value, for example: is_slippery=false map_name=8x8"""
 
     seed_episodes: bool = True
-    """Give every episode a seed of its own, so that it can be played again; otherwise only the
-    first one, as Gymnasium's vector envs do: cheap envs with short episodes are faster that way"""
+    """Reset every episode with a seed of its own, so that any episode can be reproduced; otherwise
+    only the first one, as Gymnasium's vector envs do, which is faster for cheap, short episodes"""
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The arguments as Python values: JSON where it parses, plain text otherwise."""
+        """`env_kwargs` as Python values: parsed as JSON if possible, strings otherwise."""
         return dict(_parse_keyword(pair) for pair in self.env_kwargs)
 
     def __post_init__(self) -> None:
@@ -426,7 +443,7 @@ class GymnasiumSettings:
 
 @dataclass(frozen=True, slots=True)
 class GymnasiumFactory:
-    """Makes a `GymnasiumBatchEnv` from an env id; plain data, so it travels to worker processes."""
+    """Creates a `GymnasiumBatchEnv` by Gymnasium id; plain data, so workers can unpickle it."""
 
     env_id: str
     keywords: Mapping[str, Any]
@@ -439,12 +456,12 @@ class GymnasiumFactory:
 
     def make_env(self) -> Env:
         try:
-            # The adapter checks every step itself; Gymnasium's passive checker would do it again.
+            # Every step is checked here; Gymnasium's passive checker would repeat that.
             env = gymnasium.make(self.env_id, disable_env_checker=True, **self.keywords)
         except Exception as error:
             given = f" with {dict(self.keywords)}" if self.keywords else ""
             raise SettingsError(
-                f"Gymnasium cannot make {self.env_id}{given}: {type(error).__name__}: {error}"
+                f"Gymnasium cannot create {self.env_id}{given}: {type(error).__name__}: {error}"
             ) from error
         return _without_order_check(env)
 
@@ -462,7 +479,7 @@ def _parse_keyword(pair: str) -> tuple[str, Any]:
 
 
 def _without_order_check(env: Env) -> Env:
-    """The env without Gymnasium's check that a reset comes first: here it always does."""
+    """The env without Gymnasium's `OrderEnforcing` wrapper: here reset always comes first."""
     if isinstance(env, OrderEnforcing):
         return env.env
     if isinstance(env, gymnasium.Wrapper):

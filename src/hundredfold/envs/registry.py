@@ -1,4 +1,4 @@
-"""What happens when envs act. `ENVS` names the envs; a Gymnasium id names one too."""
+"""Envs by name: the built-in ones in `ENVS`, any Gymnasium id, or a function that makes an env."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ EVALUATE_RETURNS = "hundredfold.cli.evaluate_returns"
 
 @dataclass(frozen=True, slots=True)
 class EnvEntry:
-    """Where an env lives. It is imported when someone chooses it by name."""
+    """A built-in env, given by module and class names: it is imported when it is used."""
 
     module: str
     env: str
     settings: str
     summary: str
     gymnasium_id: str
-    # The command that judges policies on this env, where return alone does not say enough.
+    # Module of the evaluate command; other than the default if the return alone says too little.
     evaluate: str = EVALUATE_RETURNS
-    # Where the model is made that learns beside a policy on this env, where there is one.
+    # Module that makes the env's belief model, if it has one.
     belief_model: str | None = None
-    # Where a trained policy plays some days for the page of its run, where that says more.
+    # Module that records episodes of a trained policy for the HTML report, if there is one.
     report_data: str | None = None
 
 
@@ -67,20 +67,22 @@ ENVS: dict[str, EnvEntry] = {
 }
 
 
-# A run on somebody's Python function is recorded under this name and the function's own.
+# A run on an env made by a Python function is recorded under this prefix and the function's name.
 FROM_CALLABLE = "callable "
 
 
 def canonical_name(name: str) -> str:
-    """Our name of an env that is asked for by the id we gave it in Gymnasium."""
-    names = {entry.gymnasium_id: ours for ours, entry in ENVS.items()}
+    """The short name of a built-in env given by its Gymnasium id; other names are unchanged."""
+    names = {entry.gymnasium_id: short for short, entry in ENVS.items()}
     return names.get(name, name)
 
 
 def settings_class(name: str, *, installed: bool = True) -> type[Any]:
-    """The settings class of an env, by name or Gymnasium id.
+    """The settings class of an env.
 
-    With `installed=False`, of one that a run was trained on and that may not be here.
+    Args:
+        name: short name or Gymnasium id.
+        installed: False to skip the check that Gymnasium knows the id, for reading old runs.
     """
     name = canonical_name(name)
     if name in ENVS:
@@ -88,14 +90,14 @@ def settings_class(name: str, *, installed: bool = True) -> type[Any]:
         found: type[Any] = getattr(import_module(entry.module), entry.settings)
         return found
     if installed and not name.startswith(FROM_CALLABLE):
-        _refuse_unknown(name)
+        _check_known(name)
     from hundredfold.envs.gymnasium_env import GymnasiumSettings
 
     return GymnasiumSettings
 
 
 def env_factory(name: str, settings: Any) -> EnvFactory:
-    """A function from env ids to the part of the env that holds them."""
+    """The factory of an env, by short name or Gymnasium id."""
     name = canonical_name(name)
     if name in ENVS:
         entry = ENVS[name]
@@ -106,31 +108,31 @@ def env_factory(name: str, settings: Any) -> EnvFactory:
             "pass that function again from Python: hundredfold.train(make_env, resume=RUN) or "
             "hundredfold.evaluate(RUN, make_env=make_env)."
         )
-    _refuse_unknown(name)
+    _check_known(name)
     from hundredfold.envs.gymnasium_env import GymnasiumFactory
 
     return GymnasiumFactory(name, settings.keywords, settings.seed_episodes)
 
 
 def callable_factory(make_env: Callable[[], Any], *, seed_episodes: bool = True) -> EnvFactory:
-    """The same for a function that makes a Gymnasium env."""
+    """The factory of an env made by a function without arguments that returns a Gymnasium env."""
     from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
     return partial(GymnasiumBatchEnv, make_env=make_env, seed_episodes=seed_episodes)
 
 
-def _refuse_unknown(name: str) -> None:
-    """Our own names need no Gymnasium; for any other word it must know the id."""
+def _check_known(name: str) -> None:
+    """Raise a `SettingsError` unless Gymnasium knows the id."""
     import gymnasium
 
-    # `module:Env-v0` asks Gymnasium to import the module first; only it can tell whether it works.
+    # For `module:Env-v0` Gymnasium imports the module first; whether that works shows only there.
     if ":" in name or name in gymnasium.registry:
         return
     raise SettingsError(
         f"there is no env called {name!r} and Gymnasium has no such id; "
-        f"{suggest(name, [*ENVS, *gymnasium.registry], otherwise=_suggestion())}"
+        f"{suggest(name, [*ENVS, *gymnasium.registry], otherwise=_known_envs())}"
     )
 
 
-def _suggestion() -> str:
+def _known_envs() -> str:
     return f"envs are {', '.join(ENVS)}, and any Gymnasium id such as CartPole-v1."

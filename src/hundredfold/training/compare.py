@@ -19,7 +19,7 @@ from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.config.toml import changed_settings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.statistics import RESAMPLES, bootstrap_interval
+from hundredfold.core.statistics import NUM_RESAMPLES, bootstrap_interval
 from hundredfold.training.checkpoint import saved_epochs
 from hundredfold.training.metrics import read_metrics
 from hundredfold.training.run_folder import RunFolder
@@ -214,8 +214,8 @@ def interval_over_seeds(days: FloatArray) -> tuple[float, float]:
     if len(days) == 1:
         return bootstrap_interval(days[0])
     luck = np.random.default_rng(0)
-    seeds = luck.integers(0, len(days), (RESAMPLES, len(days)))
-    which = luck.integers(0, days.shape[1], (RESAMPLES, days.shape[1]))
+    seeds = luck.integers(0, len(days), (NUM_RESAMPLES, len(days)))
+    which = luck.integers(0, days.shape[1], (NUM_RESAMPLES, days.shape[1]))
     means = [days[np.ix_(some, others)].mean() for some, others in zip(seeds, which, strict=True)]
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -93,7 +93,7 @@ FAULTS = {
     "inf_reward": (foreign.InfReward, "returned inf in .*reward"),
     "no_reward": (foreign.RewardIsNone, "raised in step.*TypeError"),
     "shape": (foreign.WrongObservationShape, r"of shape \(3,\)"),
-    "dtype": (foreign.WrongObservationType, "does not become float32"),
+    "dtype": (foreign.WrongObservationType, "cannot be converted to float32"),
     "mask": (foreign.MaskMethodRaises, "action_masks.*the mask could not be computed"),
 }
 
@@ -205,7 +205,7 @@ class FailsInSome(foreign.RaisesInStep):
 def test_an_env_that_cannot_be_made_is_refused_at_the_start(kind):
     make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInConstructor)
     with pytest.raises(
-        EnvError, match=r"env [03] could not be made: OSError: the env failed in its constructor"
+        EnvError, match=r"env [03] could not be created: OSError: the env failed in its constructor"
     ):
         BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
