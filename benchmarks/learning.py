@@ -68,14 +68,14 @@ def train_once(task: Task, engine: EngineName, seed: int) -> Learned:
 
 def learned_from(metrics: Sequence[dict[str, Any]], target: float) -> Learned:
     """When a run first reached the target, as its metrics tell."""
-    judged = [row for row in metrics if row.get("eval/avg_reward") is not None]
-    solved = [row["total_steps"] for row in judged if row["eval/avg_reward"] >= target]
+    judged = [row for row in metrics if row.get("eval/return_mean") is not None]
+    solved = [row["total_steps"] for row in judged if row["eval/return_mean"] >= target]
     last = metrics[-1]
     judging = sum(row.get("time/evaluate", 0.0) for row in metrics)
     return Learned(
         samples=solved[0] if solved else last["total_steps"],
         solved=bool(solved),
-        best=max(row["eval/avg_reward"] for row in judged),
+        best=max(row["eval/return_mean"] for row in judged),
         steps_per_second=last["total_steps"] / (last["wall_seconds"] - judging),
     )
 

@@ -55,7 +55,7 @@ def test_the_run_tells_its_metrics_and_gives_its_policy(corridor_run):
 
 
 def test_a_policy_can_be_passed_on_without_the_rest_of_its_run(corridor_run, tmp_path):
-    path = hundredfold.keep_policy(corridor_run.path, tmp_path / "policy")
+    path = hundredfold.export_policy_folder(corridor_run.path, tmp_path / "policy")
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert size < 40_000
     cells = {"cell": np.arange(6)[:, None]}

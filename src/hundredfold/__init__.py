@@ -18,7 +18,7 @@ from hundredfold.interop.gymnasium import make_vec, register
 
 if TYPE_CHECKING:
     from hundredfold.algorithms.loaded_policy import LoadedPolicy
-    from hundredfold.api import TrainedRun, evaluate, export, keep_policy, load, train
+    from hundredfold.api import TrainedRun, evaluate, export, export_policy_folder, load, train
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOMES = {
     "TrainedRun": "hundredfold.api",
     "evaluate": "hundredfold.api",
     "export": "hundredfold.api",
-    "keep_policy": "hundredfold.api",
+    "export_policy_folder": "hundredfold.api",
     "load": "hundredfold.api",
     "train": "hundredfold.api",
 }
@@ -38,7 +38,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "export",
-    "keep_policy",
+    "export_policy_folder",
     "load",
     "make_vec",
     "train",

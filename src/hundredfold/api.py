@@ -30,13 +30,13 @@ from hundredfold.envs.registry import (
     canonical_name,
     env_factory,
 )
-from hundredfold.training.auto_config import fit_run
+from hundredfold.training.auto_config import auto_configure
 from hundredfold.training.build import build, load_belief_model
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
-from hundredfold.training.console import announce, describe_plan
-from hundredfold.training.engines import OWN, engine_of, refuse_resume
+from hundredfold.training.console import announce, run_banner
+from hundredfold.training.engines import OWN, check_resumable, engine_for
 from hundredfold.training.estimate import warnings_for
-from hundredfold.training.evaluate import Actor, Evaluation, judging_backend, random_actor
+from hundredfold.training.evaluate import Actor, Evaluation, evaluation_backend, random_actor
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.run import Run
@@ -150,23 +150,23 @@ def start_run(
     """
     if wandb:
         require_wandb()
-    engine = engine_of(settings)
+    engine = engine_for(settings)
     announce(settings, quiet)
     if given is not None and settings.env not in ENVS:
-        settings, lines = fit_run(settings, given, make_envs)
+        settings, lines = auto_configure(settings, given, make_envs)
         if not quiet:
             print("\n".join(lines), file=sys.stderr)
-    parts = engine.build(settings, make_envs)
+    components = engine.build(settings, make_envs)
     if not quiet:
         if settings.machine.backend == "auto" and settings.engine == OWN:
-            print(parts.choice.summary, file=sys.stderr)
-        for text in warnings_for(settings, parts.settings, parts.backend.spec):
+            print(components.choice.summary, file=sys.stderr)
+        for text in warnings_for(settings, components.settings, components.backend.spec):
             print(f"warning: {text}", file=sys.stderr)
     try:
-        folder = RunFolder.create(parts.settings, save_dir, name)
-        return _finish(engine.start(folder, parts, wandb=wandb, quiet=quiet), report)
+        folder = RunFolder.create(components.settings, save_dir, name)
+        return _finish(engine.start(folder, components, wandb=wandb, quiet=quiet), report)
     finally:
-        parts.close()
+        components.close()
 
 
 def resume_run(
@@ -181,7 +181,7 @@ def resume_run(
     """Continue a run; only where it runs and what it writes may change."""
     folder = RunFolder.open(path)
     kept = folder.settings()
-    refuse_resume(kept)
+    check_resumable(kept)
     settings = settings or kept
     fixed = [
         name for name in changed_settings(kept, settings) if name.split(".")[0] not in CHANGEABLE
@@ -196,13 +196,13 @@ def resume_run(
     folder.claim()
     try:
         announce(settings, quiet)
-        parts = build(settings, make_envs)
+        components = build(settings, make_envs)
         try:
-            run = Run.resume(folder, parts, wandb=wandb, quiet=quiet)
-            write_atomically(folder.settings_file, to_toml(parts.settings))
+            run = Run.resume(folder, components, wandb=wandb, quiet=quiet)
+            write_atomically(folder.settings_file, to_toml(components.settings))
             return _finish(run, report)
         finally:
-            parts.close()
+            components.close()
     finally:
         folder.release()
 
@@ -217,13 +217,13 @@ def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 
-def knowledge_of(run: str | Path, checkpoint: str | int = "best") -> SharedParams | None:
+def belief_params(run: str | Path, checkpoint: str | int = "best") -> SharedParams | None:
     """Parameters of a run's belief model at a checkpoint; None if the run has none."""
     belief_model = load_belief_model(RunFolder.open(Path(run)), str(checkpoint))
     return None if belief_model is None else belief_model.params(exploring=False)
 
 
-def keep_policy(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
+def export_policy_folder(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
     """Copy what `load` needs of a run, and nothing else, to a folder that can be passed on."""
     source = RunFolder.open(Path(run))
     saved = load_checkpoint(source, checkpoint, parts={"learner"})
@@ -272,7 +272,7 @@ def draw_page(folder: RunFolder, days: int = 0) -> Path:
         recorded = import_module(entry.report_data).record_report_data(
             load(folder.path).actor,
             folder.settings().env_settings,
-            shared_params=knowledge_of(folder.path),
+            shared_params=belief_params(folder.path),
             days=days,
         )
         write_report_data(folder, recorded)
@@ -310,18 +310,18 @@ def evaluate(
     most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs
     if backend is not None:
         settings = replace(settings, machine=replace(settings.machine, backend=backend))
-    envs = make_backend(*judging_backend(settings, factory, min(episodes, most)))
+    envs = make_backend(*evaluation_backend(settings, factory, min(episodes, most)))
     try:
-        shared_params = knowledge_of(target, checkpoint) if learned else None
+        shared_params = belief_params(target, checkpoint) if learned else None
         if shared_params is not None:
             envs.broadcast(shared_params)
-        act = learned.actor if learned else rule_actor(policy or "", envs.spec, seed)
+        act = learned.actor if learned else baseline_actor(policy or "", envs.spec, seed)
         return play(envs, act, episodes, seed, max_steps, on_progress)
     finally:
         envs.close()
 
 
-def rule_actor(name: str, spec: EnvSpec, seed: int) -> Actor:
+def baseline_actor(name: str, spec: EnvSpec, seed: int) -> Actor:
     """A policy that needs no learning, by name."""
     if name not in RULES:
         raise SettingsError(f"there is no policy called {name!r}; {suggest(name, RULES)}")
@@ -341,12 +341,12 @@ def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 def _finish(run: Run, report: bool) -> TrainedRun:
     """Train to the end and draw the page."""
-    parts = run.parts
+    components = run.components
     run.display.say(
-        describe_plan(run.folder.path, run.settings, parts.envs_in, parts.learner.device)
+        run_banner(run.folder.path, run.settings, components.env_runner, components.learner.device)
     )
     try:
-        finished = engine_of(run.settings).train(run)
+        finished = engine_for(run.settings).train(run)
         if report:
             run.display.say("drawing the page")
             draw_page(run.folder, REPORT_DAYS)

@@ -11,10 +11,10 @@ from hundredfold.core.errors import SettingsError
 
 METRICS = [
     {"total_steps": 100, "wall_seconds": 1.0},
-    {"total_steps": 200, "wall_seconds": 3.0, "eval/avg_reward": 4.0, "time/evaluate": 1.0},
+    {"total_steps": 200, "wall_seconds": 3.0, "eval/return_mean": 4.0, "time/evaluate": 1.0},
     {"total_steps": 300, "wall_seconds": 4.0},
-    {"total_steps": 400, "wall_seconds": 7.0, "eval/avg_reward": 9.0, "time/evaluate": 2.0},
-    {"total_steps": 500, "wall_seconds": 9.0, "eval/avg_reward": 8.0, "time/evaluate": 1.0},
+    {"total_steps": 400, "wall_seconds": 7.0, "eval/return_mean": 9.0, "time/evaluate": 2.0},
+    {"total_steps": 500, "wall_seconds": 9.0, "eval/return_mean": 8.0, "time/evaluate": 1.0},
 ]
 
 

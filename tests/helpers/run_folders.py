@@ -47,7 +47,7 @@ def make_run(
     (path / "versions.json").write_text('{"python": "3.11.7", "torch": "2.13.0+cpu"}')
     folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if best is not None:
-        score = rows[best - 1]["eval/avg_reward"]
+        score = rows[best - 1]["eval/return_mean"]
         write_atomically(folder.best_file, json.dumps({"epoch": best, "score": score}))
     return folder
 
@@ -73,7 +73,7 @@ def metrics(epochs: int, *, evaluate_every: int = 5, steps: int = 2048) -> list[
 
 def _learned(progress: float) -> dict[str, float]:
     return {
-        "avg_reward": 20 + 400 * progress,
+        "return_mean": 20 + 400 * progress,
         "avg_episode_steps": 20 + 400 * progress,
         "policy_loss": -0.01 * (1 - progress),
         "entropy": 0.69 - 0.1 * progress,
@@ -95,5 +95,5 @@ def _judged(epoch: int) -> dict[str, float]:
         "eval/min": mean - 60.0,
         "eval/max": mean + 60.0,
         "eval/episode_steps": float(mean),
-        "eval/avg_reward": float(mean),
+        "eval/return_mean": float(mean),
     }

@@ -184,9 +184,9 @@ def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
     rows = metrics_of(run.path)
     assert [row["total_steps"] for row in rows] == [120, 240]
     assert {"policy_loss", "value_loss", "entropy"} <= rows[1].keys()
-    assert "eval/avg_reward" in rows[1]
+    assert "eval/return_mean" in rows[1]
     judged = hundredfold.evaluate(run.path, episodes=3, checkpoint="last", backend="in_process")
-    assert judged.metrics()["avg_reward"] == pytest.approx(rows[1]["eval/avg_reward"])
+    assert judged.metrics()["return_mean"] == pytest.approx(rows[1]["eval/return_mean"])
     with pytest.raises(SettingsError, match="trained by the engine rllib"):
         hundredfold.train(resume=run.path)
 

@@ -59,7 +59,7 @@ def dvrp_run(path):
     rows = metrics(20)
     for row in rows:
         row["avg_improvement_pct"] = row["epoch"] / 10
-        if "eval/avg_reward" in row:
+        if "eval/return_mean" in row:
             row["eval/avg_improvement_pct"] = row["epoch"] / 8
     return make_run(path, rows, env="dvrp", best=20)
 

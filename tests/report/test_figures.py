@@ -36,8 +36,8 @@ def test_the_band_runs_along_the_high_ends_and_back_along_the_low_ones(tmp_path)
 def test_a_noisy_curve_gets_a_trailing_mean(tmp_path):
     rows = metrics(100, evaluate_every=0)
     for row in rows:
-        row["avg_reward"] = float(row["epoch"])
-    rows[50]["avg_reward"] = None
+        row["return_mean"] = float(row["epoch"])
+    rows[50]["return_mean"] = None
     raw, smooth = learning_curves(read_record(make_run(tmp_path / "run", rows))).data
     assert smooth.name == "mean of 5 epochs"
     assert len(raw.y) == 100

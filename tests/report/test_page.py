@@ -114,7 +114,7 @@ def test_an_interrupted_run_says_how_far_it_came(tmp_path):
 
 def test_a_number_that_is_not_finite_leaves_a_gap(tmp_path):
     rows = metrics(20)
-    rows[7]["avg_reward"] = rows[7]["policy_loss"] = None
+    rows[7]["return_mean"] = rows[7]["policy_loss"] = None
     rows[14]["eval/ci_low"] = None
     page = Page(make_run(tmp_path / "run", rows))
     training, band, evaluated = (trace["y"] for trace in page.charts[0]["data"])
@@ -125,7 +125,7 @@ def test_a_number_that_is_not_finite_leaves_a_gap(tmp_path):
 
 
 def test_all_nulls_and_missing_keys_are_left_out(tmp_path):
-    rows = [{"epoch": 1, "total_steps": 2048, "entropy": None, "avg_reward": None}]
+    rows = [{"epoch": 1, "total_steps": 2048, "entropy": None, "return_mean": None}]
     page = Page(make_run(tmp_path / "run", rows))
     assert "No episode has ended yet" in page.text
     assert "Entropy" not in page.text
@@ -159,7 +159,7 @@ def test_metrics_nobody_described_are_drawn_with_their_unit(tmp_path):
 
 def test_a_long_run_stays_small_and_keeps_its_best_row(tmp_path):
     rows = metrics(5_000, evaluate_every=5)
-    rows[6]["eval/avg_reward"] = 999.5
+    rows[6]["eval/return_mean"] = 999.5
     page = Page(make_run(tmp_path / "run", rows, epochs=5_000, best=7))
     assert max(len(trace["y"]) for chart in page.charts for trace in chart["data"]) <= 2_000
     assert page.count("tr") < 300

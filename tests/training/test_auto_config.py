@@ -17,7 +17,7 @@ from hundredfold.config.presets import preset_settings
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.registry import callable_factory
-from hundredfold.training.auto_config import fit_run, fitted
+from hundredfold.training.auto_config import auto_configure, fitted
 
 CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, device_memory=8 * 2**30)
 GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, device_memory=15 * 2**30)
@@ -102,7 +102,7 @@ def test_continuous_actions_and_pictures_get_what_they_need():
 
 
 def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
-    settings, lines = fit_run(preset_settings("CartPole-v1"), {"hidden_sizes"})
+    settings, lines = auto_configure(preset_settings("CartPole-v1"), {"hidden_sizes"})
     assert settings.machine.backend == "in_process"
     assert lines[0].startswith("fitted to CartPole-v1")
     assert any(line.startswith("  --num-envs") for line in lines)
@@ -112,7 +112,7 @@ def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
 
 def test_an_env_of_ours_keeps_the_settings_made_for_it():
     start = preset_settings("corridor")
-    assert fit_run(start, set()) == (start, [])
+    assert auto_configure(start, set()) == (start, [])
 
 
 class OnlyHere(gymnasium.Env):
@@ -136,11 +136,11 @@ class OnlyHere(gymnasium.Env):
 def test_an_env_that_is_to_run_here_is_tried_out_here():
     start = preset_settings("CartPole-v1")
     here = replace(start, machine=replace(start.machine, backend="in_process"))
-    settings, lines = fit_run(here, set(), callable_factory(OnlyHere))
+    settings, lines = auto_configure(here, set(), callable_factory(OnlyHere))
     assert settings.rollout.num_envs == 32
     assert not any(line.startswith("backend") for line in lines)
     with pytest.raises(EnvError, match="SIGSEGV"):
-        fit_run(start, set(), callable_factory(OnlyHere))
+        auto_configure(start, set(), callable_factory(OnlyHere))
 
 
 def test_what_the_user_has_set_is_never_made_impossible():

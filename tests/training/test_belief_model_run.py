@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from helpers.running import metrics_of, run_python, state_of
-from hundredfold.api import knowledge_of
+from hundredfold.api import belief_params
 
 SMALL = {
     "epochs": 6,
@@ -99,7 +99,7 @@ def test_the_probability_ratio_starts_at_one_under_masks_and_epsilon(tmp_path, m
 
 def test_what_the_belief_model_learned_reaches_the_envs(tmp_path):
     run = train(tmp_path)
-    told = knowledge_of(run.path, "last")
+    told = belief_params(run.path, "last")
     env = {
         name.removeprefix("env/beliefs/"): array
         for name, array in state_of(run.path).items()
@@ -116,7 +116,7 @@ def test_what_the_belief_model_learned_reaches_the_envs(tmp_path):
 
 def test_a_run_without_a_belief_model_has_none(tmp_path):
     run = train(tmp_path, acceptance_model="none", mask_mode="none")
-    assert knowledge_of(run.path) is None
+    assert belief_params(run.path) is None
     assert "epsilon" not in run.metrics[-1]
 
 

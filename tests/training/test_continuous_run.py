@@ -105,7 +105,7 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
         run = Run.resume(folder, parts, quiet=True)
     learned = {name for name in before if name.startswith("learner/")}
     assert {"learner/network/log_std", "learner/network/inputs.mean"} <= learned
-    after = with_prefix("learner", run.boundary.parts["learner"])
+    after = with_prefix("learner", run.last_complete.parts["learner"])
     for name in learned:
         assert_array_equal(after[name], before[name], err_msg=name)
     run.close()
@@ -120,7 +120,7 @@ TINY = {"epochs": 2, "num_envs": 4, "num_steps": 16, "eval_interval": 1, "eval_e
 def test_a_run_on_pendulum_is_judged_and_loaded_like_any_other(tmp_path):
     run = hundredfold.train("Pendulum-v1", save_dir=tmp_path, **TINY)
     judged = hundredfold.evaluate(run.path, episodes=2, checkpoint="last")
-    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/avg_reward"], rtol=1e-4)
+    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/return_mean"], rtol=1e-4)
     assert hundredfold.evaluate("Pendulum-v1", policy="random", episodes=2).returns.max() < 0
     policy = run.policy()
     seen = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
@@ -135,7 +135,7 @@ def test_a_run_on_pictures_is_judged_and_loaded_like_any_other(tmp_path):
     judged = hundredfold.evaluate(
         run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv
     )
-    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/avg_reward"])
+    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/return_mean"])
     assert any(name.startswith("learner/network/policy_encoder.") for name in state_of(run.path))
     space = ImageAndVectorGoalEnv.observation_space
     assert run.policy().act(space.sample()) in range(4)

@@ -58,7 +58,7 @@ def test_what_dqn_learned_is_judged_loaded_and_passed_on(tmp_path):
     beside = hundredfold.evaluate("corridor", policy="random", episodes=16)
     assert judged.returns.mean() > beside.returns.mean()
     policy = run.policy()
-    kept = hundredfold.load(hundredfold.api.keep_policy(run.path, tmp_path / "kept"))
+    kept = hundredfold.load(hundredfold.api.export_policy_folder(run.path, tmp_path / "kept"))
     for name, spec in policy.spec.observation.items():
         seen = {name: spec.empty(5)}
         break

@@ -70,7 +70,7 @@ def test_waiting_for_nobody_learns_cartpole_as_well_as_waiting_for_all(tmp_path,
             name=backend,
             report=False,
         )
-        rewards = [row.get("avg_reward", np.nan) for row in metrics_of(run.path)]
+        rewards = [row.get("return_mean", np.nan) for row in metrics_of(run.path)]
         scores[backend] = np.nanmean(rewards[-10:])
     assert scores["processes"] > 450
     assert scores["first_ready"] > 0.95 * scores["processes"]

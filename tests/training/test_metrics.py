@@ -45,7 +45,7 @@ def test_a_run_reports_what_the_docs_promise(tmp_path):
     always |= {"wall_seconds", "time/collect", "time/update"}
     for row in run.metrics:
         assert always <= row.keys()
-    judged = [row["epoch"] for row in run.metrics if "eval/avg_reward" in row]
+    judged = [row["epoch"] for row in run.metrics if "eval/return_mean" in row]
     assert judged == [2, 3]
     assert [row["total_steps"] for row in run.metrics] == [64, 128, 192]
 

@@ -17,8 +17,8 @@ NO_HUGE_PAGES = 41
 
 COUNT_FAULTS = f"""
 import ctypes, resource
-from hundredfold.training.process_setup import keep_freed_memory
-assert keep_freed_memory()
+from hundredfold.training.process_setup import tune_malloc
+assert tune_malloc()
 library = ctypes.CDLL(None)
 assert library.prctl({NO_HUGE_PAGES}, 1, 0, 0, 0) == 0
 library.malloc.restype = ctypes.c_void_p
@@ -51,11 +51,11 @@ def test_older_versions_get_as_much_as_they_take(monkeypatch):
         return option != process_setup.MMAP_THRESHOLD or size <= 32 * 2**20
 
     monkeypatch.setattr(process_setup.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
-    assert process_setup.keep_freed_memory()
+    assert process_setup.tune_malloc()
     assert (process_setup.MMAP_THRESHOLD, 32 * 2**20) in asked
     assert asked[-1] == (process_setup.TRIM_THRESHOLD, process_setup.KEPT_BYTES)
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(process_setup.ctypes, "CDLL", lambda name: SimpleNamespace())
-    assert not process_setup.keep_freed_memory()
+    assert not process_setup.tune_malloc()

@@ -86,7 +86,7 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     assert len(told) == 1
     after = {
         f"{part}/{name}": array
-        for part, arrays in run.boundary.parts.items()
+        for part, arrays in run.last_complete.parts.items()
         for name, array in arrays.items()
     }
     learned = [name for name in before if name.startswith("learner/")]

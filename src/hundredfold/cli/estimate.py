@@ -13,7 +13,7 @@ from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.formatting import format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
-from hundredfold.training.auto_config import fit_run
+from hundredfold.training.auto_config import auto_configure
 from hundredfold.training.estimate import ENOUGH_EPOCHS, Plan, make_plan
 from hundredfold.training.run_folder import write_atomically
 
@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     start = starting_settings(env, words)
     options, settings = parse(words, start, PlanOptions, "plan")
     if options.preset in (None, AUTO) and env not in ENVS:
-        settings, lines = fit_run(settings, given_names(words))
+        settings, lines = auto_configure(settings, given_names(words))
         for line in lines:
             note(line)
     plan = make_plan(

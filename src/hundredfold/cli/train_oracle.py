@@ -23,7 +23,7 @@ from hundredfold.routing.neural.model import PolicySettings
 from hundredfold.routing.neural.training import BEST, OracleTraining, TrainingSettings
 from hundredfold.routing.neural.weights import load_policy, read_provenance
 from hundredfold.routing.problem import RouteProblems
-from hundredfold.training.process_setup import Interrupted, Interruptible, keep_freed_memory
+from hundredfold.training.process_setup import Interrupted, Interruptible, tune_malloc
 
 DONE, INTERRUPTED = 0, 130
 
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     # More threads do not pay for matrices of this size, and they slow down other processes.
     torch.set_num_threads(1)
-    keep_freed_memory()
+    tune_malloc()
     training = make_training(args)
     with Interruptible() as stop, _Display(training, args.quiet) as display:
         try:

@@ -71,14 +71,14 @@ def measure_of(key: str) -> Measure:
 def learning_curves(record: RunRecord) -> go.Figure:
     """Return while training and when evaluated, with the interval of the latter."""
     figure = _curve_figure(record, "return per episode")
-    training = _rows_with(record.epochs, "avg_reward")
+    training = _rows_with(record.epochs, "return_mean")
     if 0 < len(training) < SMOOTH_FROM:
-        _add_curve(figure, record, training, "avg_reward", name="training")
+        _add_curve(figure, record, training, "return_mean", name="training")
     elif training:
         window = len(training) // 20
-        smooth = _trailing_means(training, "avg_reward", window)
-        _add_curve(figure, record, training, "avg_reward", name="training", opacity=0.5, width=1)
-        _add_curve(figure, record, smooth, "avg_reward", name=f"mean of {window} epochs")
+        smooth = _trailing_means(training, "return_mean", window)
+        _add_curve(figure, record, training, "return_mean", name="training", opacity=0.5, width=1)
+        _add_curve(figure, record, smooth, "return_mean", name=f"mean of {window} epochs")
     _add_evaluations(figure, record)
     figure.update_layout(height=400, hovermode="x unified", showlegend=True)
     return figure

@@ -230,11 +230,13 @@ def _headlines(record: RunRecord) -> Iterator[tuple[str, str, str]]:
             format_number(best[EVALUATED]),
             f"95 % interval {within}; epoch {format_number(best['epoch'])}, the best of {count}",
         )
-    last = next((row for row in reversed(record.epochs) if row.get("avg_reward") is not None), None)
+    last = next(
+        (row for row in reversed(record.epochs) if row.get("return_mean") is not None), None
+    )
     if last is not None:
         yield (
             "final training return",
-            format_number(last["avg_reward"]),
+            format_number(last["return_mean"]),
             f"mean of the episodes that ended in epoch {format_number(last['epoch'])}",
         )
     if record.epochs:

@@ -23,7 +23,7 @@ from hundredfold.training.run_folder import RunFolder
 # A number, None where training met one that is not finite; a key is absent if nothing was measured.
 Row = dict[str, float | None]
 
-EVALUATED = "eval/avg_reward"
+EVALUATED = "eval/return_mean"
 
 
 @dataclass(frozen=True, slots=True)

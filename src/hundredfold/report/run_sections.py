@@ -104,7 +104,7 @@ def run_sections(record: RunRecord) -> list[Section]:
 def _learning(record: RunRecord) -> Section:
     if not record.epochs:
         return Section("Learning", "No epoch has been finished yet, so there is nothing to draw.")
-    if "avg_reward" not in record.keys and not record.evaluations:
+    if "return_mean" not in record.keys and not record.evaluations:
         return Section("Learning", "No episode has ended yet, so there is no return to draw.")
     judged = (
         "evaluated return with its 95 % interval"
@@ -157,7 +157,7 @@ def _evaluations(record: RunRecord) -> Section | None:
 
 
 def _episodes(record: RunRecord) -> Section | None:
-    keys = [key for key in record.keys if key.startswith("avg_") and key != "avg_reward"]
+    keys = [key for key in record.keys if key.startswith("avg_") and key != "return_mean"]
     if not keys:
         return None
     return Section(

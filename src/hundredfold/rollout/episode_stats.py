@@ -22,7 +22,7 @@ class EpisodeStats:
         if not self.returns:
             return {}
         means = {
-            "avg_reward": float(np.mean(self.returns)),
+            "return_mean": float(np.mean(self.returns)),
             "reward_std": float(np.std(self.returns)),
             "avg_episode_steps": float(np.mean(self.lengths)),
         }

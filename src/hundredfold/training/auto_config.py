@@ -52,7 +52,7 @@ class Fit:
         return f"  --{self.name.replace('_', '-')} {value}: {self.reason}"
 
 
-def fit_run(
+def auto_configure(
     settings: RunSettings, given: Container[str], make_envs: EnvFactory | None = None
 ) -> tuple[RunSettings, list[str]]:
     """The settings of a run fitted to its env and this machine, and lines that say how and why.

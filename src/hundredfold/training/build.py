@@ -28,7 +28,7 @@ from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.collector import Collector
 from hundredfold.training.checkpoint import load_checkpoint
-from hundredfold.training.process_setup import keep_freed_memory
+from hundredfold.training.process_setup import tune_malloc
 from hundredfold.training.run_folder import RunFolder
 
 # Where a checkpoint keeps the belief model.
@@ -83,7 +83,7 @@ class Components:
     belief_model: BeliefModel | None = None
 
     @property
-    def envs_in(self) -> object:
+    def env_runner(self) -> object:
         """What runs the envs."""
         return self.backend
 
@@ -100,7 +100,7 @@ class Components:
 def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
     """Make env, backend and learner; the returned settings have their length in epochs."""
     torch.set_num_threads(settings.machine.threads)
-    keep_freed_memory()
+    tune_malloc()
     factory = make_envs or env_factory(settings.env, settings.env_settings)
     if settings.machine.backend == "ray" and settings.algo != "ppo":
         raise SettingsError(

@@ -57,7 +57,7 @@ class TrainingDisplay:
 
     def epoch(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
         """An epoch is over and its metrics are known."""
-        shown = metrics.get("avg_reward")
+        shown = metrics.get("return_mean")
         self.return_text = self.return_text if shown is None else f"{shown:.2f}"
         if self.progress is not None:
             description = f"epoch {number}/{num_epochs}"
@@ -77,8 +77,8 @@ class TrainingDisplay:
             f"left {format_duration(left)}",
             f"return {self.return_text}",
         ]
-        if "eval/avg_reward" in metrics:
-            parts.append(f"evaluated {metrics['eval/avg_reward']:.2f}")
+        if "eval/return_mean" in metrics:
+            parts.append(f"evaluated {metrics['eval/return_mean']:.2f}")
         return "  ".join(parts)
 
     def say(self, text: str) -> None:
@@ -133,7 +133,7 @@ def announce(settings: RunSettings, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def describe_plan(path: Path, settings: RunSettings, backend: object, device: torch.device) -> str:
+def run_banner(path: Path, settings: RunSettings, backend: object, device: torch.device) -> str:
     """What is about to run, and where."""
     rollout, epochs = settings.rollout, settings.length.epochs
     layers = "-".join(map(str, settings.network.hidden_sizes))
@@ -161,16 +161,16 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
     if not metrics:
         return f"{path}: nothing was trained."
     last = metrics[-1]
-    judged = [row for row in metrics if row.get("eval/avg_reward") is not None]
+    judged = [row for row in metrics if row.get("eval/return_mean") is not None]
     lines = [
         f"trained {last['total_steps']:,} steps in {last['epoch']} epochs, "
         f"{format_duration(last['wall_seconds'])}, "
         f"{last['total_steps'] / last['wall_seconds']:,.0f} steps/s"
     ]
     if judged:
-        best = max(judged, key=lambda row: row["eval/avg_reward"])
+        best = max(judged, key=lambda row: row["eval/return_mean"])
         lines.append(
-            f"best evaluated return {best['eval/avg_reward']:.2f} "
+            f"best evaluated return {best['eval/return_mean']:.2f} "
             f"(95 % interval {best['eval/ci_low']:.2f} .. {best['eval/ci_high']:.2f}, "
             f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
         )

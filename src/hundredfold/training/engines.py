@@ -35,23 +35,23 @@ class EngineRun(Run):
     """Keeps the books of a training by another engine."""
 
     @classmethod
-    def start(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
+    def start(cls, folder: RunFolder, components: Components, **options: bool) -> Run:
         """Begin at epoch 0; the engine resets the envs itself."""
-        if parts.belief_model is not None:
-            parts.backend.broadcast(parts.belief_model.params(exploring=True))
-        return cls(folder, parts, Counters(), **options)
+        if components.belief_model is not None:
+            components.backend.broadcast(components.belief_model.params(exploring=True))
+        return cls(folder, components, Counters(), **options)
 
     @property
-    def advice(self) -> str:
+    def resume_hint(self) -> str:
         return f"judge it with: hundredfold evaluate {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:
-        belief_model = self.parts.belief_model
-        weights = network_arrays(self.parts.learner.network)
+        belief_model = self.components.belief_model
+        weights = network_arrays(self.components.learner.network)
         return Checkpoint(
             epoch=self.counters.epoch,
             counters=asdict(self.counters),
-            spec=self.parts.backend.spec,
+            spec=self.components.backend.spec,
             parts={
                 "learner": with_prefix("network", weights),
                 **({} if belief_model is None else {BELIEF_MODEL: belief_model.state()}),
@@ -59,7 +59,7 @@ class EngineRun(Run):
         )
 
 
-class EpisodesHeard:
+class EpisodeTracker:
     """Follows the episodes of a vector env that only tells rewards and ends."""
 
     def __init__(self, num_envs: int) -> None:
@@ -86,12 +86,12 @@ class Engine(NamedTuple):
     train: Callable[[Run], bool]
 
 
-def engine_of(settings: RunSettings) -> Engine:
+def engine_for(settings: RunSettings) -> Engine:
     """The engine these settings ask for."""
     return ENGINES[settings.engine]()
 
 
-def refuse_resume(settings: RunSettings) -> None:
+def check_resumable(settings: RunSettings) -> None:
     """Only our own loop goes on where it was stopped."""
     if settings.engine != OWN:
         raise SettingsError(

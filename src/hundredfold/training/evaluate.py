@@ -60,7 +60,7 @@ class Evaluation:
         found = self.summary()
         metrics = {key: found[key] for key in ("episodes", "stderr", "ci_low", "ci_high")}
         metrics |= {
-            "avg_reward": found["mean"],
+            "return_mean": found["mean"],
             "min": found["min"],
             "max": found["max"],
             "episode_steps": found["episode_steps"],
@@ -73,7 +73,7 @@ class Evaluation:
         return metrics
 
 
-def judging_backend(
+def evaluation_backend(
     settings: RunSettings, make_envs: EnvFactory, num_envs: int
 ) -> tuple[str, EnvFactory, int, WorkerSettings]:
     """How to start the envs of an evaluation: like training's, but in step with each other.

@@ -11,7 +11,7 @@ from hundredfold.training.run import Run
 
 def train(run: Run) -> bool:
     """Train to the end; False when the user stopped it, in which case everything is saved."""
-    learner, collector = run.parts.learner, run.parts.collector
+    learner, collector = run.components.learner, run.components.collector
     num_steps = run.settings.rollout.num_steps
     with Interruptible() as signals:
         try:
@@ -22,10 +22,10 @@ def train(run: Run) -> bool:
                         learner.policy,
                         learner.buffer,
                         num_steps,
-                        run.ticking(signals),
+                        run.progress_callback(signals),
                         run.step_callbacks,
                     )
-                run.split_collecting()
+                run.split_collect_time()
                 with run.timed("update"):
                     losses = learner.update()
                 with run.timed("belief_model"):
@@ -35,10 +35,10 @@ def train(run: Run) -> bool:
                 run.record(episodes, {**losses, **learned, **judged})
                 run.save_if_due()
         except Interrupted:
-            run.save_boundary()
+            run.save_last_complete()
             return False
         except torch.OutOfMemoryError as error:
-            run.save_boundary()
+            run.save_last_complete()
             raise TrainingError(
                 "the device ran out of memory; try fewer samples at a time (--num-steps, "
                 "--num-envs, --batch-size) or --device cpu. What was learned is saved: "
@@ -46,6 +46,6 @@ def train(run: Run) -> bool:
             ) from error
         except Exception:
             # Whatever went wrong in this epoch, the ones before it are worth keeping.
-            run.save_boundary()
+            run.save_last_complete()
             raise
     return True

@@ -151,11 +151,11 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
 
 def best_of(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
     """Epoch and score of the first best evaluation, if there was one."""
-    judged = [row for row in rows if row.get("eval/avg_reward") is not None]
+    judged = [row for row in rows if row.get("eval/return_mean") is not None]
     if not judged:
         return None
-    best = max(judged, key=lambda row: float(row["eval/avg_reward"]))
-    return int(best["epoch"]), float(best["eval/avg_reward"])
+    best = max(judged, key=lambda row: float(row["eval/return_mean"]))
+    return int(best["epoch"]), float(best["eval/return_mean"])
 
 
 def forget_after(folder: RunFolder, epoch: int) -> None:

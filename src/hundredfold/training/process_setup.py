@@ -63,7 +63,7 @@ LARGE_BYTES: Final = (64 * 2**20, 32 * 2**20)
 KEPT_BYTES: Final = 512 * 2**20
 
 
-def keep_freed_memory() -> bool:
+def tune_malloc() -> bool:
     """Let this process keep what it frees; False where the C library knows no such thing.
 
     Every gradient step frees some megabytes, which the C library would give back to the system and

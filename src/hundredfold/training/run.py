@@ -24,7 +24,7 @@ from hundredfold.training.checkpoint import (
     saved_epochs,
 )
 from hundredfold.training.console import TrainingDisplay
-from hundredfold.training.evaluate import evaluate, judging_backend
+from hundredfold.training.evaluate import evaluate, evaluation_backend
 from hundredfold.training.metrics import MetricsLog, best_of, forget_after, read_metrics
 from hundredfold.training.process_setup import Interruptible
 from hundredfold.training.run_folder import RunFolder
@@ -48,20 +48,20 @@ class Run:
     def __init__(
         self,
         folder: RunFolder,
-        parts: Components,
+        components: Components,
         counters: Counters,
         *,
         wandb: bool = False,
         quiet: bool = False,
     ) -> None:
-        self.folder, self.parts, self.counters = folder, parts, counters
-        self.settings = parts.settings
+        self.folder, self.components, self.counters = folder, components, counters
+        self.settings = components.settings
         self.num_epochs = self.settings.length.epochs
         self.best = best_of(read_metrics(folder))
-        self.boundary = self._snapshot()
+        self.last_complete = self._snapshot()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         # What had been counted at the end of the last epoch.
-        told = parts.backend.timings()
+        told = components.backend.timings()
         self.split_before: dict[str, float] = {"env": -sum(told.values()), **told}
         self.evaluation_envs: Backend | None = None
         self.metrics = MetricsLog(
@@ -74,37 +74,37 @@ class Run:
         )
 
     @classmethod
-    def start(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
+    def start(cls, folder: RunFolder, components: Components, **options: bool) -> Run:
         """Begin at epoch 0."""
-        if parts.belief_model is not None:
-            parts.backend.broadcast(parts.belief_model.params(exploring=True))
-        parts.collector.start(parts.settings.seed)
-        return cls(folder, parts, Counters(), **options)
+        if components.belief_model is not None:
+            components.backend.broadcast(components.belief_model.params(exploring=True))
+        components.collector.start(components.settings.seed)
+        return cls(folder, components, Counters(), **options)
 
     @classmethod
-    def resume(cls, folder: RunFolder, parts: Components, **options: bool) -> Run:
+    def resume(cls, folder: RunFolder, components: Components, **options: bool) -> Run:
         """Go on from the last checkpoint, bit for bit."""
         remove_leftovers(folder)
         if not saved_epochs(folder):
             # Killed before its first checkpoint: the beginning is the last thing that was whole.
             forget_after(folder, 0)
-            return cls.start(folder, parts, **options)
+            return cls.start(folder, components, **options)
         checkpoint = load_checkpoint(folder)
         try:
             counters = Counters(**checkpoint.counters)
-            parts.learner.restore(checkpoint.parts["learner"])
-            parts.collector.restore(checkpoint.parts["collector"], checkpoint.parts["env"])
-            if parts.belief_model is not None:
-                parts.belief_model.restore(checkpoint.parts[BELIEF_MODEL])
-            if not parts.backend.spec.has_snapshots and parts.collector.batch is not None:
-                parts.learner.buffer.truncate_here(parts.collector.batch)
+            components.learner.restore(checkpoint.parts["learner"])
+            components.collector.restore(checkpoint.parts["collector"], checkpoint.parts["env"])
+            if components.belief_model is not None:
+                components.belief_model.restore(checkpoint.parts[BELIEF_MODEL])
+            if not components.backend.spec.has_snapshots and components.collector.batch is not None:
+                components.learner.buffer.truncate_here(components.collector.batch)
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
                 "it was made by another version or for other settings."
             ) from error
         forget_after(folder, counters.epoch)
-        return cls(folder, parts, counters, **options)
+        return cls(folder, components, counters, **options)
 
     @property
     def finished(self) -> bool:
@@ -129,7 +129,7 @@ class Run:
         finally:
             self.seconds[phase] += time.perf_counter() - begin
 
-    def ticking(self, signals: Interruptible) -> Callable[[], None]:
+    def progress_callback(self, signals: Interruptible) -> Callable[[], None]:
         """What to do after each batch of steps: move the bar, listen for signals."""
         rows = self.settings.rollout.num_envs
 
@@ -139,15 +139,15 @@ class Run:
 
         return on_progress
 
-    def split_collecting(self) -> None:
+    def split_collect_time(self) -> None:
         """Tell apart what policy, env and learning in between took of collecting."""
-        collector = self.parts.collector
-        told = self.parts.backend.timings()
+        collector = self.components.collector
+        told = self.components.backend.timings()
         env = collector.env_seconds - sum(told.values())
         so_far = {
             "policy": collector.policy_seconds,
             "env": env,
-            "update": self.parts.learner.learning_seconds,
+            "update": self.components.learner.learning_seconds,
             **told,
         }
         for phase, seconds in so_far.items():
@@ -159,15 +159,17 @@ class Run:
     @property
     def step_callbacks(self) -> list[Callable[[StepBatch], None]]:
         """Who hears what came of every action."""
-        return [] if self.parts.belief_model is None else [self.parts.belief_model.observe]
+        return (
+            [] if self.components.belief_model is None else [self.components.belief_model.observe]
+        )
 
     def update_belief_model(self) -> dict[str, float]:
         """Let the belief model learn from the epoch and tell the envs what it believes now."""
-        belief_model = self.parts.belief_model
+        belief_model = self.components.belief_model
         if belief_model is None:
             return {}
         learned = belief_model.update()
-        self.parts.backend.broadcast(belief_model.params(exploring=True))
+        self.components.backend.broadcast(belief_model.params(exploring=True))
         return learned
 
     def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
@@ -178,20 +180,20 @@ class Run:
             return {}
         if self.evaluation_envs is None:
             num_envs = min(plan.eval_episodes, MAX_EVALUATION_ENVS)
-            if not self.parts.backend.spec.has_snapshots:
+            if not self.components.backend.spec.has_snapshots:
                 # Somebody else's envs may be costly: no more of them than the user asked for.
                 num_envs = min(num_envs, self.settings.rollout.num_envs)
             settings = self.settings
             if settings.machine.backend == "ray":
                 # Actors are busy with training, and a step of theirs is a round trip.
-                here = "in_process" if self.parts.backend.spec.has_snapshots else "processes"
+                here = "in_process" if self.components.backend.spec.has_snapshots else "processes"
                 settings = replace(settings, machine=replace(settings.machine, backend=here))
             self.evaluation_envs = make_backend(
-                *judging_backend(settings, self.parts.make_envs, num_envs)
+                *evaluation_backend(settings, self.components.make_envs, num_envs)
             )
-        if self.parts.belief_model is not None:
-            self.evaluation_envs.broadcast(self.parts.belief_model.params(exploring=False))
-        policy = self.parts.learner.policy
+        if self.components.belief_model is not None:
+            self.evaluation_envs.broadcast(self.components.belief_model.params(exploring=False))
+        policy = self.components.learner.policy
 
         def act(batch: StepBatch) -> Array:
             return policy.act_deterministic(batch.observation, batch.mask)
@@ -222,7 +224,7 @@ class Run:
             "total_episodes": counters.total_episodes,
             **episodes.means(),
             **report,
-            **self._troubles(),
+            **self._failure_counts(),
             "samples_per_second": samples / spent,
             "wall_seconds": counters.wall_seconds,
             **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
@@ -231,56 +233,56 @@ class Run:
         self.metrics.write(metrics)
         if counters.epoch % self.settings.saving.log_interval == 0 or self.finished:
             self.display.epoch(counters.epoch, self.num_epochs, metrics)
-        score = report.get("eval/avg_reward")
+        score = report.get("eval/return_mean")
         if score is not None and (self.best is None or score > self.best[1]):
             self.best = (counters.epoch, score)
 
-    def _troubles(self) -> dict[str, int]:
+    def _failure_counts(self) -> dict[str, int]:
         """What went wrong with envs so far; of built-in envs only what did go wrong."""
-        counts = self.parts.health()
-        foreign = not self.parts.backend.spec.has_snapshots
+        counts = self.components.health()
+        foreign = not self.components.backend.spec.has_snapshots
         return {name: count for name, count in counts.items() if count or foreign}
 
     def save_if_due(self) -> None:
         """Save at the interval, at the end, and whenever an evaluation set a record."""
         with self.timed("save"):
-            self.boundary = self._snapshot()
+            self.last_complete = self._snapshot()
             epoch, saving = self.counters.epoch, self.settings.saving
             is_best = self.best is not None and self.best[0] == epoch
             if not (epoch % saving.save_interval == 0 or self.finished or is_best):
                 return
-            save_checkpoint(self.folder, self.boundary)
+            save_checkpoint(self.folder, self.last_complete)
             if self.best is not None and is_best:
                 mark_best(self.folder, *self.best)
             prune(self.folder, saving.keep_last)
 
-    def save_boundary(self) -> None:
+    def save_last_complete(self) -> None:
         """Save the end of the last whole epoch, for a run that stops in the middle of one."""
-        if self.boundary.epoch and self.boundary.epoch not in saved_epochs(self.folder):
+        if self.last_complete.epoch and self.last_complete.epoch not in saved_epochs(self.folder):
             try:
-                save_checkpoint(self.folder, self.boundary)
+                save_checkpoint(self.folder, self.last_complete)
             except CheckpointError as error:
                 self.display.say(f"the last epoch could not be saved: {error}")
                 return
         self.display.say(
-            f"stopped after epoch {self.boundary.epoch}/{self.num_epochs}; {self.advice}"
+            f"stopped after epoch {self.last_complete.epoch}/{self.num_epochs}; {self.resume_hint}"
         )
 
     @property
-    def advice(self) -> str:
+    def resume_hint(self) -> str:
         """What to do with a run that was stopped."""
         return f"continue with: hundredfold train --resume {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:
-        belief_model = self.parts.belief_model
+        belief_model = self.components.belief_model
         return Checkpoint(
             epoch=self.counters.epoch,
             counters=asdict(self.counters),
-            spec=self.parts.backend.spec,
+            spec=self.components.backend.spec,
             parts={
-                "learner": self.parts.learner.state(),
-                "collector": self.parts.collector.state(),
-                "env": self.parts.backend.state(),
+                "learner": self.components.learner.state(),
+                "collector": self.components.collector.state(),
+                "env": self.components.backend.state(),
                 **({} if belief_model is None else {BELIEF_MODEL: belief_model.state()}),
             },
         )

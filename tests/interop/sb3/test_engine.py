@@ -149,8 +149,8 @@ def test_a_run_of_sb3_is_a_run_like_any_other(tmp_path, env, settings):
     assert [row["total_steps"] for row in run.metrics] == [64, 128, 192, 256]
     losses = {"q_loss", "exploration"} if settings is SMALL_DQN else {"policy_loss", "entropy"}
     assert losses <= run.metrics[-1].keys()
-    assert {"samples_per_second", "time/collect", "avg_reward"} <= run.metrics[-1].keys()
-    assert [row["epoch"] for row in run.metrics if "eval/avg_reward" in row] == [2, 4]
+    assert {"samples_per_second", "time/collect", "return_mean"} <= run.metrics[-1].keys()
+    assert [row["epoch"] for row in run.metrics if "eval/return_mean" in row] == [2, 4]
     assert (run.path / "report.html").stat().st_size > 10_000
     # A year later, elsewhere: nothing of Stable-Baselines3 is needed any more.
     code = f"""{WITHOUT_SB3}
@@ -343,4 +343,4 @@ def test_a_belief_model_goes_on_learning_beside_it(tmp_path):
     )  # fmt: skip
     assert run.metrics[-1]["acceptance/answers"] > 0
     assert "avg_cost" in run.metrics[-1]
-    assert hundredfold.api.knowledge_of(run.path) is not None
+    assert hundredfold.api.belief_params(run.path) is not None

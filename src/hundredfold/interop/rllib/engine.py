@@ -87,7 +87,7 @@ class EnvRunners:
 
 
 @dataclass(slots=True)
-class RLlibParts(Components):
+class RLlibComponents(Components):
     """Our parts, of which the learner's network is what weights are brought home to."""
 
     num_runners: int = field(kw_only=True)
@@ -96,7 +96,7 @@ class RLlibParts(Components):
     num_sampled: int = 0  # as RLlib counts
 
     @property
-    def envs_in(self) -> object:
+    def env_runner(self) -> object:
         return EnvRunners()
 
     def health(self) -> dict[str, int]:
@@ -105,7 +105,7 @@ class RLlibParts(Components):
 
     def close(self) -> None:
         # Named in full: a dataclass with slots is made anew, and bare super() means the old one.
-        super(RLlibParts, self).close()
+        super(RLlibComponents, self).close()
         self.postbox.close()
         placement.leave()
 
@@ -125,7 +125,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
     except BaseException:
         ours.close()
         raise
-    return RLlibParts(
+    return RLlibComponents(
         settings=ours.settings,
         backend=ours.backend,
         learner=ours.learner,
@@ -141,31 +141,31 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
 
 def train(run: Run) -> bool:
     """Train to the end; False when the user stopped it."""
-    parts = run.parts
-    assert isinstance(parts, RLlibParts)
-    run.display.say(f"  engine: PPO of RLlib, {parts.num_runners} env runners")
-    for note in parts.notes:
+    components = run.components
+    assert isinstance(components, RLlibComponents)
+    run.display.say(f"  engine: PPO of RLlib, {components.num_runners} env runners")
+    for note in components.notes:
         run.display.say(f"  note: {note}")
-    algorithm = make_algorithm(parts)
+    algorithm = make_algorithm(components)
     with Interruptible() as signals:
         try:
             while not run.finished:
                 signals.check()
-                _epoch(run, parts, algorithm, signals)
+                _epoch(run, components, algorithm, signals)
         except Interrupted:
-            run.save_boundary()
+            run.save_last_complete()
             return False
         except Exception:
-            run.save_boundary()
+            run.save_last_complete()
             raise
         finally:
             algorithm.stop()
     return True
 
 
-def make_algorithm(parts: RLlibParts) -> Any:
+def make_algorithm(components: RLlibComponents) -> Any:
     """Its PPO with our settings, batch envs through the vector entry point, masks in the module."""
-    settings, rollout = parts.settings, parts.settings.rollout
+    settings, rollout = components.settings, components.settings.rollout
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
     # Runners find it by name, wherever they are.
@@ -176,17 +176,17 @@ def make_algorithm(parts: RLlibParts) -> Any:
             ENV,
             env_config={
                 "env": settings.env,
-                "make_envs": parts.make_envs,
+                "make_envs": components.make_envs,
                 "seed": settings.seed,
                 "guard": settings.processes.restart_policy(),
-                "postbox": parts.postbox,
+                "postbox": components.postbox,
             },
             # Numbers around 0, which the envs themselves bring within bounds.
             normalize_actions=False,
         )
         .env_runners(
-            num_env_runners=parts.num_runners,
-            num_envs_per_env_runner=rollout.num_envs // parts.num_runners,
+            num_env_runners=components.num_runners,
+            num_envs_per_env_runner=rollout.num_envs // components.num_runners,
             num_cpus_per_env_runner=settings.ray.actor_cpus,
             rollout_fragment_length=rollout.num_steps,
             gym_env_vectorize_mode="vector_entry_point",
@@ -201,9 +201,11 @@ def make_algorithm(parts: RLlibParts) -> Any:
             rl_module_spec=RLModuleSpec(
                 module_class=ActorCriticModule,
                 model_config={
-                    "env": parts.backend.spec,
+                    "env": components.backend.spec,
                     "network": settings.network,
-                    "inputs": {k: v.cpu() for k, v in _network(parts).inputs.state_dict().items()},
+                    "inputs": {
+                        k: v.cpu() for k, v in _network(components).inputs.state_dict().items()
+                    },
                 },
             )
         )
@@ -212,8 +214,8 @@ def make_algorithm(parts: RLlibParts) -> Any:
     return config.build_algo()
 
 
-def _network(parts: Components) -> ActorCritic:
-    network = parts.learner.network
+def _network(components: Components) -> ActorCritic:
+    network = components.learner.network
     assert isinstance(network, ActorCritic)
     return network
 
@@ -227,10 +229,10 @@ def _placed(*, env: Any, env_context: Any, **more: Any) -> None:
     env.take_place(env_context.worker_index)
 
 
-def _epoch(run: Run, parts: RLlibParts, algorithm: Any, signals: Interruptible) -> None:
+def _epoch(run: Run, components: RLlibComponents, algorithm: Any, signals: Interruptible) -> None:
     """One result of RLlib's, in our books."""
     begin = time.perf_counter()
-    result = _result(parts, algorithm)
+    result = _result(components, algorithm)
     _bring_home(run, algorithm)
     spent, timers = time.perf_counter() - begin, result.get("timers", {})
     update = min(float(timers.get("learner_update_timer", 0.0)), spent)
@@ -245,12 +247,12 @@ def _epoch(run: Run, parts: RLlibParts, algorithm: Any, signals: Interruptible) 
     run.save_if_due()
 
 
-def _result(parts: RLlibParts, algorithm: Any) -> dict[str, Any]:
+def _result(components: RLlibComponents, algorithm: Any) -> dict[str, Any]:
     """What RLlib has to tell of one more update, or an error that says why there is none."""
     try:
         result: dict[str, Any] = algorithm.train()
     except RayError as error:
-        _, last_words = parts.postbox.read()
+        _, last_words = components.postbox.read()
         if last_words:
             raise EnvError(f"an env runner of RLlib gave up: {last_words}") from None
         first_line = str(error).strip().partition("\n")[0]
@@ -259,13 +261,13 @@ def _result(parts: RLlibParts, algorithm: Any) -> dict[str, Any]:
             "them; --backend ray without --engine does."
         ) from None
     sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", 0))
-    if sampled <= parts.num_sampled:
-        limit = parts.settings.ray.fragment_timeout
+    if sampled <= components.num_sampled:
+        limit = components.settings.ray.fragment_timeout
         raise WorkerError(
             f"the env runners of RLlib brought nothing within {limit:g} seconds; allow them more "
             "with --fragment-timeout, or ask for fewer --num-steps."
         )
-    parts.num_sampled = sampled
+    components.num_sampled = sampled
     return result
 
 
@@ -273,14 +275,14 @@ def _bring_home(run: Run, algorithm: Any) -> None:
     module = algorithm.get_module()
     weights = {name: tensor.cpu() for name, tensor in module.network.state_dict().items()}
     with torch.no_grad():
-        run.parts.learner.network.load_state_dict(weights)
+        run.components.learner.network.load_state_dict(weights)
 
 
 def _told(result: dict[str, Any]) -> dict[str, float]:
     """Its figures under our names."""
     played = result["env_runners"]
     learned = result.get("learners", {}).get("default_policy", {})
-    names = {"episode_return_mean": "avg_reward", "episode_len_mean": "avg_episode_steps"}
+    names = {"episode_return_mean": "return_mean", "episode_len_mean": "avg_episode_steps"}
     found = {ours: float(played[name]) for name, ours in names.items() if name in played}
     found |= {ours: float(learned[name]) for name, ours in LOSSES.items() if name in learned}
     return {name: value for name, value in found.items() if math.isfinite(value)}

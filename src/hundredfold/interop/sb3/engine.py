@@ -36,7 +36,7 @@ from hundredfold.interop.sb3.settings_map import (
 )
 from hundredfold.training.build import Components
 from hundredfold.training.build import build as build_ours
-from hundredfold.training.engines import EpisodesHeard
+from hundredfold.training.engines import EpisodeTracker
 from hundredfold.training.process_setup import Interrupted, Interruptible
 from hundredfold.training.run import Run
 
@@ -59,13 +59,13 @@ WORKER_GONE: Final = (EOFError, BrokenPipeError, ConnectionResetError)
 
 
 @dataclass(slots=True)
-class SB3Parts(Components):
+class SB3Components(Components):
     """Our parts, of which the learner's network is what weights are brought home to."""
 
     envs: VecEnv = field(kw_only=True)
 
     @property
-    def envs_in(self) -> object:
+    def env_runner(self) -> object:
         return self.envs
 
     def health(self) -> dict[str, int]:
@@ -81,7 +81,7 @@ class SB3Parts(Components):
                 process.terminate()
                 process.join()
         # Named in full: a dataclass with slots is made anew, and bare super() means the old one.
-        super(SB3Parts, self).close()
+        super(SB3Components, self).close()
 
 
 def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
@@ -108,7 +108,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
             ran = "processes" if isinstance(envs, SubprocVecEnv) else "in_process"
             ours.choice = BackendChoice(ran, settings.processes, type(envs).__name__)
             ours.settings = with_backend(settings, ran)
-        return SB3Parts(
+        return SB3Components(
             settings=ours.settings,
             backend=ours.backend,
             learner=ours.learner,
@@ -125,9 +125,9 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
 
 def train(run: Run) -> bool:
     """Train to the end; False when the user stopped it."""
-    parts = run.parts
-    assert isinstance(parts, SB3Parts)
-    model = make_model(parts)
+    components = run.components
+    assert isinstance(components, SB3Components)
+    model = make_model(components)
     library = type(model).__module__.split(".")[0]
     run.display.say(f"  engine: {type(model).__name__} of {library}")
     for note in notes_on(run.settings):
@@ -137,10 +137,10 @@ def train(run: Run) -> bool:
         try:
             model.learn(total_steps, callback=Bookkeeper(run, signals), log_interval=NEVER)
         except Interrupted:
-            run.save_boundary()
+            run.save_last_complete()
             return False
         except WORKER_GONE as error:
-            run.save_boundary()
+            run.save_last_complete()
             if signals.requested:  # the same Ctrl-C reached the workers
                 return False
             raise EnvError(
@@ -148,18 +148,18 @@ def train(run: Run) -> bool:
                 "Stable-Baselines3 cannot start it again; without --engine sb3 envs that fail do."
             ) from error
         except Exception:
-            run.save_boundary()
+            run.save_last_complete()
             raise
     return True
 
 
-def make_model(parts: SB3Parts) -> OnPolicyAlgorithm | DQN:
+def make_model(components: SB3Components) -> OnPolicyAlgorithm | DQN:
     """The algorithm with our settings, and networks built like ours."""
-    settings, spec, learner = parts.settings, parts.backend.spec, parts.learner
+    settings, spec, learner = components.settings, components.backend.spec, components.learner
     assert isinstance(learner.network, ActorCritic | QNetwork)
     common: dict[str, Any] = {
         "policy": "MlpPolicy",
-        "env": parts.envs,
+        "env": components.envs,
         "policy_kwargs": policy_options(learner.network, spec, settings.network),
         "seed": settings.seed % 2**32,
         "device": learner.device,
@@ -179,11 +179,11 @@ class Bookkeeper(BaseCallback):
 
     def __init__(self, run: Run, signals: Interruptible) -> None:
         super().__init__()
-        assert isinstance(run.parts, SB3Parts)
-        self.run, self.signals, self.envs = run, signals, run.parts.envs
-        self.on_progress = run.ticking(signals)
+        assert isinstance(run.components, SB3Components)
+        self.run, self.signals, self.envs = run, signals, run.components.envs
+        self.on_progress = run.progress_callback(signals)
         rollout = run.settings.rollout
-        self.heard = EpisodesHeard(rollout.num_envs)
+        self.heard = EpisodeTracker(rollout.num_envs)
         self.steps_per_epoch = rollout.num_steps
         # PPO learns between two rollouts; DQN all the time.
         on_policy = run.settings.algo == "ppo"
@@ -234,7 +234,7 @@ class Bookkeeper(BaseCallback):
             hear(batch)
 
     def _close_epoch(self) -> None:
-        run, network = self.run, self.run.parts.learner.network
+        run, network = self.run, self.run.components.learner.network
         self.waits_for_update = False
         assert isinstance(network, ActorCritic | QNetwork)
         bring_home(self.model.policy, network)
