@@ -1,6 +1,6 @@
 """`import hundredfold` is light and logs in nowhere."""
 
-from helpers.running import run_python
+from helpers.training_runs import run_python
 
 HEAVY = ("torch", "ray", "tensorboard", "numba", "wandb", "stable_baselines3", "plotly", "rich")
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.running import Twice
+from helpers.training_runs import PairedLearners
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.distributions import ActionBounds, DiagonalGaussian
 from hundredfold.algorithms.ppo import PPO, PPOSettings
@@ -47,7 +47,7 @@ class Aims(gymnasium.Env):
         return self.seen, -float(cost), True, False, {}
 
 
-def learner_on(make_env, settings=STYLES["joint"], num_envs=8, num_steps=16, updates=30, seed=5):
+def make_ppo(make_env, settings=STYLES["joint"], num_envs=8, num_steps=16, updates=30, seed=5):
     backend = make_backend("in_process", partial(GymnasiumBatchEnv, make_env=make_env), num_envs)
     learner = PPO(
         backend.spec,
@@ -125,7 +125,7 @@ def test_bounds_are_kept_whatever_is_drawn():
 )
 def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
     # The envs themselves refuse an action that their space does not contain.
-    learner, collector = learner_on(make_env)
+    learner, collector = make_ppo(make_env)
     collector.collect(learner.policy, learner.buffer, 16)
     assert learner.buffer.actions.shape == (16, 8, *make_env.action_space.shape)
     assert learner.buffer.actions.dtype == np.float32
@@ -135,7 +135,7 @@ def test_boxes_of_any_shape_are_played_within_their_bounds(make_env):
 
 
 def test_what_was_drawn_is_kept_and_the_env_gets_it_cut_off():
-    learner, collector = learner_on(foreign.BoxActions)
+    learner, collector = make_ppo(foreign.BoxActions)
     with torch.no_grad():
         learner.network.log_std.fill_(1.0)
     uniforms = np.random.default_rng(4).random((8, 2))
@@ -148,7 +148,7 @@ def test_what_was_drawn_is_kept_and_the_env_gets_it_cut_off():
 
 @pytest.mark.parametrize("style", STYLES)
 def test_ratios_are_honest_and_the_spread_learns(style):
-    learner, collector = learner_on(Aims, STYLES[style])
+    learner, collector = make_ppo(Aims, STYLES[style])
     before = learner.network.log_std.detach().clone()
     assert_allclose(before.exp(), [0.5, 0.5])
     for _ in range(3):
@@ -159,13 +159,13 @@ def test_ratios_are_honest_and_the_spread_learns(style):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_restored_learner_learns_on_bit_for_bit(style):
-    learner, collector = learner_on(Aims, STYLES[style])
+    learner, collector = make_ppo(Aims, STYLES[style])
     collector.collect(learner.policy, learner.buffer, 16)
     learner.update()
     collector.collect(learner.policy, learner.buffer, 7)  # a snapshot amid a rollout
-    again, _ = learner_on(Aims, STYLES[style])
+    again, _ = make_ppo(Aims, STYLES[style])
     again.restore(learner.state())
-    twice = Twice(learner, again)
+    twice = PairedLearners(learner, again)
     collector.collect(twice, twice, 9)
     assert learner.update() == again.update()
     for name, array in learner.state().items():
@@ -174,7 +174,7 @@ def test_a_restored_learner_learns_on_bit_for_bit(style):
 
 def test_it_learns_to_aim():
     settings = PPOSettings(learning_rate=3e-3, entropy_coefficient=0.0)
-    learner, collector = learner_on(Aims, settings, num_envs=16, num_steps=16, updates=40)
+    learner, collector = make_ppo(Aims, settings, num_envs=16, num_steps=16, updates=40)
     for _ in range(40):
         episodes = collector.collect(learner.policy, learner.buffer, 16)
         learner.update()

@@ -43,7 +43,7 @@ def settings_of(**changes):
     return DQNSettings(**{**base, **changes})
 
 
-def learner_on(env, settings=QUICK, num_envs=8, num_steps=64, epochs=12, seed=5, network=None):
+def make_ppo(env, settings=QUICK, num_envs=8, num_steps=64, epochs=12, seed=5, network=None):
     backend = make_backend("in_process", env, num_envs)
     learner = DQN(
         backend.spec,
@@ -83,7 +83,7 @@ def assert_equal_weights(one, other):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_it_solves_the_corridor(style):
-    learner, collector = learner_on(Corridor, settings_of(**STYLES[style]))
+    learner, collector = make_ppo(Corridor, settings_of(**STYLES[style]))
     report = play(learner, collector, epochs=6)
     assert report["skipped_gradients"] == 0
     cells = {"cell": np.arange(6)[:, None]}
@@ -103,7 +103,7 @@ def test_no_forbidden_action_in_a_million_masked_steps():
         train_frequency=20_000,
         gradient_steps=8,
     )
-    learner, collector = learner_on(Corridor, settings, num_envs=1_000, num_steps=100, epochs=10)
+    learner, collector = make_ppo(Corridor, settings, num_envs=1_000, num_steps=100, epochs=10)
     at_the_wall = lefts_elsewhere = 0
     for _ in range(10):
         # The backend's door refuses a forbidden action with an error.
@@ -137,7 +137,7 @@ def descend(learner, drawn):
 
 @pytest.mark.parametrize("double_q", [True, False])
 def test_targets_look_at_allowed_actions_alone(double_q):
-    learner, collector = learner_on(Corridor, settings_of(double_q=double_q, learning_starts=300))
+    learner, collector = make_ppo(Corridor, settings_of(double_q=double_q, learning_starts=300))
     play(learner, collector)
     # Whoever believed in going left at the wall would expect the env of it.
     beliefs = torch.tensor([1e4, 1.0, 2.0])
@@ -162,7 +162,7 @@ def test_a_gradient_step_is_what_autograd_makes_of_the_same_loss(double_q, q_los
     settings = settings_of(
         double_q=double_q, loss=q_loss, learning_starts=300, max_gradient_norm=1e9
     )
-    learner, collector = learner_on(CartPole, settings)
+    learner, collector = make_ppo(CartPole, settings)
     play(learner, collector)
     drawn = draw(learner)
     seen, ahead = drawn.inputs[0]
@@ -182,7 +182,7 @@ def test_a_gradient_step_is_what_autograd_makes_of_the_same_loss(double_q, q_los
 
 
 def test_long_gradients_are_shortened():
-    learner, collector = learner_on(CartPole, settings_of(max_gradient_norm=1e-3))
+    learner, collector = make_ppo(CartPole, settings_of(max_gradient_norm=1e-3))
     play(learner, collector)
     assert_allclose(float(learner.gradients.gradient.norm()), 1e-3, rtol=1e-4)
 
@@ -190,7 +190,7 @@ def test_long_gradients_are_shortened():
 def test_gradient_steps_keep_their_ratio_to_samples_whatever_the_number_of_envs():
     settings = settings_of(train_frequency=48, gradient_steps=7, learning_starts=200)
     for num_envs in (1, 5, 64):
-        learner, collector = learner_on(CartPole, settings, num_envs=num_envs, num_steps=1)
+        learner, collector = make_ppo(CartPole, settings, num_envs=num_envs, num_steps=1)
         begun = None
         while learner.samples < 1_000:
             play(learner, collector, num_steps=1)
@@ -202,7 +202,7 @@ def test_gradient_steps_keep_their_ratio_to_samples_whatever_the_number_of_envs(
 
 
 def test_it_learns_while_an_epoch_goes_on():
-    learner, collector = learner_on(CartPole, settings_of(learning_starts=100))
+    learner, collector = make_ppo(CartPole, settings_of(learning_starts=100))
     before = weights_of(learner)
     collector.collect(learner.policy, learner.buffer, 64)
     assert learner.gradient_steps > 0
@@ -211,7 +211,7 @@ def test_it_learns_while_an_epoch_goes_on():
 
 def test_the_target_network_moves_at_its_interval_and_as_far_as_it_should():
     hard = settings_of(target_interval=10, train_frequency=8, gradient_steps=1)
-    learner, collector = learner_on(CartPole, hard)
+    learner, collector = make_ppo(CartPole, hard)
     moved_at, old = [], weights_of(learner)["target/layers.0.weight"]
     while learner.gradient_steps < 35:
         play(learner, collector, num_steps=1)
@@ -223,7 +223,7 @@ def test_the_target_network_moves_at_its_interval_and_as_far_as_it_should():
     assert moved_at == [10, 20, 30]
 
     soft = settings_of(target_interval=1, tau=0.25, train_frequency=8, gradient_steps=1)
-    learner, collector = learner_on(CartPole, soft)
+    learner, collector = make_ppo(CartPole, soft)
     while learner.gradient_steps < 1:
         before = learner.target_weights.detach().clone()
         play(learner, collector, num_steps=1)
@@ -233,13 +233,13 @@ def test_the_target_network_moves_at_its_interval_and_as_far_as_it_should():
 
 def test_epsilon_falls_over_its_share_of_the_run_and_envs_may_differ():
     settings = settings_of(exploration_start=0.9, exploration_end=0.1, exploration_fraction=0.5)
-    learner, collector = learner_on(CartPole, settings, epochs=4)
+    learner, collector = make_ppo(CartPole, settings, epochs=4)
     seen = [learner.epsilon]
     for _ in range(4):
         play(learner, collector)
         seen.append(learner.epsilon)
     assert_allclose(seen, [0.9, 0.5, 0.1, 0.1, 0.1])
-    learner, _ = learner_on(
+    learner, _ = make_ppo(
         CartPole, settings_of(exploration_start=0.4, epsilon_alpha=7.0), num_envs=3
     )
     assert_allclose(learner.policy.epsilons, [0.4, 0.4**4.5, 0.4**8])
@@ -247,7 +247,7 @@ def test_epsilon_falls_over_its_share_of_the_run_and_envs_may_differ():
 
 def test_equal_seeds_learn_equal_weights_and_others_do_not():
     def trained(seed):
-        learner, collector = learner_on(Corridor, seed=seed)
+        learner, collector = make_ppo(Corridor, seed=seed)
         play(learner, collector, epochs=2)
         return learner
 
@@ -260,12 +260,12 @@ def test_equal_seeds_learn_equal_weights_and_others_do_not():
 def test_a_restored_learner_learns_on_bit_for_bit(style):
     settings = settings_of(**STYLES[style], train_frequency=100, gradient_steps=9)
     network = NetworkSettings(hidden_sizes=(16,), normalise_observations=True)
-    learner, collector = learner_on(Corridor, settings, network=network)
+    learner, collector = make_ppo(Corridor, settings, network=network)
     play(learner, collector, epochs=2)
     states = learner.state(), collector.state(), collector.backend.state()
     report = play(learner, collector)
 
-    again, other = learner_on(Corridor, settings, network=network)
+    again, other = make_ppo(Corridor, settings, network=network)
     again.restore(states[0])
     other.restore(states[1], states[2])
     assert play(again, other) == report
@@ -277,11 +277,11 @@ def test_a_restored_learner_learns_on_bit_for_bit(style):
 
 def test_without_a_saved_replay_it_says_so_once_and_gathers_a_new_one_before_it_learns_on():
     settings = settings_of(save_replay=False, learning_starts=300)
-    learner, collector = learner_on(Corridor, settings)
+    learner, collector = make_ppo(Corridor, settings)
     play(learner, collector, epochs=2)
     state = learner.state()
     assert not any(name.startswith("replay") for name in state)
-    again, other = learner_on(Corridor, settings)
+    again, other = make_ppo(Corridor, settings)
     with pytest.warns(UserWarning, match="no replay.*300 new samples") as told:
         again.restore(state)
     assert len(told) == 1
@@ -296,7 +296,7 @@ def test_without_a_saved_replay_it_says_so_once_and_gathers_a_new_one_before_it_
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_if_it_persists():
-    learner, collector = learner_on(CartPole)
+    learner, collector = make_ppo(CartPole)
     play(learner, collector)
     before = weights_of(learner)
     learner.replay.returns[:] = np.nan
@@ -312,7 +312,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_i
 
 def test_inputs_are_scaled_by_what_is_replayed():
     network = NetworkSettings(hidden_sizes=(8,), normalise_observations=True)
-    learner, collector = learner_on(CartPole, network=network)
+    learner, collector = make_ppo(CartPole, network=network)
     play(learner, collector, epochs=2)
     replay = learner.replay
     rows, _ = replay.sample(5_000)

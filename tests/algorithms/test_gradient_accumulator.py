@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.learning import learner_on
+from helpers.ppo_learner import make_ppo
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.core.errors import TrainingError
 from hundredfold.envs.cartpole import CartPole
@@ -32,7 +32,7 @@ def short_of_memory(learner, rows):
 
 
 def updated(settings, rows=None):
-    learner, collector = learner_on(CartPole, settings)
+    learner, collector = make_ppo(CartPole, settings)
     if rows is not None:
         short_of_memory(learner, rows)
     collector.collect(learner.policy, learner.buffer, learner.buffer.num_steps)
@@ -57,7 +57,7 @@ def test_the_number_of_chunks_is_part_of_a_snapshot():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         split = updated(PPOSettings(), rows=8)
-    other, _ = learner_on(CartPole, PPOSettings())
+    other, _ = make_ppo(CartPole, PPOSettings())
     other.restore(split.state())
     assert other.accumulator.num_chunks == split.accumulator.num_chunks > 1
 

@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers import third_party_envs as foreign
-from helpers.running import Twice
+from helpers.training_runs import PairedLearners
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
 from hundredfold.algorithms.image_encoder import (
     NUM_FEATURES,
@@ -41,7 +41,7 @@ def eye_of(spec, seed=1):
         return SingleImageEncoder(spec)
 
 
-def learner_on(make_env, settings=SEEK, updates=40, seed=5, **network):
+def make_ppo(make_env, settings=SEEK, updates=40, seed=5, **network):
     backend = make_backend("in_process", partial(GymnasiumBatchEnv, make_env=make_env), 16)
     learner = PPO(
         backend.spec,
@@ -173,7 +173,7 @@ def test_pictures_and_numbers_go_side_by_side(shared):
 
 
 def test_pictures_stay_bytes_in_the_rollout():
-    learner, collector = learner_on(foreign.ImageGoalEnv)
+    learner, collector = make_ppo(foreign.ImageGoalEnv)
     collector.collect(learner.policy, learner.buffer, 32)
     assert learner.buffer.observation["observation"].dtype == np.uint8
     assert learner.update()["first_ratio_error"] < 1e-5
@@ -184,14 +184,14 @@ def test_pictures_stay_bytes_in_the_rollout():
 )
 def test_a_restored_learner_learns_on_bit_for_bit(make_env, shared):
     settings = PPOSettings(update_epochs=1, num_minibatches=4)
-    learner, collector = learner_on(make_env, settings, shared=shared)
+    learner, collector = make_ppo(make_env, settings, shared=shared)
     collector.collect(learner.policy, learner.buffer, 32)
     learner.update()
     state = learner.state()
-    again, _ = learner_on(make_env, settings, shared=shared)
+    again, _ = make_ppo(make_env, settings, shared=shared)
     again.restore(state)
 
-    twice = Twice(learner, again)
+    twice = PairedLearners(learner, again)
     collector.collect(twice, twice, 32)
     assert learner.update() == again.update()
     for name, array in learner.state().items():
@@ -199,7 +199,7 @@ def test_a_restored_learner_learns_on_bit_for_bit(make_env, shared):
 
 
 def test_it_learns_to_seek_by_a_picture():
-    learner, collector = learner_on(foreign.ImageGoalEnv, updates=30, shared=True)
+    learner, collector = make_ppo(foreign.ImageGoalEnv, updates=30, shared=True)
     first = collector.collect(learner.policy, learner.buffer, 32)
     learner.update()
     for _ in range(29):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from helpers.learning import learner_on
+from helpers.ppo_learner import make_ppo
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS, PPOSettings
 from hundredfold.core.errors import SettingsError, TrainingError
@@ -25,7 +25,7 @@ def weights_of(learner):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_the_ratio_of_the_first_minibatch_is_one(style):
-    learner, collector = learner_on(Corridor, STYLES[style])
+    learner, collector = make_ppo(Corridor, STYLES[style])
     for _ in range(5):
         collector.collect(learner.policy, learner.buffer, 32)
         assert learner.update()["first_ratio_error"] < 1e-5
@@ -33,7 +33,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(style):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_it_solves_the_corridor(style):
-    learner, collector = learner_on(Corridor, STYLES[style])
+    learner, collector = make_ppo(Corridor, STYLES[style])
     for _ in range(40):
         episodes = collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
@@ -44,7 +44,7 @@ def test_it_solves_the_corridor(style):
 
 
 def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing():
-    learner, collector = learner_on(CartPole, PPOSettings(gamma=0.9, gae_lambda=0.0))
+    learner, collector = make_ppo(CartPole, PPOSettings(gamma=0.9, gae_lambda=0.0))
     collector.collect(learner.policy, learner.buffer, 32)
     rollout = learner.buffer
     rollout.terminated[5, 0] = rollout.ended[5, 0] = True
@@ -63,7 +63,7 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
 
 @pytest.mark.parametrize(("share", "followed"), [(1.0, 1.0), (0.5, 0.75), (0.1, 0.55)])
 def test_the_scale_of_values_follows_the_newest_rollout_by_its_share(share, followed):
-    learner, _ = learner_on(Corridor, PPOSettings(value_norm_momentum=share))
+    learner, _ = make_ppo(Corridor, PPOSettings(value_norm_momentum=share))
     first, later = np.array([-1.0, 1.0], np.float32), np.array([9.0, 11.0], np.float32)
     learner._update_value_norm(first)  # the first one always counts for everything
     assert_allclose([learner.network.value_mean, learner.network.value_std], [0.0, 1.0])
@@ -84,7 +84,7 @@ def test_a_share_that_is_none_is_refused(share):
 
 def test_equal_seeds_learn_equal_weights_and_others_do_not():
     def trained(seed):
-        learner, collector = learner_on(Corridor, STYLES["joint"], seed=seed)
+        learner, collector = make_ppo(Corridor, STYLES["joint"], seed=seed)
         for _ in range(3):
             collector.collect(learner.policy, learner.buffer, 32)
             learner.update()
@@ -97,7 +97,7 @@ def test_equal_seeds_learn_equal_weights_and_others_do_not():
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_restored_learner_learns_on_bit_for_bit(style):
-    learner, collector = learner_on(Corridor, STYLES[style])
+    learner, collector = make_ppo(Corridor, STYLES[style])
     for _ in range(2):
         collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
@@ -105,7 +105,7 @@ def test_a_restored_learner_learns_on_bit_for_bit(style):
     collector.collect(learner.policy, learner.buffer, 32)
     report = learner.update()
 
-    again, other = learner_on(Corridor, STYLES[style])
+    again, other = make_ppo(Corridor, STYLES[style])
     again.restore(states[0])
     other.restore(states[1], states[2])
     other.collect(again.policy, again.buffer, 32)
@@ -116,7 +116,7 @@ def test_a_restored_learner_learns_on_bit_for_bit(style):
 
 def test_separate_epochs_leave_the_policy_alone_while_values_learn():
     settings = PPOSettings(num_value_epochs=3, num_policy_epochs=1, entropy_coefficient=0.0)
-    learner, collector = learner_on(Corridor, settings)
+    learner, collector = make_ppo(Corridor, settings)
     collector.collect(learner.policy, learner.buffer, 32)
     before = weights_of(learner)
     samples, _ = learner._compute_targets()
@@ -134,7 +134,7 @@ def test_separate_epochs_leave_the_policy_alone_while_values_learn():
 
 def test_minibatches_hold_every_sample_once_whatever_their_size():
     settings = PPOSettings(minibatch_size=100)
-    learner, collector = learner_on(Corridor, settings)
+    learner, collector = make_ppo(Corridor, settings)
     collector.collect(learner.policy, learner.buffer, 32)
     samples, _ = learner._compute_targets()
     parts = list(learner._minibatches(samples, 0))
@@ -146,7 +146,7 @@ def test_minibatches_hold_every_sample_once_whatever_their_size():
 
 def test_learning_rate_and_entropy_bonus_fall_to_zero_over_the_run():
     settings = PPOSettings(learning_rate=0.01, anneal_entropy=True)
-    learner, collector = learner_on(Corridor, settings, updates=4)
+    learner, collector = make_ppo(Corridor, settings, updates=4)
     seen = []
     for _ in range(4):
         seen.append((learner.learning_rate, learner.entropy_coefficient))
@@ -158,7 +158,7 @@ def test_learning_rate_and_entropy_bonus_fall_to_zero_over_the_run():
 
 def test_target_kl_ends_an_update_early():
     quick = PPOSettings(learning_rate=0.05, target_kl=1e-4, update_epochs=50)
-    learner, collector = learner_on(Corridor, quick)
+    learner, collector = make_ppo(Corridor, quick)
     collector.collect(learner.policy, learner.buffer, 32)
     steps_before = learner.optimisers["joint"].state_dict()["state"]
     assert steps_before == {}
@@ -170,7 +170,7 @@ def test_target_kl_ends_an_update_early():
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_if_it_persists():
-    learner, collector = learner_on(Corridor, PPOSettings())
+    learner, collector = make_ppo(Corridor, PPOSettings())
     collector.collect(learner.policy, learner.buffer, 32)
     samples, _ = learner._compute_targets()
     parameters = list(learner.network.parameters())
@@ -189,11 +189,11 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_i
 
 def test_shared_networks_and_separate_epochs_do_not_go_together():
     with pytest.raises(SettingsError, match="shared network"):
-        learner_on(Corridor, STYLES["separate"], network=NetworkSettings(shared=True))
+        make_ppo(Corridor, STYLES["separate"], network=NetworkSettings(shared=True))
 
 
 def test_a_shared_network_learns_too():
-    learner, collector = learner_on(
+    learner, collector = make_ppo(
         Corridor, STYLES["joint"], network=NetworkSettings(hidden_sizes=(32, 32), shared=True)
     )
     for _ in range(40):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.ray_costs import Costs
-from helpers.running import run_python
+from helpers.training_runs import run_python
 from hundredfold.cli import main
 from hundredfold.core.errors import SettingsError
 from hundredfold.profiling.ray_scaling import (

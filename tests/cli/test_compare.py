@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from helpers.running import metrics_of
+from helpers.training_runs import read_metrics
 from hundredfold.cli.main import main
 from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import SettingsError
@@ -56,14 +56,14 @@ def test_every_arm_is_trained_judged_and_drawn_and_what_is_done_is_not_done_agai
     assert "2-envs-x2" in page
 
     # One run is lost; the others are kept as they are.
-    kept = metrics_of(tmp_path / "arms" / "4-envs-seed-43")
+    kept = read_metrics(tmp_path / "arms" / "4-envs-seed-43")
     before = (tmp_path / "arms" / "2-envs-seed-42" / "metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(tmp_path / "arms" / "4-envs-seed-43")
     assert main(words) == 0
     again = {row["arm"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert again["2-envs"]["known"] == rows["2-envs"]["known"]
     assert again["4-envs"]["known"] == rows["4-envs"]["known"]
-    assert metrics_of(tmp_path / "arms" / "4-envs-seed-43") == kept
+    assert read_metrics(tmp_path / "arms" / "4-envs-seed-43") == kept
     after = (tmp_path / "arms" / "2-envs-seed-42" / "metrics.jsonl").stat().st_mtime_ns
     assert after == before
 

@@ -11,12 +11,17 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers.cases import BACKEND_CASES, ENV_CASES
-from helpers.playing import assert_same_story, follow, play, steady_actions
 from helpers.third_party_envs import (
     MultiDiscreteActions,
     RaisesInSecondReset,
     RaisesInStep,
     RecordsClose,
+)
+from helpers.trajectories import (
+    assert_same_trajectory,
+    continue_trajectory,
+    fixed_actions,
+    record_trajectory,
 )
 from hundredfold.backends import BACKENDS
 from hundredfold.backends.serial import SerialBackend
@@ -42,13 +47,13 @@ HALF = 17
 every_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
 every_env = pytest.mark.parametrize("env", ENV_CASES)
 ours = pytest.mark.parametrize("env", ["corridor", "cartpole"])
-foreign = pytest.mark.parametrize("env", ["FrozenLake-v1", "masked_foreign"])
+foreign = pytest.mark.parametrize("env", ["FrozenLake-v1", "third_party_masked"])
 
 
 @functools.cache
-def serial_story(env):
+def serial_trajectory(env):
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
-        return play(backend, SEED, STEPS)
+        return record_trajectory(backend, SEED, STEPS)
 
 
 def started(kind, make_envs=Corridor, num_envs=NUM_ENVS):
@@ -79,24 +84,28 @@ def test_a_backend_can_be_named_to_a_worker(kind):
 @every_env
 def test_every_backend_retells_the_serial_story(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
-        assert_same_story(play(backend, SEED, STEPS), serial_story(env))
+        assert_same_trajectory(record_trajectory(backend, SEED, STEPS), serial_trajectory(env))
 
 
 @every_backend
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_an_env_tells_the_same_story_among_any_number(kind, num_envs):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], num_envs)) as backend:
-        told = play(backend, SEED, 30)
+        told = record_trajectory(backend, SEED, 30)
     shared = range(min(num_envs, NUM_ENVS))
-    assert_same_story(told.of(shared), serial_story("corridor").of(shared).between(0, 30))
+    assert_same_trajectory(
+        told.select_envs(shared), serial_trajectory("corridor").select_envs(shared).between(0, 30)
+    )
 
 
 @every_backend
 @every_env
 def test_a_second_reset_tells_the_story_from_its_beginning(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
-        play(backend, SEED + 1, 13)
-        assert_same_story(play(backend, SEED, 20), serial_story(env).between(0, 20))
+        record_trajectory(backend, SEED + 1, 13)
+        assert_same_trajectory(
+            record_trajectory(backend, SEED, 20), serial_trajectory(env).between(0, 20)
+        )
 
 
 @every_backend
@@ -115,7 +124,7 @@ def test_envs_are_numbered_from_zero_without_gaps(kind):
         seen = set()
         while len(seen) < NUM_ENVS:
             seen |= set(batch.env_ids.tolist())
-            backend.send(steady_actions(batch, backend.spec, no_steps(batch)))
+            backend.send(fixed_actions(batch, backend.spec, no_steps(batch)))
             batch = backend.recv()
     assert seen == set(range(NUM_ENVS))
 
@@ -150,7 +159,7 @@ CALLS = {
 @functools.cache
 def corridor_snapshot():
     with closing(SerialBackend(Corridor, NUM_ENVS)) as backend:
-        play(backend, SEED, 4)
+        record_trajectory(backend, SEED, 4)
         return backend.state()
 
 
@@ -202,13 +211,13 @@ def test_a_refused_call_changes_no_turn(kind):
         backend.reset(SEED)
         with pytest.raises(CallOrderError):
             backend.state()
-        first = follow(backend, HALF)
+        first = continue_trajectory(backend, HALF)
         with pytest.raises(CallOrderError):
             backend.recv()
         backend.restore(backend.state())
-        second = follow(backend, 10, first_step=HALF)
-    assert_same_story(first, serial_story("corridor").between(0, HALF))
-    assert_same_story(second, serial_story("corridor").between(HALF, HALF + 10))
+        second = continue_trajectory(backend, 10, first_step=HALF)
+    assert_same_trajectory(first, serial_trajectory("corridor").between(0, HALF))
+    assert_same_trajectory(second, serial_trajectory("corridor").between(HALF, HALF + 10))
 
 
 @every_backend
@@ -286,9 +295,9 @@ def test_wrong_actions_are_refused_and_the_story_goes_on(kind, change, error, na
             backend.send(change(np.full(len(batch), RIGHT)))
         for name in names:
             assert name in str(refusal.value)
-        backend.send(steady_actions(batch, backend.spec, no_steps(batch)))
-        told = follow(backend, 20, first_step=1)
-    assert_same_story(told, serial_story("corridor").between(1, 21))
+        backend.send(fixed_actions(batch, backend.spec, no_steps(batch)))
+        told = continue_trajectory(backend, 20, first_step=1)
+    assert_same_trajectory(told, serial_trajectory("corridor").between(1, 21))
 
 
 @every_backend
@@ -302,17 +311,17 @@ def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(
             backend.send(actions)
         assert f"env {batch.env_ids[at_wall]}" in str(refusal.value)
         assert f"allowed: {[RIGHT, WAIT]}" in str(refusal.value)
-        backend.send(steady_actions(batch, backend.spec, no_steps(batch)))
-        told = follow(backend, 20, first_step=1)
+        backend.send(fixed_actions(batch, backend.spec, no_steps(batch)))
+        told = continue_trajectory(backend, 20, first_step=1)
     few = range(NUM_ENVS)
-    assert_same_story(told.of(few), serial_story("corridor").between(1, 21))
+    assert_same_trajectory(told.select_envs(few), serial_trajectory("corridor").between(1, 21))
 
 
 @every_backend
 def test_actions_of_several_parts_are_checked_part_by_part(kind):
     backend, batch = started(kind, partial(GymnasiumBatchEnv, make_env=MultiDiscreteActions))
     with closing(backend):
-        good = steady_actions(batch, backend.spec, no_steps(batch))
+        good = fixed_actions(batch, backend.spec, no_steps(batch))
         with pytest.raises(ShapeError, match=r"\(6, 2\)"):
             backend.send(good[:, 0])
         wrong = good.copy()
@@ -333,10 +342,10 @@ def test_actions_of_several_parts_are_checked_part_by_part(kind):
 def test_any_form_of_whole_numbers_is_an_action(kind, form):
     backend, batch = started(kind, ENV_CASES["corridor"])
     with closing(backend):
-        actions = steady_actions(batch, backend.spec, no_steps(batch))
+        actions = fixed_actions(batch, backend.spec, no_steps(batch))
         backend.send(actions.tolist() if form is list else actions.astype(form))
-        told = follow(backend, 10, first_step=1)
-    assert_same_story(told, serial_story("corridor").between(1, 11))
+        told = continue_trajectory(backend, 10, first_step=1)
+    assert_same_trajectory(told, serial_trajectory("corridor").between(1, 11))
 
 
 @every_backend
@@ -371,15 +380,15 @@ def test_a_broadcast_reaches_every_env(kind):
 @every_backend
 def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
-        free = play(backend, SEED, 20)
+        free = record_trajectory(backend, SEED, 20)
         backend.broadcast({"toll": np.full(6, 0.5)})
-        paid = play(backend, SEED, 20)
+        paid = record_trajectory(backend, SEED, 20)
         backend.broadcast({"toll": np.zeros(6)})
-        free_again = play(backend, SEED, 20)
+        free_again = record_trajectory(backend, SEED, 20)
     assert not free["info/toll_paid"].any()
     assert set(np.unique(paid["info/toll_paid"])) == {0.0, 0.5}
     assert paid["info/toll_paid"].any(axis=0).all()
-    assert_same_story(free_again, free)
+    assert_same_trajectory(free_again, free)
 
 
 @every_backend
@@ -387,7 +396,9 @@ def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
 def test_a_broadcast_nobody_understands_is_ignored(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         backend.broadcast({"gossip": np.ones(3)})
-        assert_same_story(play(backend, SEED, 10), serial_story(env).between(0, 10))
+        assert_same_trajectory(
+            record_trajectory(backend, SEED, 10), serial_trajectory(env).between(0, 10)
+        )
 
 
 # --- snapshots
@@ -395,7 +406,7 @@ def test_a_broadcast_nobody_understands_is_ignored(kind, env):
 
 def snapshot(kind, env, num_envs=NUM_ENVS):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], num_envs)) as backend:
-        play(backend, SEED, HALF)
+        record_trajectory(backend, SEED, HALF)
         return backend.state()
 
 
@@ -409,10 +420,10 @@ every_pair = pytest.mark.parametrize(
 def test_a_snapshot_continues_bit_for_bit_on_any_backend(taken_on, restored_on, env):
     state = snapshot(taken_on, env)
     with closing(BACKEND_CASES[restored_on](ENV_CASES[env], NUM_ENVS)) as backend:
-        play(backend, SEED + 1, 5)
+        record_trajectory(backend, SEED + 1, 5)
         backend.restore(state)
-        told = follow(backend, 30, first_step=HALF)
-    assert_same_story(told, serial_story(env).between(HALF, HALF + 30))
+        told = continue_trajectory(backend, 30, first_step=HALF)
+    assert_same_trajectory(told, serial_trajectory(env).between(HALF, HALF + 30))
 
 
 @every_backend
@@ -428,18 +439,18 @@ def test_a_snapshot_is_the_same_on_every_backend(kind, env):
 def test_what_was_broadcast_is_part_of_the_snapshot(taken_on, restored_on):
     with closing(BACKEND_CASES[taken_on](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.broadcast({"toll": np.full(6, 0.25)})
-        play(backend, SEED, HALF)
+        record_trajectory(backend, SEED, HALF)
         state = backend.state()
         expected = follow_after_snapshot(backend)
     with closing(BACKEND_CASES[restored_on](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.restore(state)
-        assert_same_story(follow(backend, 20, first_step=HALF), expected)
+        assert_same_trajectory(continue_trajectory(backend, 20, first_step=HALF), expected)
     assert expected["info/toll_paid"].any()
 
 
 def follow_after_snapshot(backend):
     backend.restore(backend.state())
-    return follow(backend, 20, first_step=HALF)
+    return continue_trajectory(backend, 20, first_step=HALF)
 
 
 @every_pair
@@ -451,8 +462,8 @@ def test_foreign_episodes_are_cut_off_alike_on_any_backend(taken_on, restored_on
     for kind in ("serial", restored_on):
         with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
             backend.restore(state)
-            told.append(follow(backend, 20, first_step=HALF))
-    assert_same_story(told[1], told[0])
+            told.append(continue_trajectory(backend, 20, first_step=HALF))
+    assert_same_trajectory(told[1], told[0])
     assert told[1]["truncated"][0].all()
     assert not told[1]["terminated"][0].any()
 

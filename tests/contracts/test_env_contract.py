@@ -9,16 +9,16 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers.cases import ENV_CASES
-from helpers.playing import (
-    ACTION_BOOK,
-    Direct,
-    assert_same_story,
-    follow,
-    play,
-    play_env,
-    same_story,
-    steady_actions,
-    steps_to_see_ends,
+from helpers.trajectories import (
+    ACTION_TABLE,
+    EnvBackend,
+    assert_same_trajectory,
+    continue_trajectory,
+    fixed_actions,
+    record_env_trajectory,
+    record_trajectory,
+    same_trajectory,
+    steps_until_ends,
 )
 from hundredfold.core.batch import copies
 from hundredfold.core.errors import CheckpointError
@@ -43,9 +43,9 @@ def make(name, env_ids=(0, 1, 2, 3, 4)):
 
 
 @functools.cache
-def story_of(name, env_ids=EVERYBODY, seed=SEED):
+def reference(name, env_ids=EVERYBODY, seed=SEED):
     """The undisturbed story, told once for all tests that lean on it."""
-    return play_env(make(name, env_ids), seed, steps_to_see_ends(SPECS[name]))
+    return record_env_trajectory(make(name, env_ids), seed, steps_until_ends(SPECS[name]))
 
 
 def test_every_env_of_ours_is_in_the_suite():
@@ -56,8 +56,8 @@ def test_every_env_of_ours_is_in_the_suite():
 @every_env
 def test_an_env_can_travel_to_a_worker(name):
     make_envs = pickle.loads(pickle.dumps(ENV_CASES[name]))
-    told = play_env(make_envs(np.arange(2)), SEED, 10)
-    assert_same_story(told, story_of(name).of([0, 1]).between(0, 10))
+    told = record_env_trajectory(make_envs(np.arange(2)), SEED, 10)
+    assert_same_trajectory(told, reference(name).select_envs([0, 1]).between(0, 10))
 
 
 # --- shapes and ranges
@@ -78,47 +78,52 @@ def test_batches_have_the_shapes_and_types_the_spec_announces(name):
     batch = env.reset(SEED)
     assert_as_announced(batch, env, (4, 9, 2))
     for step in range(20):
-        batch = env.step(steady_actions(batch, env.spec, np.full(3, step)))
+        batch = env.step(fixed_actions(batch, env.spec, np.full(3, step)))
         assert_as_announced(batch, env, (4, 9, 2))
 
 
 @every_env
 def test_a_reset_starts_with_nothing_earned_and_nothing_ended(name):
-    story = story_of(name)
-    assert not story["reward"][0].any()
-    assert not story.ended[0].any()
+    trajectory = reference(name)
+    assert not trajectory["reward"][0].any()
+    assert not trajectory.ended[0].any()
 
 
 @every_env
 def test_observations_keep_the_bounds_of_the_spec(name):
-    story = story_of(name)
+    trajectory = reference(name)
     for key, spec in SPECS[name].observation.items():
         low, high = (
             np.reshape(bound, spec.shape if np.ndim(bound) else ())
             for bound in (spec.low, spec.high)
         )
-        for told in (story[f"observation/{key}"], story[f"final_observation/{key}"][story.ended]):
+        for told in (
+            trajectory[f"observation/{key}"],
+            trajectory[f"final_observation/{key}"][trajectory.ended],
+        ):
             assert (told >= low).all(), key
             assert (told <= high).all(), key
         if spec.categories is not None:
-            assert (story[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)).all()
+            assert (
+                trajectory[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)
+            ).all()
 
 
 @every_env
 def test_rewards_and_observations_are_finite(name):
-    story = story_of(name)
-    assert np.isfinite(story["reward"]).all()
+    trajectory = reference(name)
+    assert np.isfinite(trajectory["reward"]).all()
     for key in SPECS[name].observation:
-        assert np.isfinite(story[f"observation/{key}"]).all()
+        assert np.isfinite(trajectory[f"observation/{key}"]).all()
 
 
 @every_env
 def test_every_mask_leaves_an_action_of_every_part(name):
     spec = SPECS[name]
     if not spec.has_mask:
-        assert "mask" not in story_of(name).arrays
+        assert "mask" not in reference(name).arrays
         return
-    mask, first = story_of(name)["mask"], 0
+    mask, first = reference(name)["mask"], 0
     for count in spec.action_nvec:
         assert mask[..., first : first + count].any(axis=-1).all()
         first += count
@@ -131,31 +136,33 @@ def test_every_mask_leaves_an_action_of_every_part(name):
 
 @every_env
 def test_the_same_seed_tells_the_same_story(name):
-    told = play_env(make(name, range(16)), SEED, 30)
-    assert_same_story(told, story_of(name).of(range(16)).between(0, 30))
+    told = record_env_trajectory(make(name, range(16)), SEED, 30)
+    assert_same_trajectory(told, reference(name).select_envs(range(16)).between(0, 30))
 
 
 @every_env
 def test_an_env_that_has_played_before_tells_the_same_story(name):
     env = make(name)
-    play_env(env, SEED + 1, 33)
-    assert_same_story(play_env(env, SEED, 30), story_of(name).of(range(5)).between(0, 30))
+    record_env_trajectory(env, SEED + 1, 33)
+    assert_same_trajectory(
+        record_env_trajectory(env, SEED, 30), reference(name).select_envs(range(5)).between(0, 30)
+    )
 
 
 @every_env
 @pytest.mark.parametrize("seed", [SEED + 1, -SEED, 2**70])
 def test_another_seed_tells_another_story(name, seed):
-    told = play_env(make(name), seed, 30)
-    assert not same_story(told, story_of(name).of(range(5)).between(0, 30))
+    told = record_env_trajectory(make(name), seed, 30)
+    assert not same_trajectory(told, reference(name).select_envs(range(5)).between(0, 30))
 
 
 @every_env
 def test_every_env_has_a_story_of_its_own(name):
     # These ids share a row of the action book, so only chance can tell the envs apart.
-    env_ids = np.arange(16) * len(ACTION_BOOK)
-    story = play_env(make(name, env_ids), SEED, 40)
-    keys = [key for key in story.arrays if key.startswith("observation/")]
-    told = [b"".join(story[key][:, env].tobytes() for key in keys) for env in range(16)]
+    env_ids = np.arange(16) * len(ACTION_TABLE)
+    trajectory = record_env_trajectory(make(name, env_ids), SEED, 40)
+    keys = [key for key in trajectory.arrays if key.startswith("observation/")]
+    told = [b"".join(trajectory[key][:, env].tobytes() for key in keys) for env in range(16)]
     assert len(set(told)) > 12
 
 
@@ -166,62 +173,66 @@ def test_every_env_has_a_story_of_its_own(name):
     ids=["one", "seven", "slice", "last", "scattered"],
 )
 def test_an_env_tells_the_same_story_in_any_company(name, env_ids):
-    told = play_env(make(name, env_ids), SEED, steps_to_see_ends(SPECS[name]))
-    assert_same_story(told, story_of(name).of(env_ids))
+    told = record_env_trajectory(make(name, env_ids), SEED, steps_until_ends(SPECS[name]))
+    assert_same_trajectory(told, reference(name).select_envs(env_ids))
 
 
 @every_env
 def test_what_others_do_changes_nothing_for_an_env(name):
-    steps = steps_to_see_ends(SPECS[name])
-    odd = play_env(make(name, range(16)), SEED, steps, mood=lambda env_ids: env_ids % 2)
+    steps = steps_until_ends(SPECS[name])
+    odd = record_env_trajectory(
+        make(name, range(16)), SEED, steps, action_shift=lambda env_ids: env_ids % 2
+    )
     stayed, changed = range(0, 16, 2), range(1, 16, 2)
-    assert_same_story(odd.of(stayed), story_of(name).of(stayed))
-    assert not same_story(odd.of(changed), story_of(name).of(changed))
+    assert_same_trajectory(odd.select_envs(stayed), reference(name).select_envs(stayed))
+    assert not same_trajectory(odd.select_envs(changed), reference(name).select_envs(changed))
 
 
 # --- the step that ends an episode
 
 
-def first_ends(story):
+def first_ends(trajectory):
     """Env and moment of every env's first end."""
-    return {env: int(np.argmax(ended)) for env, ended in enumerate(story.ended.T) if ended.any()}
+    return {
+        env: int(np.argmax(ended)) for env, ended in enumerate(trajectory.ended.T) if ended.any()
+    }
 
 
 @every_env
 def test_the_next_episode_begins_in_the_same_step_whatever_was_done_in_the_last_one(name):
     """Chance is keyed by seed, env and episode, so episode 1 starts alike after any episode 0."""
-    steps = steps_to_see_ends(SPECS[name])
-    story = story_of(name).of(range(24))
-    other = play_env(make(name, range(24)), SEED, steps, mood=np.ones_like)
-    ends, other_ends = first_ends(story), first_ends(other)
+    steps = steps_until_ends(SPECS[name])
+    trajectory = reference(name).select_envs(range(24))
+    other = record_env_trajectory(make(name, range(24)), SEED, steps, action_shift=np.ones_like)
+    ends, other_ends = first_ends(trajectory), first_ends(other)
     both = ends.keys() & other_ends.keys()
     assert len(both) > 5
     starts = [f"observation/{key}" for key in SPECS[name].observation]
     starts += ["mask"] if SPECS[name].has_mask else []
     for env in both:
         for key in starts:
-            assert_array_equal(story[key][ends[env], env], other[key][other_ends[env], env])
-    assert not same_story(story, other)
+            assert_array_equal(trajectory[key][ends[env], env], other[key][other_ends[env], env])
+    assert not same_trajectory(trajectory, other)
 
 
 @every_env
 def test_the_last_observation_of_an_episode_is_not_lost(name):
-    story = story_of(name)
+    trajectory = reference(name)
     for key in SPECS[name].observation:
-        last, first = story[f"final_observation/{key}"], story[f"observation/{key}"]
-        assert (last[story.ended] != first[story.ended]).any()
+        last, first = trajectory[f"final_observation/{key}"], trajectory[f"observation/{key}"]
+        assert (last[trajectory.ended] != first[trajectory.ended]).any()
 
 
 @every_env
 def test_episodes_of_fixed_length_end_exactly_then(name):
     fixed = SPECS[name].episode_steps
     if fixed is None:
-        lengths = set(first_ends(story_of(name)).values())
+        lengths = set(first_ends(reference(name)).values())
         assert len(lengths) > 1, "episodes of one length should be announced as episode_steps"
         return
-    story = story_of(name)
-    assert story.ended[fixed::fixed].all()
-    assert story.ended.sum() == story.ended[fixed::fixed].size
+    trajectory = reference(name)
+    assert trajectory.ended[fixed::fixed].all()
+    assert trajectory.ended.sum() == trajectory.ended[fixed::fixed].size
 
 
 # --- buffers
@@ -244,9 +255,9 @@ def test_a_bound_env_writes_into_its_rows_and_nowhere_else(name):
     above, below = copies(common.rows(0, 2).arrays()), copies(common.rows(7, 9).arrays())
     env.set_output_buffers(common.rows(2, 7))
 
-    told = play_env(env, SEED, 30)
+    told = record_env_trajectory(env, SEED, 30)
 
-    assert_same_story(told, story_of(name).of(range(4, 9)).between(0, 30))
+    assert_same_trajectory(told, reference(name).select_envs(range(4, 9)).between(0, 30))
     last_rows = copies(common.rows(2, 7).arrays())
     for key, array in told.arrays.items():
         if not key.startswith(("final_observation", "episode_info", "infos")):
@@ -262,7 +273,7 @@ def test_reset_step_and_restore_return_the_bound_buffers(name):
     buffers = env.spec.batch(np.arange(5))
     env.set_output_buffers(buffers)
     batches = [env.reset(SEED)]
-    batches.append(env.step(steady_actions(batches[0], env.spec, np.zeros(5, np.int64))))
+    batches.append(env.step(fixed_actions(batches[0], env.spec, np.zeros(5, np.int64))))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         batches.append(env.restore(env.state()))
@@ -280,7 +291,9 @@ def test_knowledge_an_env_has_no_use_for_is_ignored(name):
     env = make(name)
     env.set_shared_params({"gossip": np.ones((3, 3))})
     env.set_shared_params({})
-    assert_same_story(play_env(env, SEED, 20), story_of(name).of(range(5)).between(0, 20))
+    assert_same_trajectory(
+        record_env_trajectory(env, SEED, 20), reference(name).select_envs(range(5)).between(0, 20)
+    )
 
 
 # --- snapshots
@@ -290,40 +303,40 @@ HALF = 17
 
 def stopped(name, env_ids=(0, 1, 2, 3, 4)):
     """An env in the middle of its story."""
-    player = Direct(make(name, env_ids))
-    play(player, SEED, HALF)
+    player = EnvBackend(make(name, env_ids))
+    record_trajectory(player, SEED, HALF)
     return player
 
 
 def rest_of(name, env_ids):
-    return story_of(name).of(env_ids).between(HALF, HALF + 30)
+    return reference(name).select_envs(env_ids).between(HALF, HALF + 30)
 
 
 def continued(name, env_ids, state, player=None):
-    player = player or Direct(make(name, env_ids))
+    player = player or EnvBackend(make(name, env_ids))
     player.restore(state)
-    return follow(player, 30, first_step=HALF)
+    return continue_trajectory(player, 30, first_step=HALF)
 
 
 @every_env_with_snapshots
 def test_a_restored_env_continues_bit_for_bit(name):
     state = stopped(name).env.state()
-    assert_same_story(continued(name, range(5), state), rest_of(name, range(5)))
+    assert_same_trajectory(continued(name, range(5), state), rest_of(name, range(5)))
 
 
 @every_env_with_snapshots
 def test_an_env_goes_back_to_its_own_snapshot(name):
     player = stopped(name)
     state = player.env.state()
-    follow(player, 25, first_step=HALF)
-    assert_same_story(continued(name, range(5), state, player), rest_of(name, range(5)))
+    continue_trajectory(player, 25, first_step=HALF)
+    assert_same_trajectory(continued(name, range(5), state, player), rest_of(name, range(5)))
 
 
 @every_env_with_snapshots
 def test_a_snapshot_replaces_all_that_another_seed_left_behind(name):
-    player = Direct(make(name))
-    play(player, SEED + 1, 8)
-    assert_same_story(
+    player = EnvBackend(make(name))
+    record_trajectory(player, SEED + 1, 8)
+    assert_same_trajectory(
         continued(name, range(5), stopped(name).env.state(), player), rest_of(name, range(5))
     )
 
@@ -333,8 +346,10 @@ def test_taking_a_snapshot_disturbs_nothing(name):
     player = stopped(name)
     before = player.env.state()
     player.env.state()
-    assert_same_story(follow(player, 30, first_step=HALF), rest_of(name, range(5)))
-    assert_same_story(continued(name, range(5), before), rest_of(name, range(5)))
+    assert_same_trajectory(
+        continue_trajectory(player, 30, first_step=HALF), rest_of(name, range(5))
+    )
+    assert_same_trajectory(continued(name, range(5), before), rest_of(name, range(5)))
 
 
 @every_env
@@ -348,14 +363,14 @@ def test_a_snapshot_can_be_cut_into_slices(name):
     state = stopped(name, range(6)).env.state()
     for env_ids in (range(2), range(2, 5), range(5, 6)):
         part = {key: array[env_ids.start : env_ids.stop] for key, array in state.items()}
-        assert_same_story(continued(name, env_ids, part), rest_of(name, env_ids))
+        assert_same_trajectory(continued(name, env_ids, part), rest_of(name, env_ids))
 
 
 @every_env_with_snapshots
 def test_snapshots_of_slices_can_be_joined(name):
     parts = [stopped(name, env_ids).env.state() for env_ids in (range(2), range(2, 5))]
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    assert_same_story(continued(name, range(5), joined), rest_of(name, range(5)))
+    assert_same_trajectory(continued(name, range(5), joined), rest_of(name, range(5)))
 
 
 @every_env
@@ -412,7 +427,9 @@ def test_a_refused_snapshot_leaves_the_env_as_it_was(name):
     broken.popitem()
     with pytest.raises(CheckpointError):
         player.env.restore(broken)
-    assert_same_story(follow(player, 30, first_step=HALF), rest_of(name, range(5)))
+    assert_same_trajectory(
+        continue_trajectory(player, 30, first_step=HALF), rest_of(name, range(5))
+    )
 
 
 # --- snapshots of envs that cannot be frozen
@@ -436,18 +453,20 @@ def test_a_restored_foreign_env_cuts_its_episodes_off_and_begins_new_ones(name):
 @pytest.mark.filterwarnings("ignore:.*truncated")
 def test_the_episodes_of_a_restored_foreign_env_are_the_ones_whose_turn_it_was(name):
     """Episode k was cut off, so episode k + 1 begins as it does in the undisturbed story."""
-    story = story_of(name)
+    trajectory = reference(name)
     state = stopped(name).env.state()
     batch = make(name).restore(state)
-    begun = story.ended[: HALF + 1].sum(axis=0)[:5]
+    begun = trajectory.ended[: HALF + 1].sum(axis=0)[:5]
     assert_array_equal(state["episodes"], begun)
     found = 0
     for env in range(5):
-        ends = np.flatnonzero(story.ended[:, env])
+        ends = np.flatnonzero(trajectory.ended[:, env])
         if len(ends) > begun[env]:
             found += 1
             for key, array in batch.observation.items():
-                assert_array_equal(array[env], story[f"observation/{key}"][ends[begun[env]], env])
+                assert_array_equal(
+                    array[env], trajectory[f"observation/{key}"][ends[begun[env]], env]
+                )
     assert found > 0
 
 
@@ -456,9 +475,9 @@ def test_the_episodes_of_a_restored_foreign_env_are_the_ones_whose_turn_it_was(n
 def test_two_restores_of_one_foreign_snapshot_tell_one_story(name):
     state = stopped(name).env.state()
     told = continued(name, range(5), state)
-    assert_same_story(continued(name, range(5), state), told)
+    assert_same_trajectory(continued(name, range(5), state), told)
     part = {key: array[3:5] for key, array in state.items()}
-    assert_same_story(continued(name, (3, 4), part), told.of([3, 4]))
+    assert_same_trajectory(continued(name, (3, 4), part), told.select_envs([3, 4]))
     assert not told["truncated"][1:].all()
 
 

@@ -80,7 +80,9 @@ def assert_same(told, expected):
         assert_array_equal(told[name], array, err_msg=name, strict=True)
 
 
-@pytest.mark.parametrize("env", ["dvrp", "cage2", "cartpole", "CartPole-v1", "foreign_parts"])
+@pytest.mark.parametrize(
+    "env", ["dvrp", "cage2", "cartpole", "CartPole-v1", "third_party_multi_discrete"]
+)
 def test_an_actor_collects_what_one_process_collects(env):
     assert_same(trained(*in_actors(env, workers=1)), trained(*in_process(env)))
 

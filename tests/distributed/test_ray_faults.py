@@ -13,10 +13,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers.cases import ENV_CASES
-from helpers.playing import assert_same_story, follow, play
 from helpers.ray_learning import NUM_STEPS, learner_for
 from helpers.ray_pool import ray_backend
-from helpers.running import run_python
+from helpers.training_runs import run_python
+from helpers.trajectories import assert_same_trajectory, continue_trajectory, record_trajectory
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import WorkerError
@@ -120,15 +120,15 @@ def test_a_killed_actor_is_replaced_while_belief_models_teach_and_envs_are_reset
             backend.broadcast({"toll": np.full(6, 0.5)})
             if disturbed:
                 kill(backend, 0)
-            first = play(backend, SEED, 5)
+            first = record_trajectory(backend, SEED, 5)
             if disturbed:
                 kill(backend, 1)
             backend.broadcast({"toll": np.full(6, 0.25)})
             backend.restore(backend.state())
-            return first, follow(backend, 5, first_step=5)
+            return first, continue_trajectory(backend, 5, first_step=5)
 
     for one, other in zip(told(True), told(False), strict=True):
-        assert_same_story(one, other)
+        assert_same_trajectory(one, other)
 
 
 def test_the_step_backend_plays_on_where_its_actor_was_killed():
@@ -137,13 +137,13 @@ def test_the_step_backend_plays_on_where_its_actor_was_killed():
     def told(disturbed):
         backend = ray_backend(ENV_CASES["cage2"], NUM_ENVS)
         with closing(backend):
-            play(backend, SEED, steps)
+            record_trajectory(backend, SEED, steps)
             if disturbed:
                 kill(backend, 1)
             backend.send(np.zeros(NUM_ENVS, np.int64))
-            return follow(backend, 20, first_step=steps)
+            return continue_trajectory(backend, 20, first_step=steps)
 
-    assert_same_story(told(True), told(False))
+    assert_same_trajectory(told(True), told(False))
 
 
 def test_episodes_of_foreign_envs_are_cut_off_when_their_actor_is_killed():

@@ -12,7 +12,13 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from helpers.ray_pool import PooledFleet, shared_cluster
-from helpers.running import KILLED_RUN, metrics_of, run_python, state_of, wait_until
+from helpers.training_runs import (
+    KILLED_RUN,
+    checkpoint_arrays,
+    read_metrics,
+    run_python,
+    wait_until,
+)
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.training.checkpoint import saved_epochs
@@ -40,8 +46,8 @@ def actors(monkeypatch):
 
 
 def assert_same_run(one, other):
-    assert metrics_of(one) == metrics_of(other)
-    left, right = state_of(one), state_of(other)
+    assert read_metrics(one) == read_metrics(other)
+    left, right = checkpoint_arrays(one), checkpoint_arrays(other)
     assert left.keys() == right.keys()
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
@@ -121,7 +127,7 @@ def test_a_run_goes_on_with_other_actors_or_without(actors, tmp_path, change):
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     half = cut_back(whole.path, 4)
     assert hundredfold.train(resume=half, quiet=True, report=False, **change).finished
-    assert [row["epoch"] for row in metrics_of(half)] == [1, 2, 3, 4, 5, 6]
+    assert [row["epoch"] for row in read_metrics(half)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_foreign_env_trains_and_resumes(actors, tmp_path):

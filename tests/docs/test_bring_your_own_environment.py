@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import hundredfold
-from helpers.running import run_python
+from helpers.training_runs import run_python
 
 PAGE = Path(__file__).parents[2] / "docs" / "bring-your-own-environment.md"
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

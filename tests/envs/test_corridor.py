@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.playing import play_env
+from helpers.trajectories import record_env_trajectory
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
@@ -194,7 +194,7 @@ def test_tolls_are_part_of_a_snapshot():
 
 
 def test_a_story_without_tolls_pays_none():
-    assert not play_env(corridor(), 3, 40)["info/toll_paid"].any()
+    assert not record_env_trajectory(corridor(), 3, 40)["info/toll_paid"].any()
 
 
 @pytest.mark.parametrize("settings", [{"length": 1}, {"length": 0}, {"max_episode_steps": 0}])

@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as envs
-from helpers.gymnasium_batches import batch_of
-from helpers.playing import assert_same_story, play_env, steady_actions
+from helpers.gymnasium_batches import make_batch
+from helpers.trajectories import assert_same_trajectory, fixed_actions, record_env_trajectory
 from hundredfold.core import rng
 from hundredfold.core.batch import copies
 from hundredfold.core.errors import CheckpointError, EnvError
@@ -62,20 +62,20 @@ PLAYED = {
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", PLAYED)
 def test_the_env_says_what_the_envs_say(name):
-    env, steps = batch_of(PLAYED[name], 3), 45
+    env, steps = make_batch(PLAYED[name], 3), 45
     batch = env.reset(SEED)
-    story, played = [copies(batch.arrays())], []
+    trajectory, played = [copies(batch.arrays())], []
     for step in range(steps):
-        actions = steady_actions(batch, env.spec, np.full(3, step))
+        actions = fixed_actions(batch, env.spec, np.full(3, step))
         batch = env.step(actions)
-        story.append(copies(batch.arrays()))
+        trajectory.append(copies(batch.arrays()))
         played.append(actions.tolist())
-    assert any(said["terminated"].any() or said["truncated"].any() for said in story)
+    assert any(said["terminated"].any() or said["truncated"].any() for said in trajectory)
     for env_id in range(3):
         actions = [np.array(row[env_id]) for row in played]
         actions = [int(action) if action.ndim == 0 else action for action in actions]
         tale = plain_tale(PLAYED[name](), env_id, actions)
-        for said, expected in zip(story, tale, strict=True):
+        for said, expected in zip(trajectory, tale, strict=True):
             assert_says(said, env_id, expected)
 
 
@@ -95,7 +95,7 @@ def assert_says(said, row, expected):
 
 
 def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
-    env = batch_of(envs.DiceEnv, 2)
+    env = make_batch(envs.DiceEnv, 2)
     batch = env.reset(SEED)
     assert [info.keys() for info in batch.infos] == [{"total"}, {"total"}]
     for _ in range(20):
@@ -113,13 +113,13 @@ def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
 
 def play_beside(rude, good=envs.FaultyEnv, number=2, num_envs=4):
     """Play envs of which one is rude, until something happens."""
-    play_on(batch_of(envs.OneFaulty(rude, number, good), num_envs))
+    play_on(make_batch(envs.OneFaulty(rude, number, good), num_envs))
 
 
 def play_on(env):
     batch = env.reset(SEED)
     for step in range(6):
-        batch = env.step(steady_actions(batch, env.spec, np.full(len(batch), step)))
+        batch = env.step(fixed_actions(batch, env.spec, np.full(len(batch), step)))
 
 
 RUDE = {
@@ -170,7 +170,7 @@ def test_the_envs_own_number_is_named_not_its_row():
 
 
 def test_a_part_whose_actions_are_all_forbidden_is_refused():
-    env = batch_of(partial(envs.EmptyMaskInOneDim, fault_seed=seed_of(1)), 2)
+    env = make_batch(partial(envs.EmptyMaskInOneDim, fault_seed=seed_of(1)), 2)
     with pytest.raises(EnvError, match=r"env 1 of .*step 3.*forbids all 2 actions"):
         play_on(env)
 
@@ -219,7 +219,7 @@ def test_a_bad_last_reward_is_named_with_the_step_that_gave_it():
 
 def test_an_env_that_never_starts_is_named():
     with pytest.raises(EnvError, match=r"env 0 of RaisesInFirstReset .*reset\(\): OSError"):
-        batch_of(envs.RaisesInFirstReset).reset(SEED)
+        make_batch(envs.RaisesInFirstReset).reset(SEED)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_other_rudeness_is_named_too(rude, good, words):
 
 
 def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
-    both = play_env(batch_of(envs.CountsResets, 2), SEED, 20)
-    alone = play_env(GymnasiumBatchEnv(np.array([1]), envs.CountsResets), SEED, 20)
-    assert_same_story(alone, both.of([1]))
+    both = record_env_trajectory(make_batch(envs.CountsResets, 2), SEED, 20)
+    alone = record_env_trajectory(GymnasiumBatchEnv(np.array([1]), envs.CountsResets), SEED, 20)
+    assert_same_trajectory(alone, both.select_envs([1]))
 
 
 # --- snapshots
@@ -250,11 +250,11 @@ def test_a_snapshot_of_our_cartpole_is_none_of_gymnasiums():
     ours = CartPole(np.arange(3))
     ours.reset(SEED)
     with pytest.raises(CheckpointError):
-        batch_of(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
+        make_batch(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
 
 
 def test_a_restore_warns_once_and_names_the_env():
-    env = batch_of(partial(gymnasium.make, "CartPole-v1"), 5)
+    env = make_batch(partial(gymnasium.make, "CartPole-v1"), 5)
     env.reset(SEED)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -263,7 +263,7 @@ def test_a_restore_warns_once_and_names_the_env():
 
 
 def test_closing_the_env_closes_every_env(tmp_path):
-    env = batch_of(partial(envs.RecordsClose, tmp_path), 3)
+    env = make_batch(partial(envs.RecordsClose, tmp_path), 3)
     assert not list(tmp_path.iterdir())
     env.close()
     assert len(list(tmp_path.iterdir())) == 3

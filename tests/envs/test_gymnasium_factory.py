@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers import third_party_envs as envs
-from helpers.gymnasium_batches import batch_of
+from helpers.gymnasium_batches import make_batch
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumSettings
 
@@ -70,7 +70,8 @@ def test_a_module_that_cannot_be_imported_is_refused():
 
 def test_an_env_is_named_after_its_id_or_its_class():
     assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
-    assert batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
+    assert make_batch(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
     assert (
-        batch_of(lambda: gymnasium.wrappers.TimeLimit(envs.DiceEnv(), 3), 1).spec.name == "DiceEnv"
+        make_batch(lambda: gymnasium.wrappers.TimeLimit(envs.DiceEnv(), 3), 1).spec.name
+        == "DiceEnv"
     )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from helpers import third_party_envs as envs
-from helpers.playing import assert_same_story, play_env
+from helpers.trajectories import assert_same_trajectory, record_env_trajectory
 from hundredfold.core.failures import RestartPolicy
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
@@ -51,8 +51,10 @@ def test_on_request_only_the_first_episode_is_seeded():
 
 
 def test_seeded_once_an_env_tells_the_same_story_in_any_company():
-    both = play_env(seeded_once([0, 1], envs.DiceEnv), SEED, 60)
-    assert_same_story(play_env(seeded_once([1], envs.DiceEnv), SEED, 60), both.of([1]))
+    both = record_env_trajectory(seeded_once([0, 1], envs.DiceEnv), SEED, 60)
+    assert_same_trajectory(
+        record_env_trajectory(seeded_once([1], envs.DiceEnv), SEED, 60), both.select_envs([1])
+    )
 
 
 def test_seeded_once_a_new_start_is_seeded_again():

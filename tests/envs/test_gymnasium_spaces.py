@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as envs
-from helpers.gymnasium_batches import batch_of
+from helpers.gymnasium_batches import make_batch
 from hundredfold.core.action_scaling import uniform_actions
 from hundredfold.core.errors import SettingsError
 
@@ -26,14 +26,14 @@ SEED = 5
     ],
 )
 def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categories):
-    spec = batch_of(make_env, 1).spec
+    spec = make_batch(make_env, 1).spec
     (array,) = spec.observation.values()
     assert list(spec.observation) == ["observation"]
     assert (array.shape, array.dtype, array.categories) == (shape, dtype, categories)
 
 
 def test_a_dict_observation_becomes_an_array_per_part():
-    arrays = batch_of(envs.DictObservation, 1).spec.observation
+    arrays = make_batch(envs.DictObservation, 1).spec.observation
     assert {name: (array.shape, array.dtype) for name, array in arrays.items()} == {
         "bits": ((3,), "int8"),
         "height": ((), "float64"),
@@ -45,9 +45,9 @@ def test_a_dict_observation_becomes_an_array_per_part():
 
 
 def test_bounds_are_one_number_where_all_entries_share_it():
-    picture = batch_of(envs.ImageObservation, 1).spec.observation["observation"]
+    picture = make_batch(envs.ImageObservation, 1).spec.observation["observation"]
     assert (picture.low, picture.high) == (0.0, 255.0)
-    cart = batch_of(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
+    cart = make_batch(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
     assert len(cart.high) == 4
     assert cart.high[1] == np.inf
     assert cart.low[0] == pytest.approx(-4.8)
@@ -63,18 +63,18 @@ def test_bounds_are_one_number_where_all_entries_share_it():
     ],
 )
 def test_an_action_space_becomes_choices(make_env, choices, action_shape):
-    spec = batch_of(make_env, 1).spec
+    spec = make_batch(make_env, 1).spec
     assert (spec.action_nvec, spec.action_shape) == (choices, action_shape)
 
 
 def test_actions_are_counted_from_zero_here_and_from_its_start_in_the_env():
-    env = batch_of(envs.DiscreteActionsWithStart, 3)
+    env = make_batch(envs.DiscreteActionsWithStart, 3)
     env.reset(SEED)
     assert env.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
 
 
 def test_so_are_the_parts_of_an_action():
-    env = batch_of(envs.MultiDiscreteActionsWithStart, 2)
+    env = make_batch(envs.MultiDiscreteActionsWithStart, 2)
     env.reset(SEED)
     assert env.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
 
@@ -93,14 +93,14 @@ def test_so_are_the_parts_of_an_action():
     ],
 )
 def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high):
-    spec = batch_of(make_env, 1).spec
+    spec = make_batch(make_env, 1).spec
     assert (spec.action_nvec, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
     assert (spec.continuous_action.low, spec.continuous_action.high) == (low, high)
 
 
 @pytest.mark.parametrize("make_env", [envs.BoxActions, envs.ScalarBoxAction, envs.UnevenBoxActions])
 def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
-    env = batch_of(make_env, 3)
+    env = make_batch(make_env, 3)
     box = env.spec.continuous_action
     actions = uniform_actions(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
     env.reset(SEED)
@@ -134,11 +134,11 @@ def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
 )
 def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
     with pytest.raises(SettingsError) as refusal:
-        batch_of(make_env)
+        make_batch(make_env)
     for word in named:
         assert word in str(refusal.value)
 
 
 def test_the_advice_works():
     flat = partial(gymnasium.wrappers.FlattenObservation, envs.NestedDictObservation())
-    assert batch_of(flat, 1).spec.observation["observation"].shape == (3,)
+    assert make_batch(flat, 1).spec.observation["observation"].shape == (3,)

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from helpers.playing import assert_same_story, play_env
 from helpers.third_party_envs import DiceEnv
+from helpers.trajectories import assert_same_trajectory, record_env_trajectory
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
@@ -61,7 +61,9 @@ def test_a_factory_travels_to_worker_processes(name):
     factory = env_factory(name, settings_class(name)())
     there = pickle.loads(pickle.dumps(factory))
     ids = np.arange(2)
-    assert_same_story(play_env(there(ids), 3, 10), play_env(factory(ids), 3, 10))
+    assert_same_trajectory(
+        record_env_trajectory(there(ids), 3, 10), record_env_trajectory(factory(ids), 3, 10)
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import hundredfold
 from helpers import third_party_envs
 from helpers.cases import ENV_CASES
 from helpers.ray_pool import shared_cluster
-from helpers.running import metrics_of, state_of
+from helpers.training_runs import checkpoint_arrays, read_metrics
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.presets import preset_settings
@@ -41,7 +41,7 @@ def actions_for(rows, spec, key):
     return np.stack([part.argmax(axis=1) for part in parts], 1).reshape(-1, *spec.action_shape)
 
 
-FOREIGN = ["CartPole-v1", "masked_foreign", "foreign_parts", "foreign_box"]
+FOREIGN = ["CartPole-v1", "third_party_masked", "third_party_multi_discrete", "third_party_box"]
 
 
 @pytest.mark.parametrize("env", ["cartpole", "cage2", "corridor", *FOREIGN])
@@ -93,7 +93,7 @@ def test_without_a_seed_of_the_run_every_runner_plays_its_own_episodes():
     assert not np.array_equal(first_rows(None), first_rows(None))
 
 
-@pytest.mark.parametrize("env", ["masked_foreign", "foreign_parts"])
+@pytest.mark.parametrize("env", ["third_party_masked", "third_party_multi_discrete"])
 def test_waiting_rows_always_have_an_allowed_action(batch_env):
     with closing(ENV_CASES[batch_env](np.arange(9))) as made:
         spec, batch = made.spec, made.reset(SEED)
@@ -114,7 +114,9 @@ def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
     assert sum(map(sum, cut)) == NUM_ENVS
 
 
-@pytest.mark.parametrize("env", ["masked_foreign", "foreign_parts", "foreign_box"])
+@pytest.mark.parametrize(
+    "env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"]
+)
 def test_rllib_draws_from_what_our_policy_would_do(batch_env):
     pytest.importorskip("ray")
     from ray.rllib.core.columns import Columns
@@ -181,7 +183,7 @@ def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
         quiet=True,
     )
     assert run.finished
-    rows = metrics_of(run.path)
+    rows = read_metrics(run.path)
     assert [row["total_steps"] for row in rows] == [120, 240]
     assert {"policy_loss", "value_loss", "entropy"} <= rows[1].keys()
     assert "eval/return_mean" in rows[1]
@@ -218,10 +220,10 @@ def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path)
     run = hundredfold.train(make_env, save_dir=tmp_path, name="run", **brief)
     assert run.finished
     assert {str(seed_of(env_id)) for env_id in range(4)} <= {path.name for path in notes.iterdir()}
-    rows = metrics_of(run.path)
+    rows = read_metrics(run.path)
     assert [row["total_steps"] for row in rows] == [64, 128]
     assert rows[-1]["env_failures"] == rows[-1]["env_restarts"] == 1
-    scales = state_of(run.path)
+    scales = checkpoint_arrays(run.path)
     assert scales["learner/network/inputs.count"] == 4 * 64
     assert scales["learner/network/inputs.std"].max() > 1.5
     action = run.policy().act(third_party_envs.UnevenBoxActions().reset(seed=SEED)[0])

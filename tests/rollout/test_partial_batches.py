@@ -128,7 +128,7 @@ def assert_same_rollouts(told, expected):
             assert_array_equal(one[name], array, err_msg=name)
 
 
-ENVS = ["corridor", "cartpole", "CartPole-v1", "masked_foreign", "foreign_parts"]
+ENVS = ["corridor", "cartpole", "CartPole-v1", "third_party_masked", "third_party_multi_discrete"]
 
 
 @pytest.mark.parametrize("env", ENVS)

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.running import metrics_of, run_python, state_of
+from helpers.training_runs import checkpoint_arrays, read_metrics, run_python
 from hundredfold.api import belief_params
 
 SMALL = {
@@ -65,8 +65,8 @@ def test_a_killed_run_with_belief_model_masks_and_epsilon_resumes_bit_for_bit(tm
     run_python(KILLED_RUN.format(save_dir=str(tmp_path), settings=settings), expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", report=False)
     assert resumed.finished
-    assert metrics_of(whole.path) == metrics_of(resumed.path)
-    left, right = state_of(whole.path), state_of(resumed.path)
+    assert read_metrics(whole.path) == read_metrics(resumed.path)
+    left, right = checkpoint_arrays(whole.path), checkpoint_arrays(resumed.path)
     assert left.keys() == right.keys()
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
@@ -76,8 +76,8 @@ def test_a_killed_run_with_belief_model_masks_and_epsilon_resumes_bit_for_bit(tm
 def test_a_belief_model_speaks_to_envs_wherever_they_run(tmp_path, backend):
     here = train(tmp_path, "here", epochs=3, backend="in_process")
     there = train(tmp_path, "there", epochs=3, backend=backend)
-    assert metrics_of(here.path) == metrics_of(there.path)
-    left, right = state_of(here.path), state_of(there.path)
+    assert read_metrics(here.path) == read_metrics(there.path)
+    left, right = checkpoint_arrays(here.path), checkpoint_arrays(there.path)
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
 
@@ -102,7 +102,7 @@ def test_what_the_belief_model_learned_reaches_the_envs(tmp_path):
     told = belief_params(run.path, "last")
     env = {
         name.removeprefix("env/beliefs/"): array
-        for name, array in state_of(run.path).items()
+        for name, array in checkpoint_arrays(run.path).items()
         if name.startswith("env/beliefs/")
     }
     assert_array_equal(env["people"][0, :, :4], told["type_probabilities"])

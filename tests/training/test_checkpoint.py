@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.running import run_python
+from helpers.training_runs import run_python
 from hundredfold.core.errors import CheckpointError
 from hundredfold.envs.corridor import Corridor
 from hundredfold.training.checkpoint import (

@@ -8,9 +8,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
-from helpers.own_envs import Spotlight
-from helpers.running import KILLED_RUN, run_python, state_of
+from helpers.batch_envs import Spotlight
 from helpers.third_party_envs import ImageAndVectorGoalEnv
+from helpers.training_runs import KILLED_RUN, checkpoint_arrays, run_python
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
@@ -97,7 +97,7 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
         env="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
-    before = state_of(tmp_path / "killed")
+    before = checkpoint_arrays(tmp_path / "killed")
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()
     parts = build(folder.settings())
@@ -136,7 +136,9 @@ def test_a_run_on_pictures_is_judged_and_loaded_like_any_other(tmp_path):
         run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv
     )
     assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/return_mean"])
-    assert any(name.startswith("learner/network/policy_encoder.") for name in state_of(run.path))
+    assert any(
+        name.startswith("learner/network/policy_encoder.") for name in checkpoint_arrays(run.path)
+    )
     space = ImageAndVectorGoalEnv.observation_space
     assert run.policy().act(space.sample()) in range(4)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hundredfold
-from helpers.running import KILLED_RUN, assert_same_run, run_python
+from helpers.training_runs import KILLED_RUN, assert_same_run, run_python
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import SettingsError

@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
 from helpers import third_party_envs
-from helpers.playing import play
-from helpers.running import run_python
+from helpers.training_runs import run_python
+from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
 from hundredfold.cli.main import main
@@ -37,13 +37,13 @@ def trained(tmp_path, env, settings):
     )
     policy = hundredfold.load(run.path, "last")
     factory = callable_factory(env) if callable(env) else env_factory(env, settings_class(env)())
-    story = play(make_backend("in_process", factory, 4), seed=5, steps=30)
+    trajectory = record_trajectory(make_backend("in_process", factory, 4), seed=5, steps=30)
     spec = policy.spec
     seen = {
-        name: story[f"observation/{name}"].reshape(-1, *array.shape)
+        name: trajectory[f"observation/{name}"].reshape(-1, *array.shape)
         for name, array in spec.observation.items()
     }
-    mask = story["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
+    mask = trajectory["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
     return run, policy, seen, mask
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.running import metrics_of, run_python, state_of
+from helpers.training_runs import checkpoint_arrays, read_metrics, run_python
 
 SMALL = {"num_envs": 6, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4, "report": False}
 
@@ -33,8 +33,8 @@ def test_worker_processes_train_the_very_same_policy(tmp_path, env):
         for name in ("in_process", "processes")
     ]
     one, other = (run.path for run in runs)
-    assert metrics_of(one) == metrics_of(other)
-    left, right = state_of(one), state_of(other)
+    assert read_metrics(one) == read_metrics(other)
+    left, right = checkpoint_arrays(one), checkpoint_arrays(other)
     assert left.keys() == right.keys()
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
@@ -48,7 +48,7 @@ def test_a_killed_first_ready_run_goes_on_on_any_backend(tmp_path, env, backend)
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend=backend)
     assert resumed.finished
-    told = metrics_of(resumed.path)
+    told = read_metrics(resumed.path)
     assert [row["epoch"] for row in told] == list(range(1, 7))
     assert told[-1]["total_steps"] == 6 * SMALL["num_envs"] * SMALL["num_steps"]
 
@@ -70,7 +70,7 @@ def test_waiting_for_nobody_learns_cartpole_as_well_as_waiting_for_all(tmp_path,
             name=backend,
             report=False,
         )
-        rewards = [row.get("return_mean", np.nan) for row in metrics_of(run.path)]
+        rewards = [row.get("return_mean", np.nan) for row in read_metrics(run.path)]
         scores[backend] = np.nanmean(rewards[-10:])
     assert scores["processes"] > 450
     assert scores["first_ready"] > 0.95 * scores["processes"]

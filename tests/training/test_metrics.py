@@ -6,7 +6,7 @@ import math
 import pytest
 
 import hundredfold
-from helpers.running import run_python
+from helpers.training_runs import run_python
 from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import CheckpointError
 from hundredfold.training.metrics import MetricsLog, forget_after, read_metrics

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.running import run_python
+from helpers.training_runs import run_python
 from hundredfold.training import process_setup
 
 ROUNDS = 20

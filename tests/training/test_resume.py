@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.running import KILLED_RUN, assert_same_run, run_python, state_of
+from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.core.errors import CheckpointError, SettingsError
 
 SMALL = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4}
@@ -70,7 +70,7 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
         env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
-    before = state_of(tmp_path / "killed")
+    before = checkpoint_arrays(tmp_path / "killed")
 
     from hundredfold.training.build import build
     from hundredfold.training.run import Run
@@ -208,10 +208,12 @@ sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--n
 
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, name="done", **SMALL)
-    before = state_of(run.path)
+    before = checkpoint_arrays(run.path)
     again = hundredfold.train(resume=run.path)
     assert again.finished
-    assert all(np.array_equal(array, before[name]) for name, array in state_of(run.path).items())
+    assert all(
+        np.array_equal(array, before[name]) for name, array in checkpoint_arrays(run.path).items()
+    )
 
 
 @pytest.mark.parametrize("change", [{"learning_rate": 0.5}, {"num_envs": 8}, {"epochs": 99}])

@@ -11,7 +11,12 @@ from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
 from helpers.cases import ENV_CASES
-from helpers.playing import assert_same_story, follow, play, steady_actions
+from helpers.trajectories import (
+    assert_same_trajectory,
+    continue_trajectory,
+    fixed_actions,
+    record_trajectory,
+)
 from hundredfold.backends.processes.backend import READY_DIVISOR, FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
@@ -43,7 +48,7 @@ def first_ready(make_envs, num_envs=NUM_ENVS, batch_envs=1, **settings):
 def all_at_the_gate(backend):
     """Play until the slow env stands before its gate, and send everybody one action more."""
     backend.reset(SEED)
-    follow(backend, TURN - 1)
+    continue_trajectory(backend, TURN - 1)
     backend.send(np.zeros(NUM_ENVS, np.int64), np.arange(NUM_ENVS))
 
 
@@ -124,19 +129,19 @@ def test_more_than_there_are_means_everybody():
 @pytest.mark.parametrize("env", ["corridor", "dvrp", "cage2", "CartPole-v1"])
 def test_the_size_of_batches_does_not_change_the_story(env, batch_envs):
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
-        expected = play(backend, SEED, 25)
+        expected = record_trajectory(backend, SEED, 25)
     with closing(first_ready(ENV_CASES[env], batch_envs=batch_envs)) as backend:
-        assert_same_story(play(backend, SEED, 25), expected)
+        assert_same_trajectory(record_trajectory(backend, SEED, 25), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
 def test_nor_do_threads(threads):
-    make_envs = ENV_CASES["masked_foreign"]
+    make_envs = ENV_CASES["third_party_masked"]
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
-        expected = play(backend, SEED, 40)
+        expected = record_trajectory(backend, SEED, 40)
     for make in (first_ready, partial(first_ready, batch_envs=NUM_ENVS)):
         with closing(make(make_envs, env_threads=threads)) as backend:
-            assert_same_story(play(backend, SEED, 40), expected)
+            assert_same_trajectory(record_trajectory(backend, SEED, 40), expected)
 
 
 # --- holding envs back
@@ -235,18 +240,20 @@ def test_where_all_step_together_nobody_can_be_held_back():
 def test_a_snapshot_waits_for_those_at_work_and_their_news_still_comes(env):
     everyone = np.arange(NUM_ENVS)
     with closing(first_ready(ENV_CASES[env])) as backend:
-        play(backend, SEED, 3)
+        record_trajectory(backend, SEED, 3)
         waiting = backend.batch.take(everyone)
-        backend.send(steady_actions(waiting, backend.spec, np.full(NUM_ENVS, 3)), everyone)
+        backend.send(fixed_actions(waiting, backend.spec, np.full(NUM_ENVS, 3)), everyone)
         came = set(backend.recv().env_ids.tolist())
         state = backend.state()
         if len(came) < NUM_ENVS:
             backend.send(NOBODY, NOBODY)
             gather(backend, set(range(NUM_ENVS)) - came)
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
-        expected = play(backend, SEED, 6)
+        expected = record_trajectory(backend, SEED, 6)
         backend.restore(state)
-        assert_same_story(follow(backend, 2, first_step=4), expected.between(4, 6))
+        assert_same_trajectory(
+            continue_trajectory(backend, 2, first_step=4), expected.between(4, 6)
+        )
 
 
 def test_a_snapshot_of_foreign_envs_does_not_wait_for_a_slow_one(tmp_path):
@@ -279,8 +286,8 @@ def test_a_reset_forgets_what_was_under_way(tmp_path):
         backend.recv()
         (tmp_path / "gate").touch()
         with closing(SerialBackend(gated(tmp_path), NUM_ENVS)) as serial:
-            expected = play(serial, SEED, 10)
-        assert_same_story(play(backend, SEED, 10), expected)
+            expected = record_trajectory(serial, SEED, 10)
+        assert_same_trajectory(record_trajectory(backend, SEED, 10), expected)
 
 
 # --- who waits and who computes

@@ -13,7 +13,7 @@ import pytest
 
 from helpers import third_party_envs as foreign
 from helpers.cases import ENV_CASES
-from helpers.playing import assert_same_story, play
+from helpers.trajectories import assert_same_trajectory, record_trajectory
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.processes.channel import SPAN
 from hundredfold.backends.processes.env_shards import shard_edges
@@ -36,7 +36,7 @@ def made(make_envs=Corridor, num_envs=NUM_ENVS, **settings):
     return ProcessBackend(make_envs, num_envs, WorkerSettings(**settings))
 
 
-def batch_of(make_env):
+def make_batch(make_env):
     return partial(GymnasiumBatchEnv, make_env=make_env)
 
 
@@ -45,20 +45,20 @@ def batch_of(make_env):
 
 @every_start
 def test_every_start_method_tells_the_same_story(method):
-    make_envs = ENV_CASES["masked_foreign"]
+    make_envs = ENV_CASES["third_party_masked"]
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
-        expected = play(backend, SEED, 20)
+        expected = record_trajectory(backend, SEED, 20)
     with closing(made(make_envs, workers=2, start_method=method)) as backend:
-        assert_same_story(play(backend, SEED, 20), expected)
+        assert_same_trajectory(record_trajectory(backend, SEED, 20), expected)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_the_number_of_workers_does_not_change_the_story(workers):
     with closing(SerialBackend(ENV_CASES["corridor"], NUM_ENVS)) as backend:
-        expected = play(backend, SEED, 20)
+        expected = record_trajectory(backend, SEED, 20)
     with closing(made(ENV_CASES["corridor"], workers=workers)) as backend:
         assert backend.num_workers == workers
-        assert_same_story(play(backend, SEED, 20), expected)
+        assert_same_trajectory(record_trajectory(backend, SEED, 20), expected)
 
 
 def test_there_are_no_more_workers_than_envs_and_by_default_no_more_than_cores():
@@ -71,10 +71,10 @@ def test_there_are_no_more_workers_than_envs_and_by_default_no_more_than_cores()
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_an_env_made_from_a_lambda_travels(method):
     reach = 4
-    make_envs = batch_of(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.DiceEnv(), reach))
+    make_envs = make_batch(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.DiceEnv(), reach))
     with closing(made(make_envs, workers=1, start_method=method)) as backend:
-        story = play(backend, SEED, 12)
-    assert story.ended.any()
+        trajectory = record_trajectory(backend, SEED, 12)
+    assert trajectory.ended.any()
 
 
 def test_an_env_that_cannot_travel_is_refused_with_advice():
@@ -85,14 +85,14 @@ def test_an_env_that_cannot_travel_is_refused_with_advice():
             return foreign.DiceEnv()
 
     with pytest.raises(WorkerError, match=r"cannot be sent.*spawn.*use the start method fork"):
-        made(batch_of(make_env), start_method="spawn")
-    with closing(made(batch_of(make_env), start_method="fork")) as backend:
-        play(backend, SEED, 2)
+        made(make_batch(make_env), start_method="spawn")
+    with closing(made(make_batch(make_env), start_method="fork")) as backend:
+        record_trajectory(backend, SEED, 2)
 
 
 def test_a_spawned_worker_never_imports_torch_nor_numba_for_foreign_envs():
     with closing(
-        made(batch_of(foreign.ReportsModules), 2, workers=2, start_method="spawn")
+        made(make_batch(foreign.ReportsModules), 2, workers=2, start_method="spawn")
     ) as backend:
         backend.reset(SEED)
         infos = list(backend.recv().infos)
@@ -148,17 +148,17 @@ def test_workers_can_be_started_from_any_thread():
     thread.start()
     thread.join()
     with closing(found[0]) as backend:
-        play(backend, SEED, 5)
+        record_trajectory(backend, SEED, 5)
         assert backend.health()["worker_restarts"] == 0
 
 
 def test_two_backends_live_side_by_side():
     with closing(made(workers=2)) as one, closing(made(workers=2)) as other:
-        stories = [play(one, SEED, 10), play(other, SEED, 10)]
+        trajectories = [record_trajectory(one, SEED, 10), record_trajectory(other, SEED, 10)]
         one.close()
-        stories.append(play(other, SEED, 10))
-    for story in stories[1:]:
-        assert_same_story(story, stories[0])
+        trajectories.append(record_trajectory(other, SEED, 10))
+    for trajectory in trajectories[1:]:
+        assert_same_trajectory(trajectory, trajectories[0])
 
 
 # --- infos
@@ -169,7 +169,7 @@ def test_infos_are_pickled_once_somebody_reads_them():
         backend.send(np.zeros(NUM_ENVS, np.int64))
         return backend.recv().infos
 
-    with closing(made(batch_of(foreign.PicklingCountInfo), workers=1)) as backend:
+    with closing(made(make_batch(foreign.PicklingCountInfo), workers=1)) as backend:
         backend.reset(SEED)
         backend.recv()
         for _ in range(3):
@@ -181,7 +181,7 @@ def test_infos_are_pickled_once_somebody_reads_them():
 
 
 def test_infos_that_nobody_has_read_are_gone_with_the_backend():
-    with closing(made(batch_of(foreign.DiceEnv), workers=2)) as backend:
+    with closing(made(make_batch(foreign.DiceEnv), workers=2)) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
     with pytest.raises(WorkerError, match="closed"):
@@ -189,7 +189,7 @@ def test_infos_that_nobody_has_read_are_gone_with_the_backend():
 
 
 def test_infos_stay_bytes_until_they_are_read():
-    with closing(made(batch_of(foreign.DiceEnv), workers=2)) as backend:
+    with closing(made(make_batch(foreign.DiceEnv), workers=2)) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
         assert len(infos) == NUM_ENVS
@@ -208,7 +208,7 @@ def test_infos_stay_bytes_until_they_are_read():
 
 
 def test_an_info_that_is_too_large_for_its_place_comes_anyway():
-    with closing(made(batch_of(foreign.LargeInfo), workers=2)) as backend:
+    with closing(made(make_batch(foreign.LargeInfo), workers=2)) as backend:
         backend.reset(SEED)
         backend.recv()
         for turn in range(1, 5):
@@ -218,7 +218,7 @@ def test_an_info_that_is_too_large_for_its_place_comes_anyway():
 
 
 def test_what_cannot_travel_comes_as_the_text_it_prints():
-    with closing(made(batch_of(foreign.UnpicklableInfo), workers=1)) as backend:
+    with closing(made(make_batch(foreign.UnpicklableInfo), workers=1)) as backend:
         backend.reset(SEED)
         info = backend.recv().infos[0]
     assert info["total"] == backend.batch.observation["observation"][0, 1]

@@ -12,8 +12,14 @@ from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as foreign
 from helpers.cases import BACKEND_CASES, ENV_CASES
-from helpers.playing import Story, assert_same_story, follow, play, steady_actions
-from helpers.running import wait_until
+from helpers.training_runs import wait_until
+from helpers.trajectories import (
+    Trajectory,
+    assert_same_trajectory,
+    continue_trajectory,
+    fixed_actions,
+    record_trajectory,
+)
 from hundredfold.backends.processes import worker_pool
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.serial import SerialBackend
@@ -50,30 +56,30 @@ def troubled(rude, *args):
 
 def polite_story(good=foreign.FaultyEnv):
     with closing(SerialBackend(partial(GymnasiumBatchEnv, make_env=good), NUM_ENVS)) as backend:
-        return play(backend, SEED, STEPS)
+        return record_trajectory(backend, SEED, STEPS)
 
 
-def without_infos(story):
-    arrays = {name: array for name, array in story.arrays.items() if name != "infos"}
-    return Story(story.env_ids, arrays)
+def without_infos(trajectory):
+    arrays = {name: array for name, array in trajectory.arrays.items() if name != "infos"}
+    return Trajectory(trajectory.env_ids, arrays)
 
 
-def assert_undisturbed(story, env_ids, good=foreign.FaultyEnv):
-    expected = polite_story(good).of(env_ids)
-    assert_same_story(without_infos(story.of(env_ids)), without_infos(expected))
+def assert_undisturbed(trajectory, env_ids, good=foreign.FaultyEnv):
+    expected = polite_story(good).select_envs(env_ids)
+    assert_same_trajectory(without_infos(trajectory.select_envs(env_ids)), without_infos(expected))
 
 
-def assert_cut_off(story, env_id, moment=TURN, mates=()):
+def assert_cut_off(trajectory, env_id, moment=TURN, mates=()):
     """An env's episode is truncated where it was last sound, and another has begun.
 
     So are those of its mates in a worker that was lost, some of whom had just done their step.
     """
-    seen, final = story["observation/observation"], story["final_observation/observation"]
+    seen, final = trajectory["observation/observation"], trajectory["final_observation/observation"]
     assert_array_equal(final[moment, env_id], seen[moment - 1, env_id])
     for one in (env_id, *mates):
-        assert story["truncated"][moment, one]
-        assert not story["terminated"][moment, one]
-        assert story["reward"][moment, one] == 0
+        assert trajectory["truncated"][moment, one]
+        assert not trajectory["terminated"][moment, one]
+        assert trajectory["reward"][moment, one] == 0
         assert final[moment, one, 0] in (moment - 1, moment)
         assert seen[moment - 1 : moment + 3, one, 0].tolist() == [moment - 1, 0, 1, 2]
 
@@ -103,13 +109,13 @@ FAULTS = {
 def test_a_failed_env_starts_again_and_the_others_go_on(kind, fault):
     rude, message = FAULTS[fault]
     with closing(BACKEND_CASES[kind](troubled(rude), NUM_ENVS)) as backend:
-        story = play(backend, SEED, STEPS)
+        trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
-    assert_cut_off(story, TROUBLED)
+    assert_cut_off(trajectory, TROUBLED)
     good = foreign.ValidMaskMethod if fault == "mask" else foreign.FaultyEnv
-    assert_undisturbed(story, others_than(TROUBLED), good)
+    assert_undisturbed(trajectory, others_than(TROUBLED), good)
     assert health == {"env_failures": 1, "env_restarts": 1, "worker_restarts": 0}
-    (told,) = [text for text in story["infos"][:, TROUBLED] if "env_error" in text]
+    (told,) = [text for text in trajectory["infos"][:, TROUBLED] if "env_error" in text]
     assert re.search(f"env {TROUBLED} of .*step {TURN} of its episode 0.*{message}", told)
 
 
@@ -120,7 +126,7 @@ def test_with_stop_a_failed_env_ends_the_play_and_is_named(kind, fault):
     settings = WorkerSettings(on_env_error="stop")
     with closing(BACKEND_CASES[kind](troubled(rude), NUM_ENVS, settings)) as backend:
         with pytest.raises(EnvError, match=f"env {TROUBLED} of .*step {TURN}.*{message}"):
-            play(backend, SEED, STEPS)
+            record_trajectory(backend, SEED, STEPS)
         with pytest.raises(CallOrderError, match="reset"):
             backend.recv()
         backend.reset(SEED + 1)
@@ -134,7 +140,7 @@ def test_an_error_names_the_worker_and_shows_the_envs_own_traceback(kind):
         closing(BACKEND_CASES[kind](troubled(foreign.RaisesInStep), NUM_ENVS, settings)) as backend,
         pytest.raises(EnvError, match=r"\[worker 0 \(envs 0\.\.2, process \d+\)\]") as refusal,
     ):
-        play(backend, SEED, STEPS)
+        record_trajectory(backend, SEED, STEPS)
     shown = str(refusal.value.__cause__)
     assert "third_party_envs" in shown
     assert "ZeroDivisionError: the env failed in step" in shown
@@ -143,13 +149,13 @@ def test_an_error_names_the_worker_and_shows_the_envs_own_traceback(kind):
 @everywhere
 def test_an_env_that_fails_between_episodes_leaves_the_finished_one_as_it_was(kind):
     with closing(BACKEND_CASES[kind](troubled(foreign.RaisesInSecondReset), NUM_ENVS)) as backend:
-        story = play(backend, SEED, STEPS)
+        trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
     last_turn = foreign.RaisesInSecondReset.max_steps
-    assert story["truncated"][last_turn, TROUBLED]
-    assert story["reward"][last_turn, TROUBLED] > 0
-    assert story["final_observation/observation"][last_turn, TROUBLED, 0] == last_turn
-    assert story["observation/observation"][last_turn, TROUBLED, 0] == 0
+    assert trajectory["truncated"][last_turn, TROUBLED]
+    assert trajectory["reward"][last_turn, TROUBLED] > 0
+    assert trajectory["final_observation/observation"][last_turn, TROUBLED, 0] == last_turn
+    assert trajectory["observation/observation"][last_turn, TROUBLED, 0] == 0
     assert health["env_restarts"] == 1
 
 
@@ -157,9 +163,9 @@ def test_an_env_that_fails_between_episodes_leaves_the_finished_one_as_it_was(ki
 def test_an_env_is_made_again_until_it_can_be_made(kind, tmp_path):
     make_envs = troubled(foreign.RaisesWhenRecreated, tmp_path)
     with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS)) as backend:
-        story = play(backend, SEED, STEPS)
+        trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
-    assert_cut_off(story, TROUBLED)
+    assert_cut_off(trajectory, TROUBLED)
     assert health["env_failures"] == 3
 
 
@@ -171,7 +177,7 @@ def test_an_env_that_fails_again_and_again_ends_the_play_with_its_history(kind):
         closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend,
         pytest.raises(EnvError) as refusal,
     ):
-        play(backend, SEED, 40)
+        record_trajectory(backend, SEED, 40)
     told = str(refusal.value)
     assert re.search(r"env \d failed 3 times in a row", told)
     for episode in range(3):
@@ -187,7 +193,7 @@ def test_an_env_that_comes_to_its_ends_in_between_may_fail_as_often_as_it_likes(
     make_envs = partial(GymnasiumBatchEnv, make_env=partial(FailsInSome, unlucky))
     settings = WorkerSettings(max_env_failures=2)
     with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend:
-        play(backend, SEED, 10 * (TURN + foreign.FaultyEnv.max_steps))
+        record_trajectory(backend, SEED, 10 * (TURN + foreign.FaultyEnv.max_steps))
         assert backend.health()["env_failures"] == len(unlucky)
 
 
@@ -246,10 +252,10 @@ LOSSES = {
 def test_a_lost_worker_is_replaced_and_its_episodes_are_cut_off(loss, method):
     rude, message = LOSSES[loss]
     with closing(made(troubled(rude), method)) as backend:
-        story = play(backend, SEED, STEPS)
+        trajectory = record_trajectory(backend, SEED, STEPS)
         health, (failure,) = backend.health(), backend.recent_failures
-    assert_cut_off(story, TROUBLED, mates=[0, 2])
-    assert_undisturbed(story, [3, 4, 5])
+    assert_cut_off(trajectory, TROUBLED, mates=[0, 2])
+    assert_undisturbed(trajectory, [3, 4, 5])
     assert health == {"env_failures": 1, "env_restarts": 3, "worker_restarts": 1}
     assert (failure.env_id, failure.worker) == (TROUBLED, 0)
     assert re.search(message, failure.message)
@@ -261,11 +267,11 @@ def test_with_stop_a_lost_worker_ends_the_play_and_a_reset_starts_over(loss):
     rude, message = LOSSES[loss]
     with closing(made(troubled(rude), "fork", on_env_error="stop")) as backend:
         with pytest.raises(EnvError, match=message) as refusal:
-            play(backend, SEED, STEPS)
+            record_trajectory(backend, SEED, STEPS)
         assert f"env {TROUBLED}" in str(refusal.value)
         assert "worker 0 (envs 0..2, process" in str(refusal.value)
-        story = play(backend, SEED + 1, STEPS)
-    assert story["observation/observation"][0, :, 0].tolist() == [0] * NUM_ENVS
+        trajectory = record_trajectory(backend, SEED + 1, STEPS)
+    assert trajectory["observation/observation"][0, :, 0].tolist() == [0] * NUM_ENVS
 
 
 def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
@@ -294,7 +300,7 @@ def test_with_stop_infos_of_a_lost_worker_are_refused():
 def test_workers_killed_between_two_steps_are_replaced(method, moment):
     with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), method)) as backend:
         backend.reset(SEED)
-        first = follow(backend, moment)
+        first = continue_trajectory(backend, moment)
         for worker in backend.pool.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
@@ -322,7 +328,7 @@ def test_a_worker_stopped_between_two_steps_is_replaced():
 @with_workers
 def test_a_worker_that_holds_an_env_of_ours_is_replaced_too(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
-        before = play(backend, SEED, 4)
+        before = record_trajectory(backend, SEED, 4)
         backend.state()
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.pool.workers[0].process.join()
@@ -333,20 +339,22 @@ def test_a_worker_that_holds_an_env_of_ours_is_replaced_too(kind, env):
         if name.startswith("final_observation/"):
             last = before[name.removeprefix("final_")][-1, :3]
             assert_array_equal(after[name][0, :3], last)
-    assert_same_story(after.of([3, 4, 5]), undisturbed(env).between(5, 8).of([3, 4, 5]))
+    assert_same_trajectory(
+        after.select_envs([3, 4, 5]), undisturbed(env).between(5, 8).select_envs([3, 4, 5])
+    )
 
 
 def undisturbed(env):
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
-        return play(backend, SEED, 8)
+        return record_trajectory(backend, SEED, 8)
 
 
 def follow_next(backend, steps):
     """What comes of the fifth action and some more; the envs have played four."""
     everyone = np.arange(NUM_ENVS)
     waiting = backend.batch.take(everyone)
-    backend.send(steady_actions(waiting, backend.spec, np.full(NUM_ENVS, 4)), everyone)
-    return follow(backend, steps, first_step=5)
+    backend.send(fixed_actions(waiting, backend.spec, np.full(NUM_ENVS, 4)), everyone)
+    return continue_trajectory(backend, steps, first_step=5)
 
 
 def test_an_action_chosen_before_the_loss_is_taken_whatever_the_new_mask_says():
@@ -372,7 +380,7 @@ def test_an_action_chosen_before_the_loss_is_taken_whatever_the_new_mask_says():
 def test_a_new_worker_knows_what_was_broadcast_before_and_after_a_restore():
     with closing(BACKEND_CASES["processes"](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.broadcast({"toll": np.full(6, 0.5)})
-        play(backend, SEED, 3)
+        record_trajectory(backend, SEED, 3)
         assert_tolls_after_a_loss(backend, 0.5)
         backend.broadcast({"toll": np.full(6, 0.25)})
         backend.restore(backend.state())
@@ -398,9 +406,11 @@ def assert_tolls_after_a_loss(backend, toll):
 def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
     make_envs = partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv)
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
-        expected = play(backend, SEED, 30)
+        expected = record_trajectory(backend, SEED, 30)
     with closing(made(make_envs, "fork")) as backend:
-        play(backend, SEED, foreign.FaultyEnv.max_steps + 2)  # in the middle of episode 1
+        record_trajectory(
+            backend, SEED, foreign.FaultyEnv.max_steps + 2
+        )  # in the middle of episode 1
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         batch = backend.recv()
@@ -411,7 +421,7 @@ def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
 @pytest.mark.parametrize("call", ["reset", "state", "restore", "broadcast"])
 def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
     with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
-        play(backend, SEED, 2)
+        record_trajectory(backend, SEED, 2)
         state = backend.state()
         for worker in backend.pool.workers:
             os.kill(worker.process.pid, signal.SIGKILL)
@@ -431,9 +441,9 @@ def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
 
 def test_an_env_that_hangs_in_reset_is_replaced_with_its_worker():
     with closing(made(troubled(foreign.HangsInSecondReset), "fork")) as backend:
-        story = play(backend, SEED, STEPS)
+        trajectory = record_trajectory(backend, SEED, STEPS)
         assert backend.health()["worker_restarts"] == 1
-    assert story["truncated"][foreign.HangsInSecondReset.max_steps, :3].all()
+    assert trajectory["truncated"][foreign.HangsInSecondReset.max_steps, :3].all()
 
 
 def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkeypatch):
@@ -443,14 +453,14 @@ def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkey
         closing(made(make_envs, "fork", max_env_failures=2)) as backend,
         pytest.raises(EnvError, match=r"env \d failed 2 times in a row") as refusal,
     ):
-        play(backend, SEED, 20)
+        record_trajectory(backend, SEED, 20)
     assert str(refusal.value).count("hung: it did not return") == 2
 
 
 def test_a_worker_that_is_killed_again_and_again_ends_the_play_with_its_history():
     make_envs = partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv)
     with closing(made(make_envs, "fork", max_env_failures=3)) as backend:
-        play(backend, SEED, 1)
+        record_trajectory(backend, SEED, 1)
         for _ in range(2):
             play_after_a_kill(backend)
         with pytest.raises(WorkerError, match="worker 0 failed 3 times in a row") as refusal:
@@ -467,10 +477,10 @@ def play_after_a_kill(backend):
 def test_with_threads_a_hanging_env_is_found_among_those_that_work():
     settings = {"env_threads": 3}
     with closing(made(troubled(foreign.HangsInStep), "fork", **settings)) as backend:
-        story = play(backend, SEED, STEPS)
+        trajectory = record_trajectory(backend, SEED, STEPS)
         (failure,) = backend.recent_failures
-    assert_cut_off(story, TROUBLED, mates=[0, 2])
-    assert_undisturbed(story, [3, 4, 5])
+    assert_cut_off(trajectory, TROUBLED, mates=[0, 2])
+    assert_undisturbed(trajectory, [3, 4, 5])
     assert failure.env_id == TROUBLED
 
 
@@ -493,7 +503,7 @@ def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)
     settings = WorkerSettings(workers=2)
     backend = ProcessBackend(troubled(rude), NUM_ENVS, settings)
-    play(backend, SEED, TURN - 1)
+    record_trajectory(backend, SEED, TURN - 1)
     pids = [worker.process.pid for worker in backend.pool.workers]
     backend.send(np.zeros(NUM_ENVS, np.int64))
     wait_until(lambda: backend.arrays["entered"][TROUBLED] > 0)
@@ -504,7 +514,7 @@ def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
 def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
     make_envs = partial(GymnasiumBatchEnv, make_env=partial(foreign.StartsSubprocess, tmp_path))
     with closing(made(make_envs, "fork")) as backend:
-        play(backend, SEED, 1)
+        record_trajectory(backend, SEED, 1)
         programs = [int(path.name) for path in tmp_path.iterdir()]
         assert len(programs) == NUM_ENVS
         assert not any(gone(pid) for pid in programs)

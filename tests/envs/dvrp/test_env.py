@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.playing import Direct, assert_same_story, follow, play, play_env, same_story
+from helpers.trajectories import (
+    EnvBackend,
+    assert_same_trajectory,
+    continue_trajectory,
+    record_env_trajectory,
+    record_trajectory,
+    same_trajectory,
+)
 from hundredfold.core.errors import CheckpointError, ShapeError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
@@ -18,7 +25,7 @@ def make(env_ids=range(6), **options):
 
 
 def told(env_ids=range(6), steps=20, **options):
-    return play_env(make(env_ids, **options), SEED, steps)
+    return record_env_trajectory(make(env_ids, **options), SEED, steps)
 
 
 def play_offers(env, choose, seed=SEED, steps=None):
@@ -180,9 +187,9 @@ def test_splits_meet_their_own_people():
 
 
 def test_another_seed_is_another_day_and_the_same_seed_the_same():
-    assert_same_story(told(), told())
-    other = play_env(make(), SEED + 1, 20)
-    assert not same_story(other, told())
+    assert_same_trajectory(told(), told())
+    other = record_env_trajectory(make(), SEED + 1, 20)
+    assert not same_trajectory(other, told())
 
 
 @pytest.mark.parametrize("env_ids", [[0], [3, 1], range(2, 6)], ids=str)
@@ -197,22 +204,24 @@ def test_another_seed_is_another_day_and_the_same_seed_the_same():
     ids=["hint", "operator", "counterfactual", "failing"],
 )
 def test_an_env_tells_the_same_story_in_any_company(env_ids, options):
-    assert_same_story(told(env_ids, **options), told(**options).of(env_ids))
+    assert_same_trajectory(told(env_ids, **options), told(**options).select_envs(env_ids))
 
 
 @pytest.mark.parametrize(
     "options", [{"cost_hint": True}, {"num_vehicles": 1, "capacity": 2}], ids=str
 )
 def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
-    player = Direct(make(**options))
-    play(player, SEED, 5)
+    player = EnvBackend(make(**options))
+    record_trajectory(player, SEED, 5)
     state = player.env.state()
     assert all(len(array) == 6 for array in state.values())
-    rest = follow(player, 15, first_step=5)
+    rest = continue_trajectory(player, 15, first_step=5)
     for part in (slice(0, 6), slice(2, 4)):
-        fresh = Direct(make(range(6)[part], **options))
+        fresh = EnvBackend(make(range(6)[part], **options))
         fresh.restore({name: array[part] for name, array in state.items()})
-        assert_same_story(follow(fresh, 15, first_step=5), rest.of(range(6)[part]))
+        assert_same_trajectory(
+            continue_trajectory(fresh, 15, first_step=5), rest.select_envs(range(6)[part])
+        )
 
 
 def test_a_snapshot_of_other_settings_is_refused():

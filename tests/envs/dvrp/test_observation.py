@@ -11,7 +11,7 @@ from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 CUSTOMERS = 6
 
 
-def batch_of(layout, envs=5, **options):
+def make_batch(layout, envs=5, **options):
     settings = {"num_customers": CUSTOMERS, "num_vehicles": 3, "lns_iterations": 0, **options}
     return Dvrp(np.arange(envs), DvrpSettings(observation=layout, **settings))
 
@@ -33,7 +33,7 @@ def test_counts_have_a_row_per_cell_and_half_hour(cells, rows):
 
 
 def test_counts_sum_the_bookings_and_show_the_request():
-    batch_env = batch_of("counts")
+    batch_env = make_batch("counts")
     for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
             break
@@ -54,7 +54,7 @@ def test_counts_sum_the_bookings_and_show_the_request():
 
 
 def test_requests_list_the_bookings_and_then_the_request():
-    for call, out, day in moments(batch_of("requests")):
+    for call, out, day in moments(make_batch("requests")):
         if call == CUSTOMERS:
             break
         seen = out.observation["requests"]
@@ -69,7 +69,7 @@ def test_requests_list_the_bookings_and_then_the_request():
 
 
 def test_the_booking_view_tells_the_request():
-    batch_env = batch_of("booking")
+    batch_env = make_batch("booking")
     city, purposes = batch_env.population.city, batch_env.population.trips.purpose
     for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
@@ -91,7 +91,7 @@ def test_the_booking_view_tells_the_request():
 
 
 def test_the_booking_view_tells_the_book_and_the_plan():
-    batch_env = batch_of("booking")
+    batch_env = make_batch("booking")
     for call, out, day in moments(batch_env):
         if call == CUSTOMERS:
             break
@@ -115,8 +115,8 @@ def test_the_booking_view_tells_the_book_and_the_plan():
 @pytest.mark.parametrize("layout", ["booking", "counts", "requests"])
 def test_no_view_holds_anything_hidden(layout):
     """Other tolerances and answers to come, same sight."""
-    soft = batch_of(layout, cost_hint=True)
-    hard = batch_of(layout, cost_hint=True, tolerances="types")
+    soft = make_batch(layout, cost_hint=True)
+    hard = make_batch(layout, cost_hint=True, tolerances="types")
     one, other = soft.reset(3), hard.reset(3)
     for _ in range(CUSTOMERS):
         for name, array in one.observation.items():
@@ -126,7 +126,7 @@ def test_no_view_holds_anything_hidden(layout):
 
 
 def test_the_price_hint_tells_what_an_offer_would_add_against_offer_12():
-    batch_env = batch_of(
+    batch_env = make_batch(
         "booking", cost_hint=True, tolerances="unlimited", improve_passes=0, envs=16
     )
     out = batch_env.reset(3)

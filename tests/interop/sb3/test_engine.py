@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
 from helpers import third_party_envs
-from helpers.playing import play
-from helpers.running import metrics_of, run_python
+from helpers.training_runs import read_metrics, run_python
+from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.actor_critic import tensors
 from hundredfold.backends import make_backend
 from hundredfold.config.presets import preset_settings
@@ -73,12 +73,12 @@ def parts_for(make_env, **overrides):
 def random_rows(parts):
     """What these envs show in random episodes: by name, as flat rows, and the masks."""
     spec = parts.backend.spec
-    story = play(parts.backend, seed=5, steps=60)
+    trajectory = record_trajectory(parts.backend, seed=5, steps=60)
     seen = {
-        name: story[f"observation/{name}"].reshape(-1, *array.shape)
+        name: trajectory[f"observation/{name}"].reshape(-1, *array.shape)
         for name, array in spec.observation.items()
     }
-    mask = story["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
+    mask = trajectory["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
     return seen, Window(spec).seen(seen), mask
 
 
@@ -165,7 +165,7 @@ def test_the_same_seed_trains_the_same_policy(tmp_path):
         hundredfold.train("cartpole", engine="sb3", save_dir=tmp_path, name=name, **SMALL)
         for name in ("one", "two")
     )
-    assert metrics_of(one.path) == metrics_of(two.path)
+    assert read_metrics(one.path) == read_metrics(two.path)
 
 
 def test_its_ppo_learns_the_corridor_and_minds_its_masks(tmp_path):

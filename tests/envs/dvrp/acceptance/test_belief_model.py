@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load, save
 
 from helpers.asking import as_batch, asked_calls
-from helpers.running import run_python
+from helpers.training_runs import run_python
 from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, SettingsError, TrainingError
 from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings, make_belief_model

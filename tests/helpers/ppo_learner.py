@@ -1,4 +1,4 @@
-"""A PPO learner on a small env, for tests of how it learns."""
+"""A PPO learner and its collector on a small env."""
 
 import torch
 
@@ -11,7 +11,7 @@ from hundredfold.rollout.rollout_buffer import RolloutSettings
 CPU = torch.device("cpu")
 
 
-def learner_on(env, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
+def make_ppo(env, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
     backend = make_backend("in_process", env, num_envs)
     learner = PPO(
         backend.spec,

@@ -1,4 +1,4 @@
-"""Helpers for tests that train: short runs, what they left behind, processes that die on cue."""
+"""Training runs for tests: run them, kill them at a given moment, compare what they wrote."""
 
 import json
 import os
@@ -12,41 +12,41 @@ from numpy.testing import assert_array_equal
 from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.run_folder import RunFolder
 
-# A training that dies by SIGKILL at a chosen moment.
+# A run that is killed by SIGKILL at a chosen moment.
 KILLED_RUN = """
 import os, signal, hundredfold
-from hundredfold.training import run as books
+from hundredfold.training import run as run_module
 
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 
-save = books.save_checkpoint
+save = run_module.save_checkpoint
 def save_then_die(folder, checkpoint):
     path = save(folder, checkpoint)
     if {moment!r} == "after saving" and checkpoint.epoch == 3: die()
     return path
-books.save_checkpoint = save_then_die
+run_module.save_checkpoint = save_then_die
 
-record = books.Run.record
+record = run_module.Run.record
 def record_then_die(self, *args):
     record(self, *args)
     if {moment!r} == "two epochs later" and self.counters.epoch == 5: die()
-books.Run.record = record_then_die
+run_module.Run.record = record_then_die
 
 hundredfold.train({env!r}, save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
 """
 
-# Metrics that depend on the machine's speed and on nothing else.
+# Metrics that depend on the speed of the machine only.
 CLOCK = ("time/", "samples_per_second", "wall_seconds")
 
 
-def metrics_of(path):
-    """All epochs of a run without what the clock had to say."""
+def read_metrics(path):
+    """The metrics of all epochs without those that depend on the clock."""
     rows = [json.loads(line) for line in (Path(path) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith(CLOCK)} for row in rows]
 
 
-def state_of(path, which="last"):
-    """Every array of a checkpoint under one flat name, the wall clock left out."""
+def checkpoint_arrays(path, which="last"):
+    """All arrays of a checkpoint under flat names."""
     checkpoint = load_checkpoint(RunFolder.open(Path(path)), which)
     return {
         f"{part}/{name}": array
@@ -56,7 +56,7 @@ def state_of(path, which="last"):
 
 
 def run_python(code, *, expect, timeout=120, **options):
-    """A Python process of its own; returns it when it ended as expected, else shows its words."""
+    """Run code in a new Python process and check its exit code; a failure shows its output."""
     env = {**os.environ, **options.pop("env", {})}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -73,30 +73,30 @@ def run_python(code, *, expect, timeout=120, **options):
 
 def assert_same_run(one, other):
     """Equal metrics and equal last checkpoints, bit for bit."""
-    assert metrics_of(one) == metrics_of(other)
-    left, right = state_of(one), state_of(other)
+    assert read_metrics(one) == read_metrics(other)
+    left, right = checkpoint_arrays(one), checkpoint_arrays(other)
     assert left.keys() == right.keys()
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
 
 
-class Twice:
-    """Policy and experience of two learners that live through one story and must agree on it."""
+class PairedLearners:
+    """Two learners that act on the same batches and must choose the same actions."""
 
     def __init__(self, one, other):
         self.learners = one, other
 
     def sample(self, observation, mask, uniforms):
-        self.choices = [
+        self.samples = [
             learner.policy.sample(observation, mask, uniforms) for learner in self.learners
         ]
-        return self.choices[0]
+        return self.samples[0]
 
-    def add_actions(self, batch, choice):
-        one, other = self.choices
+    def add_actions(self, batch, sample):
+        one, other = self.samples
         assert_array_equal(one.actions, other.actions)
         assert_array_equal(one.log_probs, other.log_probs)
-        for learner, own in zip(self.learners, self.choices, strict=True):
+        for learner, own in zip(self.learners, self.samples, strict=True):
             learner.buffer.add_actions(batch, own)
 
     def add_transitions(self, batch):
@@ -105,8 +105,8 @@ class Twice:
 
 
 def wait_until(condition, seconds=30):
-    """Look every now and then until it is so."""
+    """Poll until the condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
+        assert time.monotonic() < deadline, "the condition did not hold in time"
         time.sleep(0.01)

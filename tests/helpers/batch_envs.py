@@ -1,4 +1,4 @@
-"""Batch envs that only tests know: small ones with what none of ours has."""
+"""Small batch envs with features that no built-in env has."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ SIDE = 8
 
 
 class Spotlight(ArrayBatchEnv):
-    """Push a lamp (two numbers) to where a picture shows the stage; it knows the lamp's place.
+    """Move a lamp (two continuous actions) to the bright pixel of an image.
 
-    The picture is `SIDE` x `SIDE` bytes with one bright pixel; what a step costs is the distance
-    from the lamp to it. Episodes take 5 steps, or end when the lamp is within half a pixel.
+    Observations are the image, `SIDE` x `SIDE` bytes, and the lamp's position. The reward is minus
+    the distance. Episodes take 5 steps, or end when the lamp is within half a pixel.
     """
 
     def __init__(self, env_ids):
@@ -33,8 +33,8 @@ class Spotlight(ArrayBatchEnv):
         self.lamp = np.zeros((self.num_envs, 2), np.float32)
 
     def start(self):
-        self._begin(np.ones(self.num_envs, bool))
-        self._show(self.out.observation)
+        self._start_rows(np.ones(self.num_envs, bool))
+        self._write_observations(self.out.observation)
 
     def step(self, actions):
         out = self.out
@@ -46,22 +46,22 @@ class Spotlight(ArrayBatchEnv):
         out.reward[:] = -distance / SIDE
         out.terminated[:] = distance < 0.5
         out.truncated[:] = (self.steps >= 5) & ~out.terminated
-        self._show(out.final_observation)
+        self._write_observations(out.final_observation)
         self.episodes[out.ended] += 1
-        self._begin(out.ended)
-        self._show(out.observation)
+        self._start_rows(out.ended)
+        self._write_observations(out.observation)
         return out
 
     def state_arrays(self):
         return {"steps": self.steps, "target": self.target, "lamp": self.lamp}
 
-    def _begin(self, rows):
+    def _start_rows(self, rows):
         keys = rng.spawn(self.env_keys[rows], self.episodes[rows])[:, None]
         self.target[rows] = rng.integers(keys, np.arange(2), SIDE)
         self.lamp[rows] = rng.uniforms(keys, np.arange(2, 4)) * (SIDE - 1)
         self.steps[rows] = 0
 
-    def _show(self, seen):
-        seen["stage"][...] = 0
-        seen["stage"][np.arange(self.num_envs), self.target[:, 0], self.target[:, 1]] = 255
-        seen["lamp"][...] = self.lamp
+    def _write_observations(self, observation):
+        observation["stage"][...] = 0
+        observation["stage"][np.arange(self.num_envs), self.target[:, 0], self.target[:, 1]] = 255
+        observation["lamp"][...] = self.lamp
