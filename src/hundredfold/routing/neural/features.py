@@ -153,26 +153,26 @@ def _node_features(
     nodes: FloatArray = np.zeros((num_rows, stops, NUM_NODE_FEATURES), np.float32)
     nodes[..., 0:2] = position
     nodes[..., 2:4] = position[:, partner]
-    nodes[..., 4] = 4.0 * early / day - 2.0
+    nodes[..., 4] = 4.0 * early / day - 2.0  # time window
     nodes[..., 5] = 4.0 * late / day - 2.0
-    nodes[..., 6] = nodes[:, partner, 4]
+    nodes[..., 6] = nodes[:, partner, 4]  # of the other stop
     nodes[..., 7] = nodes[:, partner, 5]
-    nodes[..., 8] = np.clip(late - early, 0.0, MAX_SLACK)
+    nodes[..., 8] = np.clip(late - early, 0.0, MAX_SLACK)  # window width
     # Slack between earliest pickup and latest dropoff, beyond the direct ride.
     trip_slack = late[:, partner[pickup]] - early[:, pickup] - direct
     nodes[..., 9] = np.clip(trip_slack, -MAX_SLACK, MAX_SLACK)
     nodes[..., 10] = direct
-    nodes[..., 11] = drive[cell[:, :1], cell]
-    nodes[..., 12] = drive[cell, cell[:, :1]]
+    nodes[..., 11] = drive[cell[:, :1], cell]  # from the depot
+    nodes[..., 12] = drive[cell, cell[:, :1]]  # to the depot
     nodes[..., 13] = instances.riders[rows, :stops] / inputs.constraints.capacity
     nodes[..., 14] = service
-    nodes[..., 15] = np.clip(max_ride - direct, 0.0, MAX_SLACK)
+    nodes[..., 15] = np.clip(max_ride - direct, 0.0, MAX_SLACK)  # ride-time slack
     nodes[:, 0, 4:16] = 0.0
     # One-hot kind of stop: depot, pickup, dropoff.
     nodes[:, 0, 16] = 1.0
     nodes[:, 1::2, 17] = 1.0
     nodes[:, 2::2, 18] = 1.0
-    nodes[..., 19] = (stops // 2) / REQUESTS_SCALE
+    nodes[..., 19] = (stops // 2) / REQUESTS_SCALE  # size of the instance
     for k, frequency in enumerate(DAY_FREQUENCIES):
         nodes[:, 1:, 20 + 2 * k] = np.sin(2.0 * np.pi * frequency * window_middle[:, 1:])
         nodes[:, 1:, 21 + 2 * k] = np.cos(2.0 * np.pi * frequency * window_middle[:, 1:])

@@ -235,16 +235,16 @@ def write_step_features(state: Any, constraints: Any, scale: Any) -> None:
     requests = np.float32(scalars[NUM_REQUESTS])
     vehicles = np.float32(constraints.num_vehicles)
     vehicle = np.float32(scalars[VEHICLE])
-    features[0] = 4.0 * (scalars[TIME] - scale.day_start) * scale.per_day - 2.0
-    features[1] = np.float32(scalars[LOAD]) / np.float32(constraints.capacity)
-    features[2] = vehicle / vehicles
-    features[3] = (vehicles - vehicle) / VEHICLES_SCALE
-    features[4] = np.float32(scalars[NUM_PENDING]) / requests
-    features[5] = requests / REQUESTS_SCALE
+    features[0] = 4.0 * (scalars[TIME] - scale.day_start) * scale.per_day - 2.0  # time of day
+    features[1] = np.float32(scalars[LOAD]) / np.float32(constraints.capacity)  # load factor
+    features[2] = vehicle / vehicles  # vehicles used
+    features[3] = (vehicles - vehicle) / VEHICLES_SCALE  # vehicles left
+    features[4] = np.float32(scalars[NUM_PENDING]) / requests  # pending requests
+    features[5] = requests / REQUESTS_SCALE  # size of the instance
     features[6] = min(
         np.float32(scalars[ROUTE_LENGTH]) * vehicles / (np.float32(2.0) * requests), FEATURE_CLIP
     )
-    features[7] = 0.0
+    features[7] = 0.0  # cost of the next vehicle
     if scalars[VEHICLE] + 1 >= constraints.free_vehicles:
         open_cost = np.float32(constraints.extra_vehicle_cost * scale.per_mean_drive)
         features[7] = min(open_cost, FEATURE_CLIP)
@@ -263,18 +263,19 @@ def write_action_features(state: Any, constraints: Any, scale: Any, count: Any) 
         stop, start, features = state.action[k], state.service_start[k], state.action_features[k]
         leg = travel[here, stop]
         is_pickup = stop % 2 == 1
-        features[0] = _in_mean_drives(leg, scale)
-        features[1] = min(_in_mean_drives(start - time - leg, scale), FEATURE_CLIP)
-        features[2] = min(_in_mean_drives(stops[stop, LATE] - start, scale), FEATURE_CLIP)
-        features[3] = 1.0 if stop == DEPOT else 0.0
-        features[4] = 0.0 if is_pickup or stop == DEPOT else 1.0
-        features[5] = 1.0 if here == DEPOT else 0.0
-        features[6] = _in_mean_drives(travel[stop, DEPOT], scale)
-        features[7] = _in_mean_drives(leg + travel[stop, DEPOT] - travel[here, DEPOT], scale)
-        features[8] = 0.0
+        features[0] = _in_mean_drives(leg, scale)  # drive
+        features[1] = min(_in_mean_drives(start - time - leg, scale), FEATURE_CLIP)  # waiting
+        features[2] = min(_in_mean_drives(stops[stop, LATE] - start, scale), FEATURE_CLIP)  # slack
+        features[3] = 1.0 if stop == DEPOT else 0.0  # is depot
+        features[4] = 0.0 if is_pickup or stop == DEPOT else 1.0  # is dropoff
+        features[5] = 1.0 if here == DEPOT else 0.0  # leaves depot
+        features[6] = _in_mean_drives(travel[stop, DEPOT], scale)  # drive back
+        detour = leg + travel[stop, DEPOT] - travel[here, DEPOT]
+        features[7] = _in_mean_drives(detour, scale)
+        features[8] = 0.0  # time until service
         if here != DEPOT:
             features[8] = min(_in_mean_drives(start - time, scale), FEATURE_CLIP)
-        features[9] = 0.0
+        features[9] = 0.0  # slack of the ride
         if is_pickup:
             deadline = min(stops[stop + 1, LATE], start + stops[stop, MAX_RIDE])
             ride_slack = deadline - start - travel[stop, stop + 1]
@@ -285,9 +286,9 @@ def write_action_features(state: Any, constraints: Any, scale: Any, count: Any) 
         features[11] = _min_onboard_slack(
             travel, state.onboard, state.deadline, scalars[NUM_ONBOARD], scale, stop, start
         )
-        features[12] = 0.0
-        features[13] = 0.0
-        features[14] = 0.0
+        features[12] = 0.0  # nearest next pickup
+        features[13] = 0.0  # soonest next pickup
+        features[14] = 0.0  # extra leg over the best predecessor
         requests = scalars[NUM_REQUESTS]
         if stop != DEPOT:
             _write_next_pickup_features(
@@ -297,7 +298,7 @@ def write_action_features(state: Any, constraints: Any, scale: Any, count: Any) 
             features[14] = _extra_over_best_predecessor(
                 travel, stops, state.pending, requests, scale, stop, leg
             )
-        features[15] = 0.0
+        features[15] = 0.0  # extra leg over the nearest action
         if nearest != UNREACHABLE:
             extra = _in_mean_drives(leg - nearest, scale)
             features[15] = max(-FEATURE_CLIP, min(extra, FEATURE_CLIP))
