@@ -1,16 +1,14 @@
-"""How fast the cage2 env steps, with its true state read before and after every step.
+"""Stepping speed of cage2, with its true state read before and after every step.
 
-Four ways to look at the same number. A batch is held against as many envs as it has, each as fast
-as a batch of one; against a plain Python loop over envs of one env; and against a compiled loop
-over a single env, which pays neither Python nor memory traffic and is the hardest yardstick. Last,
-what other systems reach, as recorded elsewhere.
+A batch is compared with as many batches of one env, with a Python loop over envs of one env each,
+and with a compiled loop over a single env, which has neither Python overhead nor memory traffic and
+is the hardest reference. Speeds of other systems are recorded values.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -20,22 +18,24 @@ from hundredfold.core.numba_kernels import entry_kernel
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.step import step_rows
+from hundredfold.profiling.measure import HUNDREDFOLD, RepeatSummary, interleaved_rates, rate_row
 
 Row = dict[str, Any]
+StepFunction = Callable[[int], None]  # steps every env this many times
 
 SIZES: Final = (1, 100, 1000, 10_000)
 HORIZON: Final = 100
-NUM_ACTION_ROWS: Final = 128
-# The columns of the original's true-state table.
+NUM_PREDRAWN: Final = 128
+# The columns of CybORG's true-state table.
 TABLE: Final = ("known", "scanned", "access")
 LOOP_ENVS: Final = 100
 
-PYTHON_LOOP: Final = "loop of one-env envs"
-COMPILED_LOOP: Final = "compiled loop of one env"
+PYTHON_LOOP: Final = "Python loop over single envs"
+COMPILED_LOOP: Final = "compiled loop over one env"
 
-# Measured on another occasion on the same kind of machine (2 cores); neither is in a package
-# registry. CybORG steps one env at a time. MiniCAGE plays a simplified game.
-RECORDED_ELSEWHERE: Final[tuple[Row, ...]] = (
+# Measured earlier on the same kind of machine (2 cores); neither is in a package registry. CybORG
+# steps one env at a time. MiniCAGE is a simplified version of the game.
+RECORDED: Final[tuple[Row, ...]] = (
     {
         "system": "CybORG",
         "num_envs": 1,
@@ -47,123 +47,115 @@ RECORDED_ELSEWHERE: Final[tuple[Row, ...]] = (
 )
 
 
-@dataclass(slots=True)
-class Subject:
-    """Something that steps envs, and how fast it did, repeat by repeat."""
-
-    num_envs: int
-    threads: int
-    play: Callable[[int], None]  # plays this many steps of every env
-    yardstick: str = ""
-    reads: bool = True  # whether the true state is read
-    rates: list[float] = field(default_factory=list)
-
-    def measure(self, seconds: float) -> None:
-        """Play for about this long and note the env steps per second."""
-        steps, spent = 1, 0.0
-        while True:
-            began = time.perf_counter()
-            self.play(steps)
-            spent = time.perf_counter() - began
-            if spent >= seconds / 2:
-                break
-            steps = max(2 * steps, int(steps * seconds / max(spent, 1e-6)))
-        self.rates.append(steps * self.num_envs / spent)
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.rates))
-
-
 def bench_stepping(
     num_envs: Sequence[int] = SIZES,
     threads: Sequence[int] = (1, 2),
     repeats: int = 5,
     seconds: float = 0.1,
 ) -> list[Row]:
-    """Rows of medians with their spread; repeats go round all contenders in turn."""
-    batches = [
-        batch_subject(envs, count, reads)
+    """Steps per second of batches, loops and recorded systems.
+
+    Args:
+        num_envs: batch sizes.
+        threads: numbers of threads that step a batch.
+        repeats: interleaved measurements of each.
+        seconds: approximate duration of a measurement.
+    """
+    batches = {
+        (envs, count, reads_state): _timed(_batch(envs, count, reads_state), envs, seconds)
         for envs in dict.fromkeys((1, *num_envs))
         for count in dict.fromkeys((1, *threads))
-        for reads in (True, False)
-    ]
-    loops = [python_loop(LOOP_ENVS), compiled_loop()]
-    subjects = [*batches, *loops]
-    for subject in subjects:
-        subject.play(1)  # compiles
-    for _ in range(repeats):
-        for subject in subjects:
-            subject.measure(seconds)
+        for reads_state in (True, False)
+    }
+    subjects = {str(key): work for key, work in batches.items()}
+    subjects[PYTHON_LOOP] = _timed(_python_loop(LOOP_ENVS), LOOP_ENVS, seconds)
+    subjects[COMPILED_LOOP] = _timed(_compiled_loop(), 1, seconds)
+    rates = interleaved_rates(subjects, repeats)
 
-    one = next(c for c in batches if (c.num_envs, c.threads, c.reads) == (1, 1, True))
-    in_python, compiled = loops
-    rows = [_loop_row(loop) for loop in loops]
-    for read, unread in zip(batches[::2], batches[1::2], strict=True):
-        if read.num_envs in num_envs and read.threads in threads:
+    one = rates[str((1, 1, True))].median
+    rows = [
+        _row(f"{HUNDREDFOLD}, {name}", rates[name], size, 1, reads_state=False)
+        for name, size in ((PYTHON_LOOP, LOOP_ENVS), (COMPILED_LOOP, 1))
+    ]
+    for envs in dict.fromkeys(num_envs):
+        for count in dict.fromkeys(threads):
+            rate = rates[str((envs, count, True))]
             rows.append(
-                _rates(read)
+                _row(HUNDREDFOLD, rate, envs, count, reads_state=True)
                 | {
-                    "steps_per_second_unread": unread.median,
-                    "efficiency": read.median / (read.num_envs * one.median),
-                    "ratio_to_python_loop": read.median / in_python.median,
-                    "ratio_to_compiled_loop": read.median / compiled.median,
+                    "steps_per_second_unread": rates[str((envs, count, False))].median,
+                    "efficiency": rate.median / (envs * one),
+                    "ratio_to_python_loop": rate.median / rates[PYTHON_LOOP].median,
+                    "ratio_to_compiled_loop": rate.median / rates[COMPILED_LOOP].median,
                 }
             )
     return rows + _recorded_rows(rows)
 
 
-def batch_subject(num_envs: int, threads: int, reads: bool) -> Subject:
-    """One env of many envs, random blue actions, all red agents."""
+def _timed(step: StepFunction, num_envs: int, seconds: float) -> Callable[[], int]:
+    """A function that steps for about `seconds` and returns the number of env steps."""
+    step(1)  # compiles
+    steps, elapsed = 1, 0.0
+    while elapsed < seconds / 2:
+        steps = max(2 * steps, int(steps * seconds / max(elapsed, 1e-6))) if elapsed else steps
+        begin = time.perf_counter()
+        step(steps)
+        elapsed = time.perf_counter() - begin
+
+    def work() -> int:
+        step(steps)
+        return steps * num_envs
+
+    return work
+
+
+def _batch(num_envs: int, threads: int, reads_state: bool) -> StepFunction:
+    """A batch with random blue actions and all red agents."""
     env = _env(num_envs, threads)
     actions = _random_actions(num_envs)
-    table = [env.out.true_state[name] for name in TABLE]
+    table = [env.out.true_state[name] for name in TABLE] if reads_state else []
 
-    def play(steps: int) -> None:
-        for step in range(steps):
+    def step(steps: int) -> None:
+        for index in range(steps):
             for array in table:
                 array.copy()
-            env.step(actions[step % NUM_ACTION_ROWS])
+            env.step(actions[index % NUM_PREDRAWN])
             for array in table:
                 array.copy()
 
-    def play_unread(steps: int) -> None:
-        for step in range(steps):
-            env.step(actions[step % NUM_ACTION_ROWS])
-
-    return Subject(num_envs, threads, play if reads else play_unread, reads=reads)
+    return step
 
 
-def python_loop(num_envs: int) -> Subject:
-    """As many envs as envs, stepped one after another by a plain loop."""
+def _python_loop(num_envs: int) -> StepFunction:
+    """Batches of one env each, stepped one after another."""
     envs = [_env(1, threads=1) for _ in range(num_envs)]
     actions = _random_actions(num_envs)[:, :, None]
 
-    def play(steps: int) -> None:
-        for step in range(steps):
-            for env, action in zip(envs, actions[step % NUM_ACTION_ROWS], strict=True):
+    def step(steps: int) -> None:
+        for index in range(steps):
+            for env, action in zip(envs, actions[index % NUM_PREDRAWN], strict=True):
                 env.step(action)
 
-    return Subject(num_envs, 1, play, PYTHON_LOOP, reads=False)
+    return step
 
 
-def compiled_loop() -> Subject:
-    """A single env stepped inside compiled code: no Python between two steps."""
+def _compiled_loop() -> StepFunction:
+    """A single env stepped inside compiled code, without Python between two steps."""
     env = _env(1, threads=1)
     actions = _random_actions(10_000).ravel()
 
-    def play(steps: int) -> None:
+    def step(steps: int) -> None:
         for first in range(0, steps, len(actions)):
-            play_alone(env.pointers, actions[: min(len(actions), steps - first)])
+            step_single_env(env.pointers, actions[: min(len(actions), steps - first)])
 
-    return Subject(1, 1, play, COMPILED_LOOP, reads=False)
+    return step
 
 
 @entry_kernel
-def play_alone(boards: Any, actions: Any) -> None:
-    """Step an env of one env once per action."""
-    for step in range(len(actions)):
-        step_rows(boards, actions[step : step + 1], 0, 1)
+def step_single_env(pointers: Any, actions: Any) -> None:
+    """Step a batch of one env once per action."""
+    for index in range(len(actions)):
+        step_rows(pointers, actions[index : index + 1], 0, 1)
 
 
 def _env(num_envs: int, threads: int) -> Cage2:
@@ -173,35 +165,24 @@ def _env(num_envs: int, threads: int) -> Cage2:
 
 
 def _random_actions(num_envs: int) -> IntArray:
-    return np.random.default_rng(0).integers(0, NUM_ACTIONS, (NUM_ACTION_ROWS, num_envs))
+    return np.random.default_rng(0).integers(0, NUM_ACTIONS, (NUM_PREDRAWN, num_envs))
 
 
-def _rates(subject: Subject) -> Row:
-    return {
-        "system": "hundredfold",
-        "num_envs": subject.num_envs,
-        "threads": subject.threads,
-        "steps_per_second": subject.median,
-        "low": min(subject.rates),
-        "high": max(subject.rates),
-        "repeats": len(subject.rates),
-        "episodes_per_second": subject.median / HORIZON,
-        "true_state": "read twice" if subject.reads else "not read",
+def _row(system: str, rate: RepeatSummary, num_envs: int, threads: int, reads_state: bool) -> Row:
+    return rate_row(system, rate, num_envs=num_envs, threads=threads) | {
+        "episodes_per_second": rate.median / HORIZON,
+        "true_state": "read twice" if reads_state else "not read",
     }
 
 
-def _loop_row(loop: Subject) -> Row:
-    return _rates(loop) | {"system": f"hundredfold, {loop.yardstick}"}
-
-
-def _recorded_rows(ours: Sequence[Row]) -> list[Row]:
-    """The others' figures; `ratio_to_ours` against our batch of that size (100 for CybORG)."""
-    rows: list[Row] = []
-    for recorded in RECORDED_ELSEWHERE:
+def _recorded_rows(rows: Sequence[Row]) -> list[Row]:
+    """Recorded systems, with their ratio to a batch of the same size (of 100 envs for CybORG)."""
+    recorded_rows: list[Row] = []
+    for recorded in RECORDED:
         size = max(recorded["num_envs"], LOOP_ENVS)
-        row: Row = {**recorded, "threads": 1, "source": "recorded elsewhere"}
-        for mine in ours:
-            if (mine["system"], mine["num_envs"], mine["threads"]) == ("hundredfold", size, 1):
-                row["ratio_to_ours"] = row["steps_per_second"] / mine["steps_per_second"]
-        rows.append(row)
-    return rows
+        row: Row = {**recorded, "threads": 1, "source": "recorded"}
+        for other in rows:
+            if (other["system"], other["num_envs"], other["threads"]) == (HUNDREDFOLD, size, 1):
+                row["ratio_to_hundredfold"] = row["steps_per_second"] / other["steps_per_second"]
+        recorded_rows.append(row)
+    return recorded_rows

@@ -17,7 +17,7 @@ import numpy as np
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.policies import RandomOffers
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.profiling.measure import OURS, spread_of
+from hundredfold.profiling.measure import HUNDREDFOLD, summarise
 
 Row = dict[str, Any]
 
@@ -70,12 +70,12 @@ def bench_stepping(
     """Samples per second and their split at each number of envs; repeats go round all sizes."""
     contenders = [_contender(size, settings or DvrpSettings()) for size in num_envs]
     for contender in contenders:
-        on_progress(f"{OURS} {contender.env.num_envs}")
+        on_progress(f"{HUNDREDFOLD} {contender.env.num_envs}")
         contender.env.step(contender.policy(contender.env.out))  # compiles
         contender.env.reset(0)
     for _ in range(repeats):
         for contender in contenders:
-            on_progress(f"{OURS} {contender.env.num_envs}")
+            on_progress(f"{HUNDREDFOLD} {contender.env.num_envs}")
             contender.measure()
     return [_row(contender) for contender in contenders]
 
@@ -87,12 +87,12 @@ def _contender(num_envs: int, settings: DvrpSettings) -> EvaluatedPolicy:
 
 
 def _row(contender: EvaluatedPolicy) -> Row:
-    found = spread_of(contender.rates)
+    found = summarise(contender.rates)
     settings = contender.env.settings
     whole = sum(contender.seconds.values())
     samples = contender.steps_per_repeat * contender.env.num_envs * found.repeats
     return {
-        "system": OURS,
+        "system": HUNDREDFOLD,
         "num_envs": contender.env.num_envs,
         "threads": 1,
         "num_customers": settings.num_customers,

@@ -21,7 +21,7 @@ from hundredfold.algorithms.actor_critic import ACTIVATIONS
 from hundredfold.algorithms.ppo import PPO
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
-from hundredfold.profiling.measure import OURS, spread_of
+from hundredfold.profiling.measure import HUNDREDFOLD, summarise
 from hundredfold.training.build import Components, build
 from hundredfold.training.estimate import gradient_steps
 
@@ -66,14 +66,14 @@ def _preset_rows(
     finally:
         parts.close()
     samples = parts.settings.rollout.samples_per_epoch
-    rate = spread_of([samples / sum(phases.values()) for phases in epochs])
-    update = spread_of([phases["update"] for phases in epochs])
-    alone = spread_of(bares)
-    middle = {name: spread_of([phases[name] for phases in epochs]).median for name in epochs[0]}
+    rate = summarise([samples / sum(phases.values()) for phases in epochs])
+    update = summarise([phases["update"] for phases in epochs])
+    alone = summarise(bares)
+    middle = {name: summarise([phases[name] for phases in epochs]).median for name in epochs[0]}
     common = {"preset": preset, "num_envs": parts.settings.rollout.num_envs, "repeats": repeats}
     return [
         {
-            "system": OURS,
+            "system": HUNDREDFOLD,
             **common,
             "samples_per_second": rate.median,
             "low": rate.low,

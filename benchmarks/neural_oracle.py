@@ -20,7 +20,7 @@ from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import env_instances
-from hundredfold.profiling.measure import OURS, Spread, spread_of
+from hundredfold.profiling.measure import HUNDREDFOLD, RepeatSummary, summarise
 from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.training import REFERENCE, VALIDATION_BRANCH
@@ -98,18 +98,20 @@ def _speed_rows(num_requests: int, repeats: int, with_peers: bool, on_progress: 
         instance = f"batch of {batch} x {num_requests}"
         on_progress(instance)
         problems = pool.rows(slice(0, batch))
-        seconds: dict[str, list[float]] = {OURS: [], "rl4co": []}
+        seconds: dict[str, list[float]] = {HUNDREDFOLD: [], "rl4co": []}
         for _ in range(repeats):
-            seconds[OURS].append(_timed(partial(oracle.solve, problems)))
+            seconds[HUNDREDFOLD].append(_timed(partial(oracle.solve, problems)))
             if rl4co is not None:
                 seconds["rl4co"].append(_timed(partial(rl4co, batch)))
         solutions = oracle.solve(problems)
-        spread = spread_of(seconds[OURS])
-        rows.append(_row(OURS, "neural, greedy", instance, problems, solutions, spread, batch))
+        spread = summarise(seconds[HUNDREDFOLD])
+        rows.append(
+            _row(HUNDREDFOLD, "neural, greedy", instance, problems, solutions, spread, batch)
+        )
         if rl4co is not None:
-            rl4co_spread = spread_of(seconds["rl4co"])
+            rl4co_spread = summarise(seconds["rl4co"])
             row = _timing_row("rl4co", "PDP policy, greedy", instance, rl4co_spread, batch)
-            rows.append(row | {"ratio_to_ours": rl4co_spread.median / spread.median})
+            rows.append(row | {"ratio_to_hundredfold": rl4co_spread.median / spread.median})
     rows.append(_singles_row(oracle, pool, repeats, on_progress))
     return rows
 
@@ -123,9 +125,9 @@ def _singles_row(oracle: NeuralOracle, pool: RouteProblems, repeats: int, on_pro
     for _ in range(repeats):
         batched.append(_timed(lambda: oracle.solve(problems)))
         single.append(_timed(lambda: [oracle.solve(one) for one in singles]))
-    spread = spread_of(single)
-    row = _timing_row(OURS, "neural, greedy", f"{SINGLES} single calls", spread, SINGLES)
-    return row | {"ratio_to_ours": spread.median / spread_of(batched).median}
+    spread = summarise(single)
+    row = _timing_row(HUNDREDFOLD, "neural, greedy", f"{SINGLES} single calls", spread, SINGLES)
+    return row | {"ratio_to_hundredfold": spread.median / summarise(batched).median}
 
 
 def _gap_rows(
@@ -148,7 +150,9 @@ def _gap_rows(
         start = time.thread_time()
         solutions = oracle.solve(problems)
         seconds = time.thread_time() - start
-        row = _row(OURS, name, instance, problems, solutions, spread_of([seconds]), num_instances)
+        row = _row(
+            HUNDREDFOLD, name, instance, problems, solutions, summarise([seconds]), num_instances
+        )
         rows.append(_with_gap(row, float(reference.mean())))
     or_tools = _or_tools(peer_seconds) if with_peers and peer_instances else None
     if or_tools is not None:
@@ -163,7 +167,7 @@ def _gap_rows(
             f"held-out days {peer_instances} x {size}",
             subset,
             solutions,
-            spread_of([seconds]),
+            summarise([seconds]),
             peer_instances,
         )
         rows.append(_with_gap(row, float(reference[:peer_instances].mean())))
@@ -216,7 +220,7 @@ def _row(
     instance: str,
     problems: RouteProblems,
     solutions: Solutions,
-    seconds: Spread,
+    seconds: RepeatSummary,
     num_instances: int,
 ) -> Row:
     row = _timing_row(system, name, instance, seconds, num_instances)
@@ -227,7 +231,9 @@ def _row(
     return row | quality
 
 
-def _timing_row(system: str, name: str, instance: str, seconds: Spread, num_instances: int) -> Row:
+def _timing_row(
+    system: str, name: str, instance: str, seconds: RepeatSummary, num_instances: int
+) -> Row:
     """A row whose `seconds` are per instance and whose `ms_per_batch` is per call."""
     return {
         "system": system,
@@ -243,7 +249,7 @@ def _timing_row(system: str, name: str, instance: str, seconds: Spread, num_inst
         "threads": 1,
         "violations": 0,
         "ms_per_batch": 1000.0 * seconds.median,
-        "ratio_to_ours": None,
+        "ratio_to_hundredfold": None,
     }
 
 

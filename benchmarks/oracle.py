@@ -16,7 +16,7 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
-from hundredfold.profiling.measure import OURS, Spread, spread_of
+from hundredfold.profiling.measure import HUNDREDFOLD, RepeatSummary, summarise
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import loose_instances, random_instances, read_instances
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
@@ -109,14 +109,14 @@ def _scratch_rows(
             plans[name] = oracle.solve(problems)
             seconds[name].append((_now(threads) - begin) / len(problems))
     rows = [
-        _row(OURS, name, instance, problems, plans[name], spread_of(seconds[name]), threads)
+        _row(HUNDREDFOLD, name, instance, problems, plans[name], summarise(seconds[name]), threads)
         for name in oracles
     ]
     for package, peer in _peers(peer_seconds) if with_peers else ():
         on_progress(f"{instance}: {package}")
         begin = time.perf_counter()
         found = peer.solve(problems)
-        each = spread_of([(time.perf_counter() - begin) / len(problems)])
+        each = summarise([(time.perf_counter() - begin) / len(problems)])
         rows.append(
             _row(package, f"{peer_seconds:g} s", instance, problems, found, each, threads=1)
         )
@@ -140,7 +140,7 @@ def _kept_row(days: RouteProblems, repeats: int, threads: int, on_progress: Tick
     on_progress(f"{instance}: reference")
     reference = LNSOracle(FROM_SCRATCH).solve(days)
     name = f"kept plan, {settings.lns_iterations} rounds per step"
-    row = _row(OURS, name, instance, days, kept.solutions(), spread_of(seconds), threads)
+    row = _row(HUNDREDFOLD, name, instance, days, kept.solutions(), summarise(seconds), threads)
     return _against(row, float(reference.cost.mean()))
 
 
@@ -155,7 +155,7 @@ def _booked(days: RouteProblems, settings: IncrementalSettings) -> IncrementalRo
 def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: Tick) -> list[Row]:
     """One row per system and instance, and one with the mean gap of each system."""
     systems: list[tuple[str, str, Oracle]] = [
-        (OURS, "insertion", LNSOracle(LNSSettings(seconds=seconds)))
+        (HUNDREDFOLD, "insertion", LNSOracle(LNSSettings(seconds=seconds)))
     ]
     if with_peers:
         systems += [(package, f"{seconds:g} s", peer) for package, peer in _peers(seconds)]
@@ -168,7 +168,7 @@ def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: 
             on_progress(f"{found.name}: {system}")
             begin = time.perf_counter()
             plans = oracle.solve(found.problem)
-            spent = spread_of([time.perf_counter() - begin])
+            spent = summarise([time.perf_counter() - begin])
             row = _row(system, name, found.name, found.problem, plans, spent, threads=1)
             rows.append(_against(row, found.reference))
     return rows + [_mean_row(rows, system, name) for system, name, _ in systems]
@@ -177,7 +177,7 @@ def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: 
 def _mean_row(rows: list[Row], system: str, name: str) -> Row:
     mine = [row for row in rows if row["system"] == system]
     gaps = [row["gap_pct"] for row in mine if row["gap_pct"] is not None]
-    seconds = spread_of([row["seconds"] for row in mine] or [0.0])
+    seconds = summarise([row["seconds"] for row in mine] or [0.0])
     return {
         "system": system,
         "oracle": name,
@@ -200,7 +200,7 @@ def _row(
     instance: str,
     problems: RouteProblems,
     plans: Solutions,
-    seconds: Spread,
+    seconds: RepeatSummary,
     threads: int,
 ) -> Row:
     return {

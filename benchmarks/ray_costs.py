@@ -1,8 +1,8 @@
-"""What collecting through Ray costs, and what follows from it for many more envs.
+"""Costs of collecting rollouts with Ray, and the throughput they predict for many more envs.
 
-One actor is measured on this machine: what it collects, what a sample weighs on its way home, what
-laying it into the rollout and learning from it takes, what sending the policy out takes. A learner
-takes in only so many samples per second; from there on more actors add nothing.
+One actor is measured on this machine: samples per second, bytes per sample, the time to add samples
+to the rollout buffer and to learn from them, and the time to broadcast the policy. The learner
+consumes a limited number of samples per second; beyond that more actors add nothing.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from hundredfold.distributed.settings import RaySettings
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training.build import Components, build
 
-PREDICTED: Final = (1_000, 10_000, 100_000)
-# A 10 Gbit network, less what protocols take.
+PREDICTED_SIZES: Final = (1_000, 10_000, 100_000)
+# Usable bytes per second of a 10 Gbit network.
 NETWORK_BYTES: Final = 1.0e9
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one machine was seen to need; rates are samples per second."""
+    """Measured costs of one actor and the learner; rates in samples per second."""
 
     num_steps: int
     actor_rate: float  # collected by one actor
     learner_rate: float  # learned from
-    adding_rate: float  # laid into the rollout
+    adding_rate: float  # added to the rollout buffer
     sample_bytes: float
     broadcast_bytes: int
     broadcast_seconds: float
 
     @property
     def intake_rate(self) -> float:
-        """What the driver takes in: laid into the rollout, then learned from."""
+        """Samples per second that the driver consumes: adds to the buffer and learns from."""
         return 1 / (1 / self.learner_rate + 1 / self.adding_rate)
 
     def predicted(self, num_envs: int) -> dict[str, float]:
-        """An epoch of so many envs, with as many actors as keep the learner busy (lag 1)."""
+        """Prediction for one epoch with as many actors as saturate the learner (policy lag 1)."""
         samples = num_envs * self.num_steps
         learning = samples / self.intake_rate
         actors = max(1, math.ceil(samples / self.actor_rate / learning))
@@ -67,7 +67,7 @@ def bench_ray(
     repeats: int = 5,
     on_progress: Callable[[str], None] = print,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What was measured, and what it predicts."""
+    """Rows of the measured costs, and rows of the prediction."""
     start = preset_settings(env)
     settings = replace(
         start,
@@ -79,8 +79,8 @@ def bench_ray(
         belief_model=None,
     )
     on_progress(f"{env}: {num_envs} envs in one actor")
-    with closing(build(settings)) as parts:
-        costs = _measured(parts, repeats)
+    with closing(build(settings)) as components:
+        costs = _measure(components, repeats)
     row = {
         "env": env,
         "num_envs": num_envs,
@@ -94,30 +94,30 @@ def bench_ray(
         "broadcast_seconds": costs.broadcast_seconds,
         "repeats": repeats,
     }
-    return [row], [{"env": env, **costs.predicted(count)} for count in PREDICTED]
+    return [row], [{"env": env, **costs.predicted(count)} for count in PREDICTED_SIZES]
 
 
-def _measured(parts: Components, repeats: int) -> Costs:
-    """Medians over some epochs; one comes before the clock."""
-    collector, learner = parts.collector, parts.learner
+def _measure(components: Components, repeats: int) -> Costs:
+    """Medians over some epochs, after one that does not count."""
+    collector, learner = components.collector, components.learner
     assert isinstance(collector, RayCollector)
     rollout = learner.buffer
     assert isinstance(rollout, RolloutBuffer)
-    num_steps, samples = parts.settings.rollout.num_steps, rollout.num_envs * rollout.num_steps
+    num_steps, samples = components.settings.rollout.num_steps, rollout.num_envs * rollout.num_steps
     collector.start(0)
     collecting, learning, adding, sending = [], [], [], []
     for epoch in range(repeats + 1):
         before = collector.policy_seconds + collector.env_seconds
         collector.collect(learner.policy, rollout, num_steps)
         spent = collector.policy_seconds + collector.env_seconds - before
-        begun = perf_counter()
-        other = RolloutBuffer(parts.backend.spec, rollout.num_envs, num_steps)
+        begin = perf_counter()
+        other = RolloutBuffer(components.backend.spec, rollout.num_envs, num_steps)
         other.add_steps(slice(0, rollout.num_envs), rollout.arrays, rollout.observation, None)
         added = perf_counter()
         learner.update()
         if epoch:
             collecting.append(spent)
-            adding.append(added - begun)
+            adding.append(added - begin)
             learning.append(perf_counter() - added)
             sending.append(collector.broadcast_seconds)
     weights = [parameter.nbytes for parameter in learner.network.parameters()]

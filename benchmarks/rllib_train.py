@@ -1,8 +1,8 @@
-"""Collecting and training through Ray: our actors beside RLlib's env runners, on cage2.
+"""Collecting and training with Ray actors, compared with RLlib's env runners, on cage2.
 
-Both run our env in as many Ray processes with the same network, batch, minibatches and passes;
-RLlib gets the env through its vector entry point, a batch per runner. Our own in-process
-collecting stands beside them, with as many threads as there are actors.
+Both step the same env in as many Ray processes, with the same network, batch, minibatches and
+update epochs; RLlib gets the env through its vector entry point, a batch per runner. In-process
+collecting with as many threads as there are actors is measured as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
 from hundredfold.distributed import placement
 from hundredfold.distributed.settings import RaySettings
-from hundredfold.profiling.measure import OURS, rate_rows, rates_in_turns
+from hundredfold.profiling.measure import HUNDREDFOLD, interleaved_rates, ratio_rows
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import Components, build
 
@@ -35,39 +35,39 @@ PPO_SETTINGS = PPOSettings(
 def bench_rllib(
     repeats: int = 5, workers: int = 2, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """Samples per second; a row per system, for collecting alone and for whole updates."""
+    """Samples per second of collecting and of training; a row per library."""
     placement.load_ray()
     from hundredfold.interop.rllib import engine
 
     on_ray = _settings(workers)
     with ExitStack() as stack:
-        # Room for everybody at once; they take turns.
+        # Room for all systems at once; they are measured in turn.
         placement.join(RaySettings(object_store_mb=400), 2 * workers + 1)
         stack.callback(placement.leave)
         actors = _started(stack, on_ray)
-        here = _started(stack, _in_process(on_ray, workers))
-        peer: Any = engine.build(replace(on_ray, engine="rllib"), None)
-        stack.callback(peer.close)
-        algorithm = engine.make_algorithm(peer)
+        in_process = _started(stack, _in_process(on_ray, workers))
+        rllib: Any = engine.build(replace(on_ray, engine="rllib"), None)
+        stack.callback(rllib.close)
+        algorithm = engine.make_algorithm(rllib)
         stack.callback(algorithm.stop)
         collecting = {
-            OURS: lambda: _collect(actors),
-            f"{OURS} in_process": lambda: _collect(here, threads=workers),
+            HUNDREDFOLD: lambda: _collect(actors),
+            f"{HUNDREDFOLD} in_process": lambda: _collect(in_process, threads=workers),
             "rllib": lambda: _sample(algorithm),
         }
-        training = {OURS: lambda: _train(actors), "rllib": lambda: _train_rllib(algorithm)}
+        training = {HUNDREDFOLD: lambda: _train(actors), "rllib": lambda: _train_rllib(algorithm)}
         return [
             {"env": "cage2", "work": work, **row}
-            for work, contestants in (("collecting", collecting), ("training", training))
-            for row in rate_rows(
-                rates_in_turns(contestants, repeats, partial(_tell, on_progress, work)),
+            for work, subjects in (("collecting", collecting), ("training", training))
+            for row in ratio_rows(
+                interleaved_rates(subjects, repeats, partial(_report, on_progress, work)),
                 num_envs=NUM_ENVS,
                 workers=workers,
             )
         ]
 
 
-def _tell(on_progress: Callable[[str], None], work: str, name: str) -> None:
+def _report(on_progress: Callable[[str], None], work: str, name: str) -> None:
     on_progress(f"{work}: {name}")
 
 
@@ -93,31 +93,31 @@ def _in_process(settings: RunSettings, threads: int) -> RunSettings:
 
 
 def _started(stack: ExitStack, settings: RunSettings) -> Components:
-    parts = build(settings)
-    stack.callback(parts.close)
-    parts.collector.start(settings.seed)
-    return parts
+    components = build(settings)
+    stack.callback(components.close)
+    components.collector.start(settings.seed)
+    return components
 
 
-def _collect(parts: Components, threads: int = 1) -> int:
+def _collect(components: Components, threads: int = 1) -> int:
     torch.set_num_threads(threads)
-    experience: Any = parts.learner.buffer
-    parts.collector.collect(parts.learner.policy, experience, NUM_STEPS)
-    experience.clear()
+    buffer: Any = components.learner.buffer
+    components.collector.collect(components.learner.policy, buffer, NUM_STEPS)
+    buffer.clear()
     return NUM_ENVS * NUM_STEPS
 
 
-def _train(parts: Components) -> int:
+def _train(components: Components) -> int:
     torch.set_num_threads(1)
-    parts.collector.collect(parts.learner.policy, parts.learner.buffer, NUM_STEPS)
-    parts.learner.update()
+    components.collector.collect(components.learner.policy, components.learner.buffer, NUM_STEPS)
+    components.learner.update()
     return NUM_ENVS * NUM_STEPS
 
 
 def _sample(algorithm: Any) -> int:
     from ray.rllib.execution import rollout_ops
 
-    # Its types say less than it returns.
+    # RLlib declares fewer results than it returns.
     rllib: Any = rollout_ops
     episodes, *_ = rllib.synchronous_parallel_sample(
         worker_set=algorithm.env_runner_group,

@@ -1,4 +1,7 @@
-"""Ours and the peers behind one handle: a call plays one batch of steps, without a policy."""
+"""Systems under measurement: backends of hundredfold and vector envs of other libraries.
+
+All are stepped batch by batch with actions drawn beforehand, without a policy.
+"""
 
 from __future__ import annotations
 
@@ -13,45 +16,40 @@ import numpy as np
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.action_scaling import uniform_actions
+from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.batch import Array, EnvSpec
 from hundredfold.core.errors import is_installed
 from hundredfold.core.protocols import EnvFactory
 
 EnvMaker = Callable[[], gymnasium.Env[Any, Any]]
+VectorEnvMaker = Callable[[EnvMaker, int], Any]
 
-# Batches of actions that are drawn beforehand and played over and over.
-DRAWN: Final = 64
-
-
-def drawn_actions(spec: EnvSpec, num_envs: int) -> Array:
-    """(turns, envs, ...) any actions, drawn beforehand."""
-    draw = np.random.default_rng(0)
-    if spec.continuous_action is not None:
-        luck = draw.random((DRAWN * num_envs, spec.num_action_dims))
-        return uniform_actions(spec.continuous_action, luck).reshape(
-            DRAWN, num_envs, *spec.action_shape
-        )
-    choices = spec.action_nvec if spec.action_shape else spec.action_nvec[0]
-    return draw.integers(0, choices, (DRAWN, num_envs, *spec.action_shape))
+# Batches of actions that are drawn beforehand and used over and over.
+NUM_PREDRAWN: Final = 64
 
 
-class Player(Protocol):
-    """Envs that are played batch by batch."""
+def predrawn_actions(spec: EnvSpec, num_envs: int) -> Array:
+    """(NUM_PREDRAWN, envs, ...) random actions, without regard to masks."""
+    uniforms = np.random.default_rng(0).random((NUM_PREDRAWN * num_envs, spec.num_logits))
+    return random_actions(spec, uniforms).reshape(NUM_PREDRAWN, num_envs, *spec.action_shape)
 
-    def advance(self) -> tuple[int, float]:
-        """Play a batch; how many steps that were, and the sum of their rewards."""
+
+class Subject(Protocol):
+    """Envs that are stepped batch by batch."""
+
+    def step_batch(self) -> tuple[int, float]:
+        """Step one batch; returns the number of env steps and the sum of their rewards."""
         ...
 
-    def rest(self) -> None:
-        """Wait until no env is at work, so that the next player has the machine for itself."""
+    def wait_until_idle(self) -> None:
+        """Wait until no env is stepping, so that the next subject has the machine for itself."""
         ...
 
     def close(self) -> None: ...
 
 
-class OurPlayer:
-    """A backend of ours; in first_ready a batch is whoever is ready."""
+class BackendSubject:
+    """A backend of hundredfold; with first_ready a batch is the envs that are ready."""
 
     def __init__(
         self,
@@ -64,60 +62,56 @@ class OurPlayer:
     ) -> None:
         self.backend = make_backend(backend, make_envs, num_envs, settings)
         self.read_infos = read_infos
-        spec = self.backend.spec
-        self.actions = cycle(drawn_actions(spec, num_envs))
+        self.actions = cycle(predrawn_actions(self.backend.spec, num_envs))
         self.backend.reset(0)
-        # Who waits for an action. After a rest these are more than came with the last recv.
-        self.waiting = self.backend.recv().env_ids
-        self.rested = False
+        # Envs that wait for an action: those of the last recv, or all envs when idle.
+        self.ready_ids = self.backend.recv().env_ids
+        self.is_idle = False
 
-    def advance(self) -> tuple[int, float]:
-        actions = next(self.actions)[: len(self.waiting)]
-        self.backend.send(actions, self.waiting if self.rested else None)
+    def step_batch(self) -> tuple[int, float]:
+        actions = next(self.actions)[: len(self.ready_ids)]
+        self.backend.send(actions, self.ready_ids if self.is_idle else None)
         batch = self.backend.recv()
-        self.waiting, self.rested = batch.env_ids, False
+        self.ready_ids, self.is_idle = batch.env_ids, False
         if self.read_infos and batch.infos is not None:
             for info in batch.infos:
                 len(info)
         return len(batch), float(batch.reward.sum())
 
-    def rest(self) -> None:
-        nobody = np.zeros(0, np.int64)
-        while len(self.waiting) < self.backend.num_envs:
-            self.backend.send(nobody, nobody)
-            self.waiting = np.concatenate([self.waiting, self.backend.recv().env_ids])
-        self.rested = True
+    def wait_until_idle(self) -> None:
+        none = np.zeros(0, np.int64)
+        while len(self.ready_ids) < self.backend.num_envs:
+            self.backend.send(none, none)
+            self.ready_ids = np.concatenate([self.ready_ids, self.backend.recv().env_ids])
+        self.is_idle = True
 
     def close(self) -> None:
         self.backend.close()
 
 
-class PeerPlayer:
-    """A vector env of somebody else's: all its envs step at once."""
+class VectorEnvSubject:
+    """A vector env of another library: all its envs step at once."""
 
-    def __init__(self, envs: Any, num_envs: int, choices: int) -> None:
+    def __init__(self, envs: Any, num_envs: int, num_actions: int) -> None:
         self.envs, self.num_envs = envs, num_envs
-        draw = np.random.default_rng(0)
-        self.actions = cycle(draw.integers(0, choices, (DRAWN, num_envs)))
+        rng = np.random.default_rng(0)
+        self.actions = cycle(rng.integers(0, num_actions, (NUM_PREDRAWN, num_envs)))
         envs.reset()
 
-    def advance(self) -> tuple[int, float]:
-        # Gymnasium, Stable-Baselines3 and EnvPool agree on what comes second.
+    def step_batch(self) -> tuple[int, float]:
+        # In Gymnasium, Stable-Baselines3 and EnvPool alike, rewards are the second result.
         rewards = self.envs.step(next(self.actions))[1]
         return self.num_envs, float(rewards.sum())
 
-    def rest(self) -> None:
-        """Nobody is at work between two steps."""
+    def wait_until_idle(self) -> None:
+        """Always idle between two steps."""
 
     def close(self) -> None:
         self.envs.close()
 
 
-PeerMaker = Callable[[EnvMaker, int], Any]
-
-
 def gymnasium_envs(kind: str, make_env: EnvMaker, num_envs: int) -> Any:
-    """Gymnasium's own vector envs."""
+    """Gymnasium's vector envs, sync or async."""
     makers: dict[str, Any] = {
         "sync": gymnasium.vector.SyncVectorEnv,
         "async": gymnasium.vector.AsyncVectorEnv,
@@ -126,7 +120,7 @@ def gymnasium_envs(kind: str, make_env: EnvMaker, num_envs: int) -> Any:
 
 
 def stable_baselines_envs(kind: str, make_env: EnvMaker, num_envs: int) -> Any:
-    """Those of Stable-Baselines3; forked, because anything else loads torch in every process."""
+    """Vector envs of Stable-Baselines3; forked, else every process would import torch."""
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     if kind == "dummy":
@@ -135,17 +129,17 @@ def stable_baselines_envs(kind: str, make_env: EnvMaker, num_envs: int) -> Any:
 
 
 def envpool_envs(env_id: str, num_envs: int) -> Any:
-    """EnvPool has envs of its own, in C++, known by the ids of Gymnasium's."""
+    """EnvPool's own C++ envs, which have the ids of Gymnasium's."""
     threads = min(usable_cores(), num_envs)
     return import_module("envpool").make_gymnasium(env_id, num_envs=num_envs, num_threads=threads)
 
 
-def peers() -> dict[tuple[str, str], PeerMaker]:
-    """(system, its backend) of every peer that is installed and takes any env."""
-    found: dict[tuple[str, str], PeerMaker] = {
+def vector_env_makers() -> dict[tuple[str, str], VectorEnvMaker]:
+    """Installed vector envs that take any env, by (library, kind)."""
+    makers: dict[tuple[str, str], VectorEnvMaker] = {
         ("gymnasium", kind): partial(gymnasium_envs, kind) for kind in ("sync", "async")
     }
     if is_installed("stable_baselines3"):
         for kind in ("dummy", "subproc"):
-            found["stable-baselines3", kind] = partial(stable_baselines_envs, kind)
-    return found
+            makers["stable-baselines3", kind] = partial(stable_baselines_envs, kind)
+    return makers

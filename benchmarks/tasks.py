@@ -1,4 +1,4 @@
-"""What trainers are compared on: an env, what counts as solved, and the settings for all."""
+"""Tasks for comparing learners: an env, a target return, and settings for all libraries."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ EPISODES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An env to learn, and when it has been learned."""
+    """An env and the return that counts as solved."""
 
-    target: float  # mean return of the best actions, over EPISODES episodes, that counts as solved
+    target: float  # mean return of the deterministic policy over EPISODES episodes
     settings: Callable[[], RunSettings]
 
 
 def classic(
     env: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int
 ) -> RunSettings:
-    """Small networks on a CPU, in this process, for envs that cost next to nothing.
+    """Small networks on a CPU, in this process, for cheap envs; evaluated every `epochs` epochs.
 
-    They are judged after every so many `epochs`. Everything that both trainers know by the same
-    name is the same. Ours keep what the peers have no counterpart for: PPO scales its value
-    targets, DQN is double.
+    Hyperparameters that both libraries have are equal. hundredfold keeps two features that
+    Stable-Baselines3 does not have: value normalisation in PPO, double Q-learning in DQN.
     """
     return RunSettings(
         env=env,
@@ -55,7 +54,7 @@ def classic(
         dqn=DQNSettings(),
         network=NetworkSettings(
             hidden_sizes=(64, 64) if algo == "ppo" else (128, 128),
-            # tanh is the peers' own choice for PPO, ReLU for DQN.
+            # The defaults of Stable-Baselines3: tanh for PPO, ReLU for DQN.
             activation="tanh" if algo == "ppo" else "relu",
         ),
         evaluation=EvaluationSettings(eval_interval=epochs, eval_episodes=EPISODES),
@@ -65,7 +64,7 @@ def classic(
 
 
 def lunarlander() -> RunSettings:
-    """Long rollouts, a long view, small minibatches: what the peers themselves were tuned to."""
+    """Long rollouts, a high gamma, small minibatches, as in tuned settings of other libraries."""
     start = classic(
         "LunarLander-v3", "ppo", num_envs=16, num_steps=1024, samples=1_000_000, epochs=2
     )
@@ -81,7 +80,7 @@ def lunarlander() -> RunSettings:
 
 
 def cage2() -> RunSettings:
-    """The defence with masks, far from converged: what counts is how soon it is good."""
+    """Masked cage2, far from convergence: compares early learning."""
     start = preset_settings("cage2")
     return replace(
         start,

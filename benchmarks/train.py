@@ -1,10 +1,9 @@
-"""Training speed: our PPO and DQN beside Stable-Baselines3's, with the same hyperparameters.
+"""Training speed of PPO and DQN compared with Stable-Baselines3, with the same hyperparameters.
 
-Both do the same number of steps and of gradient steps, on batches of the same size, with networks
-of the same size on one torch thread. Stable-Baselines3 always runs Gymnasium's CartPole-v1, one env
-after another in this process (its fastest way for so small an env); ours runs the batch env, or
-the same Gymnasium env through the adapter. What is measured is whole training: collecting and
-learning.
+Both take the same number of env steps and of gradient steps, on batches and networks of the same
+size, with one torch thread. Stable-Baselines3 steps Gymnasium's CartPole-v1 serially in this
+process (its fastest way for so cheap an env); hundredfold steps its batch env, or the same
+Gymnasium env. Whole training is measured: collecting and learning.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.config.run import Algorithm, LengthSettings, MachineSettings, RunSettings
 from hundredfold.core.errors import is_installed
 from hundredfold.envs.registry import settings_class
-from hundredfold.profiling.measure import OURS, rate_rows, rates_in_turns
+from hundredfold.profiling.measure import HUNDREDFOLD, interleaved_rates, ratio_rows
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import build
 
-# (our env, number of envs): the batch env at full width, the adapter at a usual size.
+# (env of hundredfold, number of envs): the batch env and the Gymnasium env, at usual sizes.
 CASES: Final[dict[Algorithm, tuple[tuple[str, int], ...]]] = {
     "ppo": (("cartpole", 256), ("CartPole-v1", 64)),
     "dqn": (("cartpole", 64), ("CartPole-v1", 8)),
 }
 
 HIDDEN: Final[dict[Algorithm, tuple[int, ...]]] = {"ppo": (64, 64), "dqn": (128, 128)}
-# Steps of every env in one turn. DQN takes a gradient step for every other sample: fewer will do.
+# Steps per env in one measurement. DQN takes a gradient step for every other sample: fewer do.
 NUM_STEPS: Final = 128
-UPDATES_PER_TURN: Final = 3
+UPDATES_PER_REPEAT: Final = 3
 DQN_SAMPLES: Final = 2_048
 PPO_SETTINGS = PPOSettings(
     learning_rate=3e-4,
@@ -42,7 +41,7 @@ PPO_SETTINGS = PPOSettings(
     num_minibatches=4,
     entropy_coefficient=0.0,
 )
-# One step ahead and a single network to judge it, which is all that the peer's DQN does.
+# One-step returns without double Q-learning, as in the DQN of Stable-Baselines3.
 DQN_SETTINGS = DQNSettings(n_step=1, double_q=False)
 
 
@@ -52,7 +51,7 @@ def bench_train(
     algo: Algorithm = "ppo",
     on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """Steps per second of whole training; a row per system and case."""
+    """Steps per second of whole training; a row per library and case."""
     network = NetworkSettings(hidden_sizes=HIDDEN[algo], activation=activation)
     return [
         row
@@ -69,21 +68,23 @@ def _case_rows(
     repeats: int,
     on_progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    contestants = {OURS: _ours(env, num_envs, algo, network)}
+    subjects = {HUNDREDFOLD: _hundredfold(env, num_envs, algo, network)}
     if is_installed("stable_baselines3"):
-        peer = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
-        contestants["stable-baselines3"] = peer(num_envs, network)
-    rates = rates_in_turns(
-        contestants, repeats, lambda name: on_progress(f"{algo}, {env}, {num_envs} envs: {name}")
+        make = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
+        subjects["stable-baselines3"] = make(num_envs, network)
+    rates = interleaved_rates(
+        subjects, repeats, lambda name: on_progress(f"{algo}, {env}, {num_envs} envs: {name}")
     )
-    rows = rate_rows(rates, algo=algo, num_envs=num_envs, threads=1, activation=network.activation)
-    return [{"env": env if row["system"] == OURS else "CartPole-v1", **row} for row in rows]
+    rows = ratio_rows(rates, algo=algo, num_envs=num_envs, threads=1, activation=network.activation)
+    return [{"env": env if row["system"] == HUNDREDFOLD else "CartPole-v1", **row} for row in rows]
 
 
-def _ours(env: str, num_envs: int, algo: Algorithm, network: NetworkSettings) -> Callable[[], int]:
-    """Train for a turn; returns the number of steps."""
+def _hundredfold(
+    env: str, num_envs: int, algo: Algorithm, network: NetworkSettings
+) -> Callable[[], int]:
+    """A function that trains for some updates and returns the number of env steps."""
     num_steps = NUM_STEPS if algo == "ppo" else DQN_SAMPLES // num_envs
-    updates = UPDATES_PER_TURN if algo == "ppo" else 1
+    updates = UPDATES_PER_REPEAT if algo == "ppo" else 1
     settings = RunSettings(
         env=env,
         algo=algo,
@@ -95,28 +96,30 @@ def _ours(env: str, num_envs: int, algo: Algorithm, network: NetworkSettings) ->
         machine=MachineSettings(device="cpu", threads=1),
         env_settings=settings_class(env)(),
     )
-    parts = build(settings)
-    parts.collector.start(settings.seed)
+    components = build(settings)
+    components.collector.start(settings.seed)
 
-    def play() -> int:
+    def work() -> int:
         torch.set_num_threads(1)
         for _ in range(updates):
-            parts.collector.collect(parts.learner.policy, parts.learner.buffer, num_steps)
-            parts.learner.update()
+            components.collector.collect(
+                components.learner.policy, components.learner.buffer, num_steps
+            )
+            components.learner.update()
         return updates * settings.rollout.samples_per_epoch
 
-    return play
+    return work
 
 
 def _stable_baselines_ppo(num_envs: int, network: NetworkSettings) -> Callable[[], int]:
-    """The same for Stable-Baselines3; no Monitor around the envs, which spares it some time."""
+    """PPO of Stable-Baselines3; without Monitor wrappers, which would cost it time."""
     from stable_baselines3 import PPO
 
     samples = num_envs * NUM_STEPS
-    return _playing(
+    return _training(
         PPO(
             "MlpPolicy",
-            _cart_poles(num_envs),
+            _cartpole_envs(num_envs),
             n_steps=NUM_STEPS,
             batch_size=samples // PPO_SETTINGS.num_minibatches,
             n_epochs=PPO_SETTINGS.update_epochs,
@@ -127,22 +130,22 @@ def _stable_baselines_ppo(num_envs: int, network: NetworkSettings) -> Callable[[
             ent_coef=PPO_SETTINGS.entropy_coefficient,
             vf_coef=PPO_SETTINGS.value_coefficient,
             max_grad_norm=PPO_SETTINGS.max_gradient_norm,
-            policy_kwargs=_built_like(network),
+            policy_kwargs=_policy_kwargs(network),
             device="cpu",
             seed=0,
         ),
-        UPDATES_PER_TURN * samples,
+        UPDATES_PER_REPEAT * samples,
     )
 
 
 def _stable_baselines_dqn(num_envs: int, network: NetworkSettings) -> Callable[[], int]:
-    """The same for its DQN: as many gradient steps per sample, in bouts of the same size."""
+    """DQN of Stable-Baselines3, with as many gradient steps per sample and per round."""
     from stable_baselines3 import DQN
 
-    return _playing(
+    return _training(
         DQN(
             "MlpPolicy",
-            _cart_poles(num_envs),
+            _cartpole_envs(num_envs),
             learning_rate=DQN_SETTINGS.learning_rate,
             buffer_size=DQN_SETTINGS.replay_size,
             learning_starts=DQN_SETTINGS.learning_starts,
@@ -152,7 +155,7 @@ def _stable_baselines_dqn(num_envs: int, network: NetworkSettings) -> Callable[[
             gradient_steps=DQN_SETTINGS.gradient_steps,
             target_update_interval=DQN_SETTINGS.train_frequency,
             max_grad_norm=DQN_SETTINGS.max_gradient_norm,
-            policy_kwargs=_built_like(network),
+            policy_kwargs=_policy_kwargs(network),
             device="cpu",
             seed=0,
         ),
@@ -160,26 +163,26 @@ def _stable_baselines_dqn(num_envs: int, network: NetworkSettings) -> Callable[[
     )
 
 
-def _cart_poles(num_envs: int) -> Any:
+def _cartpole_envs(num_envs: int) -> Any:
     import gymnasium
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     return DummyVecEnv([lambda: gymnasium.make("CartPole-v1") for _ in range(num_envs)])
 
 
-def _built_like(network: NetworkSettings) -> dict[str, Any]:
+def _policy_kwargs(network: NetworkSettings) -> dict[str, Any]:
     return {
         "net_arch": list(network.hidden_sizes),
         "activation_fn": ACTIVATIONS[network.activation],
     }
 
 
-def _playing(model: Any, samples: int) -> Callable[[], int]:
-    """Let a model of theirs train for as long as ours."""
+def _training(model: Any, samples: int) -> Callable[[], int]:
+    """A function that trains a model of Stable-Baselines3 for some samples."""
 
-    def play() -> int:
+    def work() -> int:
         torch.set_num_threads(1)
         model.learn(samples, reset_num_timesteps=False)
         return samples
 
-    return play
+    return work

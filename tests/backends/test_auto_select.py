@@ -25,7 +25,7 @@ from hundredfold.core.errors import EnvError
 from hundredfold.envs.corridor import Corridor
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
-from hundredfold.profiling.workloads import Computing, Talkative, Waiting
+from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, WaitingEnv
 
 CARTPOLE = GymnasiumFactory("CartPole-v1", {})
 
@@ -129,12 +129,12 @@ def test_even_steps_and_a_single_lane_lose_nothing():
 
 
 def test_an_env_that_sleeps_is_seen_to_wait():
-    with closing(GymnasiumBatchEnv(np.arange(1), Waiting)) as env:
+    with closing(GymnasiumBatchEnv(np.arange(1), WaitingEnv)) as env:
         assert measure_steps(env, steps=4).waits
 
 
 def test_an_env_that_computes_is_not_taken_for_one_that_waits():
-    with closing(GymnasiumBatchEnv(np.arange(1), Computing)) as env:
+    with closing(GymnasiumBatchEnv(np.arange(1), ComputingEnv)) as env:
         found = measure_steps(env, steps=20, seconds=60)
     assert not found.waits
     assert len(found.seconds) == 20
@@ -143,7 +143,7 @@ def test_an_env_that_computes_is_not_taken_for_one_that_waits():
 
 
 def test_what_a_step_says_is_counted_without_infos_that_nobody_may_ever_read():
-    with closing(GymnasiumBatchEnv(np.arange(1), Talkative)) as env:
+    with closing(GymnasiumBatchEnv(np.arange(1), LargeInfoEnv)) as env:
         shown = sum(array.nbytes for array in env.out.arrays().values())
         assert measure_steps(env, steps=2).step_bytes == shown < 5_000
 
@@ -167,11 +167,11 @@ def test_an_env_of_ours_is_not_played_at_all():
 
 
 def test_one_env_runs_where_we_are():
-    assert choose_backend(callable_factory(Waiting), 1).backend == "in_process"
+    assert choose_backend(callable_factory(WaitingEnv), 1).backend == "in_process"
 
 
 def test_auto_starts_what_it_chose_and_says_so():
-    backend, found = start_backend("auto", callable_factory(Waiting), 6)
+    backend, found = start_backend("auto", callable_factory(WaitingEnv), 6)
     with closing(backend):
         assert isinstance(backend, FirstReadyBackend)
         assert found.backend == "first_ready"

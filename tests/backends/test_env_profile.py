@@ -19,7 +19,7 @@ from hundredfold.core.errors import EnvError
 from hundredfold.envs.corridor import Corridor, CorridorSettings
 from hundredfold.envs.gymnasium_env import GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
-from hundredfold.profiling.workloads import Waiting
+from hundredfold.profiling.workloads import WaitingEnv
 
 HOME = os.getpid()
 
@@ -68,7 +68,7 @@ def test_an_env_is_measured_in_another_process():
 
     def make_env():
         places.append(os.getpid())
-        return Waiting()
+        return WaitingEnv()
 
     found = profile_in_worker(callable_factory(make_env), WorkerSettings())
     assert found.is_per_env
@@ -136,5 +136,5 @@ def test_a_function_may_turn_out_to_make_an_env_of_ours():
 
 
 def test_other_peoples_envs_are_never_taken_for_ours():
-    assert not is_built_in(callable_factory(Waiting))
+    assert not is_built_in(callable_factory(WaitingEnv))
     assert not is_built_in(GymnasiumFactory("CartPole-v1", {}))

@@ -1,10 +1,10 @@
-"""Samples to a target: read off metrics, trained for real, and asked for by name."""
+"""Samples until a target return."""
 
 import pytest
 
 from benchmarks import learning
 from benchmarks.__main__ import run
-from benchmarks.learning import Learned, bench_learning, learned_from
+from benchmarks.learning import LearningResult, bench_learning, learning_result
 from benchmarks.tasks import TASKS, Task, classic
 from hundredfold.api import TrainedRun
 from hundredfold.core.errors import SettingsError
@@ -19,15 +19,15 @@ METRICS = [
 
 
 def test_the_first_evaluation_that_reaches_the_target_counts():
-    assert learned_from(METRICS, target=9.0) == Learned(400, True, 9.0, 500 / 5.0)
+    assert learning_result(METRICS, target=9.0) == LearningResult(400, True, 9.0, 500 / 5.0)
 
 
-def test_a_run_that_never_reaches_it_counts_whole_and_unsolved():
-    assert learned_from(METRICS, target=10.0) == Learned(500, False, 9.0, 500 / 5.0)
+def test_a_run_that_never_reaches_the_target_counts_whole_and_unsolved():
+    assert learning_result(METRICS, target=10.0) == LearningResult(500, False, 9.0, 500 / 5.0)
 
 
 @pytest.mark.parametrize(("name", "algo"), TASKS)
-def test_every_task_is_judged_often_enough_to_tell_samples_apart(name, algo):
+def test_every_task_is_evaluated_at_least_ten_times(name, algo):
     settings = TASKS[name, algo].settings()
     between = settings.evaluation.eval_interval * settings.rollout.samples_per_epoch
     assert settings.algo == algo
@@ -46,10 +46,10 @@ def test_both_systems_train_the_same_task(monkeypatch):
     for row in rows:
         assert row["solved"] == 1
         assert row["samples_to_target"] == 128
-        assert row["ratio_to_ours"] == 1.0
+        assert row["ratio_to_hundredfold"] == 1.0
 
 
-def test_who_stops_a_training_stops_all_of_them(monkeypatch):
+def test_interrupting_one_run_stops_the_benchmark(monkeypatch):
     started = []
 
     def interrupted(settings, save_dir, **options):
@@ -62,8 +62,8 @@ def test_who_stops_a_training_stops_all_of_them(monkeypatch):
     assert started == [0]
 
 
-def test_a_task_that_is_not_there_is_refused_by_name():
-    with pytest.raises(SettingsError, match="cage2 is not among the tasks for dqn"):
+def test_an_unknown_task_raises():
+    with pytest.raises(SettingsError, match="cage2 is not a task for dqn"):
         bench_learning("cage2", "dqn", 1)
-    with pytest.raises(SettingsError, match="bench train acrobot counts samples: say --seeds 5"):
+    with pytest.raises(SettingsError, match="train acrobot counts samples and needs --seeds"):
         run(["train", "acrobot"])

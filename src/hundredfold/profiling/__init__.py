@@ -1,1 +1,1 @@
-"""Throughput and efficiency measurements of envs and backends."""
+"""Profiling: repeated measurements, CPU steal time, and where the time of a batch of envs goes."""

@@ -1,26 +1,24 @@
-"""Repeated measurements, taken in turns so that a busy moment hits everybody alike.
-
-What the host of a virtual machine takes away while something is measured.
-
-A virtual core can be held up by other guests, for milliseconds at a time. Linux counts that as
-stolen time; elsewhere, and on real cores, there is nothing to count.
-"""
+"""Interleaved repeated measurements, and CPU steal time during them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-OURS = "hundredfold"
+import psutil
+
+HUNDREDFOLD: Final = "hundredfold"
+
+MAX_STEAL: Final = 0.02
+"""A measurement counts as undisturbed up to this fraction of stolen CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """The middle of some repeats, and how far they lie apart."""
+class RepeatSummary:
+    """Median and range of repeated measurements."""
 
     median: float
     low: float
@@ -28,79 +26,78 @@ class Spread:
     repeats: int
 
 
-def spread_of(values: list[float]) -> Spread:
-    return Spread(median(values), min(values), max(values), len(values))
+def summarise(values: list[float]) -> RepeatSummary:
+    return RepeatSummary(median(values), min(values), max(values), len(values))
 
 
-def rates_in_turns(
-    contestants: Mapping[str, Callable[[], int]],
+def interleaved_rates(
+    subjects: Mapping[str, Callable[[], int]],
     repeats: int,
     on_progress: Callable[[str], None] = lambda name: None,
-) -> dict[str, Spread]:
-    """Units per second of each contestant: every round calls each once; a call returns its units.
+) -> dict[str, RepeatSummary]:
+    """Units per second of several subjects, measured in turn so that other load hits all alike.
 
-    One call of each comes before the clock starts: first calls compile and allocate.
+    Each subject is called once before the clock starts, because first calls compile and allocate.
+
+    Args:
+        subjects: by name, a function that does some work and returns its number of units.
+        repeats: measured calls of each.
+        on_progress: called with the name before each call.
     """
-    for name, play in contestants.items():
+    for name, work in subjects.items():
         on_progress(name)
-        play()
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
+        work()
+    rates: dict[str, list[float]] = {name: [] for name in subjects}
     for _ in range(repeats):
-        for name, play in contestants.items():
+        for name, work in subjects.items():
             on_progress(name)
             begin = time.perf_counter()
-            units = play()
+            units = work()
             rates[name].append(units / (time.perf_counter() - begin))
-    return {name: spread_of(found) for name, found in rates.items()}
+    return {name: summarise(values) for name, values in rates.items()}
 
 
-def rate_rows(rates: Mapping[str, Spread], **common: Any) -> list[dict[str, Any]]:
-    """Rows for a table or JSON, each with its ratio to ours."""
-    ours = rates[OURS].median
+def ratio_rows(rates: Mapping[str, RepeatSummary], **common: Any) -> list[dict[str, Any]]:
+    """A `rate_row` per system, with its ratio to hundredfold."""
+    reference = rates[HUNDREDFOLD].median
     return [
-        rates_row(name, found, **common) | {"ratio_to_ours": found.median / ours}
-        for name, found in rates.items()
+        rate_row(name, rate, **common) | {"ratio_to_hundredfold": rate.median / reference}
+        for name, rate in rates.items()
     ]
 
 
-def rates_row(system: str, found: Spread, **common: Any) -> dict[str, Any]:
-    """One system's rate with its spread."""
+def rate_row(system: str, rate: RepeatSummary, **common: Any) -> dict[str, Any]:
+    """Row of a table or of JSON with the steps per second of one system."""
     return {
         "system": system,
         **common,
-        "steps_per_second": found.median,
-        "low": found.low,
-        "high": found.high,
-        "repeats": found.repeats,
+        "steps_per_second": rate.median,
+        "low": rate.low,
+        "high": rate.high,
+        "repeats": rate.repeats,
     }
 
 
-# A measurement is undisturbed if the host took no more than this share of all cores' time.
-CALM: Final = 0.02
+class StealTimeMonitor:
+    """Measures CPU steal time from its creation on.
 
-# user, nice, system, idle, iowait, irq, softirq, steal: together all the time there was. What
-# follows them is counted among these already.
-COUNTED: Final = 8
-STOLEN: Final = 7
-
-CPU_TIMES: Final = Path("/proc/stat")
-
-
-class HostWatch:
-    """Tells which share of all cores' time the host has taken since this was made."""
+    Steal time is what the host of a virtual machine gives to other guests, milliseconds at a time.
+    Linux reports it; elsewhere, and on physical machines, it is 0.
+    """
 
     def __init__(self) -> None:
-        self.begun = cpu_times()
+        self.start_steal, self.start_total = _cpu_seconds()
 
-    def stolen(self) -> float:
-        passed = [now - then for now, then in zip(cpu_times(), self.begun, strict=True)]
-        return passed[STOLEN] / sum(passed) if sum(passed) > 0 else 0.0
+    def steal_fraction(self) -> float:
+        """Stolen fraction of the time of all cores."""
+        steal, total = _cpu_seconds()
+        seconds = total - self.start_total
+        return (steal - self.start_steal) / seconds if seconds > 0 else 0.0
 
 
-def cpu_times() -> list[int]:
-    """Ticks of all cores since the machine started, by what they went into; zeros if unknown."""
-    try:
-        label, *ticks = CPU_TIMES.read_text().split(maxsplit=COUNTED + 1)[: COUNTED + 1]
-    except (OSError, ValueError):
-        return [0] * COUNTED
-    return [int(on_progress) for on_progress in ticks] if label == "cpu" else [0] * COUNTED
+def _cpu_seconds() -> tuple[float, float]:
+    """Stolen and total time of all cores since the machine started, in seconds."""
+    times = psutil.cpu_times()
+    # Guest time is also counted in user and nice.
+    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return getattr(times, "steal", 0.0), sum(times) - guest

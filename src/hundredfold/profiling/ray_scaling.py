@@ -1,9 +1,9 @@
-"""How collecting scales with the nodes of a Ray cluster, simulated on this machine.
+"""Scaling of rollout collection with the nodes of a Ray cluster that is simulated on this machine.
 
-Every simulated node is a raylet with room for one actor. They share this machine's cores, so only
-envs that wait can show anything: their ideal is all of them waiting at once. What is measured is
-training's own way: a policy of ours in every actor, whole fragments of rollouts to the driver.
-Where the host of a virtual machine disturbs a fragment, another one is collected instead.
+Every simulated node is a raylet with room for one actor. The nodes share this machine's cores, so
+only envs that wait are meaningful: ideally all of them wait at once. Collection works as in
+training: the policy runs in every actor, and whole rollout fragments are sent to the driver. A
+fragment that was disturbed by CPU steal time is collected again.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from hundredfold.distributed.placement import load_ray
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.distributed.settings import RaySettings
-from hundredfold.profiling.measure import CALM, OURS, HostWatch
-from hundredfold.profiling.scaling import KNOWN_COST, Subject, factory_of
+from hundredfold.profiling.measure import HUNDREDFOLD, MAX_STEAL, StealTimeMonitor
+from hundredfold.profiling.scaling import SYNTHETIC_ENVS, MeasuredEnv, factory_of
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
-# Long fragments, and several: between two of them an actor has nothing to do.
+# Few long fragments, because an actor is idle between two of them.
 FRAGMENT_SECONDS: Final = 4.0
-FRAGMENTS: Final = 6
-# So many are collected at most; if fewer than wanted were calm, the calmest count.
-MOST_FRAGMENTS: Final = 15
+NUM_FRAGMENTS: Final = 6
+# Fragments collected at most; if too few had low steal time, those with the lowest are used.
+MAX_FRAGMENTS: Final = 15
 STORE_BYTES: Final = 200 * 2**20
 
 
 def measure_nodes(
-    subject: Subject,
+    env: MeasuredEnv,
     env_settings: Any,
     nodes: Sequence[int],
     sizes: Sequence[int],
@@ -46,55 +46,63 @@ def measure_nodes(
     batch_envs: int = 0,
     on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """A row per number of nodes and of envs."""
-    if subject.kind != "waiting" or subject.found is None:
+    """Throughput and efficiency; a row per number of envs and of nodes.
+
+    Args:
+        env: env to measure; it must wait rather than compute.
+        env_settings: its settings.
+        nodes: numbers of nodes.
+        sizes: numbers of envs.
+        seconds: least duration of each measurement.
+        batch_envs: ready envs an actor waits for; 0: as --backend auto would choose.
+        on_progress: called with a line of text before each measurement.
+    """
+    if env.kind != "waiting" or env.costs is None:
         raise SettingsError(
-            f"--nodes simulates nodes on this machine, which share its cores: only envs that wait "
-            f"can show anything, and {subject.name} does not; try waiting."
+            f"--nodes simulates nodes that share the cores of this machine, so it needs an env "
+            f"that waits, and {env.name} computes; try the env `waiting`."
         )
     torch.set_num_threads(1)
     rows = []
     with simulated_cluster(max(nodes), on_progress) as address:
         for num_envs in sizes:
-            for count in nodes:
-                on_progress(f"{subject.name}: {num_envs} envs on {count} nodes")
-                settings = RaySettings(address=address, actor_backend="first_ready")
-                share = -(-num_envs // count)
+            for num_nodes in nodes:
+                on_progress(f"{env.name}: {num_envs} envs on {num_nodes} nodes")
+                envs_per_node = -(-num_envs // num_nodes)
                 workers = WorkerSettings(
-                    workers=count,
-                    # What `auto` would wait for in an actor.
-                    batch_envs=batch_envs or ready_batch(subject.found, share),
-                    env_threads=share,
+                    workers=num_nodes,
+                    batch_envs=batch_envs or ready_batch(env.costs, envs_per_node),
+                    env_threads=envs_per_node,
                     on_env_error="stop",
                 )
                 backend = RayBackend(
-                    factory_of(subject.name, env_settings),
+                    factory_of(env.name, env_settings),
                     num_envs,
                     workers,
-                    settings,
+                    RaySettings(address=address, actor_backend="first_ready"),
                     collecting=True,
                 )
                 with closing(backend):
-                    found = _play(backend, subject, seconds)
+                    measured = _measure(backend, env, env.costs.step_seconds, seconds)
                 rows.append(
                     {
-                        "system": OURS,
-                        "env": subject.name,
+                        "system": HUNDREDFOLD,
+                        "env": env.name,
                         "num_envs": num_envs,
                         "backend": "ray",
-                        "nodes": count,
-                        **found,
+                        "nodes": num_nodes,
+                        **measured,
                     }
                 )
     return rows
 
 
-def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, float]:
-    """Collect for a while; one fragment comes before the clock starts."""
-    assert subject.found is not None
-    alone = subject.found.step_seconds
+def _measure(
+    backend: RayBackend, env: MeasuredEnv, alone_seconds: float, seconds: float
+) -> dict[str, float]:
+    """Collect fragments for a while; one fragment comes before the clock starts."""
     num_envs = backend.num_envs
-    num_steps = max(1, round(min(FRAGMENT_SECONDS, 2 * seconds) / alone))
+    num_steps = max(1, round(min(FRAGMENT_SECONDS, 2 * seconds) / alone_seconds))
     learner = PPO(
         backend.spec,
         settings=PPOSettings(),
@@ -108,65 +116,76 @@ def _play(backend: RayBackend, subject: Subject, seconds: float) -> dict[str, fl
     collector.start(0)
     collector.collect(learner.policy, learner.buffer, num_steps)
     learner.buffer.clear()
-    taken: list[Taken] = []
-    while not enough(taken, seconds):
-        host, begun, ahead = HostWatch(), perf_counter(), collector.steps_ahead
+    fragments: list[FragmentMeasurement] = []
+    while not enough(fragments, seconds):
+        monitor, begin, ahead = StealTimeMonitor(), perf_counter(), collector.steps_ahead
         collector.collect(learner.policy, learner.buffer, num_steps)
         mean_wait = float(learner.buffer.rewards.mean(dtype=float))
         learner.buffer.clear()
-        wall = perf_counter() - begun
-        # A step counts when it is played, also where it ran ahead of the fragment it comes in.
+        fragment_seconds = perf_counter() - begin
+        # A step counts when it is taken, also if it belongs to the next fragment.
         steps = num_envs * num_steps + collector.steps_ahead - ahead
-        sent = collector.broadcast_seconds
-        taken.append(Taken(wall, steps, steps * mean_wait, sent, host.stolen()))
-    counted = those_that_count(taken)
-    fragments, wall = len(counted), sum(one.seconds for one in counted)
-    waited = sum(one.waited for one in counted)
-    rate = sum(one.steps for one in counted) / wall
-    # Envs of known cost tell how long they meant to wait: free of the luck of the draw.
-    known = subject.name in KNOWN_COST
+        fragments.append(
+            FragmentMeasurement(
+                seconds=fragment_seconds,
+                steps=steps,
+                waited_seconds=steps * mean_wait,
+                broadcast_seconds=collector.broadcast_seconds,
+                steal_fraction=monitor.steal_fraction(),
+            )
+        )
+    used = select_fragments(fragments)
+    total = sum(fragment.seconds for fragment in used)
+    waited = sum(fragment.waited_seconds for fragment in used)
+    rate = sum(fragment.steps for fragment in used) / total
+    # Rewards of synthetic envs are their waiting times, so the draw of durations does not matter.
+    synthetic = env.name in SYNTHETIC_ENVS
     return {
         "steps_per_second": rate,
-        "ideal_steps_per_second": num_envs / alone,
-        "efficiency": waited / (num_envs * wall) if known else rate * alone / num_envs,
+        "ideal_steps_per_second": num_envs / alone_seconds,
+        "efficiency": waited / (num_envs * total) if synthetic else rate * alone_seconds / num_envs,
         "fragment_steps": num_steps,
         "fragment_bytes": collector.fragment_bytes / len(backend.fleet.slices),
-        "broadcast_seconds": sum(one.broadcast for one in counted) / fragments,
-        "stolen": sum(one.stolen * one.seconds for one in counted) / wall,
+        "broadcast_seconds": sum(fragment.broadcast_seconds for fragment in used) / len(used),
+        "steal_fraction": sum(one.steal_fraction * one.seconds for one in used) / total,
     }
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What one fragment took."""
+class FragmentMeasurement:
+    """Measurement of collecting one fragment of all envs."""
 
     seconds: float
     steps: int  # of all envs
-    waited: float  # by all envs, as the steps of the fragment tell it
-    broadcast: float  # seconds of sending the policy
-    stolen: float  # share of the cores' time that the host took meanwhile
+    waited_seconds: float  # sum over all envs
+    broadcast_seconds: float  # sending the policy
+    steal_fraction: float  # stolen fraction of CPU time
 
 
-def enough(taken: Sequence[Taken], seconds: float) -> bool:
-    """Whether there are as many undisturbed fragments, and seconds, as were asked for."""
-    calm = [one for one in taken if one.stolen <= CALM]
-    asked = len(calm) >= FRAGMENTS and sum(one.seconds for one in calm) >= seconds
-    return asked or len(taken) >= max(MOST_FRAGMENTS, 3 * len(calm))
+def enough(fragments: Sequence[FragmentMeasurement], seconds: float) -> bool:
+    """Whether enough fragments with low steal time, or too many in all, were collected."""
+    undisturbed = [one for one in fragments if one.steal_fraction <= MAX_STEAL]
+    long_enough = sum(one.seconds for one in undisturbed) >= seconds
+    if len(undisturbed) >= NUM_FRAGMENTS and long_enough:
+        return True
+    return len(fragments) >= max(MAX_FRAGMENTS, 3 * len(undisturbed))
 
 
-def those_that_count(taken: Sequence[Taken]) -> list[Taken]:
-    """All that were calm, or as many of the calmest as are wanted."""
-    order = sorted(taken, key=lambda one: one.stolen)
-    num_calm = sum(one.stolen <= CALM for one in taken)
-    return order[: max(FRAGMENTS, num_calm)]
+def select_fragments(fragments: Sequence[FragmentMeasurement]) -> list[FragmentMeasurement]:
+    """All fragments with low steal time, but at least the `NUM_FRAGMENTS` with the lowest."""
+    ordered = sorted(fragments, key=lambda fragment: fragment.steal_fraction)
+    num_undisturbed = sum(fragment.steal_fraction <= MAX_STEAL for fragment in fragments)
+    return ordered[: max(NUM_FRAGMENTS, num_undisturbed)]
 
 
 @contextmanager
 def simulated_cluster(nodes: int, on_progress: Callable[[str], None]) -> Iterator[str]:
-    """A cluster of our own with so many nodes of one core, and where to find it."""
+    """Start a Ray cluster of `nodes` one-core nodes on this machine; yields its address."""
     ray = load_ray()
     if ray.is_initialized():
-        raise SettingsError("this process has joined a Ray cluster; measure nodes from another.")
+        raise SettingsError(
+            "this process is connected to a Ray cluster already; measure --nodes in another one."
+        )
     from ray.cluster_utils import Cluster
 
     on_progress(f"starting a Ray cluster of {nodes} nodes on this machine")

@@ -1,11 +1,8 @@
-"""How an env scales with the number of envs on each backend, and what the rest is lost to.
+"""Scaling of an env with the number of envs on each backend, and what keeps it from the ideal.
 
-The yardstick is one env alone: the mean time of its own steps, with nothing around them. Envs that
-wait could all wait at once, so the ideal of N envs is N times that; envs that compute need a core,
-so it is as many times that as there are cores; a built-in env is one batch and is held against N
-times a batch of one.
-
-One sentence of advice from where the time went.
+The reference is one env alone: the mean duration of its steps. Envs that wait could all wait at
+once, so the ideal of N envs is N times that rate; envs that compute need a core, so the ideal is
+limited by the number of cores; a built-in env is compared with N times a batch of one env.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -31,132 +28,100 @@ from hundredfold.core.batch import EnvSpec, IntArray, StepBatch
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.gymnasium_env import EnvMaker, GymnasiumBatchEnv
 from hundredfold.envs.registry import callable_factory, canonical_name, env_factory
-from hundredfold.profiling.measure import OURS
+from hundredfold.profiling.measure import HUNDREDFOLD
 from hundredfold.profiling.timeline import (
-    Account,
-    StampedEnvFactory,
-    StampedEnvsFactory,
-    Stamps,
-    WatchedBackend,
-    account,
+    RecordingBackend,
+    TimeBreakdown,
+    TimestampedBatchFactory,
+    TimestampedEnvFactory,
+    TimestampFile,
+    time_breakdown,
 )
-from hundredfold.profiling.workloads import Computing, Talkative, Waiting, WaitingLonger
+from hundredfold.profiling.workloads import (
+    ComputingEnv,
+    LargeInfoEnv,
+    SlowWaitingEnv,
+    WaitingEnv,
+)
 
-# What keeps envs from stepping, as rows of `scale` name it after `lost_to_`.
-LOSSES: Final = ("slower", "one_by_one", "barrier", "moving", "policy", "learner")
-# From here on there is nothing to advise.
-GOOD: Final = 0.95
-# Steps cheaper than this cost less than sending them elsewhere.
-CHEAP_SECONDS: Final = 50e-6
-
-REMEDIES: Final[Mapping[str, str]] = {
-    "barrier": "use --backend first_ready, which waits for nobody",
-    "one_by_one": "use --backend processes or first_ready, so that envs run side by side",
-    "moving": "moving data costs more than the steps: use --backend in_process, or show less in "
-    "observations and infos",
-    "policy": "a faster policy, or more envs per batch, would help more than another backend",
-    "learner": "fewer passes or a smaller network would help more than another backend",
-    "slower": "steps take longer side by side than alone: other work is on these cores, or memory "
-    "is the limit",
-}
-WORDS: Final[Mapping[str, str]] = {
-    "barrier": "the barrier (waiting for the slowest)",
-    "one_by_one": "stepping one after another",
-    "moving": "moving data",
-    "policy": "the policy",
-    "learner": "the learner",
-    "slower": "steps that are slower than alone",
-}
-
-
-def advice(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One sentence about the largest number of envs, from what was measured there."""
-    most = max(row["num_envs"] for row in rows)
-    there = [row for row in rows if row["num_envs"] == most]
-    best = max(there, key=lambda row: row["steps_per_second"])
-    reached = f"{100 * best['efficiency']:.0f} % of the ideal with {most} envs"
-    others = [row for row in there if row is not best]
-    if others:
-        second = max(others, key=lambda row: row["steps_per_second"])
-        return (
-            f"Use --backend {best['backend']}: it reaches {reached}. With {second['backend']}, "
-            f"{_told_loss(second)}."
-        )
-    if best["efficiency"] >= GOOD:
-        return f"{best['backend']} reaches {reached}: there is next to nothing left to gain."
-    cause = main_loss(best)
-    remedy = REMEDIES[cause]
-    if cause == "barrier" and best["backend"] == "first_ready":
-        remedy = "use a smaller --batch-envs"
-    elif cause == "one_by_one" and best["step_seconds_alone"] < CHEAP_SECONDS:
-        remedy = "steps this cheap gain little from other processes; one batch of arrays would"
-    return f"{best['backend']} reaches {reached}. {_told_loss(best)}: {remedy}."
-
-
-def main_loss(row: Mapping[str, Any]) -> str:
-    """What most of the loss goes to."""
-    return max(LOSSES, key=lambda name: float(row[f"lost_to_{name}"]))
-
-
-def _told_loss(row: Mapping[str, Any]) -> str:
-    cause = main_loss(row)
-    total = sum(row[f"lost_to_{name}"] for name in LOSSES)
-    share = row[f"lost_to_{cause}"] / total if total > 0 else 0.0
-    return f"{100 * share:.0f} % of the loss is {WORDS[cause]}"
-
-
-# Envs of known cost, by the names they have here.
-KNOWN_COST: Final[Mapping[str, EnvMaker]] = {
-    "waiting": Waiting,
-    "waiting-50ms": WaitingLonger,
-    "computing": Computing,
-    "talkative": Talkative,
+# Synthetic envs of known cost, by the names they have in `hundredfold scale`.
+SYNTHETIC_ENVS: Final[Mapping[str, EnvMaker]] = {
+    "waiting": WaitingEnv,
+    "waiting-50ms": SlowWaitingEnv,
+    "computing": ComputingEnv,
+    "large-info": LargeInfoEnv,
 }
 SIZES: Final = (1, 8, 64, 100, 256)
 ALL_BACKENDS: Final = ("in_process", "processes", "first_ready")
-# Less than this is within the luck of the draw for envs whose steps differ anyway.
-NOTICEABLE: Final = 0.9
+# Slowdowns of waiting envs up to this speed are within the variation of their durations.
+NOTICEABLE_SPEED: Final = 0.9
+# Fraction of a measurement that runs before it counts.
 WARM_UP: Final = 0.15
-DRAWN: Final = 64
+NUM_PREDRAWN: Final = 64
 LEARN_STEPS: Final = 32
 
 Kind = Literal["waiting", "computing", "batch"]
 
+# Causes of lost time, as rows of `scale` name them after `lost_to_`.
+LOSSES: Final = ("slowdown", "serial", "barrier", "transfer", "policy", "learner")
+LOSS_NAMES: Final[Mapping[str, str]] = {
+    "barrier": "the barrier (waiting for the slowest env)",
+    "serial": "stepping envs one after another",
+    "transfer": "data transfer",
+    "policy": "the policy",
+    "learner": "the learner",
+    "slowdown": "steps that are slower than alone",
+}
+REMEDIES: Final[Mapping[str, str]] = {
+    "barrier": "use --backend first_ready, which does not wait for the slowest env",
+    "serial": "use --backend processes or first_ready, so that envs run in parallel",
+    "transfer": "data transfer costs more than the steps: use --backend in_process, or smaller "
+    "observations and infos",
+    "policy": "a faster policy, or more envs per batch, would help more than another backend",
+    "learner": "fewer update epochs or a smaller network would help more than another backend",
+    "slowdown": "steps take longer in parallel than alone: other load is on these cores, or memory "
+    "bandwidth is the limit",
+}
+# From this efficiency on there is no advice.
+NEARLY_IDEAL: Final = 0.95
+# Steps cheaper than this cost less than sending them to another process.
+CHEAP_STEP_SECONDS: Final = 50e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleSettings:
-    """What to measure."""
+    """Settings of a scaling measurement."""
 
     num_envs: tuple[int, ...] = SIZES
     backends: tuple[str, ...] = ALL_BACKENDS
-    seconds: float = 2.0
-    policy_ms: float = 0.0
-    learn: bool = False
-    # An env that fails ends the measurement: what it does afterwards is another thing.
+    seconds: float = 2.0  # per number of envs and backend
+    policy_ms: float = 0.0  # computing time that stands for a policy, per batch of actions
+    learn: bool = False  # PPO instead of random actions
+    # An env that fails ends the measurement.
     workers: WorkerSettings = field(default_factory=lambda: WorkerSettings(on_env_error="stop"))
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The env that is measured."""
+class MeasuredEnv:
+    """The env whose scaling is measured."""
 
     name: str
     kind: Kind
-    make_envs: Callable[[Stamps], EnvFactory]  # one that keeps the book
-    found: StepCosts | None  # None for built-in envs
+    make_envs: Callable[[TimestampFile], EnvFactory]  # envs that record timestamps
+    costs: StepCosts | None  # None for built-in envs
 
-    def at_best(self, num_envs: int, cores: int) -> int:
-        """How many lanes could be at work at once."""
+    def max_lanes(self, num_envs: int, cores: int) -> int:
+        """How many lanes could step at the same time."""
         if self.kind == "batch":
             return 1
         return num_envs if self.kind == "waiting" else min(cores, num_envs)
 
-    def most(self, num_envs: int, cores: int) -> int:
-        """How many times one env alone would be ideal."""
-        return num_envs if self.kind == "batch" else self.at_best(num_envs, cores)
+    def ideal_speedup(self, num_envs: int, cores: int) -> int:
+        """Ideal throughput as a multiple of one env alone."""
+        return num_envs if self.kind == "batch" else self.max_lanes(num_envs, cores)
 
-    def ideal(self, cores: int) -> str:
-        """What efficiency is measured against, in words."""
+    def describe_ideal(self, cores: int) -> str:
+        """What efficiency is measured against."""
         if self.kind == "batch":
             return "N times a batch of one env"
         if self.kind == "waiting":
@@ -164,91 +129,96 @@ class Subject:
         return f"{cores} times one env, because its envs compute and there are {cores} cores"
 
 
-def subject_of(name: str, env_settings: Any = None) -> Subject:
-    """Look at one env of this env: ours, a Gymnasium id, or one of known cost."""
+def profile_env(name: str, env_settings: Any = None) -> MeasuredEnv:
+    """Profile one env of a built-in, Gymnasium or synthetic name."""
     factory = factory_of(name, env_settings)
     env = factory(np.arange(1))
     try:
         if not isinstance(env, GymnasiumBatchEnv):
-            return Subject(name, "batch", partial(StampedEnvsFactory, factory), None)
-        found = measure_steps(env)
-        kind: Kind = "waiting" if found.waits else "computing"
-        return Subject(name, kind, partial(StampedEnvFactory, env.make_env, name), found)
+            return MeasuredEnv(name, "batch", partial(TimestampedBatchFactory, factory), None)
+        costs = measure_steps(env)
+        kind: Kind = "waiting" if costs.waits else "computing"
+        make_envs = partial(TimestampedEnvFactory, env.make_env, name)
+        return MeasuredEnv(name, kind, make_envs, costs)
     finally:
         env.close()
 
 
 def factory_of(name: str, env_settings: Any) -> EnvFactory:
-    if name in KNOWN_COST:
-        return callable_factory(KNOWN_COST[name])
+    """Env factory of a built-in, Gymnasium or synthetic name."""
+    if name in SYNTHETIC_ENVS:
+        return callable_factory(SYNTHETIC_ENVS[name])
     return env_factory(canonical_name(name), env_settings)
 
 
 def measure_scaling(
-    subject: Subject, asked: ScaleSettings, on_progress: Callable[[str], None] = print
+    env: MeasuredEnv, settings: ScaleSettings, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """A row per number of envs and backend."""
+    """Throughput, efficiency and losses; a row per number of envs and backend."""
     cores = usable_cores()
-    on_progress(f"{subject.name}: one env alone")
-    alone = measure_one(subject, "in_process", 1, replace(asked, policy_ms=0.0, learn=False))
+    on_progress(f"{env.name}: one env alone")
+    alone = measure_one(env, "in_process", 1, replace(settings, policy_ms=0.0, learn=False))
     rows = []
-    for num_envs in dict.fromkeys(asked.num_envs):
-        for backend in asked.backends:
-            on_progress(f"{subject.name}: {num_envs} envs, {backend}")
-            found = measure_one(subject, backend, num_envs, asked)
-            lanes = int(lanes_of(subject, backend, num_envs, asked.workers).max()) + 1
-            used = min(1.0, lanes / subject.at_best(num_envs, cores))
-            shares = shares_of(found, alone.step_seconds, used, subject.kind)
+    for num_envs in dict.fromkeys(settings.num_envs):
+        for backend in settings.backends:
+            on_progress(f"{env.name}: {num_envs} envs, {backend}")
+            measured = measure_one(env, backend, num_envs, settings)
+            lanes = int(lane_ids(env, backend, num_envs, settings.workers).max()) + 1
+            used = min(1.0, lanes / env.max_lanes(num_envs, cores))
+            shares = ideal_shares(measured, alone.step_seconds, used, env.kind)
+            ideal = env.ideal_speedup(num_envs, cores) / alone.step_seconds
             rows.append(
                 {
-                    "system": OURS,
-                    "env": subject.name,
+                    "system": HUNDREDFOLD,
+                    "env": env.name,
                     "num_envs": num_envs,
                     "backend": backend,
-                    "steps_per_second": found.steps_per_second,
-                    "ideal_steps_per_second": subject.most(num_envs, cores) / alone.step_seconds,
+                    "steps_per_second": measured.steps_per_second,
+                    "ideal_steps_per_second": ideal,
                     "efficiency": shares.pop("stepping"),
                     **{f"lost_to_{name}": share for name, share in shares.items()},
-                    "step_seconds": found.step_seconds,
+                    "step_seconds": measured.step_seconds,
                     "step_seconds_alone": alone.step_seconds,
                 }
             )
     return rows
 
 
-def measure_one(subject: Subject, backend: str, num_envs: int, asked: ScaleSettings) -> Account:
-    """Play for a while and see where the time goes."""
-    settings = worker_settings(subject, backend, num_envs, asked.workers)
+def measure_one(
+    env: MeasuredEnv, backend: str, num_envs: int, settings: ScaleSettings
+) -> TimeBreakdown:
+    """Step the envs for a while and break down the time."""
+    workers = worker_settings(env, backend, num_envs, settings.workers)
     with TemporaryDirectory(prefix="hundredfold-") as folder:
-        stamps = Stamps(Path(folder) / "stamps", num_envs)
-        shared = stamps.make()
-        envs = WatchedBackend(
-            make_backend(backend, subject.make_envs(stamps), num_envs, settings), shared
+        file = TimestampFile(Path(folder) / "stamps", num_envs)
+        stamps = file.create()
+        envs = RecordingBackend(
+            make_backend(backend, env.make_envs(file), num_envs, workers), stamps
         )
         try:
-            (_learn if asked.learn else _play)(envs, asked)
+            (_learn if settings.learn else _step_randomly)(envs, settings)
         finally:
             envs.close()
-    return account(envs.events, lanes_of(subject, backend, num_envs, asked.workers))
+    return time_breakdown(envs.events, lane_ids(env, backend, num_envs, settings.workers))
 
 
 def worker_settings(
-    subject: Subject, backend: str, num_envs: int, given: WorkerSettings
+    env: MeasuredEnv, backend: str, num_envs: int, given: WorkerSettings
 ) -> WorkerSettings:
-    """Workers and threads as `auto` would set them."""
-    if subject.found is None:
+    """Workers and threads as `--backend auto` would set them."""
+    if env.costs is None:
         return given
-    fitted = fit_workers(subject.found, num_envs, given, usable_cores())
+    fitted = fit_workers(env.costs, num_envs, given, usable_cores())
     if backend != "first_ready":
         return replace(fitted, batch_envs=0)
-    return replace(fitted, batch_envs=given.batch_envs or ready_batch(subject.found, num_envs))
+    return replace(fitted, batch_envs=given.batch_envs or ready_batch(env.costs, num_envs))
 
 
-def lanes_of(subject: Subject, backend: str, num_envs: int, given: WorkerSettings) -> IntArray:
-    """(envs,) which lane each env steps in: envs of one lane go one after another."""
+def lane_ids(env: MeasuredEnv, backend: str, num_envs: int, given: WorkerSettings) -> IntArray:
+    """(envs,) lane of each env; envs of one lane step one after another."""
     if backend not in ("processes", "first_ready"):
         return np.zeros(num_envs, np.int64)
-    fitted = worker_settings(subject, backend, num_envs, given)
+    fitted = worker_settings(env, backend, num_envs, given)
     if fitted.env_threads > 1:
         return np.arange(num_envs)
     workers = fitted.num_workers(num_envs)
@@ -256,52 +226,94 @@ def lanes_of(subject: Subject, backend: str, num_envs: int, given: WorkerSetting
     return np.repeat(np.arange(workers), np.diff(edges))
 
 
-def shares_of(found: Account, alone_seconds: float, used: float, kind: Kind) -> dict[str, float]:
-    """How the time of the ideal number of lanes is shared out; `used`: the share of them we have.
+def ideal_shares(
+    measured: TimeBreakdown, alone_seconds: float, used: float, kind: Kind
+) -> dict[str, float]:
+    """Fractions of the time of the ideal number of lanes; they add up to 1.
 
-    `stepping` counts at the pace of one env alone; what it takes longer beside others is `slower`.
+    `stepping` counts at the speed of one env alone; the additional time of steps is `slowdown`.
+
+    Args:
+        measured: measured time breakdown.
+        alone_seconds: duration of a step of one env alone.
+        used: fraction of the ideal number of lanes that exists.
+        kind: kind of env.
     """
-    pace = min(1.0, alone_seconds / found.step_seconds)
-    if kind == "waiting" and pace > NOTICEABLE:
-        pace = 1.0
-    shares = {name: used * share for name, share in found.shares.items()}
-    shares["slower"] = (1.0 - pace) * shares["stepping"]
-    shares["stepping"] *= pace
-    shares["one_by_one"] = 1.0 - used
+    speed = min(1.0, alone_seconds / measured.step_seconds)
+    if kind == "waiting" and speed > NOTICEABLE_SPEED:
+        speed = 1.0
+    shares = {name: used * share for name, share in measured.shares.items()}
+    shares["slowdown"] = (1.0 - speed) * shares["stepping"]
+    shares["stepping"] *= speed
+    shares["serial"] = 1.0 - used
     return {name: shares[name] for name in ("stepping", *LOSSES)}
 
 
-# -- playing --------------------------------------------------------------------------------------
+def advice(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence of advice from the rows with the largest number of envs."""
+    num_envs = max(row["num_envs"] for row in rows)
+    largest = [row for row in rows if row["num_envs"] == num_envs]
+    best = max(largest, key=lambda row: row["steps_per_second"])
+    reached = f"{100 * best['efficiency']:.0f} % of the ideal with {num_envs} envs"
+    others = [row for row in largest if row is not best]
+    if others:
+        second = max(others, key=lambda row: row["steps_per_second"])
+        return (
+            f"Use --backend {best['backend']}: it reaches {reached}. With {second['backend']}, "
+            f"{_describe_loss(second)}."
+        )
+    if best["efficiency"] >= NEARLY_IDEAL:
+        return f"{best['backend']} reaches {reached}: there is almost nothing left to gain."
+    cause = main_loss(best)
+    remedy = REMEDIES[cause]
+    if cause == "barrier" and best["backend"] == "first_ready":
+        remedy = "use a smaller --batch-envs"
+    elif cause == "serial" and best["step_seconds_alone"] < CHEAP_STEP_SECONDS:
+        remedy = "steps this cheap gain little from other processes; a batch env would help"
+    return f"{best['backend']} reaches {reached}. {_describe_loss(best)}: {remedy}."
 
 
-def _play(envs: WatchedBackend, asked: ScaleSettings) -> None:
-    """Random allowed actions, after as much computing as a policy would need."""
-    act = _actor(envs.spec, envs.num_envs, asked.policy_ms / 1e3)
+def main_loss(row: Mapping[str, Any]) -> str:
+    """The cause of most of the lost time."""
+    return max(LOSSES, key=lambda name: float(row[f"lost_to_{name}"]))
+
+
+def _describe_loss(row: Mapping[str, Any]) -> str:
+    cause = main_loss(row)
+    total = sum(row[f"lost_to_{name}"] for name in LOSSES)
+    share = row[f"lost_to_{cause}"] / total if total > 0 else 0.0
+    return f"{100 * share:.0f} % of the loss is {LOSS_NAMES[cause]}"
+
+
+def _step_randomly(envs: RecordingBackend, settings: ScaleSettings) -> None:
+    """Step with random allowed actions, after as much computing as a policy would need."""
+    act = _random_actor(envs.spec, envs.num_envs, settings.policy_ms / 1e3)
     envs.reset(0)
-    for part in (WARM_UP, 1.0):
-        envs.begin()
-        begun, steps = perf_counter(), 0
-        # Three times around at least: the first brings what was done before we looked.
-        while steps < 3 * envs.num_envs or perf_counter() - begun < part * asked.seconds:
+    for fraction in (WARM_UP, 1.0):
+        envs.clear()
+        begin, steps = perf_counter(), 0
+        # At least three steps per env: the first was taken before the recording.
+        while steps < 3 * envs.num_envs or perf_counter() - begin < fraction * settings.seconds:
             batch = envs.recv()
             envs.send(act(batch))
             steps += len(batch)
 
 
-def _actor(spec: EnvSpec, num_envs: int, seconds: float) -> Callable[[StepBatch], IntArray]:
-    """Acts by luck that was drawn beforehand; what it takes is as good as the given seconds."""
-    counts = np.arange(DRAWN * num_envs * spec.num_logits)
-    luck = rng.uniforms(rng.seed_key(0), counts).reshape(-1, spec.num_logits)
-    drawn = random_actions(spec, luck).reshape(DRAWN, num_envs, *spec.action_shape)
-    moments = cycle(range(DRAWN))
+def _random_actor(spec: EnvSpec, num_envs: int, seconds: float) -> Callable[[StepBatch], IntArray]:
+    """Actions from random numbers drawn beforehand; each call takes the given time."""
+    counts = np.arange(NUM_PREDRAWN * num_envs * spec.num_logits)
+    uniforms = rng.uniforms(rng.seed_key(0), counts).reshape(-1, spec.num_logits)
+    predrawn = random_actions(spec, uniforms)
+    predrawn = predrawn.reshape(NUM_PREDRAWN, num_envs, *spec.action_shape)
+    indices = cycle(range(NUM_PREDRAWN))
 
     def act(batch: StepBatch) -> IntArray:
         until = perf_counter() + seconds
-        moment = next(moments)
-        actions: IntArray = drawn[moment, batch.env_ids]
+        index = next(indices)
+        actions: IntArray = predrawn[index, batch.env_ids]
         if batch.mask is not None:
-            mine = luck[moment * num_envs + batch.env_ids]
-            actions = random_actions(spec, mine, batch.mask)
+            rows = uniforms[index * num_envs + batch.env_ids]
+            actions = random_actions(spec, rows, batch.mask)
         while perf_counter() < until:
             pass
         return actions
@@ -309,8 +321,8 @@ def _actor(spec: EnvSpec, num_envs: int, seconds: float) -> Callable[[StepBatch]
     return act
 
 
-def _learn(envs: WatchedBackend, asked: ScaleSettings) -> None:
-    """Our PPO with its usual settings: a real policy, and updates every few steps."""
+def _learn(envs: RecordingBackend, settings: ScaleSettings) -> None:
+    """Train PPO with its default settings: a real policy, and an update every 32 steps."""
     import torch
 
     from hundredfold.algorithms.actor_critic import NetworkSettings
@@ -328,19 +340,16 @@ def _learn(envs: WatchedBackend, asked: ScaleSettings) -> None:
         seed=0,
         device=torch.device("cpu"),
     )
-    collector = Collector(_as_backend(envs), 0)
+    collector = Collector(cast(Backend, envs), 0)
     collector.start(0)
     collector.collect(learner.policy, learner.buffer, LEARN_STEPS)
-    for part in (WARM_UP, 1.0):
-        envs.begin()
-        begun = perf_counter()
-        # Twice at least, so that an update stands between two steps.
-        while perf_counter() - begun < part * asked.seconds or len(envs.events.learned) < 2:
-            envs.learning(learner.update)
+    for fraction in (WARM_UP, 1.0):
+        envs.clear()
+        begin = perf_counter()
+        # At least two updates, so that one lies between two steps.
+        while (
+            perf_counter() - begin < fraction * settings.seconds
+            or len(envs.events.update_spans) < 2
+        ):
+            envs.run_update(learner.update)
             collector.collect(learner.policy, learner.buffer, LEARN_STEPS)
-
-
-def _as_backend(envs: WatchedBackend) -> Backend:
-    watched: Any = envs
-    found: Backend = watched
-    return found

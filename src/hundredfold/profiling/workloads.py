@@ -1,8 +1,8 @@
-"""Envs whose cost is known: they wait, they compute, or they have much to say.
+"""Synthetic Gymnasium envs of known step cost: they wait, compute, or return large data.
 
-A step's reward is the seconds it was meant to take, so whoever plays these envs can tell how much
-of the time they were at work, free of the luck of the draw. All of an episode is drawn when it
-begins: a step costs what it says and next to nothing of its own.
+The reward of a step is its intended duration in seconds, so a measurement can tell how much of the
+time the envs were stepping, whatever durations were drawn. All durations of an episode are drawn at
+its reset, so that a step costs its duration and almost nothing else.
 """
 
 from __future__ import annotations
@@ -18,52 +18,55 @@ from hundredfold.core.batch import FloatArray
 
 EPISODE_STEPS: Final = 200
 
-# What an env shows that has nothing to say: how much of its episode is over.
-VIEWS: Final = np.repeat(np.linspace(0, 1, EPISODE_STEPS + 1, dtype=np.float32)[:, None], 8, axis=1)
-VIEWS.setflags(write=False)
+# Default observations: the fraction of the episode that is over.
+OBSERVATIONS: Final = np.repeat(
+    np.linspace(0, 1, EPISODE_STEPS + 1, dtype=np.float32)[:, None], 8, axis=1
+)
+OBSERVATIONS.setflags(write=False)
 
-Outcome = tuple[Any, float, bool, bool, dict[str, Any]]
+StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 
 
-class KnownCost(gymnasium.Env[Any, Any]):
-    """Plays episodes of a fixed length; a subclass says how long steps take and takes that long."""
+class SyntheticEnv(gymnasium.Env[Any, Any]):
+    """Episodes of a fixed length; subclasses define how long a step takes and what it returns."""
 
     observation_space: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(4)
-    turn = 0
+    num_steps = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self.turn = 0
-        self.plan: list[float] = self.draw_seconds(EPISODE_STEPS).tolist()
-        return self.look(), self.tell()
+        self.num_steps = 0
+        self.durations: list[float] = self.draw_seconds(EPISODE_STEPS).tolist()
+        return self.observation(), self.info()
 
-    def step(self, action: Any) -> Outcome:
-        seconds = self.plan[self.turn]
-        self.turn += 1
+    def step(self, action: Any) -> StepResult:
+        seconds = self.durations[self.num_steps]
+        self.num_steps += 1
         self.spend(seconds)
-        return self.look(), seconds, False, self.turn >= EPISODE_STEPS, self.tell()
+        truncated = self.num_steps >= EPISODE_STEPS
+        return self.observation(), seconds, False, truncated, self.info()
 
     def draw_seconds(self, steps: int) -> FloatArray:
-        """(steps,) how long each of them takes."""
+        """(steps,) durations of an episode's steps."""
         return np.zeros(steps)
 
     def spend(self, seconds: float) -> None:
-        """Take that long."""
+        """Take this long."""
 
-    def look(self) -> Any:
-        return VIEWS[self.turn]
+    def observation(self) -> Any:
+        return OBSERVATIONS[self.num_steps]
 
-    def tell(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:
         return {}
 
 
-class Waiting(KnownCost):
-    """Waits 10 ms on average, as for a simulator or a network: a core is hardly used.
+class WaitingEnv(SyntheticEnv):
+    """Waits 10 ms on average, as for a simulator or a network, without using a core.
 
-    Lognormal: the slowest of 100 takes about 3.5 times as long as the average one.
+    Lognormal: the slowest of 100 steps takes about 3.5 times the mean.
     """
 
     mean_seconds: ClassVar[float] = 0.010
@@ -77,32 +80,32 @@ class Waiting(KnownCost):
         sleep(seconds)
 
 
-class WaitingLonger(Waiting):
-    """Waits 50 ms: so few steps a second that waking up for them costs next to nothing."""
+class SlowWaitingEnv(WaitingEnv):
+    """Waits 50 ms: so few steps per second that wake-ups cost almost nothing."""
 
     mean_seconds = 0.050
 
 
-class Computing(KnownCost):
-    """Computes in pure Python for 1 ms on a core, in one step of ten for 5 ms."""
+class ComputingEnv(SyntheticEnv):
+    """Computes in pure Python for 1 ms, in one step of ten for 5 ms."""
 
     usual_seconds: ClassVar[float] = 0.001
     long_seconds: ClassVar[float] = 0.005
-    long_share: ClassVar[float] = 0.1
+    long_fraction: ClassVar[float] = 0.1
 
     def draw_seconds(self, steps: int) -> FloatArray:
-        is_long = self.np_random.random(steps) < self.long_share
+        is_long = self.np_random.random(steps) < self.long_fraction
         return np.where(is_long, self.long_seconds, self.usual_seconds)
 
     def spend(self, seconds: float) -> None:
-        # The thread's own clock: who is taken off the core has not worked meanwhile.
+        # CPU time of the thread: time in which it was preempted does not count.
         until = thread_time() + seconds
         while thread_time() < until:
             pass
 
 
-class Talkative(KnownCost):
-    """Costs next to nothing, but shows a Dict of four parts and tells 5 kB of info in each step."""
+class LargeInfoEnv(SyntheticEnv):
+    """Steps cost almost nothing, but return a Dict observation of four entries and 5 kB of info."""
 
     observation_space = spaces.Dict(
         {
@@ -117,14 +120,14 @@ class Talkative(KnownCost):
         self.history = np.arange(500, dtype=np.float64)  # 4 kB
         self.names = [f"sensor number {number}" for number in range(40)]  # 1 kB in all
 
-    def look(self) -> Any:
-        share = self.turn / EPISODE_STEPS
+    def observation(self) -> Any:
+        fraction = self.num_steps / EPISODE_STEPS
         return {
-            "picture": np.full((16, 16), self.turn % 256, np.uint8),
-            "vector": np.full(32, share, np.float32),
-            "position": np.full(3, share),
-            "phase": self.turn % 8,
+            "picture": np.full((16, 16), self.num_steps % 256, np.uint8),
+            "vector": np.full(32, fraction, np.float32),
+            "position": np.full(3, fraction),
+            "phase": self.num_steps % 8,
         }
 
-    def tell(self) -> dict[str, Any]:
-        return {"turn": self.turn, "history": self.history, "names": self.names}
+    def info(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps, "history": self.history, "names": self.names}

@@ -1,4 +1,4 @@
-"""The page of `hundredfold scale`: throughput against envs, efficiency, and where the rest goes."""
+"""HTML page of `hundredfold scale`: throughput, efficiency and lost time by number of envs."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ from hundredfold.report.run_sections import Section, Table
 
 Row = Mapping[str, Any]
 
-# What a row loses, and how the page calls it.
-PARTS: Final = {
+# Fractions of time in a row, and their names on the page.
+TIME_SHARES: Final = {
     "efficiency": "stepping",
-    "lost_to_slower": "steps slower than alone",
-    "lost_to_one_by_one": "one env after another",
-    "lost_to_barrier": "waiting for the slowest",
-    "lost_to_moving": "moving data",
+    "lost_to_slowdown": "steps slower than alone",
+    "lost_to_serial": "one env after another",
+    "lost_to_barrier": "waiting for the slowest env",
+    "lost_to_transfer": "data transfer",
     "lost_to_policy": "policy",
     "lost_to_learner": "learner",
 }
 # Shares below this are not drawn.
-VISIBLE: Final = 0.0005
+MIN_SHARE: Final = 0.0005
 EXPLANATION: Final = (
-    "Shares of the time that the ideal number of envs (or cores) had; stepping counts at the pace "
-    "of one env alone. All of them are measured: every env writes down when its steps begin and "
-    "end."
+    "Fractions of the time of the ideal number of envs (or cores); stepping counts at the speed of "
+    "one env alone. All of them are measured: every env records when its steps begin and end."
 )
 
 
 def draw_scaling(
     rows: Sequence[Row], ideal: str, advice: str, command: str, machine: Mapping[str, Any]
 ) -> str:
-    """The whole page as text."""
+    """The page as HTML."""
     best = max(rows, key=lambda row: row["steps_per_second"])
     env, backends = rows[0]["env"], list(dict.fromkeys(row["backend"] for row in rows))
     sections = [
@@ -56,7 +55,7 @@ def draw_scaling(
             [shares(rows, backend) for backend in backends],
             columns=min(3, len(backends)),
         ),
-        Section("All figures", "Times are of one step in one env.", [_table(rows)]),
+        Section("All figures", "Times are for one step of one env.", [_table(rows)]),
     ]
     cards = [
         (
@@ -68,7 +67,7 @@ def draw_scaling(
         (
             "a step of one env alone",
             format_duration(best["step_seconds_alone"]),
-            "nothing around it",
+            "without a backend",
         ),
     ]
     return page_text(
@@ -84,7 +83,7 @@ def draw_scaling(
 
 
 def throughput(rows: Sequence[Row]) -> go.Figure:
-    """Steps per second against the number of envs, both in powers of ten, beside the ideal."""
+    """Steps per second and the ideal against the number of envs, on logarithmic axes."""
     figure = go.Figure(layout={"height": 420, "showlegend": True})
     sizes = list(dict.fromkeys(row["num_envs"] for row in rows))
     ideals = {row["num_envs"]: row["ideal_steps_per_second"] for row in rows}
@@ -99,14 +98,14 @@ def throughput(rows: Sequence[Row]) -> go.Figure:
     for colour, backend in zip(
         COLOURS, dict.fromkeys(row["backend"] for row in rows), strict=False
     ):
-        mine = [row for row in rows if row["backend"] == backend]
+        backend_rows = [row for row in rows if row["backend"] == backend]
         figure.add_scatter(
-            x=[row["num_envs"] for row in mine],
-            y=[row["steps_per_second"] for row in mine],
+            x=[row["num_envs"] for row in backend_rows],
+            y=[row["steps_per_second"] for row in backend_rows],
             name=backend,
             mode="lines+markers",
             line={"color": colour, "width": 2},
-            customdata=[format_percent(row["efficiency"]) for row in mine],
+            customdata=[format_percent(row["efficiency"]) for row in backend_rows],
             hovertemplate="%{y:,.4~r} (%{customdata} of the ideal)",
         )
     figure.update_xaxes(title_text="envs", type="log", tickvals=sizes)
@@ -115,17 +114,17 @@ def throughput(rows: Sequence[Row]) -> go.Figure:
 
 
 def shares(rows: Sequence[Row], backend: str) -> go.Figure:
-    """What the time of one backend went to, stacked to 100 %, a bar per number of envs."""
+    """Fractions of time of one backend, stacked to 100 %, one bar per number of envs."""
     figure = go.Figure(
         layout={"height": 380, "barmode": "stack", "showlegend": True, "title": {"text": backend}}
     )
-    mine = [row for row in rows if row["backend"] == backend]
-    for colour, (key, name) in zip(COLOURS, PARTS.items(), strict=True):
-        if all(row[key] < VISIBLE for row in mine):
+    backend_rows = [row for row in rows if row["backend"] == backend]
+    for colour, (key, name) in zip(COLOURS, TIME_SHARES.items(), strict=True):
+        if all(row[key] < MIN_SHARE for row in backend_rows):
             continue
         figure.add_bar(
-            x=[str(row["num_envs"]) for row in mine],
-            y=[float(f"{100 * row[key]:.4g}") for row in mine],
+            x=[str(row["num_envs"]) for row in backend_rows],
+            y=[float(f"{100 * row[key]:.4g}") for row in backend_rows],
             name=name,
             marker={"color": colour, "line": {"width": 0}},
             hovertemplate="%{y:.1f} %",
@@ -136,15 +135,21 @@ def shares(rows: Sequence[Row], backend: str) -> go.Figure:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    shown = [key for key in PARTS if any(row[key] >= VISIBLE for row in rows)]
+    keys = [key for key in TIME_SHARES if any(row[key] >= MIN_SHARE for row in rows)]
     return Table(
-        columns=["envs", "backend", "steps per second", *(PARTS[key] for key in shown), "step"],
+        columns=[
+            "envs",
+            "backend",
+            "steps per second",
+            *(TIME_SHARES[key] for key in keys),
+            "step",
+        ],
         rows=[
             [
                 row["num_envs"],
                 row["backend"],
                 round(row["steps_per_second"], 1),
-                *(format_percent(row[key]) for key in shown),
+                *(format_percent(row[key]) for key in keys),
                 format_duration(row["step_seconds"]),
             ]
             for row in rows

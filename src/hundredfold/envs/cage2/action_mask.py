@@ -96,7 +96,6 @@ def sensible_mask(bits: Array, decoys: Array, activity_seen: Array) -> BoolArray
 
     Returns:
         (145,) True = allowed.
-
     """
     compromised = np.asarray(bits).reshape(NUM_HOSTS, 4)[:, 2:] == 1
     exposed = DEFENDABLE & (np.asarray(activity_seen) == 1)

@@ -66,7 +66,6 @@ def check_buffers(arrays: Mapping[str, Array], specs: Mapping[str, ArraySpec], r
 
     Raises:
         ShapeError: a buffer is missing, of another shape or type, or not a plain C array.
-
     """
     for name, spec in specs.items():
         array = arrays.get(name)

@@ -140,7 +140,6 @@ def execute_blue_action(state: Any, i: Any, action: Any) -> Any:
     Returns:
         Success, host on which a decoy was placed, host on which Analyse found malware; the hosts
         are NONE if there is none.
-
     """
     kind, host = ACTION_KIND[action], ACTION_HOST[action]
     success, placed_at, malware_at = TRUE, NONE, NONE

@@ -56,7 +56,6 @@ class BlueAgent:
     Args:
         policy: trained policy.
         settings: settings of the env it was trained on; the channel `remaining` is not possible.
-
     """
 
     def __init__(self, policy: Policy, settings: Cage2Settings) -> None:
@@ -77,7 +76,6 @@ class BlueAgent:
         Args:
             run: run folder, or `shipped` for the policy of the package.
             checkpoint: best, last or the number of an epoch.
-
         """
         from hundredfold.api import load
         from hundredfold.training.run_folder import RunFolder

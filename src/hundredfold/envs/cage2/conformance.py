@@ -230,7 +230,6 @@ def verify(
         paths: trace files (.npz).
         ruleset: ruleset to replay with; by default the file's own.
         observation: wrapper to replay with; by default the file's own.
-
     """
     result = Verification()
     for path in paths:
@@ -342,7 +341,6 @@ def check_returns(path: str | Path, episodes: int = 2000, seed: int = 0) -> list
 
     Returns:
         One row per recorded mean; `passed` if both means are within 4 combined standard errors.
-
     """
     rows: list[Row] = []
     recorded = _read_returns(Path(path))

@@ -129,7 +129,6 @@ class Cage2(ArrayBatchEnv):
     Args:
         env_ids: (envs,) ids of the envs; they select the RNG streams.
         settings: defaults to `Cage2Settings()`.
-
     """
 
     def __init__(self, env_ids: IntArray, settings: Cage2Settings | None = None) -> None:
@@ -188,7 +187,6 @@ class Cage2(ArrayBatchEnv):
 
         Raises:
             RecordedDrawError: a recorded draw is impossible; the batch needs a reset afterwards.
-
         """
         if self.advance_with_draws(actions, draws, force_red):
             self._raise_errors()

@@ -49,7 +49,6 @@ def step_rewards(
 
     Returns:
         (episodes, horizon) rewards.
-
     """
     (horizon,) = settings.horizons
     rewards = np.empty((episodes, horizon))
@@ -98,7 +97,6 @@ def evaluate_table(
 
     Returns:
         One row per cell, a row with the total, then the published entries for the same cells.
-
     """
     settings = settings or Cage2Settings()
     cells = [(red, length) for length in lengths for red in reds]

@@ -99,7 +99,6 @@ def update_observation(
         service_events: events of red's exploit on one service port.
         shell_events: events of a detected shell, on a port of its own.
         cardiff: use the corrected table wrapper.
-
     """
     for host in range(NUM_HOSTS):
         observation.bits[i, 4 * host] = 0

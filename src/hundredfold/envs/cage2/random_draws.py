@@ -88,7 +88,6 @@ def error_from_codes(error_codes: Array, env_ids: IntArray) -> HundredfoldError:
     Args:
         error_codes: (envs,) codes, 0 = no error; at least one is not 0.
         env_ids: (envs,) ids of the envs, for the message.
-
     """
     row = int(np.flatnonzero(error_codes)[0])
     code = int(error_codes[row])

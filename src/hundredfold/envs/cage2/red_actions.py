@@ -111,7 +111,6 @@ def exploit(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
 
     Returns:
         Success, events on the service port, events of a detected shell.
-
     """
     hidden = state.hidden[i]
     options = hidden.exploit_options[host]
@@ -205,7 +204,6 @@ def execute_red_action(state: Any, i: Any, action: Any, target: Any, leaderboard
     Returns:
         Success, whether the target was scanned, events on one service port, events of a detected
         shell.
-
     """
     hidden = state.hidden[i]
     hidden.empty_scan = 0

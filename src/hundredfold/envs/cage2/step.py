@@ -54,7 +54,6 @@ class ThreadedStep:
     Args:
         num_envs: rows of the batch.
         max_threads: threads to use at most; fewer in batches of less than 1000 rows per thread.
-
     """
 
     def __init__(self, num_envs: int, max_threads: int) -> None:
@@ -110,7 +109,6 @@ def step_rows(pointers: Any, actions: Any, first: Any, last: Any) -> Any:
     Returns:
         The number of envs with an error code, or -1 - row of an invalid action; then no env has
         been stepped.
-
     """
     # All actions, not only those of these rows: then either all threads step or none does.
     for i in range(len(actions)):
