@@ -170,7 +170,7 @@ def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: 
             plans = oracle.solve(found.problem)
             spent = summarise([time.perf_counter() - begin])
             row = _row(system, name, found.name, found.problem, plans, spent, threads=1)
-            rows.append(_against(row, found.reference))
+            rows.append(_against(row, found.reference_cost))
     return rows + [_mean_row(rows, system, name) for system, name, _ in systems]
 
 

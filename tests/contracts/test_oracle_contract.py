@@ -1,4 +1,4 @@
-"""What every oracle promises; a new one joins by its line in ORACLES and one in SOLVERS."""
+"""Contract of every oracle; a new one joins by its line in ORACLES and one in SOLVERS."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from hundredfold.routing.ortools_oracle import OrToolsOracle, OrToolsSettings
 from hundredfold.routing.pyvrp_oracle import PyVRPOracle, PyVRPSettings
 from hundredfold.routing.verifier import violations
 
-# Every oracle with settings that repeat.
+# Every oracle with reproducible settings.
 SOLVERS = {
     "insertion": LNSOracle,
     "neural": lambda: NeuralOracle(NeuralSettings(oracle_samples=2)),
@@ -35,75 +35,75 @@ def solver(request):
 
 
 @pytest.fixture(params=["plain", "limited", "shortcuts", "crowded"])
-def books(request, solver):
+def problems(request, solver):
     kind = request.param
     limited = kind == "limited"
     if limited and isinstance(solver, PyVRPOracle):
-        pytest.skip("PyVRP knows no limit on ride time")
+        pytest.skip("PyVRP supports no ride-time limit")
     if kind == "crowded" and isinstance(solver, OrToolsOracle):
-        pytest.skip("OR-Tools looks for an impossible plan until its time is up")
+        pytest.skip("OR-Tools searches an infeasible instance until its time limit")
     return small_instances(
         12, 4, seed=3, limited=limited, metric=kind != "shortcuts", crowded=kind == "crowded"
     )
 
 
-def test_every_name_has_its_line_here():
+def test_every_registered_oracle_is_tested():
     assert SOLVERS.keys() == ORACLES.keys()
 
 
-def test_every_plan_passes_the_verifier(solver, books):
-    assert violations(books, solver.solve(books)) == []
+def test_every_solution_passes_the_verifier(solver, problems):
+    assert violations(problems, solver.solve(problems)) == []
 
 
-def test_no_price_lies_below_the_optimum(solver, books):
-    optimum = ExactOracle().solve(books).cost
-    assert (solver.solve(books).cost >= optimum).all()
+def test_no_cost_is_below_the_optimum(solver, problems):
+    optimum = ExactOracle().solve(problems).cost
+    assert (solver.solve(problems).cost >= optimum).all()
 
 
-def test_a_book_has_one_price_alone_and_in_any_batch(solver, books):
-    together = solver.solve(books)
-    backwards = solver.solve(books.rows(np.arange(len(books))[::-1].copy()))
+def test_costs_do_not_depend_on_the_batch(solver, problems):
+    together = solver.solve(problems)
+    backwards = solver.solve(problems.rows(np.arange(len(problems))[::-1].copy()))
     assert_array_equal(backwards.cost[::-1], together.cost)
-    for book in (0, 5, 11):
-        alone = solver.solve(books.rows(slice(book, book + 1)))
-        assert_array_equal(alone.cost, together.cost[book : book + 1])
-        assert_array_equal(alone.routes[0], together.routes[book])
+    for row in (0, 5, 11):
+        alone = solver.solve(problems.rows(slice(row, row + 1)))
+        assert_array_equal(alone.cost, together.cost[row : row + 1])
+        assert_array_equal(alone.routes[0], together.routes[row])
 
 
-def test_padding_changes_no_price(solver):
-    books = small_instances(6, 3, seed=4)
+def test_padding_does_not_change_costs(solver):
+    problems = small_instances(6, 3, seed=4)
     wide = small_instances(6, 5, seed=4)
     for name in ("cells", "windows", "riders", "service_minutes", "max_ride_minutes"):
-        getattr(wide, name)[:, :3] = getattr(books, name)
-    wide = dataclasses.replace(wide, num_requests=books.num_requests, travel=books.travel)
-    assert_array_equal(solver.solve(wide).cost, solver.solve(books).cost)
+        getattr(wide, name)[:, :3] = getattr(problems, name)
+    wide = dataclasses.replace(wide, num_requests=problems.num_requests, travel=problems.travel)
+    assert_array_equal(solver.solve(wide).cost, solver.solve(problems).cost)
 
 
-def test_a_request_that_nobody_can_serve_is_priced_inf(solver):
-    books = small_instances(3, 4, seed=5, full=True)
-    too_many = dataclasses.replace(books, riders=books.riders.copy())
-    too_many.riders[1, 2] = books.fleet.capacity + 1
-    too_late = dataclasses.replace(books, windows=books.windows.copy())
+def test_an_unservable_request_makes_the_cost_infinite(solver):
+    problems = small_instances(3, 4, seed=5, full=True)
+    too_many = dataclasses.replace(problems, riders=problems.riders.copy())
+    too_many.riders[1, 2] = problems.fleet.capacity + 1
+    too_late = dataclasses.replace(problems, windows=problems.windows.copy())
     too_late.windows[1, 2, 1, 1] = too_late.windows[1, 2, 0, 0] - 1.0
     for impossible in (too_many, too_late):
-        plans = solver.solve(impossible)
-        assert_array_equal(np.isinf(plans.cost), [False, True, False])
-        assert plans.unserved[1].any()
-        assert violations(impossible, plans) == []
+        solutions = solver.solve(impossible)
+        assert_array_equal(np.isinf(solutions.cost), [False, True, False])
+        assert solutions.unserved[1].any()
+        assert violations(impossible, solutions) == []
 
 
-def test_an_empty_book_costs_nothing(solver):
-    books = small_instances(2, 3, seed=6)
-    books.num_requests[:] = 0
-    plans = solver.solve(books)
-    assert_array_equal(plans.cost, [0.0, 0.0])
-    assert_array_equal(plans.vehicles_used, [0, 0])
+def test_an_empty_instance_costs_nothing(solver):
+    problems = small_instances(2, 3, seed=6)
+    problems.num_requests[:] = 0
+    solutions = solver.solve(problems)
+    assert_array_equal(solutions.cost, [0.0, 0.0])
+    assert_array_equal(solutions.vehicles_used, [0, 0])
 
 
-def test_threads_change_nothing():
-    books = small_instances(40, 5, seed=7, limited=True)
-    one = LNSOracle(LNSSettings(threads=1)).solve(books)
-    two = LNSOracle(LNSSettings(threads=2)).solve(books)
+def test_solutions_do_not_depend_on_threads():
+    problems = small_instances(40, 5, seed=7, limited=True)
+    one = LNSOracle(LNSSettings(threads=1)).solve(problems)
+    two = LNSOracle(LNSSettings(threads=2)).solve(problems)
     assert_array_equal(one.cost, two.cost)
     assert_array_equal(one.routes, two.routes)
     assert_array_equal(one.stop_minutes, two.stop_minutes)

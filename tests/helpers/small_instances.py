@@ -1,4 +1,4 @@
-"""Books small enough to prove things about: every rule switched on, or as few as wanted."""
+"""Random instances small enough for the exact oracle, with every kind of constraint."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ NUM_CELLS = 12
 
 
 def random_table(seed, metric=True):
-    """Travel minutes between a dozen places; without `metric` a detour may be the shorter way."""
+    """Travel times between a dozen cells; without `metric` they violate the triangle inequality."""
     rng = np.random.default_rng([seed, 1])
     if metric:
         places = rng.uniform(0.0, 20.0, (NUM_CELLS, 2))
@@ -19,16 +19,16 @@ def random_table(seed, metric=True):
 
 
 def small_instances(
-    num_books, max_requests, seed, *, limited=False, metric=True, crowded=False, full=False
+    num_instances, max_requests, seed, *, limited=False, metric=True, crowded=False, full=False
 ):
-    """Books of up to `max_requests` requests with riders, service times and priced vehicles.
+    """Instances of up to `max_requests` requests with riders, service times and vehicle costs.
 
-    `limited` adds limits on rides and routes that often bind, `crowded` takes vehicles away, and
-    `full` books have all the requests they can.
+    `limited` adds ride-time and duration limits that often bind, `crowded` leaves one vehicle, and
+    `full` instances have exactly `max_requests` requests.
     """
     rng = np.random.default_rng([seed, 2])
     travel = random_table(seed, metric)
-    shape = (num_books, max_requests)
+    shape = (num_instances, max_requests)
     cells = rng.integers(0, NUM_CELLS, (*shape, 2))
     direct = travel.minutes[cells[..., 0], cells[..., 1]]
     early = np.stack([rng.uniform(30.0, 120.0, shape)] * 2, axis=2)
@@ -47,7 +47,7 @@ def small_instances(
         fleet,
         cells,
         np.stack([early, early + width], axis=3),
-        num_requests=max_requests if full else rng.integers(0, max_requests + 1, num_books),
+        num_requests=max_requests if full else rng.integers(0, max_requests + 1, num_instances),
         riders=rng.integers(1, 3, shape),
         service_minutes=rng.uniform(0.0, 4.0, (*shape, 2)),
         max_ride_minutes=1.2 * direct + 4.0 if limited else np.inf,

@@ -1,4 +1,4 @@
-"""Kept plans: one booking per env and step, depending on nothing but the env's own history."""
+"""Incremental routes: one request per env and step; a solution depends on its own env alone."""
 
 import numpy as np
 import pytest
@@ -15,31 +15,35 @@ from hundredfold.routing.verifier import violations
 NO_IMPROVEMENT = IncrementalSettings(improve_passes=0, lns_iterations=0)
 
 
-def keys_of(num_envs):
+def stream_keys(num_envs):
     return rng.stream_keys(5, np.arange(num_envs), 0)
 
 
-def empty_plans(days, settings=None, max_requests=None):
+def empty_routes(problems, settings=None, max_requests=None):
     return IncrementalRoutes(
-        days.travel, days.fleet, len(days), max_requests or days.max_requests, settings
+        problems.travel,
+        problems.fleet,
+        len(problems),
+        max_requests or problems.max_requests,
+        settings,
     )
 
 
-def book(kept, days, steps, keys=None, rows=None):
-    keys = keys_of(len(days)) if keys is None else keys
+def add_requests(incremental, problems, steps, keys=None, rows=None):
+    keys = stream_keys(len(problems)) if keys is None else keys
     for step in steps:
-        kept.add(
-            days.cells[:, step],
-            days.windows[:, step],
+        incremental.add(
+            problems.cells[:, step],
+            problems.windows[:, step],
             keys,
-            riders=days.riders[:, step],
-            max_ride_minutes=days.max_ride_minutes[:, step],
+            riders=problems.riders[:, step],
+            max_ride_minutes=problems.max_ride_minutes[:, step],
             rows=rows,
         )
-    return kept
+    return incremental
 
 
-def assert_same_plans(one, two):
+def assert_same_solutions(one, two):
     assert_array_equal(one.cost, two.cost)
     assert_array_equal(one.routes, two.routes)
     assert_array_equal(one.vehicle, two.vehicle)
@@ -47,144 +51,152 @@ def assert_same_plans(one, two):
 
 
 @pytest.fixture(params=[np.inf, 1.5], ids=["free", "limited"])
-def days(request):
+def problems(request):
     return random_instances(12, 14, seed=1, max_ride_factor=request.param)
 
 
-def test_every_plan_on_the_way_passes_the_verifier(days):
-    kept = empty_plans(days)
-    for step in range(days.max_requests):
-        book(kept, days, [step])
-        assert violations(kept.problems, kept.solutions()) == []
-        assert_array_equal(kept.solutions().cost, kept.cost)
-        assert_array_equal(kept.num_requests, step + 1)
+def test_every_intermediate_solution_passes_the_verifier(problems):
+    incremental = empty_routes(problems)
+    for step in range(problems.max_requests):
+        add_requests(incremental, problems, [step])
+        assert violations(incremental.problems, incremental.solutions()) == []
+        assert_array_equal(incremental.solutions().cost, incremental.cost)
+        assert_array_equal(incremental.num_requests, step + 1)
 
 
-def test_the_end_of_the_day_is_near_a_search_from_scratch():
-    days = random_instances(64, 30, seed=2)
-    kept = book(empty_plans(days), days, range(30))
-    scratch = LNSOracle(LNSSettings(final_restarts=1)).solve(days)
-    gap = 100.0 * (kept.cost.mean() / scratch.cost.mean() - 1.0)
+def test_final_costs_are_near_those_of_a_search_from_scratch():
+    problems = random_instances(64, 30, seed=2)
+    incremental = add_requests(empty_routes(problems), problems, range(30))
+    scratch = LNSOracle(LNSSettings(final_restarts=1)).solve(problems)
+    gap = 100.0 * (incremental.cost.mean() / scratch.cost.mean() - 1.0)
     assert gap < 1.5
 
 
-def test_an_env_has_one_story_alone_in_any_batch_and_with_any_threads(days):
-    together = book(empty_plans(days), days, range(14))
-    threads = book(empty_plans(days, IncrementalSettings(threads=2)), days, range(14))
-    assert_same_plans(together, threads)
+def test_solutions_do_not_depend_on_batch_or_threads(problems):
+    together = add_requests(empty_routes(problems), problems, range(14))
+    threads = add_requests(
+        empty_routes(problems, IncrementalSettings(threads=2)), problems, range(14)
+    )
+    assert_same_solutions(together, threads)
     some = np.array([7, 2, 11])
-    few = book(empty_plans(days.rows(some)), days.rows(some), range(14), keys_of(12)[some])
+    few = add_requests(
+        empty_routes(problems.rows(some)), problems.rows(some), range(14), stream_keys(12)[some]
+    )
     assert_array_equal(few.cost, together.cost[some])
     assert_array_equal(few.routes, together.routes[some])
 
 
-def test_rows_that_take_no_part_stay_as_they_are(days):
-    kept = book(empty_plans(days), days, range(5))
-    before = kept.cost.copy()
+def test_rows_not_selected_stay_unchanged(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(5))
+    before = incremental.cost.copy()
     odd = np.arange(12) % 2 == 1
-    book(kept, days, [5], rows=odd)
-    assert_array_equal(kept.cost[~odd], before[~odd])
-    assert_array_equal(kept.num_requests, np.where(odd, 6, 5))
-    book(kept, days, [5], rows=~odd)
-    assert_same_plans(kept, book(empty_plans(days), days, range(6)))
+    add_requests(incremental, problems, [5], rows=odd)
+    assert_array_equal(incremental.cost[~odd], before[~odd])
+    assert_array_equal(incremental.num_requests, np.where(odd, 6, 5))
+    add_requests(incremental, problems, [5], rows=~odd)
+    assert_same_solutions(incremental, add_requests(empty_routes(problems), problems, range(6)))
 
 
-def test_a_cleared_row_begins_again(days):
-    kept = book(empty_plans(days), days, range(8))
+def test_a_cleared_row_starts_empty(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(8))
     first = np.arange(12) == 0
-    kept.clear(first)
-    assert kept.cost[0] == 0.0
-    assert kept.vehicles_used[0] == 0
-    assert (kept.vehicle[0] == -1).all()
-    book(kept, days, range(8), rows=first)
-    assert_same_plans(kept, book(empty_plans(days), days, range(8)))
+    incremental.clear(first)
+    assert incremental.cost[0] == 0.0
+    assert incremental.vehicles_used[0] == 0
+    assert (incremental.vehicle[0] == -1).all()
+    add_requests(incremental, problems, range(8), rows=first)
+    assert_same_solutions(incremental, add_requests(empty_routes(problems), problems, range(8)))
 
 
-def test_a_snapshot_goes_on_bit_for_bit(days):
-    kept = book(empty_plans(days), days, range(7))
-    state = kept.state()
+def test_restoring_a_state_continues_bit_for_bit(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(7))
+    state = incremental.state()
     assert all(len(array) == 12 for array in state.values())
-    book(kept, days, range(7, 14))
-    other = empty_plans(days)
+    add_requests(incremental, problems, range(7, 14))
+    other = empty_routes(problems)
     other.restore(state)
-    assert_same_plans(kept, book(other, days, range(7, 14)))
+    assert_same_solutions(incremental, add_requests(other, problems, range(7, 14)))
 
 
-def test_a_snapshot_of_another_size_is_refused(days):
-    state = book(empty_plans(days), days, range(2)).state()
+def test_a_state_of_another_size_is_rejected(problems):
+    state = add_requests(empty_routes(problems), problems, range(2)).state()
     with pytest.raises(CheckpointError):
-        empty_plans(days.rows(slice(0, 5))).restore(state)
+        empty_routes(problems.rows(slice(0, 5))).restore(state)
 
 
-def test_candidates_are_priced_as_if_they_were_booked(days):
-    kept = book(empty_plans(days), days, range(9))
+def test_candidate_costs_equal_the_costs_after_adding(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(9))
     shifts = np.array([0.0, -30.0, -10.0, 20.0])
-    offers = days.windows[:, 9, None] + shifts[None, :, None, None]
-    ride = days.max_ride_minutes[:, 9]
-    before = kept.state()
-    found = kept.candidate_costs(days.cells[:, 9], offers, max_ride_minutes=ride)
-    for name, array in kept.state().items():
+    candidates = problems.windows[:, 9, None] + shifts[None, :, None, None]
+    ride = problems.max_ride_minutes[:, 9]
+    before = incremental.state()
+    found = incremental.candidate_costs(problems.cells[:, 9], candidates, max_ride_minutes=ride)
+    for name, array in incremental.state().items():
         assert_array_equal(array, before[name])
     for candidate in range(len(shifts)):
-        trial = empty_plans(days, NO_IMPROVEMENT)
+        trial = empty_routes(problems, NO_IMPROVEMENT)
         trial.restore(before)
-        trial.add(days.cells[:, 9], offers[:, candidate], keys_of(12), max_ride_minutes=ride)
+        trial.add(
+            problems.cells[:, 9], candidates[:, candidate], stream_keys(12), max_ride_minutes=ride
+        )
         assert_array_equal(found[:, candidate], trial.cost)
 
 
-def test_candidates_do_not_depend_on_threads_or_rows(days):
-    kept = book(empty_plans(days), days, range(9))
-    threads = book(empty_plans(days, IncrementalSettings(threads=2)), days, range(9))
-    offers = np.repeat(days.windows[:, 9, None], 16, axis=1)
-    found = kept.candidate_costs(days.cells[:, 9], offers)
-    assert_array_equal(threads.candidate_costs(days.cells[:, 9], offers), found)
+def test_candidate_costs_do_not_depend_on_threads_or_rows(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(9))
+    threads = add_requests(
+        empty_routes(problems, IncrementalSettings(threads=2)), problems, range(9)
+    )
+    candidates = np.repeat(problems.windows[:, 9, None], 16, axis=1)
+    found = incremental.candidate_costs(problems.cells[:, 9], candidates)
+    assert_array_equal(threads.candidate_costs(problems.cells[:, 9], candidates), found)
     odd = np.arange(12) % 2 == 1
-    some = kept.candidate_costs(days.cells[:, 9], offers, rows=odd)
+    some = incremental.candidate_costs(problems.cells[:, 9], candidates, rows=odd)
     assert_array_equal(some[odd], found[odd])
     assert np.isinf(some[~odd]).all()
 
 
-def test_equal_places_go_to_the_lowest_vehicle():
-    days = random_instances(1, 3, seed=3)
-    kept = empty_plans(days, NO_IMPROVEMENT)
-    book(kept, days, [0])
-    assert kept.vehicle[0, 0] == 0
+def test_ties_go_to_the_lowest_vehicle():
+    problems = random_instances(1, 3, seed=3)
+    incremental = empty_routes(problems, NO_IMPROVEMENT)
+    add_requests(incremental, problems, [0])
+    assert incremental.vehicle[0, 0] == 0
 
 
-def test_whom_nobody_can_serve_is_left_out_and_the_rest_goes_on():
-    days = random_instances(4, 6, seed=4, fleet=Fleet(capacity=2))
-    days.riders[2, 3] = 3
-    kept = book(empty_plans(days), days, range(6))
-    assert_array_equal(np.isinf(kept.cost), [False, False, True, False])
-    assert_array_equal(kept.unserved.sum(axis=1), [0, 0, 1, 0])
-    assert kept.driving_minutes[2] > 0.0
-    assert violations(kept.problems, kept.solutions()) == []
+def test_an_unservable_request_stays_unserved_and_the_others_are_served():
+    problems = random_instances(4, 6, seed=4, fleet=Fleet(capacity=2))
+    problems.riders[2, 3] = 3
+    incremental = add_requests(empty_routes(problems), problems, range(6))
+    assert_array_equal(np.isinf(incremental.cost), [False, False, True, False])
+    assert_array_equal(incremental.unserved.sum(axis=1), [0, 0, 1, 0])
+    assert incremental.driving_minutes[2] > 0.0
+    assert violations(incremental.problems, incremental.solutions()) == []
 
 
-def test_the_closing_price_comes_from_the_same_books(days):
-    kept = book(empty_plans(days), days, range(14))
-    closing = LNSOracle().solve(kept.problems)
-    assert_array_equal(closing.cost, LNSOracle().solve(days).cost)
-    assert closing.cost.mean() <= kept.cost.mean()
+def test_the_oracle_solves_the_same_instances(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(14))
+    scratch = LNSOracle().solve(incremental.problems)
+    assert_array_equal(scratch.cost, LNSOracle().solve(problems).cost)
+    assert scratch.cost.mean() <= incremental.cost.mean()
 
 
-def test_a_full_book_is_refused(days):
-    kept = book(empty_plans(days), days, range(14))
+def test_adding_to_a_full_instance_is_rejected(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(14))
     with pytest.raises(ShapeError, match="env 0 is full with 14 requests"):
-        book(kept, days, [0])
+        add_requests(incremental, problems, [0])
 
 
-def test_wrong_shapes_are_named(days):
-    kept = empty_plans(days)
+def test_wrong_shapes_and_cells_are_named(problems):
+    incremental = empty_routes(problems)
     with pytest.raises(ShapeError, match="cells"):
-        kept.add(np.zeros((3, 2)), np.zeros((12, 2, 2)), keys_of(12))
+        incremental.add(np.zeros((3, 2)), np.zeros((12, 2, 2)), stream_keys(12))
     with pytest.raises(ShapeError, match=r"cells must lie in 0\.\.60"):
-        kept.add(days.cells[:, 0] + 60, days.windows[:, 0], keys_of(12))
+        incremental.add(problems.cells[:, 0] + 60, problems.windows[:, 0], stream_keys(12))
     with pytest.raises(ShapeError, match="candidate windows"):
-        kept.candidate_costs(days.cells[:, 0], days.windows[:, 0])
+        incremental.candidate_costs(problems.cells[:, 0], problems.windows[:, 0])
 
 
 @pytest.mark.parametrize("wrong", [{"lns_iterations": -1}, {"max_removed": 0}, {"threads": 0}])
-def test_settings_that_cannot_be_are_refused(wrong):
+def test_settings_out_of_bounds_are_rejected(wrong):
     with pytest.raises(SettingsError):
         IncrementalSettings(**wrong)

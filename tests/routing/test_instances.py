@@ -1,4 +1,4 @@
-"""Reading the field's instance files, and how near the best known prices we come."""
+"""Readers of benchmark files, random instances, and gaps to the best known costs."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def written(folder, name, text):
     return path
 
 
-def test_li_lim_pairs_are_found_by_their_ids(tmp_path):
+def test_li_lim_requests_are_paired_by_id(tmp_path):
     problem = read_instance(written(tmp_path, "tiny.txt", LI_LIM))
     assert problem.cells[0].tolist() == [[2, 4], [3, 1]]
     assert problem.riders[0].tolist() == [7, 5]
@@ -52,7 +52,7 @@ def test_li_lim_pairs_are_found_by_their_ids(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", "5 0.0 0.0 0 0 0 400\n"], ids=["one depot", "two depots"])
-def test_cordeau_has_limits_and_maybe_a_second_depot(tmp_path, end):
+def test_cordeau_files_have_duration_limits_and_maybe_a_second_depot(tmp_path, end):
     problem = read_instance(written(tmp_path, "tiny.txt", CORDEAU + end))
     assert problem.cells[0].tolist() == [[1, 3], [2, 4]]
     assert problem.riders[0].tolist() == [1, 2]
@@ -61,16 +61,16 @@ def test_cordeau_has_limits_and_maybe_a_second_depot(tmp_path, end):
     assert problem.fleet.depot_window == (0.0, 400.0 if end else 480.0)
 
 
-def test_a_folder_is_read_with_its_references(tmp_path):
+def test_a_folder_is_read_with_its_reference_costs(tmp_path):
     written(tmp_path, "b.txt", CORDEAU)
     written(tmp_path, "a.txt", LI_LIM)
     written(tmp_path, "references.csv", "instance,reference\na,12.5\n")
     found = read_instances(tmp_path)
-    assert [(each.name, each.reference) for each in found] == [("a", 12.5), ("b", None)]
+    assert [(each.name, each.reference_cost) for each in found] == [("a", 12.5), ("b", None)]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "has 0 lines"),
         ("1 2 3 4\n0 0 0 0\n", "line 1 has 4 numbers"),
@@ -81,12 +81,12 @@ def test_a_folder_is_read_with_its_references(tmp_path):
         ("\x00\x01 noise " * 1000, "lines|number"),
     ],
 )
-def test_broken_files_say_what_is_wrong(tmp_path, text, words):
-    with pytest.raises(InstanceError, match=words):
+def test_errors_of_malformed_files_say_what_is_wrong(tmp_path, text, message):
+    with pytest.raises(InstanceError, match=message):
         read_instance(written(tmp_path, "broken.txt", text))
 
 
-def test_broken_references_and_empty_folders_are_named(tmp_path):
+def test_malformed_references_and_empty_folders_are_reported(tmp_path):
     with pytest.raises(InstanceError, match=r"no \.txt files"):
         read_instances(tmp_path)
     written(tmp_path, "a.txt", LI_LIM)
@@ -95,7 +95,7 @@ def test_broken_references_and_empty_folders_are_named(tmp_path):
         read_instances(tmp_path)
 
 
-def test_random_days_repeat_and_can_all_be_served_alone():
+def test_random_instances_are_reproducible_and_every_request_can_be_served():
     one, two = random_instances(5, 30, seed=3), random_instances(5, 30, seed=3)
     assert (one.windows == two.windows).all()
     assert (one.cells == two.cells).all()
@@ -105,7 +105,7 @@ def test_random_days_repeat_and_can_all_be_served_alone():
     assert loose_instances(2, 30).riders.max() == 2
 
 
-def test_the_random_city_looks_like_a_city():
+def test_random_city_has_plausible_asymmetric_travel_times():
     minutes = random_city(0).minutes
     apart = minutes[~np.eye(len(minutes), dtype=bool)]
     assert 15.0 < np.median(apart) < 25.0
@@ -124,14 +124,14 @@ def mean_gap(instances, seconds):
     oracle = LNSOracle(LNSSettings(seconds=seconds))
     gaps = []
     for instance in instances:
-        plans = oracle.solve(instance.problem)
-        assert violations(instance.problem, plans) == []
-        gaps.append(100.0 * (plans.cost[0] / instance.reference - 1.0))
+        solutions = oracle.solve(instance.problem)
+        assert violations(instance.problem, solutions) == []
+        gaps.append(100.0 * (solutions.cost[0] / instance.reference_cost - 1.0))
     return float(np.mean(gaps))
 
 
 @pytest.mark.parametrize("kind", ["lilim", "darp"])
-def test_small_shared_instances_are_solved_well_in_a_moment(kind):
+def test_small_benchmark_instances_are_solved_within_one_percent(kind):
     small = [each for each in shared_instances(kind) if each.problem.max_requests <= 55][:4]
     assert mean_gap(small, seconds=0.3) < 1.0
 

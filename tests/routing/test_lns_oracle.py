@@ -1,4 +1,4 @@
-"""The insertion oracle on whole days: limits kept, prices repeatable, settings checked."""
+"""The LNS oracle on whole problems: constraints hold, costs are exact, settings are checked."""
 
 import dataclasses
 from itertools import pairwise
@@ -17,94 +17,94 @@ from hundredfold.routing.verifier import violations
 QUICK = LNSSettings(lns_iterations=20, final_restarts=1)
 
 
-def test_ride_time_limits_cost_something_and_are_kept():
+def test_ride_time_limits_hold_and_raise_the_cost():
     free = LNSOracle().solve(random_instances(8, 20, seed=1))
-    days = random_instances(8, 20, seed=1, max_ride_factor=1.0)
-    limited = LNSOracle().solve(days)
-    assert violations(days, limited) == []
+    problems = random_instances(8, 20, seed=1, max_ride_factor=1.0)
+    limited = LNSOracle().solve(problems)
+    assert violations(problems, limited) == []
     assert np.isfinite(limited.cost).all()
     assert limited.cost.mean() > free.cost.mean()
 
 
-def test_a_ride_that_needs_a_late_departure_is_found():
-    # The dropoff opens at 100 and the ride may take 12 minutes: the car must wait before the
+def test_a_ride_time_limit_can_delay_the_pickup():
+    # The dropoff opens at 100 and the ride may take 12 minutes: the vehicle must wait before the
     # pickup, whose window has been open since 0.
-    book = RouteProblems.from_arrays(
+    instance = RouteProblems.from_arrays(
         TravelTable([[0.0, 5.0, 5.0], [5.0, 0.0, 10.0], [5.0, 10.0, 0.0]]),
         Fleet(),
         [[[1, 2]]],
         [[[[0.0, 200.0], [100.0, 110.0]]]],
         max_ride_minutes=12.0,
     )
-    plans = LNSOracle(QUICK).solve(book)
-    assert plans.cost[0] == 20.0
-    assert plans.stop_minutes[0, 1:].tolist() == [88.0, 100.0]
-    assert plans.start_minutes[0, 0] == 83.0
-    assert violations(book, plans) == []
+    solutions = LNSOracle(QUICK).solve(instance)
+    assert solutions.cost[0] == 20.0
+    assert solutions.stop_minutes[0, 1:].tolist() == [88.0, 100.0]
+    assert solutions.start_minutes[0, 0] == 83.0
+    assert violations(instance, solutions) == []
 
 
-def test_a_route_may_not_last_too_long():
+def test_route_durations_stay_within_the_limit():
     long = Fleet(max_route_minutes=240.0)
-    days = random_instances(6, 12, seed=2, fleet=long)
-    plans = LNSOracle(QUICK).solve(days)
-    assert violations(days, plans) == []
-    durations = plans.end_minutes - plans.start_minutes
-    served = np.isfinite(plans.cost)
+    problems = random_instances(6, 12, seed=2, fleet=long)
+    solutions = LNSOracle(QUICK).solve(problems)
+    assert violations(problems, solutions) == []
+    durations = solutions.end_minutes - solutions.start_minutes
+    served = np.isfinite(solutions.cost)
     assert served.any()
     assert (durations[~np.isnan(durations)] <= 240.0 + 1e-6).all()
 
 
-def test_vehicles_beyond_the_free_ones_are_avoided_when_they_cost():
+def test_fixed_costs_of_extra_vehicles_reduce_the_number_used():
     free = LNSOracle().solve(random_instances(8, 20, seed=3))
-    priced = random_instances(
+    problems = random_instances(
         8, 20, seed=3, fleet=Fleet(free_vehicles=1, extra_vehicle_minutes=200.0)
     )
-    plans = LNSOracle().solve(priced)
-    assert violations(priced, plans) == []
-    assert plans.vehicles_used.mean() < free.vehicles_used.mean()
-    extra = np.maximum(plans.vehicles_used - 1, 0)
-    assert_allclose(plans.cost, plans.driving_minutes + 200.0 * extra, rtol=1e-12)
+    solutions = LNSOracle().solve(problems)
+    assert violations(problems, solutions) == []
+    assert solutions.vehicles_used.mean() < free.vehicles_used.mean()
+    extra = np.maximum(solutions.vehicles_used - 1, 0)
+    assert_allclose(solutions.cost, solutions.driving_minutes + 200.0 * extra, rtol=1e-12)
 
 
-def test_detours_may_be_the_shorter_way():
+def test_violated_triangle_inequality_is_handled():
     rng = np.random.default_rng(0)
     minutes = rng.uniform(5.0, 40.0, (61, 61))
     np.fill_diagonal(minutes, 0.0)
     table = TravelTable(minutes)
     assert table.max_shortcut > 0
     for factor in (np.inf, 1.5):
-        days = random_instances(6, 15, seed=4, travel=table, max_ride_factor=factor)
-        plans = LNSOracle(QUICK).solve(days)
-        assert violations(days, plans) == []
+        problems = random_instances(6, 15, seed=4, travel=table, max_ride_factor=factor)
+        solutions = LNSOracle(QUICK).solve(problems)
+        assert violations(problems, solutions) == []
 
 
-def test_prices_are_exact_sums_of_whole_seconds():
-    days = random_instances(4, 15, seed=5)
-    plans = LNSOracle(QUICK).solve(days)
-    for book in range(4):
+def test_costs_are_exact_sums_of_whole_seconds():
+    problems = random_instances(4, 15, seed=5)
+    solutions = LNSOracle(QUICK).solve(problems)
+    for instance in range(4):
         seconds = 0
         for vehicle in range(5):
-            path = [0, *plans.route(book, vehicle), 0]
-            cells = [0 if stop == 0 else days.cells[book].flat[stop - 1] for stop in path]
-            seconds += sum(round(60 * days.travel.minutes[a, b]) for a, b in pairwise(cells))
-        assert plans.cost[book] == seconds / 60
+            path = [0, *solutions.route(instance, vehicle), 0]
+            cells = [0 if stop == 0 else problems.cells[instance].flat[stop - 1] for stop in path]
+            seconds += sum(round(60 * problems.travel.minutes[a, b]) for a, b in pairwise(cells))
+        assert solutions.cost[instance] == seconds / 60
 
 
-def test_more_effort_does_not_cost_more():
-    days = random_instances(20, 30, seed=6)
+def test_more_iterations_lower_the_mean_cost():
+    problems = random_instances(20, 30, seed=6)
     mean = [
-        LNSOracle(LNSSettings(lns_iterations=rounds, final_restarts=1)).solve(days).cost.mean()
+        LNSOracle(LNSSettings(lns_iterations=rounds, final_restarts=1)).solve(problems).cost.mean()
         for rounds in (0, 20, 200)
     ]
     assert mean[0] > mean[1] > mean[2]
 
 
-def test_a_time_limit_is_kept_and_helps():
-    days = random_instances(1, 60, seed=7)
-    LNSOracle(QUICK).solve(days)
-    plans = LNSOracle(LNSSettings(seconds=0.3)).solve(days)
-    assert violations(days, plans) == []
-    assert plans.cost[0] <= LNSOracle(QUICK).solve(days).cost[0]
+def test_a_time_limited_search_is_feasible_and_no_worse():
+    problems = random_instances(1, 60, seed=7)
+    LNSOracle(QUICK).solve(problems)
+    solutions = LNSOracle(LNSSettings(seconds=0.3)).solve(problems)
+    assert violations(problems, solutions) == []
+    assert solutions.cost[0] <= LNSOracle(QUICK).solve(problems).cost[0]
 
 
 @pytest.mark.parametrize(
@@ -118,20 +118,20 @@ def test_a_time_limit_is_kept_and_helps():
         {"seconds": 0.0},
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong):
+def test_settings_out_of_bounds_are_rejected(wrong):
     with pytest.raises(SettingsError):
         LNSSettings(**wrong)
 
 
 @pytest.mark.slow
-def test_relaxing_a_window_seldom_raises_the_closing_price():
-    """An optimum never rises; how often ours does is the noise of the oracle."""
-    days = random_instances(200, 30, seed=9)
+def test_relaxing_a_time_window_seldom_raises_the_cost():
+    """An optimum never rises; how often the oracle's cost does is its noise."""
+    problems = random_instances(200, 30, seed=9)
     which = np.random.default_rng(1).integers(0, 30, 200)
-    relaxed = days.windows.copy()
+    relaxed = problems.windows.copy()
     relaxed[np.arange(200), which] += [-15.0, 15.0]
-    before = LNSOracle().solve(days).cost
-    after = LNSOracle().solve(dataclasses.replace(days, windows=relaxed)).cost
+    before = LNSOracle().solve(problems).cost
+    after = LNSOracle().solve(dataclasses.replace(problems, windows=relaxed)).cost
     raised = after > before
     print(f"raised {100 * raised.mean():.1f} %, by {(after - before)[raised].mean():.2f} minutes")
     assert raised.mean() < 0.2
@@ -140,13 +140,13 @@ def test_relaxing_a_window_seldom_raises_the_closing_price():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [random_instances, loose_instances])
-def test_full_days_are_cheaper_than_with_or_tools(days):
+@pytest.mark.parametrize("draw_instances", [random_instances, loose_instances])
+def test_costs_are_below_those_of_or_tools(draw_instances):
     pytest.importorskip("ortools")
-    problems = days(50, 30, seed=8)
-    theirs = OrToolsOracle(OrToolsSettings(seconds=1.0)).solve(problems)
-    ours = LNSOracle().solve(problems)
-    assert violations(problems, theirs) == []
-    assert violations(problems, ours) == []
-    assert ours.cost.mean() < 0.995 * theirs.cost.mean()
-    assert (ours.cost <= 1.02 * theirs.cost).all()
+    problems = draw_instances(50, 30, seed=8)
+    or_tools = OrToolsOracle(OrToolsSettings(seconds=1.0)).solve(problems)
+    lns = LNSOracle().solve(problems)
+    assert violations(problems, or_tools) == []
+    assert violations(problems, lns) == []
+    assert lns.cost.mean() < 0.995 * or_tools.cost.mean()
+    assert (lns.cost <= 1.02 * or_tools.cost).all()

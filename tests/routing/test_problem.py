@@ -1,4 +1,4 @@
-"""What comes through the door of an oracle is checked there."""
+"""Problems, fleets and travel tables are checked when they are built."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ WINDOWS = np.broadcast_to([0.0, 60.0], (1, 2, 2, 2))
 
 
 @pytest.mark.parametrize(
-    ("minutes", "words"),
+    ("minutes", "message"),
     [
         (np.zeros((2, 3)), "square"),
         (np.zeros(4), "square"),
@@ -31,8 +31,8 @@ WINDOWS = np.broadcast_to([0.0, 60.0], (1, 2, 2, 2))
         ([[0.0, np.inf], [1.0, 0.0]], "is inf"),
     ],
 )
-def test_travel_tables_are_checked(minutes, words):
-    with pytest.raises((ShapeError, SettingsError), match=words):
+def test_travel_tables_are_checked(minutes, message):
+    with pytest.raises((ShapeError, SettingsError), match=message):
         TravelTable(minutes)
 
 
@@ -53,9 +53,9 @@ def test_fleets_are_checked(wrong):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
-        ({"cells": CELLS[0]}, "books, requests, 2"),
+        ({"cells": CELLS[0]}, "instances, requests, 2"),
         ({"cells": CELLS + 2}, r"cells must lie in 0\.\.3"),
         ({"windows": WINDOWS[:, :1, :1, :1] * np.zeros(5)}, "windows came with shape"),
         ({"windows": WINDOWS * np.nan}, "NaN or endless"),
@@ -65,13 +65,13 @@ def test_fleets_are_checked(wrong):
         ({"max_ride_minutes": np.nan}, "max_ride_minutes must be >= 0"),
     ],
 )
-def test_books_are_checked(changes, words):
+def test_instances_are_checked(changes, message):
     arrays = {"cells": CELLS, "windows": WINDOWS} | changes
-    with pytest.raises(ShapeError, match=words):
+    with pytest.raises(ShapeError, match=message):
         RouteProblems.from_arrays(TABLE, Fleet(), **arrays)
 
 
-def test_books_are_copies_and_padding_is_cleared():
+def test_instances_are_copies_and_padding_is_cleared():
     windows = WINDOWS.copy()
     windows[0, 1] = np.nan
     problems = RouteProblems.from_arrays(TABLE, Fleet(), CELLS, windows, num_requests=1)
@@ -80,14 +80,14 @@ def test_books_are_copies_and_padding_is_cleared():
     assert_array_equal(problems.request_mask, [[True, False]])
 
 
-def test_a_limit_in_the_padding_is_no_limit():
+def test_a_ride_time_limit_in_the_padding_is_ignored():
     problems = RouteProblems.from_arrays(
         TABLE, Fleet(), CELLS, WINDOWS, num_requests=1, max_ride_minutes=[[np.inf, 5.0]]
     )
     assert not problems.has_duration_limits
 
 
-def test_whole_seconds_are_whole_ticks():
+def test_whole_seconds_are_exact():
     seconds = np.arange(100_000)
     assert_array_equal(microseconds_up(seconds / 60.0), seconds * MICROSECONDS_PER_MINUTE // 60)
     assert_array_equal(microseconds_down(seconds / 60.0), seconds * MICROSECONDS_PER_MINUTE // 60)
@@ -101,7 +101,7 @@ def test_durations_round_up_and_deadlines_down():
     assert microseconds_up(np.inf) == microseconds_down(np.inf) == UNLIMITED
 
 
-def test_shortcuts_are_measured():
+def test_max_shortcut_is_the_largest_triangle_violation():
     assert TABLE.max_shortcut == 0
     bent = TravelTable([[0.0, 5.0, 1.0], [5.0, 0.0, 5.0], [5.0, 1.0, 0.0]])
     assert bent.max_shortcut == 3 * MICROSECONDS_PER_MINUTE

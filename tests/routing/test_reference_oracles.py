@@ -1,4 +1,4 @@
-"""OR-Tools and PyVRP: missing packages are named, limits are kept, settings are checked."""
+"""OR-Tools and PyVRP: missing packages are named, constraints hold, settings are checked."""
 
 import sys
 
@@ -13,7 +13,7 @@ from hundredfold.routing.problem import Fleet
 from hundredfold.routing.pyvrp_oracle import PyVRPOracle, PyVRPSettings
 from hundredfold.routing.verifier import violations
 
-PRICED = Fleet(capacity=3, free_vehicles=1, extra_vehicle_minutes=40.0, max_route_minutes=500.0)
+FLEET = Fleet(capacity=3, free_vehicles=1, extra_vehicle_minutes=40.0, max_route_minutes=500.0)
 
 
 @pytest.mark.parametrize(
@@ -25,32 +25,32 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, package, oracle):
         oracle()
 
 
-def test_or_tools_keeps_every_rule_on_whole_days():
+def test_or_tools_solutions_pass_the_verifier():
     pytest.importorskip("ortools")
-    days = random_instances(2, 12, seed=1, fleet=PRICED, max_ride_factor=1.2, share_of_pairs=0.3)
-    plans = OrToolsOracle(OrToolsSettings(seconds=0.3)).solve(days)
-    assert np.isfinite(plans.cost).all()
-    assert violations(days, plans) == []
+    problems = random_instances(2, 12, seed=1, fleet=FLEET, max_ride_factor=1.2, share_of_pairs=0.3)
+    solutions = OrToolsOracle(OrToolsSettings(seconds=0.3)).solve(problems)
+    assert np.isfinite(solutions.cost).all()
+    assert violations(problems, solutions) == []
 
 
-def test_or_tools_repeats_itself_when_solutions_are_counted():
+def test_or_tools_is_reproducible_with_a_solution_limit():
     pytest.importorskip("ortools")
-    days = random_instances(2, 12, seed=2)
+    problems = random_instances(2, 12, seed=2)
     oracle = OrToolsOracle(OrToolsSettings(seconds=60.0, max_solutions=30))
-    assert_array_equal(oracle.solve(days).routes, oracle.solve(days).routes)
+    assert_array_equal(oracle.solve(problems).routes, oracle.solve(problems).routes)
 
 
-def test_pyvrp_keeps_every_rule_it_knows_on_whole_days():
+def test_pyvrp_solutions_pass_the_verifier():
     pytest.importorskip("pyvrp")
-    days = random_instances(2, 12, seed=3, fleet=PRICED, share_of_pairs=0.3)
-    plans = PyVRPOracle(PyVRPSettings(seconds=None, max_iterations=300)).solve(days)
-    assert np.isfinite(plans.cost).all()
-    assert violations(days, plans) == []
+    problems = random_instances(2, 12, seed=3, fleet=FLEET, share_of_pairs=0.3)
+    solutions = PyVRPOracle(PyVRPSettings(seconds=None, max_iterations=300)).solve(problems)
+    assert np.isfinite(solutions.cost).all()
+    assert violations(problems, solutions) == []
 
 
-def test_pyvrp_refuses_limits_on_ride_time():
+def test_pyvrp_rejects_ride_time_limits():
     pytest.importorskip("pyvrp")
-    with pytest.raises(SettingsError, match="no limit on ride time"):
+    with pytest.raises(SettingsError, match="no ride-time limit"):
         PyVRPOracle().solve(random_instances(1, 3, max_ride_factor=2.0))
 
 
@@ -63,6 +63,6 @@ def test_pyvrp_refuses_limits_on_ride_time():
         (PyVRPSettings, {"max_iterations": 0}),
     ],
 )
-def test_settings_that_cannot_be_are_refused(make, wrong):
+def test_settings_out_of_bounds_are_rejected(make, wrong):
     with pytest.raises(SettingsError):
         make(**wrong)

@@ -1,9 +1,10 @@
-"""Routing oracles: price many books of dial-a-ride requests at once.
+"""Routing oracles: routes and costs of many dial-a-ride instances at once.
 
-* `insertion` is the default: compiled, repeatable, within about a percent of the best known.
-* `exact` proves the optimum of small books.
-* `neural` is an attention policy that routes all books in one batched call; it needs torch.
-* `or_tools` and `pyvrp` are references by others, loaded when chosen.
+* `insertion`, the default: large neighbourhood search with insertion operators; compiled,
+  reproducible, within about a percent of the best known costs.
+* `exact`: optimal solutions of small instances.
+* `neural`: an attention policy that routes all instances in one batched call; needs torch.
+* `or_tools`, `pyvrp`: reference solvers, imported when chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hundredfold.routing.pyvrp_oracle import PyVRPOracle
 
 
 def _neural() -> Oracle:
-    # Torch takes a second to load; a worker that never asks for it starts light.
+    # Importing torch takes a second; workers that do not need it start without it.
     from hundredfold.routing.neural.oracle import NeuralOracle
 
     return NeuralOracle()

@@ -1,9 +1,9 @@
-"""The cheapest plan of a small book, proven: every route is tried, then the best set of routes.
+"""Exact oracle: the optimal solution of small instances, by enumeration and dynamic programming.
 
-All orders of stops that respect pairs, capacity and windows are walked through depth first; each
-time nobody is on board, a route for the requests served so far is complete. Dynamic programming
-over sets of requests then picks routes that together serve everybody. Work grows like
-(2n)! / 2^n, so books stay small; the other oracles are tested against this one.
+A depth-first search enumerates all stop orders that respect pairing, capacity and time windows;
+whenever the vehicle is empty, a route for the requests served so far is complete. Dynamic
+programming over sets of requests then selects the cheapest routes that serve every request. Work
+grows like (2n)! / 2^n. The other oracles are tested against this one.
 """
 
 from __future__ import annotations
@@ -17,85 +17,100 @@ from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.numba_kernels import kernel
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
-from hundredfold.routing.problem import EARLY, LATE, UNLIMITED, RouteProblems, Solutions
+from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, RouteProblems, Solutions
 from hundredfold.routing.route_kernels import schedule_exists
 from hundredfold.routing.solution import solutions_from_routes
-from hundredfold.routing.workspace import DEPOT, RIDERS, TRIAL_LEG, TRIAL_STOP, lay_out, new_desk
+from hundredfold.routing.workspace import (
+    DEPOT,
+    RIDERS,
+    TRIAL_LEG,
+    TRIAL_STOP,
+    load_instance,
+    new_workspace,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactSettings:
-    """How large a book may be before it is refused."""
+    """Size limit of the exact oracle."""
 
     max_requests: int = 6
-    """Six requests with wide windows take about a second; each further one a hundred times more."""
+    """Largest instance accepted. Six requests with wide windows take about a second; each further
+    one takes a hundred times longer."""
 
 
 class ExactOracle:
-    """Proven optima for small books."""
+    """Optimal solutions of small instances."""
 
     def __init__(self, settings: ExactSettings | None = None) -> None:
         self.settings = settings or ExactSettings()
 
     def solve(self, problems: RouteProblems) -> Solutions:
-        """The cheapest plan of every book; one that cannot be served keeps empty routes."""
+        """Return an optimal solution per instance; an infeasible instance gets empty routes."""
         largest = int(problems.num_requests.max(initial=0))
         if largest > self.settings.max_requests:
             raise SettingsError(
-                f"exact takes books of up to {self.settings.max_requests} requests and got one "
-                f"of {largest}; use `insertion`, or raise max_requests and bring patience."
+                f"exact takes instances of up to {self.settings.max_requests} requests and got one "
+                f"of {largest}; use `insertion`, or raise max_requests (run time grows like "
+                "(2n)!/2^n)."
             )
-        books, rules = to_instance_arrays(problems)
-        found = [_cheapest_routes(books, rules, book) for book in range(len(problems))]
+        instances, constraints = to_instance_arrays(problems)
+        found = [
+            _cheapest_routes(instances, constraints, instance) for instance in range(len(problems))
+        ]
         return solutions_from_routes(problems, found)
 
 
-def _cheapest_routes(books: InstanceArrays, rules: FleetConstraints, book: int) -> list[list[int]]:
-    num_requests = int(books.num_requests[book])
+def _cheapest_routes(
+    instances: InstanceArrays, constraints: FleetConstraints, instance: int
+) -> list[list[int]]:
+    num_requests = int(instances.num_requests[instance])
     num_sets = 1 << num_requests
-    ticks = np.full(num_sets, UNLIMITED, np.int64)
+    costs = np.full(num_sets, INFEASIBLE, np.int64)
     orders = np.zeros((num_sets, 2 * num_requests), np.int64)
-    _try_all_routes(books, rules, book, ticks, orders)
+    _enumerate_routes(instances, constraints, instance, costs, orders)
     return [
         [int(stop) for stop in orders[chosen] if stop > 0]
-        for chosen in _cheapest_partition(ticks, rules)
+        for chosen in _cheapest_partition(costs, constraints)
     ]
 
 
-def _cheapest_partition(ticks: IntArray, rules: FleetConstraints) -> list[int]:
-    """The sets of requests, one per vehicle, that together hold everybody at the least price."""
-    everybody = len(ticks) - 1
-    cheapest = {0: 0}  # set of requests served so far -> ticks
-    options: list[tuple[int, list[int]]] = [(0, [])] if everybody == 0 else []
-    parts: dict[int, list[int]] = {0: []}
-    for vehicle in range(rules.num_vehicles):
-        opening = rules.extra_vehicle_cost if vehicle >= rules.free_vehicles else 0
-        larger: dict[int, int] = {}
-        larger_parts: dict[int, list[int]] = {}
-        for served, spent in cheapest.items():
-            # The new route takes the lowest request still waiting, so each split is seen once.
-            waiting = everybody & ~served
-            lowest = waiting & -waiting
-            route = waiting
+def _cheapest_partition(costs: IntArray, constraints: FleetConstraints) -> list[int]:
+    """The cheapest partition of all requests into sets, one per route."""
+    all_requests = len(costs) - 1
+    cost = {0: 0}  # set of requests served so far -> cost
+    options: list[tuple[int, list[int]]] = [(0, [])] if all_requests == 0 else []
+    partition: dict[int, list[int]] = {0: []}
+    for vehicle in range(constraints.num_vehicles):
+        open_cost = constraints.extra_vehicle_cost if vehicle >= constraints.free_vehicles else 0
+        next_cost: dict[int, int] = {}
+        next_partition: dict[int, list[int]] = {}
+        for served, spent in cost.items():
+            # The new route takes the lowest remaining request, so each partition is seen once.
+            remaining = all_requests & ~served
+            lowest = remaining & -remaining
+            route = remaining
             while route:
-                total = spent + opening + int(ticks[route])
-                if route & lowest and total < larger.get(served | route, UNLIMITED):
-                    larger[served | route] = total
-                    larger_parts[served | route] = [*parts[served], route]
-                route = (route - 1) & waiting
-        cheapest, parts = larger, larger_parts
-        if everybody in cheapest:
-            options.append((cheapest[everybody], parts[everybody]))
-    return min(options, default=(UNLIMITED, []))[1]
+                total = spent + open_cost + int(costs[route])
+                if route & lowest and total < next_cost.get(served | route, INFEASIBLE):
+                    next_cost[served | route] = total
+                    next_partition[served | route] = [*partition[served], route]
+                route = (route - 1) & remaining
+        cost, partition = next_cost, next_partition
+        if all_requests in cost:
+            options.append((cost[all_requests], partition[all_requests]))
+    return min(options, default=(INFEASIBLE, []))[1]
 
 
 @kernel
-def _try_all_routes(books: Any, rules: Any, book: Any, ticks: Any, orders: Any) -> None:
-    """Write, for every set of requests, the ticks and order of its cheapest route."""
-    num_requests = books.num_requests[book]
-    desk = new_desk(1, num_requests)
-    lay_out(desk, books, book, num_requests)
-    travel, stops, trial = desk.travel, desk.stops, desk.trial
+def _enumerate_routes(
+    instances: Any, constraints: Any, instance: Any, costs: Any, orders: Any
+) -> None:
+    """Write cost and stop order of the cheapest route of every set of requests."""
+    num_requests = instances.num_requests[instance]
+    ws = new_workspace(1, num_requests)
+    load_instance(ws, instances, instance, num_requests)
+    travel, stops, trial = ws.travel, ws.stops, ws.trial
     last = 2 * num_requests
     time = np.zeros(last + 1, np.int64)
     spent = np.zeros(last + 1, np.int64)
@@ -109,7 +124,7 @@ def _try_all_routes(books: Any, rules: Any, book: Any, ticks: Any, orders: Any) 
     while depth >= 0:
         stop = tried[depth] + 1 if depth < last else last + 1
         if stop > last:
-            # Every continuation was tried: step back.
+            # Every continuation was tried: backtrack.
             tried[depth] = 0
             leaving = trial[depth, TRIAL_STOP]
             if depth > 0:
@@ -130,7 +145,7 @@ def _try_all_routes(books: Any, rules: Any, book: Any, ticks: Any, orders: Any) 
         leg = travel[here, stop]
         arrival = max(time[depth] + leg, stops[stop, EARLY])
         riders = load[depth] + stops[stop, RIDERS]
-        if arrival > stops[stop, LATE] or riders > rules.capacity:
+        if arrival > stops[stop, LATE] or riders > constraints.capacity:
             continue
         trial[depth, TRIAL_LEG] = leg
         depth += 1
@@ -146,13 +161,13 @@ def _try_all_routes(books: Any, rules: Any, book: Any, ticks: Any, orders: Any) 
         served |= 1 << request
         home = travel[stop, DEPOT]
         total = spent[depth] + home
-        if on_board or total >= ticks[served] or time[depth] + home > stops[DEPOT, LATE]:
+        if on_board or total >= costs[served] or time[depth] + home > stops[DEPOT, LATE]:
             continue
-        if rules.has_duration_limits:
+        if constraints.has_duration_limits:
             trial[depth, TRIAL_LEG] = home
             trial[depth + 1, TRIAL_STOP] = DEPOT
-            if not schedule_exists(stops, trial, depth, rules.max_route):
+            if not schedule_exists(stops, trial, depth, constraints.max_route):
                 continue
-        ticks[served] = total
+        costs[served] = total
         for k in range(last):
             orders[served, k] = trial[k + 1, TRIAL_STOP] if k < depth else 0

@@ -1,9 +1,9 @@
-"""Plans that grow with their books: one new request per env and step, all envs in one call.
+"""Incremental routing: solutions that grow by one request per env and step, all envs in one call.
 
-This is the form an env uses. A new request goes where it is cheapest (of equal places the lowest
-vehicle's, then the earliest); relocation, trades of tails and a few rounds of search, half of them
-around the new request, then repair what the insertion upset. A plan depends on the requests in the
-order they were booked and on the env's stream key, never on other rows or on threads.
+This is the form an env uses. A new request gets its cheapest insertion (ties go to the lowest
+vehicle, then to the earliest position); relocate, 2-opt* and a few iterations of large
+neighbourhood search, half of them seeded at the new request, then improve the routes. A solution
+depends on the requests in their order and on the env's stream key: not on other rows or on threads.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ from numpy.typing import ArrayLike
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, State, copies, fill
-from hundredfold.core.errors import SettingsError, ShapeError
+from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
+from hundredfold.core.errors import ShapeError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import (
     NewRequests,
     TripTimes,
-    check_requests,
-    finite,
     to_instance_arrays,
     trip_times,
     write_requests,
 )
-from hundredfold.routing.lns import REQUEST_ORDER, LNSParams, added_by_candidates, improve_batch
+from hundredfold.routing.lns import (
+    REQUEST_ORDER,
+    LNSParams,
+    RouteArrays,
+    candidate_insertion_costs,
+    improve_batch,
+)
 from hundredfold.routing.problem import (
-    UNLIMITED,
+    INFEASIBLE,
     Fleet,
     RouteProblems,
     Solutions,
     TravelTable,
-    filled,
+    broadcast_copy,
+    check_requests,
     to_minutes,
 )
 from hundredfold.routing.solution import (
     build_solutions,
-    empty_timetable,
+    cost_microseconds,
+    cost_minutes,
+    empty_schedule,
     minutes_or_nan,
-    price_ticks,
-    prices,
-    time_rows,
-    unserved,
+    schedule_rows,
+    unserved_requests,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalSettings:
-    """How much a plan is improved after each booking."""
+    """Search effort after each new request."""
 
-    improve_passes: int = 1
+    improve_passes: NonNegativeInt = 1
     """Relocate passes."""
-    lns_iterations: int = 4
-    """Rounds of large neighbourhood search."""
-    max_removed: int = 8
-    """Requests that one round takes out, at most."""
-    threads: int = 1
-    """Threads over envs; plans do not depend on it."""
+    lns_iterations: NonNegativeInt = 4
+    """Iterations of large neighbourhood search."""
+    max_removed: AtLeastOne = 8
+    """Requests removed in one iteration, at most."""
+    threads: AtLeastOne = 1
+    """Threads over envs; solutions do not depend on it."""
 
     def __post_init__(self) -> None:
-        if min(self.improve_passes, self.lns_iterations) < 0 or self.max_removed < 1:
-            raise SettingsError(
-                "kept plans need improve_passes and lns_iterations >= 0 and max_removed >= 1; "
-                f"got {self}."
-            )
-        if self.threads < 1:
-            raise SettingsError(f"threads must be at least 1, got {self.threads}.")
+        check_bounds(self)
 
-    def search(self) -> LNSParams:
-        """The same as kernels take it. A kept plan stays cold: it never gets worse on purpose."""
+    def lns_params(self) -> LNSParams:
+        """The settings as kernels take them; the threshold is 0, so solutions never get worse."""
         return LNSParams(
             improve_passes=self.improve_passes,
             iterations=self.lns_iterations,
@@ -82,10 +82,17 @@ class IncrementalSettings:
 
 
 class IncrementalRoutes:
-    """One growing book and its plan per env.
+    """One growing instance and its solution per env.
 
-    Whatever comes in has one row per env; `rows` (envs,) tells who takes part, everybody if left
-    out, and the rows of the others are not read.
+    Arguments of methods have one row per env; `rows` (envs,) selects the envs that take part, all
+    by default, and the other rows are not read.
+
+    Args:
+        travel: travel-time matrix.
+        fleet: vehicles and depot.
+        num_envs: number of instances.
+        max_requests: requests an instance can hold.
+        settings: search effort after each new request.
     """
 
     def __init__(
@@ -98,34 +105,34 @@ class IncrementalRoutes:
     ) -> None:
         self.settings = settings or IncrementalSettings()
         self.num_envs = num_envs
-        nowhere = np.zeros((num_envs, max_requests, 2), np.int64)
-        self.problems = RouteProblems.from_arrays(travel, fleet, nowhere, 0.0, num_requests=0)
+        no_cells = np.zeros((num_envs, max_requests, 2), np.int64)
+        self.problems = RouteProblems.from_arrays(travel, fleet, no_cells, 0.0, num_requests=0)
         self.instances, self.constraints = to_instance_arrays(self.problems)
         vehicles, width = fleet.num_vehicles, max(1, 2 * max_requests)
         self.routes: IntArray = np.zeros((num_envs, vehicles, width), np.int64)
         self.lengths: IntArray = np.zeros((num_envs, vehicles), np.int64)
-        self.timetable = empty_timetable(num_envs, max_requests, vehicles)
-        self.cost: FloatArray = np.zeros(num_envs)  # (envs,) inf where somebody is left out
+        self.schedule = empty_schedule(num_envs, max_requests, vehicles)
+        self.cost: FloatArray = np.zeros(num_envs)  # (envs,) minutes, inf if a request is unserved
 
     @property
     def num_requests(self) -> IntArray:
-        """(envs,) requests booked so far."""
+        """(envs,) requests added so far."""
         return self.problems.num_requests
 
     @property
     def driving_minutes(self) -> FloatArray:
-        """(envs,) driving for those who are served."""
-        return to_minutes(self.timetable.driving)
+        """(envs,) driving for the requests that are served."""
+        return to_minutes(self.schedule.driving)
 
     @property
     def vehicle(self) -> IntArray:
-        """(envs, requests) who serves each request, -1 for nobody."""
-        return self.timetable.vehicle
+        """(envs, requests) vehicle of each request, -1 where unserved."""
+        return self.schedule.vehicle
 
     @property
     def stop_minutes(self) -> FloatArray:
-        """(envs, stops) planned start of service, NaN where nobody comes."""
-        return minutes_or_nan(self.timetable.stop)
+        """(envs, stops) scheduled start of service, NaN where unserved."""
+        return minutes_or_nan(self.schedule.stop)
 
     @property
     def vehicles_used(self) -> IntArray:
@@ -134,8 +141,8 @@ class IncrementalRoutes:
 
     @property
     def unserved(self) -> BoolArray:
-        """(envs, requests) True where a booked request has no vehicle."""
-        return unserved(self.instances, self.timetable)
+        """(envs, requests) True where a request has no vehicle."""
+        return unserved_requests(self.instances, self.schedule)
 
     def add(
         self,
@@ -148,27 +155,38 @@ class IncrementalRoutes:
         max_ride_minutes: ArrayLike = np.inf,
         rows: BoolArray | None = None,
     ) -> FloatArray:
-        """Book one more request per env and return the new prices (envs,), a live view.
+        """Add one request per env and improve the routes.
 
-        `cells` (envs, 2), `windows` (envs, 2, 2) minutes. `keys` (envs,) are the envs' stream keys
-        for routing, the same all day long: draws differ with the number of requests booked.
+        Args:
+            cells: (envs, 2) pickup and dropoff cell.
+            windows: (envs, 2, 2) time windows in minutes.
+            keys: (envs,) stream keys, the same for all requests of an episode: draws differ with
+                the number of requests.
+            riders: (envs,).
+            service_minutes: (envs, 2).
+            max_ride_minutes: (envs,) ride-time limit.
+            rows: (envs,) envs that get a request.
+
+        Returns:
+            (envs,) the new costs in minutes, a live view.
+
         """
-        chosen, place = self._next_places(rows)
-        new = self._asked(cells, riders, service_minutes, max_ride_minutes, chosen)
-        when = finite(filled(windows, (self.num_envs, 2, 2), np.float64, "windows")[chosen])
+        chosen, index = self._next_index(rows)
+        times = broadcast_copy(windows, (self.num_envs, 2, 2), np.float64, "windows")[chosen]
+        new = self._parse_requests(cells, times, riders, service_minutes, max_ride_minutes, chosen)
         problems = self.problems
-        problems.cells[chosen, place] = new.cells
-        problems.windows[chosen, place] = when
-        problems.riders[chosen, place] = new.riders
-        problems.service_minutes[chosen, place] = new.service_minutes
-        problems.max_ride_minutes[chosen, place] = new.max_ride_minutes
+        problems.cells[chosen, index] = new.cells
+        problems.windows[chosen, index] = times
+        problems.riders[chosen, index] = new.riders
+        problems.service_minutes[chosen, index] = new.service_minutes
+        problems.max_ride_minutes[chosen, index] = new.max_ride_minutes
         trips = trip_times(
-            problems.travel, new.cells, when, new.service_minutes, new.max_ride_minutes
+            problems.travel, new.cells, times, new.service_minutes, new.max_ride_minutes
         )
-        self._write(chosen, place, new, trips)
+        self._write(chosen, index, new, trips)
         self.num_requests[chosen] += 1
         self._insert_and_improve(chosen, rng.spawn(keys, self.num_requests))
-        self._write_timetable(chosen)
+        self._update_schedule(chosen)
         return self.cost
 
     def candidate_costs(
@@ -181,32 +199,44 @@ class IncrementalRoutes:
         max_ride_minutes: ArrayLike = np.inf,
         rows: BoolArray | None = None,
     ) -> FloatArray:
-        """What each plan would cost with one more request, for several windows of that request.
+        """Cost of each solution with one more request, for several windows of that request.
 
-        `windows` is (envs, candidates, 2, 2). The request goes where it is cheapest and nobody else
-        moves, so whoever is left out stays out. Returns (envs, candidates) minutes, inf where the
-        request fits nowhere and in rows that take no part; the plans stay as they are.
+        The request gets its cheapest insertion and nothing else moves; solutions stay as they are.
+
+        Args:
+            cells: (envs, 2) pickup and dropoff cell.
+            windows: (envs, candidates, 2, 2) time windows in minutes.
+            riders: (envs,).
+            service_minutes: (envs, 2).
+            max_ride_minutes: (envs,) ride-time limit.
+            rows: (envs,) envs to compute.
+
+        Returns:
+            (envs, candidates) minutes, inf where the request fits nowhere and in other rows.
+
         """
-        chosen, place = self._next_places(rows)
-        new = self._asked(cells, riders, service_minutes, max_ride_minutes, chosen)
-        offered: FloatArray = np.asarray(windows, np.float64)
-        if offered.ndim != 4 or len(offered) != self.num_envs or offered.shape[2:] != (2, 2):
+        chosen, index = self._next_index(rows)
+        candidates: FloatArray = np.asarray(windows, np.float64)
+        shape = candidates.shape
+        if len(shape) != 4 or shape[0] != self.num_envs or shape[2:] != (2, 2):
             raise ShapeError(
-                f"candidate windows came with shape {offered.shape}; pass (envs, candidates, 2, 2) "
+                f"candidate windows came with shape {shape}; pass (envs, candidates, 2, 2) "
                 f"for {self.num_envs} envs."
             )
+        times = candidates[chosen]
+        new = self._parse_requests(cells, times, riders, service_minutes, max_ride_minutes, chosen)
         trips = trip_times(
             self.problems.travel,
             new.cells[:, None],
-            finite(offered[chosen]),
+            times,
             new.service_minutes[:, None],
             new.max_ride_minutes[:, None],
         )
-        self._write(chosen, place, new, TripTimes(*(times[:, 0] for times in trips)))
-        early: IntArray = np.zeros(offered.shape[:3], np.int64)
-        late: IntArray = np.zeros(offered.shape[:3], np.int64)
+        self._write(chosen, index, new, TripTimes(*(values[:, 0] for values in trips)))
+        early: IntArray = np.zeros(shape[:3], np.int64)
+        late: IntArray = np.zeros(shape[:3], np.int64)
         early[chosen], late[chosen] = trips.early, trips.late
-        added = added_by_candidates(
+        added = candidate_insertion_costs(
             self.instances,
             self.constraints,
             chosen,
@@ -216,38 +246,37 @@ class IncrementalRoutes:
             self.lengths,
             self.settings.threads,
         )[chosen]
-        # Kernels add up service and driving; service has no price.
-        spent = price_ticks(self.constraints, self.lengths, self.timetable)[chosen, None]
-        total = to_minutes(spent + added - trips.service.sum(axis=2))
-        found: FloatArray = np.full(offered.shape[:2], np.inf)
-        found[chosen] = np.where(added < UNLIMITED, total, np.inf)
-        return found
+        # Kernels add up service and driving; service is not part of the cost.
+        present = cost_microseconds(self.constraints, self.lengths, self.schedule)[chosen, None]
+        total = to_minutes(present + added - trips.service.sum(axis=2))
+        costs: FloatArray = np.full(shape[:2], np.inf)
+        costs[chosen] = np.where(added < INFEASIBLE, total, np.inf)
+        return costs
 
     def clear(self, rows: BoolArray) -> None:
-        """Begin an empty book in these envs."""
+        """Remove all requests of these envs."""
         chosen = np.flatnonzero(rows)
         self.num_requests[chosen] = 0
         self.routes[chosen] = 0
         self.lengths[chosen] = 0
-        self._write_timetable(chosen)
+        self._update_schedule(chosen)
 
     def solutions(self) -> Solutions:
-        """Copies of all plans, as an oracle returns them."""
-        return build_solutions(
-            self.instances, self.constraints, self.routes.copy(), self.lengths.copy()
-        )
+        """Copies of all solutions, as an oracle returns them."""
+        routes, lengths = self.routes.copy(), self.lengths.copy()
+        return build_solutions(self.instances, self.constraints, routes, lengths)
 
     def state(self) -> Arrays:
-        """Copies of everything that is needed to go on from here; the first axis is the env."""
-        return copies(self._kept())
+        """Copies of the state arrays, to continue from later."""
+        return copies(self.state_arrays())
 
     def restore(self, state: State) -> None:
-        """Go on from a snapshot."""
-        fill(self._kept(), state)
-        self.instances, self.constraints = to_instance_arrays(self.problems)
-        self._write_timetable(np.arange(self.num_envs))
+        """Continue from what `state` returned."""
+        fill(self.state_arrays(), state)
+        self.refresh()
 
-    def _kept(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
+        """The live arrays that define requests and routes; the first axis is the env."""
         problems = self.problems
         return {
             "num_requests": problems.num_requests,
@@ -260,38 +289,42 @@ class IncrementalRoutes:
             "lengths": self.lengths,
         }
 
+    def refresh(self) -> None:
+        """Recompute what follows from `state_arrays`, after they were written to."""
+        self.instances, self.constraints = to_instance_arrays(self.problems)
+        self._update_schedule(np.arange(self.num_envs))
+
     def _insert_and_improve(self, chosen: IntArray, keys: Keys) -> IntArray:
-        """Put the newest request of these envs into their plans; returns (envs,) objectives."""
-        ticks = np.full(self.num_envs, UNLIMITED)
+        """Insert the newest request of these envs; returns (envs,) objectives."""
+        objective = np.full(self.num_envs, INFEASIBLE)
         improve_batch(
             self.instances,
             self.constraints,
-            self.settings.search(),
+            self.settings.lns_params(),
             REQUEST_ORDER,
             chosen,
             keys,
-            self.routes,
-            self.lengths,
-            ticks,
+            RouteArrays(self.routes, self.lengths, objective),
             self.settings.threads,
         )
-        return ticks
+        return objective
 
-    def _next_places(self, rows: BoolArray | None) -> tuple[IntArray, IntArray]:
-        """The envs that take part, and the number their next request will have."""
+    def _next_index(self, rows: BoolArray | None) -> tuple[IntArray, IntArray]:
+        """The envs that take part, and the index of their next request."""
         chosen: IntArray = np.arange(self.num_envs) if rows is None else np.flatnonzero(rows)
-        place = self.num_requests[chosen]
-        if (place >= self.problems.max_requests).any():
-            full = chosen[place >= self.problems.max_requests][0]
+        index = self.num_requests[chosen]
+        if (index >= self.problems.max_requests).any():
+            full = chosen[index >= self.problems.max_requests][0]
             raise ShapeError(
-                f"the book of env {full} is full with {self.problems.max_requests} requests; "
-                "clear it, or make room for more when creating IncrementalRoutes."
+                f"the instance of env {full} is full with {self.problems.max_requests} requests; "
+                "clear it, or create IncrementalRoutes with a larger max_requests."
             )
-        return chosen, place
+        return chosen, index
 
-    def _asked(
+    def _parse_requests(
         self,
         cells: ArrayLike,
+        times: FloatArray,
         riders: ArrayLike,
         service_minutes: ArrayLike,
         max_ride_minutes: ArrayLike,
@@ -299,21 +332,28 @@ class IncrementalRoutes:
     ) -> NewRequests:
         envs = self.num_envs
         new = NewRequests(
-            filled(cells, (envs, 2), np.int64, "cells")[chosen],
-            filled(riders, (envs,), np.int64, "riders")[chosen],
-            filled(service_minutes, (envs, 2), np.float64, "service_minutes")[chosen],
-            filled(max_ride_minutes, (envs,), np.float64, "max_ride_minutes")[chosen],
+            broadcast_copy(cells, (envs, 2), np.int64, "cells")[chosen],
+            broadcast_copy(riders, (envs,), np.int64, "riders")[chosen],
+            broadcast_copy(service_minutes, (envs, 2), np.float64, "service_minutes")[chosen],
+            broadcast_copy(max_ride_minutes, (envs,), np.float64, "max_ride_minutes")[chosen],
         )
-        check_requests(new, self.problems.travel)
+        check_requests(
+            self.problems.travel,
+            new.cells,
+            times,
+            new.riders,
+            new.service_minutes,
+            new.max_ride_minutes,
+        )
         return new
 
-    def _write(self, chosen: IntArray, place: IntArray, new: NewRequests, trips: TripTimes) -> None:
-        write_requests(self.instances, chosen, place, new, trips)
+    def _write(self, chosen: IntArray, index: IntArray, new: NewRequests, trips: TripTimes) -> None:
+        write_requests(self.instances, chosen, index, new, trips)
         if np.isfinite(new.max_ride_minutes).any():
             self.constraints = self.constraints._replace(has_duration_limits=True)
 
-    def _write_timetable(self, chosen: IntArray) -> None:
-        time_rows(
-            self.instances, self.constraints, chosen, self.routes, self.lengths, self.timetable
+    def _update_schedule(self, chosen: IntArray) -> None:
+        schedule_rows(
+            self.instances, self.constraints, chosen, self.routes, self.lengths, self.schedule
         )
-        self.cost[:] = prices(self.instances, self.constraints, self.lengths, self.timetable)
+        self.cost[:] = cost_minutes(self.instances, self.constraints, self.lengths, self.schedule)

@@ -1,4 +1,4 @@
-"""Books as kernels read them: whole ticks, one row per stop, windows tightened."""
+"""Instances as kernels read them: integer microseconds, one entry per stop, tight time windows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.core.errors import ShapeError
 from hundredfold.routing.problem import (
     DROPOFF,
     EARLY,
-    LAST_MINUTE,
     LATE,
     PICKUP,
     UNLIMITED,
-    Fleet,
     RouteProblems,
     TravelTable,
     microseconds_down,
@@ -24,32 +21,32 @@ from hundredfold.routing.problem import (
 
 
 class FleetConstraints(NamedTuple):
-    """What holds for every route of every book; plain numbers, durations in ticks."""
+    """Constraints on every route of every instance, as plain numbers; times in microseconds."""
 
     num_vehicles: int
     capacity: int
-    max_route: int  # UNLIMITED when unlimited
+    max_route: int  # UNLIMITED if there is none
     free_vehicles: int
-    extra_vehicle_cost: int  # price of a vehicle beyond the free ones
-    max_shortcut: int  # the most that a stop on the way can save
-    has_duration_limits: bool  # whether rides or routes have a longest duration
+    extra_vehicle_cost: int  # fixed cost of a vehicle beyond the free ones
+    max_shortcut: int  # largest violation of the triangle inequality
+    has_duration_limits: bool  # whether any ride time or route duration is limited
 
 
 class InstanceArrays(NamedTuple):
-    """A batch of books in ticks; the second axis is the stop, 0 the depot."""
+    """A batch of instances; times in microseconds, the second axis is the stop, 0 the depot."""
 
     drive: IntArray  # (cells, cells)
-    num_requests: IntArray  # (books,)
-    cell: IntArray  # (books, stops)
-    early: IntArray  # (books, stops)
-    late: IntArray  # (books, stops)
-    service: IntArray  # (books, stops)
-    riders: IntArray  # (books, stops) who get on, negative where they leave
-    max_ride: IntArray  # (books, stops) from start of the pickup's service, kept at its stop
+    num_requests: IntArray  # (instances,)
+    cell: IntArray  # (instances, stops)
+    early: IntArray  # (instances, stops)
+    late: IntArray  # (instances, stops)
+    service: IntArray  # (instances, stops)
+    riders: IntArray  # (instances, stops) change of load: negative at dropoffs
+    max_ride: IntArray  # (instances, stops) at pickups: limit between the starts of service
 
 
 class TripTimes(NamedTuple):
-    """Times of requests in ticks, with any leading axes; the last one is pickup, dropoff."""
+    """Times of requests in microseconds; any leading axes, the last one is (pickup, dropoff)."""
 
     early: IntArray  # (..., 2)
     late: IntArray  # (..., 2)
@@ -58,7 +55,7 @@ class TripTimes(NamedTuple):
 
 
 class NewRequests(NamedTuple):
-    """One more request for each of some books, all but its windows."""
+    """One new request for each of some instances, without its time windows."""
 
     cells: IntArray  # (rows, 2) pickup, dropoff
     riders: IntArray  # (rows,)
@@ -66,21 +63,8 @@ class NewRequests(NamedTuple):
     max_ride_minutes: FloatArray  # (rows,)
 
 
-def fleet_constraints(fleet: Fleet, travel: TravelTable, limited: bool) -> FleetConstraints:
-    """The fleet's rules in ticks."""
-    return FleetConstraints(
-        num_vehicles=int(fleet.num_vehicles),
-        capacity=int(fleet.capacity),
-        max_route=int(microseconds_down(fleet.max_route_minutes)),
-        free_vehicles=int(fleet.free_vehicles),
-        extra_vehicle_cost=int(microseconds_up(fleet.extra_vehicle_minutes)),
-        max_shortcut=travel.max_shortcut,
-        has_duration_limits=limited,
-    )
-
-
 def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetConstraints]:
-    """The books in ticks and the rules they are planned by."""
+    """The instances as integer arrays, and the constraints of their fleet."""
     fleet, travel = problems.fleet, problems.travel
     trips = trip_times(
         travel,
@@ -90,9 +74,9 @@ def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetCo
         problems.max_ride_minutes,
     )
     riders = problems.riders
-    books = InstanceArrays(
+    instances = InstanceArrays(
         drive=travel.microseconds,
-        # Kernels are compiled for unbroken arrays; the one of kept plans is passed on as it is.
+        # Kernels need contiguous arrays. IncrementalRoutes relies on no copy being made.
         num_requests=np.ascontiguousarray(problems.num_requests),
         cell=_by_stop(problems.cells, fleet.depot_cell),
         early=_by_stop(trips.early, int(microseconds_up(fleet.depot_window[EARLY]))),
@@ -101,7 +85,16 @@ def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetCo
         riders=_by_stop(np.stack([riders, -riders], axis=2), 0),
         max_ride=_by_stop(trips.max_ride, 0),
     )
-    return books, fleet_constraints(fleet, travel, problems.has_duration_limits)
+    constraints = FleetConstraints(
+        num_vehicles=int(fleet.num_vehicles),
+        capacity=int(fleet.capacity),
+        max_route=int(microseconds_down(fleet.max_route_minutes)),
+        free_vehicles=int(fleet.free_vehicles),
+        extra_vehicle_cost=int(microseconds_up(fleet.extra_vehicle_minutes)),
+        max_shortcut=travel.max_shortcut,
+        has_duration_limits=problems.has_duration_limits,
+    )
+    return instances, constraints
 
 
 def trip_times(
@@ -111,10 +104,18 @@ def trip_times(
     service_minutes: FloatArray,
     max_ride_minutes: FloatArray,
 ) -> TripTimes:
-    """Times in ticks, without what the other end of the trip rules out anyway.
+    """Times of requests in microseconds, with tightened time windows (Cordeau 2006).
 
-    A pickup that starts before `early` would keep its rider on board for too long, one that starts
-    after `late` would miss the dropoff's window; and likewise for dropoffs.
+    A pickup before `early` would exceed the ride-time limit, one after `late` would miss the
+    dropoff's window; likewise for dropoffs.
+
+    Args:
+        travel: travel-time matrix.
+        cells: (..., 2) pickup and dropoff cell.
+        windows: (..., 2, 2) minutes.
+        service_minutes: (..., 2).
+        max_ride_minutes: (...) inf where unlimited.
+
     """
     early, late = microseconds_up(windows[..., EARLY]), microseconds_down(windows[..., LATE])
     service = microseconds_up(service_minutes)
@@ -140,42 +141,22 @@ def trip_times(
     return TripTimes(tight_early, tight_late, service, max_ride)
 
 
-def check_requests(new: NewRequests, travel: TravelTable) -> None:
-    """Refuse requests that a kernel would stumble over."""
-    if ((new.cells < 0) | (new.cells >= travel.num_cells)).any():
-        raise ShapeError(
-            f"cells must lie in 0..{travel.num_cells - 1}, the size of the travel table; "
-            f"got {new.cells.min()}..{new.cells.max()}."
-        )
-    if (new.riders < 1).any() or (new.service_minutes < 0.0).any():
-        raise ShapeError("riders must be at least 1 and service_minutes at least 0.")
-    if not (new.max_ride_minutes >= 0.0).all():
-        raise ShapeError("max_ride_minutes must be >= 0; use inf where there is no limit.")
-
-
-def finite(windows: FloatArray) -> FloatArray:
-    """The same windows, refused when an end is missing."""
-    if not (np.abs(windows) <= LAST_MINUTE).all():
-        raise ShapeError("some window is NaN or endless; give every window both ends.")
-    return windows
-
-
 def write_requests(
-    books: InstanceArrays, rows: IntArray, place: IntArray, new: NewRequests, trips: TripTimes
+    instances: InstanceArrays, rows: IntArray, request: IntArray, new: NewRequests, trips: TripTimes
 ) -> None:
-    """Write request number `place` of these rows; the books do not count it yet."""
-    row, stops = rows[:, None], 2 * place[:, None] + np.array([1, 2])
-    books.cell[row, stops] = new.cells
-    books.early[row, stops] = trips.early
-    books.late[row, stops] = trips.late
-    books.service[row, stops] = trips.service
-    books.riders[row, stops] = new.riders[:, None] * np.array([1, -1])
-    books.max_ride[row, stops] = trips.max_ride
+    """Write request number `request` of these rows, which `num_requests` does not count yet."""
+    row, stops = rows[:, None], 2 * request[:, None] + np.array([1, 2])
+    instances.cell[row, stops] = new.cells
+    instances.early[row, stops] = trips.early
+    instances.late[row, stops] = trips.late
+    instances.service[row, stops] = trips.service
+    instances.riders[row, stops] = new.riders[:, None] * np.array([1, -1])
+    instances.max_ride[row, stops] = trips.max_ride
 
 
 def _by_stop(values: IntArray, depot: int) -> IntArray:
-    """(books, requests, 2) as (books, stops), with the depot's value in front."""
-    books, requests, _ = values.shape
-    table = np.full((books, 2 * requests + 1), depot, np.int64)
-    table[:, 1:] = values.reshape(books, 2 * requests)
+    """(instances, requests, 2) as (instances, stops), with the depot's value in front."""
+    instances, requests, _ = values.shape
+    table = np.full((instances, 2 * requests + 1), depot, np.int64)
+    table[:, 1:] = values.reshape(instances, 2 * requests)
     return table

@@ -1,4 +1,4 @@
-"""Books to measure oracles with: random days of a city, and the field's benchmark files."""
+"""Instances for benchmarks and tests: random days in a city, and readers of benchmark files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from hundredfold.routing.problem import Fleet, RouteProblems, TravelTable
 WINDOW_MINUTES: Final = 30.0
 NUM_HOMES: Final = 25
 
-# Share of trips, and the hours between which they start: to work and school, to the doctor and the
-# shops, out in the evening, and home again.
-_BANDS: Final = np.array(
+# Periods of the day: share of trips, first and last hour in which they start.
+_PERIODS: Final = np.array(
     [
         [0.08, 6, 7],
         [0.18, 7, 9],
@@ -28,14 +27,19 @@ _BANDS: Final = np.array(
         [0.08, 19, 22],
     ]
 )
-_SHARE_HOMEWARD: Final = 0.22
+_HOMEWARD_SHARE: Final = 0.22
 
 
 def random_city(seed: int, num_places: int = 60) -> TravelTable:
-    """Travel minutes of a hilly peninsula town; cell 0 is the depot, then homes, then the rest.
+    """Travel-time matrix of a random town; cell 0 is the depot, then homes, then destinations.
 
-    A drive takes 4 minutes plus 1.3 times the straight line at 22 km/h, give or take a tenth each
-    way, in whole seconds; the table is closed under shortest paths.
+    A drive takes 4 minutes plus 1.3 times the straight line at 22 km/h, with uniform noise of 10 %
+    per direction, in whole seconds; shortest paths make it satisfy the triangle inequality.
+
+    Args:
+        seed: of the random generator.
+        num_places: cells besides the depot.
+
     """
     rng = np.random.default_rng([seed, 1])
     spread = rng.uniform([-4.5, -5.0], [4.5, 5.0], (num_places, 2))
@@ -43,8 +47,8 @@ def random_city(seed: int, num_places: int = 60) -> TravelTable:
     downtown = rng.random((num_places, 1)) < 0.4
     km = np.clip(np.where(downtown, centre, spread), -5.0, 5.0)
     km = np.vstack([[1.4, 0.9], km])
-    crow = np.linalg.norm(km[:, None] - km[None], axis=2)
-    minutes = (4.0 + 60.0 * 1.3 * crow / 22.0) * rng.uniform(0.9, 1.1, crow.shape)
+    straight_km = np.linalg.norm(km[:, None] - km[None], axis=2)
+    minutes = (4.0 + 60.0 * 1.3 * straight_km / 22.0) * rng.uniform(0.9, 1.1, straight_km.shape)
     seconds = np.round(60.0 * minutes)
     np.fill_diagonal(seconds, 0.0)
     for via in range(len(seconds)):
@@ -53,7 +57,7 @@ def random_city(seed: int, num_places: int = 60) -> TravelTable:
 
 
 def random_instances(
-    num_days: int,
+    num_instances: int,
     num_requests: int = 30,
     seed: int = 0,
     *,
@@ -63,19 +67,26 @@ def random_instances(
     detour_factor: float = 0.0,
     share_of_pairs: float = 0.0,
 ) -> RouteProblems:
-    """Days of dial-a-ride requests in one city: half-hour windows, homes to places and back.
+    """Random dial-a-ride instances in one city: half-hour windows, homes to destinations and back.
 
-    `travel` replaces the city; it needs more than NUM_HOMES + 1 cells.
-    `max_ride_factor` limits every ride to that many times its direct minutes, plus 15.
-    `detour_factor` lets dropoffs end later by that share of the direct minutes, at least by 10.
-    `share_of_pairs` is the share of requests with two riders.
+    Args:
+        num_instances: rows of the batch, each one day.
+        num_requests: requests of each day.
+        seed: of the random generator.
+        fleet: vehicles and depot.
+        travel: travel-time matrix instead of `random_city(seed)`; more than NUM_HOMES + 1 cells.
+        max_ride_factor: ride-time limit as a multiple of the direct travel time, plus 15 minutes.
+        detour_factor: dropoff windows close later by this share of the direct travel time, at least
+            by 10 minutes.
+        share_of_pairs: share of requests with two riders.
+
     """
     travel = random_city(seed) if travel is None else travel
     rng = np.random.default_rng([seed, 2])
-    shape = (num_days, num_requests)
+    shape = (num_instances, num_requests)
     homes = rng.integers(1, NUM_HOMES + 1, shape)
     places = rng.integers(NUM_HOMES + 1, travel.num_cells, shape)
-    homeward = rng.random(shape) < _SHARE_HOMEWARD
+    homeward = rng.random(shape) < _HOMEWARD_SHARE
     cells: IntArray = np.stack(
         [np.where(homeward, places, homes), np.where(homeward, homes, places)], axis=2
     )
@@ -93,18 +104,18 @@ def random_instances(
     )
 
 
-def loose_instances(num_days: int, num_requests: int = 30, seed: int = 0) -> RouteProblems:
-    """Days with more room to share rides, and four seats to do it in: harder to plan well."""
+def loose_instances(num_instances: int, num_requests: int = 30, seed: int = 0) -> RouteProblems:
+    """Harder instances: wider windows to share rides, four seats, and some requests for two."""
     fleet = Fleet(capacity=4)
     return random_instances(
-        num_days, num_requests, seed, fleet=fleet, detour_factor=0.5, share_of_pairs=0.15
+        num_instances, num_requests, seed, fleet=fleet, detour_factor=0.5, share_of_pairs=0.15
     )
 
 
 def _half_hour_windows(rng: np.random.Generator, direct: FloatArray) -> FloatArray:
-    share, opens, closes = _BANDS.T
-    band = rng.choice(len(_BANDS), direct.shape, p=share)
-    starts = opens[band] + rng.random(direct.shape) * (closes - opens)[band]
+    share, opens, closes = _PERIODS.T
+    period = rng.choice(len(_PERIODS), direct.shape, p=share)
+    starts = opens[period] + rng.random(direct.shape) * (closes - opens)[period]
     pickup = 5.0 * np.floor(12.0 * starts)
     dropoff = pickup + np.maximum(5.0, 5.0 * np.round(direct / 5.0))
     early = np.stack([pickup, dropoff], axis=2)
@@ -116,28 +127,35 @@ class InstanceError(HundredfoldError):
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
-    """One benchmark book with its name and, where known, the price to compare with."""
+class BenchmarkInstance:
+    """One instance of the literature, with its best known cost if there is one."""
 
     name: str
     problem: RouteProblems
-    reference: float | None
+    reference_cost: float | None
 
 
-def read_instances(folder: Path) -> list[Instance]:
-    """Every `.txt` file of a folder, by name; references from its `references.csv`, if it has one.
+def read_instances(folder: Path) -> list[BenchmarkInstance]:
+    """Read every `.txt` file of a folder in Li and Lim's or Cordeau's format, sorted by name.
 
-    Li & Lim's and Cordeau's formats are told apart by their first line.
+    Best known costs come from its `references.csv` (columns instance, reference), if it has one.
     """
     references = _read_references(folder / "references.csv")
     paths = sorted(folder.glob("*.txt"))
     if not paths:
         raise InstanceError(f"{folder} holds no .txt files; point to a folder of instances.")
-    return [Instance(path.stem, read_instance(path), references.get(path.stem)) for path in paths]
+    return [
+        BenchmarkInstance(path.stem, read_instance(path), references.get(path.stem))
+        for path in paths
+    ]
 
 
 def read_instance(path: Path) -> RouteProblems:
-    """One file in Li & Lim's or Cordeau's format as a batch of one book."""
+    """Read one file as a batch of one instance; the first line tells the format.
+
+    Li and Lim (2001): pickup and delivery with time windows. Cordeau and Laporte (2003) and Cordeau
+    (2006): dial-a-ride with ride-time and duration limits.
+    """
     rows = _read_numbers(path)
     if len(rows[0]) == 3:
         return _li_lim(path, rows)
@@ -203,7 +221,7 @@ def _problem(
     service: FloatArray,
     max_ride: float,
 ) -> RouteProblems:
-    """A book whose cells are the file's nodes, a unit of distance being a minute."""
+    """A batch of one instance whose cells are the file's nodes; a unit of distance is a minute."""
     travel = TravelTable(np.linalg.norm(places[:, None] - places[None], axis=2))
     return RouteProblems.from_arrays(
         travel,

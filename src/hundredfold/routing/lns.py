@@ -1,13 +1,11 @@
-"""Making a plan better: relocate passes, trades of tails, and large neighbourhood search.
+"""Large neighbourhood search (Shaw 1998) over batches of dial-a-ride instances.
 
-One round of the search takes some requests out, puts them back, trades tails, and keeps the result
-if it is better or, while the search is warm, a little worse. The best plan seen is what remains.
-Every draw comes from a stream key, so a plan depends on the book, the key and nothing else.
+An iteration destroys a part of the solution by Shaw or random removal, repairs it by regret-2 or
+greedy insertion, applies 2-opt*, and accepts the result below a threshold over the incumbent. The
+best solution found is returned. Construction and a relocate local search come first.
 
-Kernels over many books: each row is laid on a desk, its plan improved and written back.
-
-Rows share nothing, and everything a row needs is laid out anew, so a plan cannot depend on the
-batch, on chunks or on threads.
+Every random draw comes from a stream key and every instance is loaded into its workspace from
+scratch, so a solution depends on the instance and its key: not on the batch or on threads.
 """
 
 from __future__ import annotations
@@ -30,214 +28,108 @@ from hundredfold.core.numba_kernels import (
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.operators import (
-    UNSERVED_TICKS,
-    accept_offer,
-    collect_waiting,
-    insert_in_turn,
-    insert_most_regretted,
+    UNSERVED_PENALTY,
+    apply_insertion,
+    best_two_insertions,
+    collect_unassigned,
+    greedy_insertion,
     objective,
-    opening_ticks,
-    remove_lowest,
-    score_by_chance,
-    score_by_distance,
-    shuffle_pool,
-    trade_tails,
-    two_best_offers,
+    regret_insertion,
+    remove_lowest_scores,
+    score_random_removal,
+    score_shaw_removal,
+    shuffle_bank,
+    two_opt_star,
+    vehicle_open_cost,
 )
-from hundredfold.routing.problem import EARLY, LATE, UNLIMITED
-from hundredfold.routing.route_kernels import note_change, take_out_unassigned
+from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE
+from hundredfold.routing.route_kernels import remove_unassigned, update_route
 from hundredfold.routing.workspace import (
-    ACCEPTED,
     BEST,
+    CURRENT,
     DEPOT,
+    INSERTION_VERSION,
     LENGTH,
-    NOBODY,
-    OFFER_STAMP,
+    STALE,
     STOP,
-    TICKS,
-    fetch,
-    fetch_route,
-    lay_out,
-    new_desk,
-    shelve,
-    shelve_route,
+    TRAVEL_TIME,
+    UNASSIGNED,
+    load_instance,
+    new_workspace,
+    restore_route,
+    restore_solution,
+    save_route,
+    save_solution,
 )
 
-# Draws that every round makes, before those of the kernels it calls.
-DRAWS_PER_ROUND = np.uint64(5)
+# Construction: in which order unassigned requests are inserted.
+REGRET_ORDER, REQUEST_ORDER, RANDOM_ORDER = 0, 1, 2
+# Random draws of an iteration itself, before those of its operators.
+DRAWS_PER_ITERATION = np.uint64(5)
+# Children of an instance's stream key.
+CONSTRUCTION_CHILD, SEARCH_CHILD = np.uint64(0), np.uint64(1)
+INSTANCE_SALT: Final = np.uint64(0xA0761D6478BD642F)
+# Each thread takes several chunks, so that one slow instance does not hold up the rest.
+CHUNKS_PER_THREAD: Final = 4
 
 
 class LNSParams(NamedTuple):
-    """How a plan is improved; plain numbers, as kernels take them."""
+    """Parameters of local search and large neighbourhood search, as plain numbers for kernels."""
 
     improve_passes: int  # relocate passes, at most
-    iterations: int  # rounds of large neighbourhood search
-    max_removed: int  # requests taken out in one round
+    iterations: int  # destroy-and-repair iterations
+    max_removed: int  # requests removed in one iteration, at most
     min_removed: int = 2
-    infeasible_iterations: int = 200  # more rounds, while somebody is left out
-    start_threshold: float = 0.3  # first threshold, in mean costs of a request
-    new_request_share: float = 0.0  # share of rounds that start from the newest request
-    random_removal_share: float = 0.05  # share of rounds that take out anybody
-    regret_share: float = 0.5  # share of rounds that repair by regret rather than in turn
+    infeasible_iterations: int = 200  # further iterations, while a request is unserved
+    start_threshold: float = 0.3  # acceptance threshold at the start, in mean costs of a request
+    new_request_share: float = 0.0  # share of iterations whose removal seed is the newest request
+    random_removal_share: float = 0.05  # share of iterations with random instead of Shaw removal
+    regret_share: float = 0.5  # share of iterations with regret-2 instead of greedy insertion
 
 
-@noalloc_kernel
-def improve(desk: Any, rules: Any, search: Any, num_requests: Any, left: Any, key: Any) -> Any:
-    """Improve the plan on the desk by all means; returns how many requests are still left out."""
-    if num_requests == 0:
-        return 0
-    if search.improve_passes > 0:
-        relocate(desk, rules, num_requests, search.improve_passes)
-        desk.touched[:] = True
-        trade_tails(desk, rules)
-    return search_neighbourhoods(desk, rules, search, num_requests, left, key)
+class RouteArrays(NamedTuple):
+    """Routes of a batch of instances and their objectives, written in place by `improve_batch`."""
 
-
-@noalloc_kernel
-def relocate(desk: Any, rules: Any, num_requests: Any, passes: Any) -> None:
-    """Take each request out and put it where it is cheapest, until a pass changes nothing."""
-    for _ in range(passes):
-        improved = False
-        for request in range(num_requests):
-            home = desk.vehicle[request]
-            if home != NOBODY and _moved(desk, rules, request, home):
-                improved = True
-        if not improved:
-            return
-
-
-@noalloc_kernel
-def _moved(desk: Any, rules: Any, request: Any, home: Any) -> Any:
-    """Move one request if that saves anything."""
-    shelve_route(desk, home, ACCEPTED)
-    desk.vehicle[request] = NOBODY
-    if take_out_unassigned(desk, rules, home):
-        opening = opening_ticks(desk, rules)
-        saved = desk.shelf_head[ACCEPTED, home, TICKS] - desk.head[home, TICKS]
-        if desk.head[home, LENGTH] == 0:
-            saved += opening
-        vehicle, added, _ = two_best_offers(desk, rules, request, opening)
-        if added < saved:
-            accept_offer(desk, rules, request, vehicle)
-            return True
-    fetch_route(desk, home, ACCEPTED)
-    desk.vehicle[request] = home
-    return False
-
-
-@noalloc_kernel
-def search_neighbourhoods(
-    desk: Any, rules: Any, search: Any, num_requests: Any, left: Any, key: Any
-) -> Any:
-    """Leave the best plan found on the desk; returns how many requests it leaves out.
-
-    After the given number of rounds, more follow as long as somebody is left out.
-    """
-    count = np.uint64(0)
-    shelve(desk, rules, num_requests, ACCEPTED)
-    shelve(desk, rules, num_requests, BEST)
-    current = objective(desk, rules, left)
-    best, best_left = current, left
-    heat = search.start_threshold * (current - left * UNSERVED_TICKS) / num_requests
-    for done in range(search.iterations + search.infeasible_iterations):
-        cooling = max(0.0, 1.0 - done / max(1, search.iterations))
-        if done >= search.iterations and best_left == 0:
-            break
-        luck = uniform(key, count)
-        waiting, holds, count = _take_some_out(desk, rules, search, num_requests, key, count)
-        found = UNLIMITED
-        if holds:
-            waiting, count = _put_back(desk, rules, search, waiting, key, count)
-            trade_tails(desk, rules)
-            found = objective(desk, rules, waiting)
-        if found < current + heat * cooling * luck:
-            current = found
-            shelve(desk, rules, num_requests, ACCEPTED)
-            if found < best:
-                best, best_left = found, waiting
-                shelve(desk, rules, num_requests, BEST)
-        else:
-            fetch(desk, rules, num_requests, ACCEPTED)
-    fetch(desk, rules, num_requests, BEST)
-    return best_left
-
-
-@noalloc_kernel
-def _take_some_out(
-    desk: Any, rules: Any, search: Any, num_requests: Any, key: Any, count: Any
-) -> Any:
-    """Empty some places of the plan: how many wait now, whether the rest holds, the next count."""
-    most = min(search.max_removed, num_requests)
-    least = min(search.min_removed, most)
-    number = least + integer(key, count + np.uint64(1), most - least + 1)
-    seed = integer(key, count + np.uint64(2), num_requests)
-    if uniform(key, count + np.uint64(3)) < search.new_request_share:
-        seed = num_requests - 1
-    manner = uniform(key, count + np.uint64(4))
-    count += DRAWS_PER_ROUND
-
-    desk.touched[:] = False
-    waiting = collect_waiting(desk, num_requests)
-    if manner < search.random_removal_share:
-        count = score_by_chance(desk, num_requests, key, count)
-    else:
-        count = score_by_distance(desk, num_requests, seed, key, count)
-    waiting = remove_lowest(desk, num_requests, number, waiting)
-    holds = True
-    for vehicle in range(rules.num_vehicles):
-        if desk.touched[vehicle]:
-            holds &= take_out_unassigned(desk, rules, vehicle)
-    return waiting, holds, count
-
-
-@noalloc_kernel
-def _put_back(desk: Any, rules: Any, search: Any, waiting: Any, key: Any, count: Any) -> Any:
-    """Repair the plan: how many are left out, and the next count."""
-    manner = uniform(key, count)
-    count += np.uint64(1)
-    if manner < search.regret_share:
-        return insert_most_regretted(desk, rules, waiting), count
-    count = shuffle_pool(desk, waiting, key, count)
-    return insert_in_turn(desk, rules, waiting), count
-
-
-# In which order requests that wait go into the plan.
-REGRET_ORDER, REQUEST_ORDER, RANDOM_ORDER = 0, 1, 2
-# Each thread takes several chunks, so that one slow book does not hold up the rest.
-CHUNKS_PER_THREAD: Final = 4
-CONTENT_SALT: Final = np.uint64(0xA0761D6478BD642F)
-BUILD_DRAWS, SEARCH_DRAWS = np.uint64(0), np.uint64(1)
+    routes: IntArray  # (instances, vehicles, width) stops without the depot
+    lengths: IntArray  # (instances, vehicles)
+    objective: IntArray  # (instances,) microseconds, see `operators.objective`
 
 
 def improve_batch(
-    books: InstanceArrays,
-    rules: FleetConstraints,
-    search: LNSParams,
+    instances: InstanceArrays,
+    constraints: FleetConstraints,
+    params: LNSParams,
     order: int,
     rows: IntArray,
     keys: Keys,
-    routes: IntArray,
-    lengths: IntArray,
-    ticks: IntArray,
+    found: RouteArrays,
     threads: int,
 ) -> None:
-    """Improve the plans of these rows, in place.
+    """Insert unassigned requests and improve the solutions of some instances, in place.
 
-    A row starts from the plan in `routes` and `lengths`; requests that are not in it go in first.
-    What comes out replaces the plan where its objective is below the row's `ticks`.
+    Args:
+        instances: the batch.
+        constraints: constraints of the fleet.
+        params: parameters of the search.
+        order: REGRET_ORDER, REQUEST_ORDER or RANDOM_ORDER, for requests that are not routed yet.
+        rows: instances to improve.
+        keys: (instances,) stream keys.
+        found: routes to start from; replaced where the new objective is lower than the given one.
+        threads: number of threads; results do not depend on it.
+
     """
     parallel_ranges(
         threads,
         len(rows),
-        lambda first, last: _improve_some(
-            books, rules, search, order, rows, keys, routes, lengths, ticks, first, last
+        lambda first, last: _improve_range(
+            instances, constraints, params, order, rows, keys, found, first, last
         ),
     )
 
 
-def added_by_candidates(
-    books: InstanceArrays,
-    rules: FleetConstraints,
+def candidate_insertion_costs(
+    instances: InstanceArrays,
+    constraints: FleetConstraints,
     rows: IntArray,
     early: IntArray,
     late: IntArray,
@@ -245,27 +137,41 @@ def added_by_candidates(
     lengths: IntArray,
     threads: int,
 ) -> IntArray:
-    """What the next request would add to each row's plan, for every candidate window.
+    """Cost of inserting the next request into each row's routes, for every candidate window.
 
-    The request stands behind the last one of its book, which does not count it yet; `early` and
-    `late` are (books, candidates, 2). Returns (books, candidates) ticks; rows left out are 0.
+    The request is written behind the last one that `num_requests` counts.
+
+    Args:
+        instances: the batch.
+        constraints: constraints of the fleet.
+        rows: instances to compute.
+        early: (instances, candidates, 2) earliest pickup and dropoff.
+        late: (instances, candidates, 2) latest pickup and dropoff.
+        routes: (instances, vehicles, width) stops without the depot.
+        lengths: (instances, vehicles).
+        threads: number of threads; results do not depend on it.
+
+    Returns:
+        (instances, candidates) microseconds, INFEASIBLE where the request fits nowhere and 0 in
+        other rows.
+
     """
     added = np.zeros(early.shape[:2], np.int64)
     parallel_ranges(
         threads,
         len(rows),
-        lambda first, last: _price_some(
-            books, rules, rows, early, late, routes, lengths, added, first, last
+        lambda first, last: _candidate_costs_range(
+            instances, constraints, rows, early, late, routes, lengths, added, first, last
         ),
     )
     return added
 
 
 def parallel_ranges(threads: int, count: int, work: Callable[[int, int], None]) -> None:
-    """Do rows 0 .. count-1, `work(first, last)` at a time, in several threads.
+    """Call `work(first, last)` on consecutive ranges of 0 .. count-1, in several threads.
 
-    Plain threads: kernels release the interpreter lock, and Numba's own thread pool would not
-    survive a fork and would compile everything once more.
+    Plain threads: kernels release the GIL, and Numba's own thread pool would not survive a fork and
+    would compile everything twice.
     """
     if threads == 1 or count < 2:
         work(0, count)
@@ -277,91 +183,231 @@ def parallel_ranges(threads: int, count: int, work: Callable[[int, int], None]) 
 
 
 @kernel
-def instance_keys(books: Any) -> Any:
-    """One stream key per book, made of what the book says and nothing else."""
-    keys = np.empty(len(books.num_requests), np.uint64)
-    for book in range(len(keys)):
-        key = CONTENT_SALT
-        for stop in range(2 * books.num_requests[book] + 1):
-            key = random_bits(key, np.uint64(books.cell[book, stop]))
-            key = random_bits(key, np.uint64(books.early[book, stop]))
-            key = random_bits(key, np.uint64(books.late[book, stop]))
-            key = random_bits(key, np.uint64(books.service[book, stop]))
-            key = random_bits(key, np.uint64(books.riders[book, stop]))
-            key = random_bits(key, np.uint64(books.max_ride[book, stop]))
-        keys[book] = key
+def instance_keys(instances: Any) -> Any:
+    """(instances,) stream keys, each a hash of the instance's own data."""
+    keys = np.empty(len(instances.num_requests), np.uint64)
+    for instance in range(len(keys)):
+        key = INSTANCE_SALT
+        for stop in range(2 * instances.num_requests[instance] + 1):
+            key = random_bits(key, np.uint64(instances.cell[instance, stop]))
+            key = random_bits(key, np.uint64(instances.early[instance, stop]))
+            key = random_bits(key, np.uint64(instances.late[instance, stop]))
+            key = random_bits(key, np.uint64(instances.service[instance, stop]))
+            key = random_bits(key, np.uint64(instances.riders[instance, stop]))
+            key = random_bits(key, np.uint64(instances.max_ride[instance, stop]))
+        keys[instance] = key
     return keys
 
 
-@kernel
-def _improve_some(
-    books: Any,
-    rules: Any,
-    search: Any,
-    order: Any,
-    rows: Any,
-    keys: Any,
-    routes: Any,
-    lengths: Any,
-    ticks: Any,
-    first: Any,
-    last: Any,
-) -> None:
-    desk = new_desk(rules.num_vehicles, books.cell.shape[1] // 2)
-    for place in range(first, last):
-        row = rows[place]
-        lay_out(desk, books, row, books.num_requests[row])
-        load_plan(desk, rules, routes, lengths, row)
-        found = improved_objective(desk, rules, search, order, books.num_requests[row], keys[row])
-        if found < ticks[row]:
-            ticks[row] = found
-            store_plan(desk, rules, routes, lengths, row)
-
-
 @noalloc_kernel
-def improved_objective(
-    desk: Any, rules: Any, search: Any, order: Any, num_requests: Any, key: Any
+def construct_and_improve(
+    ws: Any, constraints: Any, params: Any, order: Any, num_requests: Any, key: Any
 ) -> Any:
-    """Put in who waits, improve the plan, and return what it then amounts to."""
-    waiting = collect_waiting(desk, num_requests)
+    """Insert the unassigned requests, improve the solution, and return its objective."""
+    num_unassigned = collect_unassigned(ws, num_requests)
     if order == REGRET_ORDER:
-        left = insert_most_regretted(desk, rules, waiting)
+        unserved = regret_insertion(ws, constraints, num_unassigned)
     else:
         if order == RANDOM_ORDER:
-            shuffle_pool(desk, waiting, spawn(key, BUILD_DRAWS), np.uint64(0))
-        left = insert_in_turn(desk, rules, waiting)
-    left = improve(desk, rules, search, num_requests, left, spawn(key, SEARCH_DRAWS))
-    return objective(desk, rules, left)
+            shuffle_bank(ws, num_unassigned, spawn(key, CONSTRUCTION_CHILD), np.uint64(0))
+        unserved = greedy_insertion(ws, constraints, num_unassigned)
+    unserved = improve_solution(
+        ws, constraints, params, num_requests, unserved, spawn(key, SEARCH_CHILD)
+    )
+    return objective(ws, constraints, unserved)
 
 
 @noalloc_kernel
-def load_plan(desk: Any, rules: Any, routes: Any, lengths: Any, row: Any) -> None:
-    """Put a stored plan on the desk."""
-    for vehicle in range(rules.num_vehicles):
+def improve_solution(
+    ws: Any, constraints: Any, params: Any, num_requests: Any, unserved: Any, key: Any
+) -> Any:
+    """Relocate, 2-opt* and large neighbourhood search; returns the number of unserved requests."""
+    if num_requests == 0:
+        return 0
+    if params.improve_passes > 0:
+        relocate(ws, constraints, num_requests, params.improve_passes)
+        ws.changed[:] = True
+        two_opt_star(ws, constraints)
+    return large_neighbourhood_search(ws, constraints, params, num_requests, unserved, key)
+
+
+@noalloc_kernel
+def relocate(ws: Any, constraints: Any, num_requests: Any, passes: Any) -> None:
+    """Relocate local search: move each request to its cheapest position, until a local optimum."""
+    for _ in range(passes):
+        improved = False
+        for request in range(num_requests):
+            vehicle = ws.vehicle[request]
+            if vehicle != UNASSIGNED and _relocate_request(ws, constraints, request, vehicle):
+                improved = True
+        if not improved:
+            return
+
+
+@noalloc_kernel
+def _relocate_request(ws: Any, constraints: Any, request: Any, old_vehicle: Any) -> Any:
+    """Move one request if that saves cost; returns whether it moved."""
+    save_route(ws, old_vehicle, CURRENT)
+    ws.vehicle[request] = UNASSIGNED
+    if remove_unassigned(ws, constraints, old_vehicle):
+        open_cost = vehicle_open_cost(ws, constraints)
+        saved = (
+            ws.saved_stats[CURRENT, old_vehicle, TRAVEL_TIME] - ws.stats[old_vehicle, TRAVEL_TIME]
+        )
+        if ws.stats[old_vehicle, LENGTH] == 0:
+            saved += open_cost
+        vehicle, added, _ = best_two_insertions(ws, constraints, request, open_cost)
+        if added < saved:
+            apply_insertion(ws, constraints, request, vehicle)
+            return True
+    restore_route(ws, old_vehicle, CURRENT)
+    ws.vehicle[request] = old_vehicle
+    return False
+
+
+@noalloc_kernel
+def large_neighbourhood_search(
+    ws: Any, constraints: Any, params: Any, num_requests: Any, unserved: Any, key: Any
+) -> Any:
+    """Large neighbourhood search (Shaw 1998) with threshold accepting (Dueck and Scheuer 1990).
+
+    A candidate is accepted if its objective is below the incumbent's plus a threshold, which decays
+    linearly to 0 and is multiplied by a uniform draw. Further iterations follow while a request is
+    unserved. Leaves the best solution in the workspace and returns its unserved requests.
+    """
+    count = np.uint64(0)
+    save_solution(ws, constraints, num_requests, CURRENT)
+    save_solution(ws, constraints, num_requests, BEST)
+    current = objective(ws, constraints, unserved)
+    best, best_unserved = current, unserved
+    start_threshold = (
+        params.start_threshold * (current - unserved * UNSERVED_PENALTY) / num_requests
+    )
+    for iteration in range(params.iterations + params.infeasible_iterations):
+        decay = max(0.0, 1.0 - iteration / max(1, params.iterations))
+        if iteration >= params.iterations and best_unserved == 0:
+            break
+        draw = uniform(key, count)
+        unserved, feasible, count = _destroy(ws, constraints, params, num_requests, key, count)
+        candidate = INFEASIBLE
+        if feasible:
+            unserved, count = _repair(ws, constraints, params, unserved, key, count)
+            two_opt_star(ws, constraints)
+            candidate = objective(ws, constraints, unserved)
+        if candidate < current + start_threshold * decay * draw:
+            current = candidate
+            save_solution(ws, constraints, num_requests, CURRENT)
+            if candidate < best:
+                best, best_unserved = candidate, unserved
+                save_solution(ws, constraints, num_requests, BEST)
+        else:
+            restore_solution(ws, constraints, num_requests, CURRENT)
+    restore_solution(ws, constraints, num_requests, BEST)
+    return best_unserved
+
+
+@noalloc_kernel
+def _destroy(
+    ws: Any, constraints: Any, params: Any, num_requests: Any, key: Any, count: Any
+) -> Any:
+    """Destroy operator: (size of the request bank, whether feasible, next draw count)."""
+    most = min(params.max_removed, num_requests)
+    least = min(params.min_removed, most)
+    number = least + integer(key, count + np.uint64(1), most - least + 1)
+    seed = integer(key, count + np.uint64(2), num_requests)
+    if uniform(key, count + np.uint64(3)) < params.new_request_share:
+        seed = num_requests - 1
+    operator = uniform(key, count + np.uint64(4))
+    count += DRAWS_PER_ITERATION
+
+    ws.changed[:] = False
+    num_unassigned = collect_unassigned(ws, num_requests)
+    if operator < params.random_removal_share:
+        count = score_random_removal(ws, num_requests, key, count)
+    else:
+        count = score_shaw_removal(ws, num_requests, seed, key, count)
+    num_unassigned = remove_lowest_scores(ws, num_requests, number, num_unassigned)
+    feasible = True
+    for vehicle in range(constraints.num_vehicles):
+        if ws.changed[vehicle]:
+            feasible &= remove_unassigned(ws, constraints, vehicle)
+    return num_unassigned, feasible, count
+
+
+@noalloc_kernel
+def _repair(
+    ws: Any, constraints: Any, params: Any, num_unassigned: Any, key: Any, count: Any
+) -> Any:
+    """Repair operator: (number of unserved requests, next draw count)."""
+    operator = uniform(key, count)
+    count += np.uint64(1)
+    if operator < params.regret_share:
+        return regret_insertion(ws, constraints, num_unassigned), count
+    count = shuffle_bank(ws, num_unassigned, key, count)
+    return greedy_insertion(ws, constraints, num_unassigned), count
+
+
+@noalloc_kernel
+def load_routes(ws: Any, constraints: Any, routes: Any, lengths: Any, row: Any) -> None:
+    """Load the routes of one instance into the workspace."""
+    for vehicle in range(constraints.num_vehicles):
         length = lengths[row, vehicle]
         for k in range(length):
             stop = routes[row, vehicle, k]
-            desk.route[vehicle, k + 1, STOP] = stop
-            desk.vehicle[(stop - 1) >> 1] = vehicle
-        desk.route[vehicle, length + 1, STOP] = DEPOT
-        desk.head[vehicle, LENGTH] = length
-        note_change(desk, rules, vehicle)
+            ws.route[vehicle, k + 1, STOP] = stop
+            ws.vehicle[(stop - 1) >> 1] = vehicle
+        ws.route[vehicle, length + 1, STOP] = DEPOT
+        ws.stats[vehicle, LENGTH] = length
+        update_route(ws, constraints, vehicle)
 
 
 @noalloc_kernel
-def store_plan(desk: Any, rules: Any, routes: Any, lengths: Any, row: Any) -> None:
-    """Write the plan on the desk to where it is stored."""
-    for vehicle in range(rules.num_vehicles):
-        length = desk.head[vehicle, LENGTH]
+def set_window(ws: Any, request: Any, early: Any, late: Any, row: Any, candidate: Any) -> None:
+    """Give a request one of its candidate windows; its cached insertions become stale."""
+    for side in range(2):
+        ws.stops[2 * request + 1 + side, EARLY] = early[row, candidate, side]
+        ws.stops[2 * request + 1 + side, LATE] = late[row, candidate, side]
+    ws.insertions[request, :, INSERTION_VERSION] = STALE
+
+
+@noalloc_kernel
+def _store_routes(ws: Any, constraints: Any, routes: Any, lengths: Any, row: Any) -> None:
+    """Store the routes of the workspace as those of one instance."""
+    for vehicle in range(constraints.num_vehicles):
+        length = ws.stats[vehicle, LENGTH]
         lengths[row, vehicle] = length
         for k in range(routes.shape[2]):
-            routes[row, vehicle, k] = desk.route[vehicle, k + 1, STOP] if k < length else DEPOT
+            routes[row, vehicle, k] = ws.route[vehicle, k + 1, STOP] if k < length else DEPOT
 
 
 @kernel
-def _price_some(
-    books: Any,
-    rules: Any,
+def _improve_range(
+    instances: Any,
+    constraints: Any,
+    params: Any,
+    order: Any,
+    rows: Any,
+    keys: Any,
+    found: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    ws = new_workspace(constraints.num_vehicles, instances.cell.shape[1] // 2)
+    for place in range(first, last):
+        row = rows[place]
+        num_requests = instances.num_requests[row]
+        load_instance(ws, instances, row, num_requests)
+        load_routes(ws, constraints, found.routes, found.lengths, row)
+        total = construct_and_improve(ws, constraints, params, order, num_requests, keys[row])
+        if total < found.objective[row]:
+            found.objective[row] = total
+            _store_routes(ws, constraints, found.routes, found.lengths, row)
+
+
+@kernel
+def _candidate_costs_range(
+    instances: Any,
+    constraints: Any,
     rows: Any,
     early: Any,
     late: Any,
@@ -371,16 +417,13 @@ def _price_some(
     first: Any,
     last: Any,
 ) -> None:
-    desk = new_desk(rules.num_vehicles, books.cell.shape[1] // 2)
+    ws = new_workspace(constraints.num_vehicles, instances.cell.shape[1] // 2)
     for place in range(first, last):
         row = rows[place]
-        request = books.num_requests[row]
-        lay_out(desk, books, row, request + 1)
-        load_plan(desk, rules, routes, lengths, row)
-        opening = opening_ticks(desk, rules)
+        request = instances.num_requests[row]
+        load_instance(ws, instances, row, request + 1)
+        load_routes(ws, constraints, routes, lengths, row)
+        open_cost = vehicle_open_cost(ws, constraints)
         for candidate in range(early.shape[1]):
-            for side in range(2):
-                desk.stops[2 * request + 1 + side, EARLY] = early[row, candidate, side]
-                desk.stops[2 * request + 1 + side, LATE] = late[row, candidate, side]
-            desk.offers[request, :, OFFER_STAMP] = NOBODY
-            _, added[row, candidate], _ = two_best_offers(desk, rules, request, opening)
+            set_window(ws, request, early, late, row, candidate)
+            _, added[row, candidate], _ = best_two_insertions(ws, constraints, request, open_cost)

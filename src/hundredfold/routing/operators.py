@@ -1,18 +1,11 @@
-"""Taking requests out of a plan, for repair to put them back better.
+"""Operators of the large neighbourhood search: removal, insertion and 2-opt*.
 
-Most of the time they are alike: near each other in place and time, so that they can trade places.
-Now and then it is anybody.
-
-Putting requests into routes: where each is cheapest, and in which order they go in.
-
-The cheapest place of a request in a route is an **offer**. It holds until the route changes, so
-offers are kept with the route's stamp and looked up again for nothing.
-
-Two vehicles trade the rest of their day: cut both routes where nobody is on board, and swap.
-
-Each pair of cuts is tested in constant time. Large neighbourhood search moves a handful of requests
-at a time and rarely finds such trades by itself; trying them after every repair halves its gap.
-Every request has riders, so an empty vehicle has no open pairs.
+* Destroy: Shaw removal (Shaw 1998) and random removal.
+* Repair: regret-2 insertion and greedy insertion (Ropke and Pisinger 2006). The cheapest insertion
+  of a request into a route is cached until the route changes.
+* Local search: 2-opt* (Potvin and Rousseau 1995), tail exchange between two routes. Large
+  neighbourhood search moves a handful of requests at a time and rarely finds such moves by itself;
+  trying them after every repair halves its gap.
 """
 
 from __future__ import annotations
@@ -22,154 +15,164 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.numba_kernels import integer, noalloc_kernel, uniform
-from hundredfold.routing.problem import EARLY, LATE, MICROSECONDS_PER_MINUTE, UNLIMITED
-from hundredfold.routing.route_kernels import cheapest_insertion, note_change, put_in, trial_holds
+from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, MICROSECONDS_PER_MINUTE
+from hundredfold.routing.route_kernels import (
+    cheapest_insertion,
+    insert_request,
+    trial_is_feasible,
+    update_route,
+)
 from hundredfold.routing.workspace import (
     ADDED,
     DEPOT,
     DROPOFF_AFTER,
     EARLIEST,
+    INSERTION_VERSION,
     LATEST,
     LENGTH,
     LOAD,
-    NOBODY,
-    OFFER_STAMP,
     PICKUP_AFTER,
-    STAMP,
     STOP,
-    TICKS,
+    TRAVEL_TIME,
     TRIAL_STOP,
+    UNASSIGNED,
+    VERSION,
 )
 
-# A request's distance from the seed is multiplied by a number between these, afresh each time.
-LEAST_BLUR, MOST_BLUR = 0.5, 1.5
-# Minutes apart in time count half as much as minutes apart in space.
+# The relatedness of a request to the seed is multiplied by uniform noise between these.
+MIN_NOISE, MAX_NOISE = 0.5, 1.5
+# Weight of differences between time windows relative to travel times, in Shaw's relatedness.
 TIME_WEIGHT: Final = 0.5
+# Objective of an unserved request: more than any detour or vehicle.
+UNSERVED_PENALTY: Final = 10_000_000 * MICROSECONDS_PER_MINUTE
 
 
 @noalloc_kernel
-def collect_waiting(desk: Any, num_requests: Any) -> Any:
-    """Write the requests nobody serves into the pool; returns how many."""
-    waiting = 0
+def collect_unassigned(ws: Any, num_requests: Any) -> Any:
+    """Write the unassigned requests into the request bank; returns how many."""
+    num_unassigned = 0
     for request in range(num_requests):
-        if desk.vehicle[request] == NOBODY:
-            desk.pool[waiting] = request
-            waiting += 1
-    return waiting
+        if ws.vehicle[request] == UNASSIGNED:
+            ws.bank[num_unassigned] = request
+            num_unassigned += 1
+    return num_unassigned
 
 
 @noalloc_kernel
-def score_by_distance(desk: Any, num_requests: Any, seed: Any, key: Any, count: Any) -> Any:
-    """Score requests by how far they are from the seed, blurred; returns the next count."""
-    travel, stops = desk.travel, desk.stops
+def score_shaw_removal(ws: Any, num_requests: Any, seed: Any, key: Any, count: Any) -> Any:
+    """Shaw removal (Shaw 1998): score requests by how unrelated they are to a seed request.
+
+    Related requests are near each other in space and time, so they can trade places. Returns the
+    next draw count.
+    """
+    travel, stops = ws.travel, ws.stops
     seed_pickup, seed_dropoff = 2 * seed + 1, 2 * seed + 2
     for request in range(num_requests):
         pickup, dropoff = 2 * request + 1, 2 * request + 2
         apart = travel[seed_pickup, pickup] + travel[seed_dropoff, dropoff]
-        apart_in_time = abs(stops[seed_pickup, EARLY] - stops[pickup, EARLY]) + abs(
+        time_apart = abs(stops[seed_pickup, EARLY] - stops[pickup, EARLY]) + abs(
             stops[seed_dropoff, LATE] - stops[dropoff, LATE]
         )
-        blur = LEAST_BLUR + (MOST_BLUR - LEAST_BLUR) * uniform(key, count)
-        desk.score[request] = (apart + TIME_WEIGHT * apart_in_time) * blur
+        noise = MIN_NOISE + (MAX_NOISE - MIN_NOISE) * uniform(key, count)
+        ws.score[request] = (apart + TIME_WEIGHT * time_apart) * noise
         count += np.uint64(1)
-    desk.score[seed] = -1.0
+    ws.score[seed] = -1.0
     return count
 
 
 @noalloc_kernel
-def score_by_chance(desk: Any, num_requests: Any, key: Any, count: Any) -> Any:
-    """Score requests at random; returns the next count."""
+def score_random_removal(ws: Any, num_requests: Any, key: Any, count: Any) -> Any:
+    """Random removal: score requests at random; returns the next draw count."""
     for request in range(num_requests):
-        desk.score[request] = uniform(key, count)
+        ws.score[request] = uniform(key, count)
         count += np.uint64(1)
     return count
 
 
 @noalloc_kernel
-def remove_lowest(desk: Any, num_requests: Any, number: Any, waiting: Any) -> Any:
-    """Move the served requests with the lowest scores into the pool; returns how many wait."""
+def remove_lowest_scores(ws: Any, num_requests: Any, number: Any, num_unassigned: Any) -> Any:
+    """Move the `number` assigned requests with the lowest scores to the bank; returns its size."""
     for _ in range(number):
         chosen, lowest = -1, np.inf
         for request in range(num_requests):
-            if desk.vehicle[request] != NOBODY and desk.score[request] < lowest:
-                chosen, lowest = request, desk.score[request]
+            if ws.vehicle[request] != UNASSIGNED and ws.score[request] < lowest:
+                chosen, lowest = request, ws.score[request]
         if chosen < 0:
             break
-        desk.touched[desk.vehicle[chosen]] = True
-        desk.vehicle[chosen] = NOBODY
-        desk.pool[waiting] = chosen
-        waiting += 1
-    return waiting
-
-
-# What a request left out weighs while searching: more than any detour or vehicle.
-UNSERVED_TICKS: Final = 10_000_000 * MICROSECONDS_PER_MINUTE
+        ws.changed[ws.vehicle[chosen]] = True
+        ws.vehicle[chosen] = UNASSIGNED
+        ws.bank[num_unassigned] = chosen
+        num_unassigned += 1
+    return num_unassigned
 
 
 @noalloc_kernel
-def vehicles_used(desk: Any, rules: Any) -> Any:
+def vehicles_used(ws: Any, constraints: Any) -> Any:
     """Vehicles that leave the depot."""
     used = 0
-    for vehicle in range(rules.num_vehicles):
-        used += desk.head[vehicle, LENGTH] > 0
+    for vehicle in range(constraints.num_vehicles):
+        used += ws.stats[vehicle, LENGTH] > 0
     return used
 
 
 @noalloc_kernel
-def opening_ticks(desk: Any, rules: Any) -> Any:
-    """What it costs to send out one more vehicle."""
-    if rules.extra_vehicle_cost > 0 and vehicles_used(desk, rules) >= rules.free_vehicles:
-        return rules.extra_vehicle_cost
+def vehicle_open_cost(ws: Any, constraints: Any) -> Any:
+    """Fixed cost of opening one more route."""
+    if (
+        constraints.extra_vehicle_cost > 0
+        and vehicles_used(ws, constraints) >= constraints.free_vehicles
+    ):
+        return constraints.extra_vehicle_cost
     return 0
 
 
 @noalloc_kernel
-def objective(desk: Any, rules: Any, num_left: Any) -> Any:
-    """What the search makes small: drive, service, extra vehicles, and requests left out."""
-    ticks = num_left * UNSERVED_TICKS
-    for vehicle in range(rules.num_vehicles):
-        ticks += desk.head[vehicle, TICKS]
-    extra = max(0, vehicles_used(desk, rules) - rules.free_vehicles)
-    return ticks + extra * rules.extra_vehicle_cost
+def objective(ws: Any, constraints: Any, num_unserved: Any) -> Any:
+    """Objective of the search: driving, service, extra vehicles and unserved requests."""
+    total = num_unserved * UNSERVED_PENALTY
+    for vehicle in range(constraints.num_vehicles):
+        total += ws.stats[vehicle, TRAVEL_TIME]
+    extra = max(0, vehicles_used(ws, constraints) - constraints.free_vehicles)
+    return total + extra * constraints.extra_vehicle_cost
 
 
 @noalloc_kernel
-def refresh_offer(desk: Any, rules: Any, request: Any, vehicle: Any) -> None:
-    """Find the request's cheapest place in the route, if the route changed since last time."""
-    stamp = desk.head[vehicle, STAMP]
-    if desk.offers[request, vehicle, OFFER_STAMP] != stamp:
+def update_insertion(ws: Any, constraints: Any, request: Any, vehicle: Any) -> None:
+    """Recompute the cached cheapest insertion if the route has changed since."""
+    version = ws.stats[vehicle, VERSION]
+    if ws.insertions[request, vehicle, INSERTION_VERSION] != version:
         added, pickup_after, dropoff_after = cheapest_insertion(
-            desk.travel,
-            desk.stops,
-            desk.route[vehicle],
-            desk.head[vehicle],
-            desk.trial,
-            rules,
+            ws.travel,
+            ws.stops,
+            ws.route[vehicle],
+            ws.stats[vehicle],
+            ws.trial,
+            constraints,
             request,
         )
-        desk.offers[request, vehicle, ADDED] = added
-        desk.offers[request, vehicle, PICKUP_AFTER] = pickup_after
-        desk.offers[request, vehicle, DROPOFF_AFTER] = dropoff_after
-        desk.offers[request, vehicle, OFFER_STAMP] = stamp
+        ws.insertions[request, vehicle, ADDED] = added
+        ws.insertions[request, vehicle, PICKUP_AFTER] = pickup_after
+        ws.insertions[request, vehicle, DROPOFF_AFTER] = dropoff_after
+        ws.insertions[request, vehicle, INSERTION_VERSION] = version
 
 
 @noalloc_kernel
-def two_best_offers(desk: Any, rules: Any, request: Any, opening: Any) -> Any:
-    """The cheapest vehicle, what it adds, and what the second cheapest adds.
+def best_two_insertions(ws: Any, constraints: Any, request: Any, open_cost: Any) -> Any:
+    """The vehicle with the cheapest insertion, its cost, and the cost in the second-best vehicle.
 
-    Ties go to the lowest vehicle; all empty vehicles are alike, so only the first is asked.
+    Ties go to the lowest vehicle. Empty vehicles are identical, so only the first is tried.
     """
-    best_vehicle, best, second = int(NOBODY), UNLIMITED, UNLIMITED
-    empty_seen = False
-    for vehicle in range(rules.num_vehicles):
+    best_vehicle, best, second = int(UNASSIGNED), INFEASIBLE, INFEASIBLE
+    empty_tried = False
+    for vehicle in range(constraints.num_vehicles):
         extra = 0
-        if desk.head[vehicle, LENGTH] == 0:
-            if empty_seen:
+        if ws.stats[vehicle, LENGTH] == 0:
+            if empty_tried:
                 continue
-            empty_seen = True
-            extra = opening
-        refresh_offer(desk, rules, request, vehicle)
-        added = desk.offers[request, vehicle, ADDED] + extra
+            empty_tried = True
+            extra = open_cost
+        update_insertion(ws, constraints, request, vehicle)
+        added = ws.insertions[request, vehicle, ADDED] + extra
         if added < best:
             best_vehicle, best, second = vehicle, added, best
         elif added < second:
@@ -178,87 +181,97 @@ def two_best_offers(desk: Any, rules: Any, request: Any, opening: Any) -> Any:
 
 
 @noalloc_kernel
-def accept_offer(desk: Any, rules: Any, request: Any, vehicle: Any) -> None:
-    """Put the request where its offer for this vehicle says."""
-    pickup_after = desk.offers[request, vehicle, PICKUP_AFTER]
-    dropoff_after = desk.offers[request, vehicle, DROPOFF_AFTER]
-    put_in(desk, rules, vehicle, request, pickup_after, dropoff_after)
+def apply_insertion(ws: Any, constraints: Any, request: Any, vehicle: Any) -> None:
+    """Insert the request into this vehicle's route at its cached cheapest position."""
+    pickup_after = ws.insertions[request, vehicle, PICKUP_AFTER]
+    dropoff_after = ws.insertions[request, vehicle, DROPOFF_AFTER]
+    insert_request(ws, constraints, vehicle, request, pickup_after, dropoff_after)
 
 
 @noalloc_kernel
-def insert_most_regretted(desk: Any, rules: Any, waiting: Any) -> Any:
-    """Put in whoever would lose most by waiting, again and again; returns how many are left."""
-    while waiting > 0:
-        opening = opening_ticks(desk, rules)
-        chosen, chosen_vehicle, most = -1, NOBODY, -1
-        for place in range(waiting):
-            vehicle, best, second = two_best_offers(desk, rules, desk.pool[place], opening)
-            if vehicle != NOBODY and second - best > most:
-                chosen, chosen_vehicle, most = place, vehicle, second - best
+def regret_insertion(ws: Any, constraints: Any, num_unassigned: Any) -> Any:
+    """Regret-2 insertion (Ropke and Pisinger 2006) of the request bank; returns how many remain.
+
+    Inserts next the request whose best vehicle is most ahead of its second-best.
+    """
+    while num_unassigned > 0:
+        open_cost = vehicle_open_cost(ws, constraints)
+        chosen, chosen_vehicle, max_regret = -1, UNASSIGNED, -1
+        for place in range(num_unassigned):
+            vehicle, best, second = best_two_insertions(ws, constraints, ws.bank[place], open_cost)
+            if vehicle != UNASSIGNED and second - best > max_regret:
+                chosen, chosen_vehicle, max_regret = place, vehicle, second - best
         if chosen < 0:
             break
-        request = desk.pool[chosen]
-        waiting -= 1
-        desk.pool[chosen] = desk.pool[waiting]
-        accept_offer(desk, rules, request, chosen_vehicle)
-    return waiting
+        request = ws.bank[chosen]
+        num_unassigned -= 1
+        ws.bank[chosen] = ws.bank[num_unassigned]
+        apply_insertion(ws, constraints, request, chosen_vehicle)
+    return num_unassigned
 
 
 @noalloc_kernel
-def insert_in_turn(desk: Any, rules: Any, waiting: Any) -> Any:
-    """Put in one after the other where it is cheapest; returns how many are left."""
-    left = 0
-    for place in range(waiting):
-        request = desk.pool[place]
-        opening = opening_ticks(desk, rules)
-        vehicle, _, _ = two_best_offers(desk, rules, request, opening)
-        if vehicle == NOBODY:
-            desk.pool[left] = request
-            left += 1
+def greedy_insertion(ws: Any, constraints: Any, num_unassigned: Any) -> Any:
+    """Greedy insertion of the request bank in its order; returns how many remain."""
+    remaining = 0
+    for place in range(num_unassigned):
+        request = ws.bank[place]
+        open_cost = vehicle_open_cost(ws, constraints)
+        vehicle, _, _ = best_two_insertions(ws, constraints, request, open_cost)
+        if vehicle == UNASSIGNED:
+            ws.bank[remaining] = request
+            remaining += 1
         else:
-            accept_offer(desk, rules, request, vehicle)
-    return left
+            apply_insertion(ws, constraints, request, vehicle)
+    return remaining
 
 
 @noalloc_kernel
-def shuffle_pool(desk: Any, waiting: Any, key: Any, count: Any) -> Any:
-    """Put the waiting requests into random order; returns the next count."""
-    for last in range(waiting - 1, 0, -1):
+def shuffle_bank(ws: Any, num_unassigned: Any, key: Any, count: Any) -> Any:
+    """Shuffle the request bank; returns the next draw count."""
+    for last in range(num_unassigned - 1, 0, -1):
         other = integer(key, count, last + 1)
         count += np.uint64(1)
-        request = desk.pool[last]
-        desk.pool[last] = desk.pool[other]
-        desk.pool[other] = request
+        request = ws.bank[last]
+        ws.bank[last] = ws.bank[other]
+        ws.bank[other] = request
     return count
 
 
 @noalloc_kernel
-def trade_tails(desk: Any, rules: Any) -> None:
-    """Make the best trade of every pair with a touched route, until no trade saves anything."""
-    traded = True
-    while traded:
-        traded = False
-        for first in range(1, rules.num_vehicles):
+def two_opt_star(ws: Any, constraints: Any) -> None:
+    """2-opt* (Potvin and Rousseau 1995): exchange the tails of two routes while that saves cost.
+
+    Only pairs with a changed route are tried. Routes are cut where the vehicle is empty, so every
+    pickup stays with its dropoff; time windows are tested in constant time.
+    """
+    improved = True
+    while improved:
+        improved = False
+        for first in range(1, constraints.num_vehicles):
             for second in range(first):
-                if not (desk.touched[first] or desk.touched[second]):
+                if not (ws.changed[first] or ws.changed[second]):
                     continue
-                if desk.head[first, LENGTH] == 0 or desk.head[second, LENGTH] == 0:
+                if ws.stats[first, LENGTH] == 0 or ws.stats[second, LENGTH] == 0:
                     continue
-                saved, i, j = _best_cuts(desk, rules, first, second)
+                saved, i, j = _best_exchange(ws, constraints, first, second)
                 if saved > 0:
-                    _swap(desk, rules, first, i, second, j)
-                    traded = True
+                    _exchange_tails(ws, constraints, first, i, second, j)
+                    improved = True
 
 
 @noalloc_kernel
-def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
-    """Behind which positions to cut the two routes, and the ticks it saves; 0 when nothing does."""
-    travel, one, two = desk.travel, desk.route[first], desk.route[second]
-    one_length, two_length = desk.head[first, LENGTH], desk.head[second, LENGTH]
-    # Hanging a whole route behind the other sends a vehicle home, which may have a price.
-    merging = 0
-    if rules.extra_vehicle_cost > 0 and vehicles_used(desk, rules) > rules.free_vehicles:
-        merging = rules.extra_vehicle_cost
+def _best_exchange(ws: Any, constraints: Any, first: Any, second: Any) -> Any:
+    """Best tail exchange of two routes: (saving, cut after, cut after); the saving is 0 if none."""
+    travel, one, two = ws.travel, ws.route[first], ws.route[second]
+    one_length, two_length = ws.stats[first, LENGTH], ws.stats[second, LENGTH]
+    # Appending a whole route to the other closes a route, which may save a fixed cost.
+    closing = 0
+    if (
+        constraints.extra_vehicle_cost > 0
+        and vehicles_used(ws, constraints) > constraints.free_vehicles
+    ):
+        closing = constraints.extra_vehicle_cost
     best, best_i, best_j = 0, -1, -1
     start = 0
     for i in range(one_length + 1):
@@ -278,16 +291,16 @@ def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
             over, back = travel[here, beyond], travel[there, after]
             saved = leg + travel[there, beyond] - over - back
             if (i == 0 and j == two_length) or (j == 0 and i == one_length):
-                saved += merging
+                saved += closing
             if (
                 saved > best
                 and ready + over <= two[j + 1, LATEST]
                 and two[j, EARLIEST] + back <= deadline
                 and (
-                    not rules.has_duration_limits
+                    not constraints.has_duration_limits
                     or (
-                        _joint_holds(desk, rules, first, i, second, j)
-                        and _joint_holds(desk, rules, second, j, first, i)
+                        _joined_route_is_feasible(ws, constraints, first, i, second, j)
+                        and _joined_route_is_feasible(ws, constraints, second, j, first, i)
                     )
                 )
             ):
@@ -296,34 +309,37 @@ def _best_cuts(desk: Any, rules: Any, first: Any, second: Any) -> Any:
 
 
 @noalloc_kernel
-def _joint_holds(desk: Any, rules: Any, first: Any, i: Any, second: Any, j: Any) -> Any:
-    """Whether the head of one route and the tail of the other make a route within all limits."""
+def _joined_route_is_feasible(
+    ws: Any, constraints: Any, first: Any, i: Any, second: Any, j: Any
+) -> Any:
+    """Whether the head of one route and the tail of the other keep all duration limits."""
     for k in range(i + 1):
-        desk.trial[k, TRIAL_STOP] = desk.route[first, k, STOP]
-    tail = desk.head[second, LENGTH] - j
+        ws.trial[k, TRIAL_STOP] = ws.route[first, k, STOP]
+    tail = ws.stats[second, LENGTH] - j
     for k in range(tail + 1):
-        desk.trial[i + 1 + k, TRIAL_STOP] = desk.route[second, j + 1 + k, STOP]
-    return trial_holds(desk.travel, desk.stops, desk.trial, i + tail, rules.max_route)
+        ws.trial[i + 1 + k, TRIAL_STOP] = ws.route[second, j + 1 + k, STOP]
+    return trial_is_feasible(ws.travel, ws.stops, ws.trial, i + tail, constraints.max_route)
 
 
 @noalloc_kernel
-def _swap(desk: Any, rules: Any, first: Any, i: Any, second: Any, j: Any) -> None:
-    one, two, trial = desk.route[first], desk.route[second], desk.trial
-    one_tail = desk.head[first, LENGTH] - i
-    two_tail = desk.head[second, LENGTH] - j
+def _exchange_tails(ws: Any, constraints: Any, first: Any, i: Any, second: Any, j: Any) -> None:
+    """Exchange the stops after position i of one route and after position j of the other."""
+    one, two, trial = ws.route[first], ws.route[second], ws.trial
+    one_tail = ws.stats[first, LENGTH] - i
+    two_tail = ws.stats[second, LENGTH] - j
     for k in range(one_tail):
         trial[k, TRIAL_STOP] = one[i + 1 + k, STOP]
     for k in range(two_tail):
         stop = two[j + 1 + k, STOP]
         one[i + 1 + k, STOP] = stop
-        desk.vehicle[(stop - 1) >> 1] = first
+        ws.vehicle[(stop - 1) >> 1] = first
     for k in range(one_tail):
         stop = trial[k, TRIAL_STOP]
         two[j + 1 + k, STOP] = stop
-        desk.vehicle[(stop - 1) >> 1] = second
+        ws.vehicle[(stop - 1) >> 1] = second
     one[i + 1 + two_tail, STOP] = DEPOT
     two[j + 1 + one_tail, STOP] = DEPOT
-    desk.head[first, LENGTH] = i + two_tail
-    desk.head[second, LENGTH] = j + one_tail
-    note_change(desk, rules, first)
-    note_change(desk, rules, second)
+    ws.stats[first, LENGTH] = i + two_tail
+    ws.stats[second, LENGTH] = j + one_tail
+    update_route(ws, constraints, first)
+    update_route(ws, constraints, second)

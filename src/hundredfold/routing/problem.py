@@ -1,17 +1,14 @@
-"""What a routing oracle is asked and what it answers: books of requests in, plans out.
+"""Dial-a-ride problems and their solutions: what a routing oracle takes and what it returns.
 
-A **book** is the list of one day's requests; a batch of books shares one table of travel times and
-one fleet. Stop 0 is the depot; request i has its pickup at stop 2i+1 and its dropoff at stop 2i+2.
+A batch of **instances** shares one travel-time matrix and one fleet; an instance is one day's
+requests. Stop 0 is the depot; request i is picked up at stop 2i+1 and dropped off at stop 2i+2.
 
-The price of a plan is its driving minutes over all routes, both depot legs included and waiting
-free, plus `Fleet.extra_vehicle_minutes` for every vehicle beyond `Fleet.free_vehicles`. Oracles
-count in whole ticks, so a price depends on the plan alone: not on the order of additions, the
-batch it was found in or the number of threads.
+The cost of a solution is its driving minutes over all routes, both depot legs included and waiting
+free, plus `Fleet.extra_vehicle_minutes` for every vehicle beyond `Fleet.free_vehicles`.
 
-Minutes as whole ticks of a microsecond, so that sums are exact and comparisons final.
-
-Durations are rounded up and deadlines down: a plan that keeps its promises in ticks keeps them in
-minutes. Tables of whole seconds or milliseconds lose nothing.
+Oracles compute in integer microseconds, so sums are exact and a cost depends on the routes alone:
+not on the order of additions, the batch or the number of threads. Durations are rounded up and
+deadlines down, so a schedule that is feasible in microseconds is feasible in minutes.
 """
 
 from __future__ import annotations
@@ -24,54 +21,59 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
+from hundredfold.core.bounds import AtLeastOne, NonNegative, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError, ShapeError
-
-MICROSECONDS_PER_MINUTE: Final = 60_000_000
-TICKS_PER_MILLISECOND: Final = MICROSECONDS_PER_MINUTE // 60_000
-# Stands for "no limit": beyond any day, and sums of a few of them still fit into 64 bits.
-UNLIMITED: Final = 2**60
-# Minutes that are whole ticks in decimals are rarely so in binary: forgive a thousandth of a tick.
-_FORGIVEN: Final = 1e-3
-
-
-def microseconds_up(minutes: Any) -> IntArray:
-    """Whole ticks, rounded up; infinite becomes UNLIMITED."""
-    scaled = np.asarray(minutes, np.float64) * MICROSECONDS_PER_MINUTE
-    return np.ceil(np.minimum(scaled, UNLIMITED) - _FORGIVEN).astype(np.int64)
-
-
-def microseconds_down(minutes: Any) -> IntArray:
-    """Whole ticks, rounded down; infinite becomes UNLIMITED."""
-    scaled = np.asarray(minutes, np.float64) * MICROSECONDS_PER_MINUTE
-    return np.floor(np.minimum(scaled, UNLIMITED) + _FORGIVEN).astype(np.int64)
-
-
-def to_minutes(ticks: IntArray) -> FloatArray:
-    """Minutes of whole ticks."""
-    return np.asarray(ticks / MICROSECONDS_PER_MINUTE, np.float64)
-
-
-def milliseconds_up(ticks: Any) -> Any:
-    """Whole milliseconds, rounded up: what other people's solvers count in."""
-    return -(-ticks // TICKS_PER_MILLISECOND)
-
-
-def milliseconds_down(ticks: Any) -> Any:
-    """Whole milliseconds, rounded down."""
-    return ticks // TICKS_PER_MILLISECOND
-
 
 PICKUP, DROPOFF = 0, 1
 EARLY, LATE = 0, 1
-# Minutes beyond which sums of ticks might leave 64 bits; nobody drives for ten years.
-LONGEST_DRIVE: Final = 5e6
-LAST_MINUTE: Final = 1e9
+
+MICROSECONDS_PER_MINUTE: Final = 60_000_000
+MICROSECONDS_PER_MILLISECOND: Final = 1_000
+# "No limit": beyond any day, and sums of a few of them still fit into 64 bits.
+UNLIMITED: Final = 2**60
+# Cost of an insertion or a solution that does not exist.
+INFEASIBLE: Final = UNLIMITED
+# Minutes that are whole microseconds in decimal are rarely so in binary.
+_ROUNDING_TOLERANCE: Final = 1e-3
+# Minutes beyond which sums of microseconds might overflow 64 bits.
+MAX_TRAVEL_MINUTES: Final = 5e6
+MAX_TIME_MINUTES: Final = 1e9
+
+
+def microseconds_up(minutes: Any) -> IntArray:
+    """Minutes as integer microseconds, rounded up; infinity becomes UNLIMITED."""
+    scaled = np.asarray(minutes, np.float64) * MICROSECONDS_PER_MINUTE
+    return np.ceil(np.minimum(scaled, UNLIMITED) - _ROUNDING_TOLERANCE).astype(np.int64)
+
+
+def microseconds_down(minutes: Any) -> IntArray:
+    """Minutes as integer microseconds, rounded down; infinity becomes UNLIMITED."""
+    scaled = np.asarray(minutes, np.float64) * MICROSECONDS_PER_MINUTE
+    return np.floor(np.minimum(scaled, UNLIMITED) + _ROUNDING_TOLERANCE).astype(np.int64)
+
+
+def to_minutes(microseconds: IntArray) -> FloatArray:
+    """Integer microseconds as minutes."""
+    return np.asarray(microseconds / MICROSECONDS_PER_MINUTE, np.float64)
+
+
+def milliseconds_up(microseconds: Any) -> Any:
+    """Microseconds as integer milliseconds, rounded up: the unit of OR-Tools and PyVRP models."""
+    return -(-microseconds // MICROSECONDS_PER_MILLISECOND)
+
+
+def milliseconds_down(microseconds: Any) -> Any:
+    """Microseconds as integer milliseconds, rounded down."""
+    return microseconds // MICROSECONDS_PER_MILLISECOND
 
 
 class TravelTable:
-    """Driving minutes between all cells, checked once and shared by every book.
+    """Travel-time matrix between all cells, checked once and shared by every instance.
 
-    The table may be asymmetric, and a detour may be shorter than the direct way.
+    It may be asymmetric and violate the triangle inequality.
+
+    Args:
+        minutes: (cells, cells) driving minutes from row to column.
     """
 
     def __init__(self, minutes: ArrayLike) -> None:
@@ -79,14 +81,15 @@ class TravelTable:
         if self.minutes.ndim != 2 or self.minutes.shape[0] != self.minutes.shape[1]:
             raise ShapeError(
                 f"travel times came as an array of shape {self.minutes.shape}; "
-                "pass a square table of minutes, one row and one column per cell."
+                "pass a square matrix of minutes, one row and one column per cell."
             )
-        wrong = ~((self.minutes >= 0.0) & (self.minutes <= LONGEST_DRIVE))
+        wrong = ~((self.minutes >= 0.0) & (self.minutes <= MAX_TRAVEL_MINUTES))
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
             raise SettingsError(
                 f"the travel time from cell {row} to cell {column} is "
-                f"{self.minutes[row, column]}; every entry must lie in 0..{LONGEST_DRIVE:.0f}."
+                f"{self.minutes[row, column]}; every entry must lie in "
+                f"0..{MAX_TRAVEL_MINUTES:.0f}."
             )
         self.microseconds: IntArray = microseconds_up(self.minutes)
 
@@ -96,12 +99,12 @@ class TravelTable:
 
     @cached_property
     def max_shortcut(self) -> int:
-        """The most that a stop on the way can save; 0 where the triangle inequality holds."""
-        saved = 0
+        """Largest violation of the triangle inequality in microseconds; 0 where it holds."""
+        largest = 0
         for via in range(self.num_cells):
             detour = self.microseconds[:, via : via + 1] + self.microseconds[via : via + 1, :]
-            saved = max(saved, int((self.microseconds - detour).max()))
-        return saved
+            largest = max(largest, int((self.microseconds - detour).max()))
+        return largest
 
 
 def classical_mds(distances: FloatArray) -> FloatArray:
@@ -127,57 +130,46 @@ def classical_mds(distances: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Equal vehicles that start and end at one depot."""
+    """Identical vehicles that start and end at one depot."""
 
-    num_vehicles: int = 5
-    capacity: int = 8
+    num_vehicles: AtLeastOne = 5
+    capacity: AtLeastOne = 8
+    """Riders a vehicle can carry at once."""
     depot_cell: int = 0
     depot_window: tuple[float, float] = (0.0, 1440.0)
     """Minutes between which a vehicle may leave the depot and must be back."""
-    max_route_minutes: float = np.inf
+    max_route_minutes: NonNegative = np.inf
     """Longest time from leaving the depot to returning."""
-    free_vehicles: int = 5
-    extra_vehicle_minutes: float = 0.0
-    """Price in minutes of every vehicle used beyond `free_vehicles`."""
+    free_vehicles: NonNegativeInt = 5
+    """Vehicles without a fixed cost."""
+    extra_vehicle_minutes: NonNegative = 0.0
+    """Fixed cost in minutes of every vehicle used beyond `free_vehicles`."""
 
     def __post_init__(self) -> None:
-        if self.num_vehicles < 1 or self.capacity < 1:
-            raise SettingsError(
-                f"a fleet needs at least one vehicle with one seat, "
-                f"got {self.num_vehicles} vehicles with {self.capacity} capacity."
-            )
+        check_bounds(self)
         if not self.depot_window[0] <= self.depot_window[1] < np.inf:
             raise SettingsError(
-                f"the depot window {self.depot_window} is empty or endless; "
-                "give (opening, closing) in minutes."
-            )
-        if (
-            self.extra_vehicle_minutes < 0.0
-            or self.max_route_minutes < 0.0
-            or self.free_vehicles < 0
-        ):
-            raise SettingsError(
-                f"extra_vehicle_minutes ({self.extra_vehicle_minutes}), max_route_minutes "
-                f"({self.max_route_minutes}) and free_vehicles ({self.free_vehicles}) "
-                "cannot be negative."
+                f"depot_window must be (opening, closing) in minutes, finite and not empty, "
+                f"got {self.depot_window}."
             )
 
 
 @dataclass(slots=True, kw_only=True)
 class RouteProblems:
-    """A batch of books. Rows shorter than the widest one are padded.
+    """A batch of dial-a-ride instances; rows with fewer requests than the widest are padded.
 
-    The axis of length 2 after the request is pickup, dropoff; the last one of windows early, late.
+    The axis of length 2 after the request is (pickup, dropoff); the last axis of `windows` is
+    (earliest, latest) start of service. Build it with `from_arrays`, which checks values.
     """
 
     travel: TravelTable
     fleet: Fleet
-    num_requests: IntArray  # (books,)
-    cells: IntArray  # (books, requests, 2)
-    windows: FloatArray  # (books, requests, 2, 2) minutes
-    riders: IntArray  # (books, requests)
-    service_minutes: FloatArray  # (books, requests, 2)
-    max_ride_minutes: FloatArray  # (books, requests), inf where unlimited
+    num_requests: IntArray  # (instances,)
+    cells: IntArray  # (instances, requests, 2)
+    windows: FloatArray  # (instances, requests, 2, 2) minutes
+    riders: IntArray  # (instances, requests)
+    service_minutes: FloatArray  # (instances, requests, 2)
+    max_ride_minutes: FloatArray  # (instances, requests), inf where unlimited
 
     @classmethod
     def from_arrays(
@@ -192,27 +184,40 @@ class RouteProblems:
         service_minutes: ArrayLike = 0.0,
         max_ride_minutes: ArrayLike = np.inf,
     ) -> RouteProblems:
-        """Checked copies; what is left out takes its usual value, and one number fills an array."""
+        """Copy and check a batch of instances; arrays broadcast to the shapes given here.
+
+        Args:
+            travel: travel-time matrix.
+            fleet: vehicles and depot.
+            cells: (instances, requests, 2) pickup and dropoff cell.
+            windows: (instances, requests, 2, 2) time windows in minutes.
+            num_requests: (instances,) requests that count, all by default; the rest is padding.
+            riders: (instances, requests) seats a request takes.
+            service_minutes: (instances, requests, 2) duration of service at the stop.
+            max_ride_minutes: (instances, requests) ride-time limit, from the end of the pickup's
+                service to the start of the dropoff's.
+
+        """
         where: IntArray = np.array(cells, np.int64)
         if where.ndim != 3 or where.shape[2] != 2:
             raise ShapeError(
-                f"cells came with shape {where.shape}; pass (books, requests, 2): "
+                f"cells came with shape {where.shape}; pass (instances, requests, 2): "
                 "the pickup and the dropoff cell of every request."
             )
-        books, requests, _ = where.shape
-        count = requests if num_requests is None else num_requests
+        shape = where.shape[:2]
+        count = shape[1] if num_requests is None else num_requests
         problems = cls(
             travel=travel,
             fleet=fleet,
-            num_requests=filled(count, (books,), np.int64, "num_requests"),
+            num_requests=broadcast_copy(count, shape[:1], np.int64, "num_requests"),
             cells=where,
-            windows=filled(windows, (books, requests, 2, 2), np.float64, "windows"),
-            riders=filled(riders, (books, requests), np.int64, "riders"),
-            service_minutes=filled(
-                service_minutes, (books, requests, 2), np.float64, "service_minutes"
+            windows=broadcast_copy(windows, (*shape, 2, 2), np.float64, "windows"),
+            riders=broadcast_copy(riders, shape, np.int64, "riders"),
+            service_minutes=broadcast_copy(
+                service_minutes, (*shape, 2), np.float64, "service_minutes"
             ),
-            max_ride_minutes=filled(
-                max_ride_minutes, (books, requests), np.float64, "max_ride_minutes"
+            max_ride_minutes=broadcast_copy(
+                max_ride_minutes, shape, np.float64, "max_ride_minutes"
             ),
         )
         problems._check_values()
@@ -229,17 +234,17 @@ class RouteProblems:
 
     @property
     def request_mask(self) -> BoolArray:
-        """(books, requests) True where a request stands, False in the padding."""
+        """(instances, requests) False in the padding."""
         return np.arange(self.max_requests) < self.num_requests[:, None]
 
     @property
     def has_duration_limits(self) -> bool:
-        """Whether some ride or route has a longest duration."""
+        """Whether any ride time or route duration is limited."""
         rides = np.isfinite(self.max_ride_minutes[self.request_mask]).any()
         return bool(rides) or np.isfinite(self.fleet.max_route_minutes)
 
     def rows(self, chosen: slice | IntArray | BoolArray) -> RouteProblems:
-        """The chosen books as a batch of their own."""
+        """The chosen instances as a batch of their own."""
         return RouteProblems(
             travel=self.travel,
             fleet=self.fleet,
@@ -252,27 +257,25 @@ class RouteProblems:
         )
 
     def _check_values(self) -> None:
-        booked = self.request_mask
         if ((self.num_requests < 0) | (self.num_requests > self.max_requests)).any():
             raise ShapeError(
                 f"num_requests must lie in 0..{self.max_requests}, the width of the arrays; "
                 f"got {self.num_requests.min()}..{self.num_requests.max()}."
             )
-        places = self.cells[booked]
-        depot = self.fleet.depot_cell
-        if ((places < 0) | (places >= self.travel.num_cells)).any() or not (
-            0 <= depot < self.travel.num_cells
-        ):
+        if not 0 <= self.fleet.depot_cell < self.travel.num_cells:
             raise ShapeError(
-                f"cells must lie in 0..{self.travel.num_cells - 1}, the size of the travel table, "
-                f"and so must the depot cell, which is {depot}."
+                f"depot_cell must lie in 0..{self.travel.num_cells - 1}, the size of the travel "
+                f"table; got {self.fleet.depot_cell}."
             )
-        if not (np.abs(self.windows[booked]) <= LAST_MINUTE).all():
-            raise ShapeError("some window is NaN or endless; give every window both ends.")
-        if (self.riders[booked] < 1).any() or (self.service_minutes[booked] < 0.0).any():
-            raise ShapeError("riders must be at least 1 and service_minutes at least 0.")
-        if not (self.max_ride_minutes[booked] >= 0.0).all():
-            raise ShapeError("max_ride_minutes must be >= 0; use inf where there is no limit.")
+        mask = self.request_mask
+        check_requests(
+            self.travel,
+            self.cells[mask],
+            self.windows[mask],
+            self.riders[mask],
+            self.service_minutes[mask],
+            self.max_ride_minutes[mask],
+        )
 
     def _clear_padding(self) -> None:
         padding = ~self.request_mask
@@ -283,49 +286,73 @@ class RouteProblems:
 
 @dataclass(slots=True, kw_only=True)
 class Solutions:
-    """One plan per book, in the order of the books."""
+    """Routes, schedule and cost of every instance of a batch, in its order."""
 
-    cost: FloatArray  # (books,) minutes, inf where some request is left out
-    driving_minutes: FloatArray  # (books,) of the requests that are served
-    routes: IntArray  # (books, vehicles, width) stops without the depot, then zeros
-    lengths: IntArray  # (books, vehicles) stops on each route
-    vehicle: IntArray  # (books, requests), -1 where nobody comes
-    stop_minutes: FloatArray  # (books, stops) start of service; NaN where nobody comes and at 0
-    start_minutes: FloatArray  # (books, vehicles) leaving the depot, NaN while unused
-    end_minutes: FloatArray  # (books, vehicles) back at the depot, NaN while unused
-    unserved: BoolArray  # (books, requests)
+    cost: FloatArray  # (instances,) minutes, inf where a request is unserved
+    driving_minutes: FloatArray  # (instances,) for the requests that are served
+    routes: IntArray  # (instances, vehicles, width) stops without the depot, then zeros
+    lengths: IntArray  # (instances, vehicles) stops on each route
+    vehicle: IntArray  # (instances, requests), -1 where unserved
+    stop_minutes: FloatArray  # (instances, stops) start of service; NaN where unserved and at 0
+    start_minutes: FloatArray  # (instances, vehicles) leaving the depot, NaN if unused
+    end_minutes: FloatArray  # (instances, vehicles) back at the depot, NaN if unused
+    unserved: BoolArray  # (instances, requests)
 
     def __len__(self) -> int:
         return len(self.cost)
 
     @property
     def vehicles_used(self) -> IntArray:
-        """(books,) vehicles that leave the depot."""
+        """(instances,) vehicles that leave the depot."""
         return np.asarray(np.count_nonzero(self.lengths, axis=1))
 
-    def route(self, book: int, vehicle: int) -> list[int]:
+    def route(self, instance: int, vehicle: int) -> list[int]:
         """The stops of one vehicle, in driving order."""
-        return [int(stop) for stop in self.routes[book, vehicle, : self.lengths[book, vehicle]]]
+        length = self.lengths[instance, vehicle]
+        return [int(stop) for stop in self.routes[instance, vehicle, :length]]
 
 
 class Oracle(Protocol):
-    """Prices books of requests, many at a time.
+    """Computes routes and costs for batches of instances.
 
-    * The same book has the same price, to the last bit, alone or in any batch, with any threads.
-    * Every plan passes `verifier.violations`.
+    * The same instance has the same cost, to the last bit, alone or in any batch, with any number
+      of threads.
+    * Every solution passes `verifier.violations`.
     """
 
     def solve(self, problems: RouteProblems) -> Solutions:
-        """Return one plan per book, in order; a book that cannot be served is priced inf."""
+        """Return one solution per instance, in order; its cost is inf if a request is unserved."""
         ...
 
 
-def filled(values: ArrayLike, shape: tuple[int, ...], dtype: type, name: str) -> Array:
-    """A copy of the values, stretched to this shape."""
+def check_requests(
+    travel: TravelTable,
+    cells: IntArray,
+    windows: FloatArray,
+    riders: IntArray,
+    service_minutes: FloatArray,
+    max_ride_minutes: FloatArray,
+) -> None:
+    """Raise a ShapeError for requests with values that kernels cannot handle."""
+    if ((cells < 0) | (cells >= travel.num_cells)).any():
+        raise ShapeError(
+            f"cells must lie in 0..{travel.num_cells - 1}, the size of the travel table; "
+            f"got {cells.min()}..{cells.max()}."
+        )
+    if not (np.abs(windows) <= MAX_TIME_MINUTES).all():
+        raise ShapeError("a time window is NaN or endless; give every window both ends.")
+    if (riders < 1).any() or (service_minutes < 0.0).any():
+        raise ShapeError("riders must be at least 1 and service_minutes at least 0.")
+    if not (max_ride_minutes >= 0.0).all():
+        raise ShapeError("max_ride_minutes must be >= 0; use inf where there is no limit.")
+
+
+def broadcast_copy(values: ArrayLike, shape: tuple[int, ...], dtype: type, name: str) -> Array:
+    """A copy of the values, broadcast to this shape; `name` is for the error message."""
     given: Array = np.asarray(values, dtype)
     try:
         return np.array(np.broadcast_to(given, shape), order="C")
     except ValueError:
         raise ShapeError(
-            f"{name} came with shape {given.shape}; pass {shape} or something that fills it."
+            f"{name} came with shape {given.shape}; pass {shape} or what broadcasts to it."
         ) from None

@@ -1,7 +1,8 @@
-"""What a day may come to: plans with one more request and a number of guessed requests after it.
+"""Costs under sampled future requests: the final cost of a day, for each window of a new request.
 
-A guess is a list of trips out of a table, the same for every candidate window of the request, so
-that candidates are compared under the same luck. The plans that are kept stay as they are.
+A scenario is a list of trips drawn from a table. All candidate windows are evaluated on the same
+scenarios (common random numbers), so that their differences have little noise. The routes given
+stay as they are.
 """
 
 from __future__ import annotations
@@ -19,31 +20,36 @@ from hundredfold.routing.instance_arrays import NewRequests, TripTimes, trip_tim
 from hundredfold.routing.lns import (
     REGRET_ORDER,
     LNSParams,
-    improved_objective,
-    load_plan,
+    construct_and_improve,
+    load_routes,
     parallel_ranges,
+    set_window,
 )
-from hundredfold.routing.operators import UNSERVED_TICKS
-from hundredfold.routing.problem import EARLY, LATE, TravelTable, to_minutes
-from hundredfold.routing.workspace import NOBODY, OFFER_STAMP, lay_out, new_desk
+from hundredfold.routing.operators import UNSERVED_PENALTY
+from hundredfold.routing.problem import TravelTable, to_minutes
+from hundredfold.routing.workspace import (
+    UNASSIGNED,
+    load_instance,
+    new_workspace,
+)
 
 
 class TripTable(NamedTuple):
-    """Trips that guesses are made of, one rider each, in ticks."""
+    """Trips that scenarios are drawn from, one rider each; times in microseconds."""
 
     cell: IntArray  # (trips, 2)
     early: IntArray  # (trips, 2)
     late: IntArray  # (trips, 2)
     service: IntArray  # (trips, 2)
     max_ride: IntArray  # (trips, 2)
-    has_duration_limits: bool  # whether any of them has a ride limit
+    has_duration_limits: bool  # whether any of them has a ride-time limit
 
 
 class SampledRequests(NamedTuple):
-    """Who may call later today, several times over."""
+    """Sampled future requests of every env."""
 
-    trips: IntArray  # (envs, guesses, width) places in the trip table
-    number: IntArray  # (envs,) how many of them call; the rest of the width is not read
+    trips: IntArray  # (envs, scenarios, width) indices into the trip table
+    number: IntArray  # (envs,) requests in each scenario; the rest of the width is not read
 
 
 def trip_table(
@@ -53,7 +59,16 @@ def trip_table(
     service_minutes: float,
     max_ride_minutes: FloatArray,
 ) -> TripTable:
-    """The table of these trips: `cells` (trips, 2), `windows` (trips, 2, 2), limits (trips,)."""
+    """Build the table that scenarios are drawn from.
+
+    Args:
+        travel: travel-time matrix.
+        cells: (trips, 2) pickup and dropoff cell.
+        windows: (trips, 2, 2) minutes.
+        service_minutes: service at every stop.
+        max_ride_minutes: (trips,) ride-time limit, inf where there is none.
+
+    """
     service = np.full(cells.shape, service_minutes)
     times = trip_times(travel, cells, windows, service, max_ride_minutes)
     limited = bool(np.isfinite(max_ride_minutes).any())
@@ -61,119 +76,126 @@ def trip_table(
 
 
 def final_costs(
-    kept: IncrementalRoutes,
+    present: IncrementalRoutes,
     request: NewRequests,
     windows: FloatArray,
-    wanted: BoolArray,
+    candidate_mask: BoolArray,
     table: TripTable,
-    guesses: SampledRequests,
-    search: LNSParams,
+    sampled: SampledRequests,
+    params: LNSParams,
     keys: Keys,
-    left_out_minutes: float,
+    unserved_minutes: float,
 ) -> FloatArray:
-    """(envs, candidates, guesses) minutes of the day after the request and all guessed trips.
+    """Cost of the day after a new request and all sampled ones, per candidate window and scenario.
 
-    `windows` (envs, candidates, 2, 2) are the request's; candidates that are not `wanted` (envs,
-    candidates) stay 0. Everybody goes in where it is cheapest, whoever would lose most by waiting
-    first, and `search` improves what came out; `keys` (envs, guesses) are its streams. Service at
-    stops counts as driving here, the same for every candidate. Whoever fits nowhere costs
-    `left_out_minutes`.
+    Requests are inserted by regret-2, then improved by large neighbourhood search. Service counts
+    as driving here; it is the same for every candidate.
+
+    Args:
+        present: the routes so far.
+        request: the new request of every env.
+        windows: (envs, candidates, 2, 2) its candidate windows in minutes.
+        candidate_mask: (envs, candidates) candidates to evaluate; the others get 0.
+        table: trips that `sampled` refers to.
+        sampled: the scenarios.
+        params: parameters of the search.
+        keys: (envs, scenarios) stream keys of the search.
+        unserved_minutes: cost of an unserved request.
+
+    Returns:
+        (envs, candidates, scenarios) minutes.
+
     """
-    envs, candidates = wanted.shape
-    place = kept.num_requests
-    room = kept.problems.max_requests - place - 1
-    if (room < 0).any() or (guesses.number > np.minimum(room, guesses.trips.shape[2])).any():
+    envs, candidates = candidate_mask.shape
+    index = present.num_requests
+    room = present.problems.max_requests - index - 1
+    if (room < 0).any() or (sampled.number > np.minimum(room, sampled.trips.shape[2])).any():
         raise ShapeError(
-            f"guesses of {guesses.number.max()} requests do not fit behind {place.max()} booked "
-            f"ones and the new one in books of {kept.problems.max_requests}."
+            f"scenarios of {sampled.number.max()} requests do not fit after {index.max()} requests "
+            f"and the new one in instances of {present.problems.max_requests}."
         )
     trips = trip_times(
-        kept.problems.travel,
+        present.problems.travel,
         request.cells[:, None],
         windows,
         request.service_minutes[:, None],
         request.max_ride_minutes[:, None],
     )
     first = TripTimes(*(times[:, 0] for times in trips))
-    write_requests(kept.instances, np.arange(envs), place, request, first)
-    limited = bool(np.isfinite(request.max_ride_minutes).any())
-    rules = kept.constraints._replace(
-        has_duration_limits=kept.constraints.has_duration_limits
-        or table.has_duration_limits
-        or limited
-    )
-    ticks = np.zeros((envs, candidates, guesses.trips.shape[1]), np.int64)
+    write_requests(present.instances, np.arange(envs), index, request, first)
+    limited = table.has_duration_limits or bool(np.isfinite(request.max_ride_minutes).any())
+    constraints = present.constraints
+    if limited:
+        constraints = constraints._replace(has_duration_limits=True)
+    objective = np.zeros((envs, candidates, sampled.trips.shape[1]), np.int64)
     parallel_ranges(
-        kept.settings.threads,
+        present.settings.threads,
         envs,
-        lambda start, end: _roll_out_some(
-            kept.instances,
-            rules,
-            search,
+        lambda start, end: _final_costs_range(
+            present.instances,
+            constraints,
+            params,
             trips.early,
             trips.late,
-            wanted,
+            candidate_mask,
             table,
-            guesses,
+            sampled,
             keys,
-            kept.routes,
-            kept.lengths,
-            ticks,
+            present.routes,
+            present.lengths,
+            objective,
             start,
             end,
         ),
     )
-    left, spent = np.divmod(ticks, UNSERVED_TICKS)
-    return np.asarray(to_minutes(spent) + left_out_minutes * left)
+    unserved, served = np.divmod(objective, UNSERVED_PENALTY)
+    return np.asarray(to_minutes(served) + unserved_minutes * unserved)
 
 
 @kernel
-def _roll_out_some(
-    books: Any,
-    rules: Any,
-    search: Any,
+def _final_costs_range(
+    instances: Any,
+    constraints: Any,
+    params: Any,
     early: Any,
     late: Any,
-    wanted: Any,
+    candidate_mask: Any,
     table: Any,
-    guesses: Any,
+    sampled: Any,
     keys: Any,
     routes: Any,
     lengths: Any,
-    ticks: Any,
+    objective: Any,
     first: Any,
     last: Any,
 ) -> None:
-    desk = new_desk(rules.num_vehicles, books.cell.shape[1] // 2)
+    ws = new_workspace(constraints.num_vehicles, instances.cell.shape[1] // 2)
     for env in range(first, last):
-        request = books.num_requests[env]
-        total = request + 1 + guesses.number[env]
-        for guess in range(guesses.trips.shape[1]):
-            # What stands behind the requests of a book is nobody's; guesses are written there.
-            for k in range(guesses.number[env]):
-                _write_trip(books, env, request + 1 + k, table, guesses.trips[env, guess, k])
-            lay_out(desk, books, env, total)
-            for candidate in range(wanted.shape[1]):
-                if not wanted[env, candidate]:
+        request = instances.num_requests[env]
+        total = request + 1 + sampled.number[env]
+        for scenario in range(sampled.trips.shape[1]):
+            # Entries behind an instance's own requests are free; sampled requests go there.
+            for k in range(sampled.number[env]):
+                _write_trip(instances, env, request + 1 + k, table, sampled.trips[env, scenario, k])
+            load_instance(ws, instances, env, total)
+            for candidate in range(candidate_mask.shape[1]):
+                if not candidate_mask[env, candidate]:
                     continue
-                for side in range(2):
-                    desk.stops[2 * request + 1 + side, EARLY] = early[env, candidate, side]
-                    desk.stops[2 * request + 1 + side, LATE] = late[env, candidate, side]
-                desk.offers[request, :, OFFER_STAMP] = NOBODY
-                desk.vehicle[:total] = NOBODY
-                load_plan(desk, rules, routes, lengths, env)
-                ticks[env, candidate, guess] = improved_objective(
-                    desk, rules, search, REGRET_ORDER, total, keys[env, guess]
+                set_window(ws, request, early, late, env, candidate)
+                ws.vehicle[:total] = UNASSIGNED
+                load_routes(ws, constraints, routes, lengths, env)
+                objective[env, candidate, scenario] = construct_and_improve(
+                    ws, constraints, params, REGRET_ORDER, total, keys[env, scenario]
                 )
 
 
 @noalloc_kernel
-def _write_trip(books: Any, book: Any, request: Any, table: Any, trip: Any) -> None:
+def _write_trip(instances: Any, instance: Any, request: Any, table: Any, trip: Any) -> None:
     for side in range(2):
         stop = 2 * request + 1 + side
-        books.cell[book, stop] = table.cell[trip, side]
-        books.early[book, stop] = table.early[trip, side]
-        books.late[book, stop] = table.late[trip, side]
-        books.service[book, stop] = table.service[trip, side]
-        books.riders[book, stop] = 1 - 2 * side
-        books.max_ride[book, stop] = table.max_ride[trip, side]
+        instances.cell[instance, stop] = table.cell[trip, side]
+        instances.early[instance, stop] = table.early[trip, side]
+        instances.late[instance, stop] = table.late[trip, side]
+        instances.service[instance, stop] = table.service[trip, side]
+        instances.riders[instance, stop] = 1 - 2 * side
+        instances.max_ride[instance, stop] = table.max_ride[trip, side]

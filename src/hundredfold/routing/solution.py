@@ -1,7 +1,7 @@
-"""From routes to plans: every oracle's routes are timed and priced here, by one rule.
+"""Schedules and costs of routes, computed here for every oracle.
 
-Stops are served as early as the rules allow; a vehicle leaves the depot just in time for its first
-stop.
+Every stop is served as early as the constraints allow; a vehicle leaves the depot just in time for
+its first stop.
 """
 
 from __future__ import annotations
@@ -16,109 +16,128 @@ from hundredfold.core.numba_kernels import kernel
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
 from hundredfold.routing.problem import EARLY, LATE, RouteProblems, Solutions, to_minutes
 from hundredfold.routing.route_kernels import schedule_exists
-from hundredfold.routing.workspace import DEPOT, MAX_RIDE, NOBODY, TRIAL_LEG, TRIAL_STOP, TRIAL_TIME
+from hundredfold.routing.workspace import (
+    DEPOT,
+    MAX_RIDE,
+    TRIAL_LEG,
+    TRIAL_STOP,
+    TRIAL_TIME,
+    UNASSIGNED,
+)
 
-# Marks a time that does not exist: a stop nobody serves, a vehicle that stays in the depot.
+# A time that does not exist: of an unserved stop, of a vehicle that stays in the depot.
 NEVER: Final = -(2**62)
 
 
-class Timetable(NamedTuple):
-    """When everything happens, in ticks; NEVER where nothing does."""
+class Schedule(NamedTuple):
+    """Schedules of a batch of solutions in microseconds; NEVER where there is no time."""
 
-    driving: IntArray  # (books,)
-    vehicle: IntArray  # (books, requests), NOBODY where unserved
-    stop: IntArray  # (books, stops) start of service
-    start: IntArray  # (books, vehicles) leaving the depot
-    end: IntArray  # (books, vehicles) back at the depot
+    driving: IntArray  # (instances,) total driving time
+    vehicle: IntArray  # (instances, requests), or UNASSIGNED
+    stop: IntArray  # (instances, stops) start of service
+    start: IntArray  # (instances, vehicles) leaving the depot
+    end: IntArray  # (instances, vehicles) back at the depot
 
 
-def empty_timetable(num_books: int, num_requests: int, num_vehicles: int) -> Timetable:
-    """A timetable in which nobody drives."""
-    return Timetable(
-        driving=np.zeros(num_books, np.int64),
-        vehicle=np.full((num_books, num_requests), NOBODY),
-        stop=np.full((num_books, 2 * num_requests + 1), NEVER),
-        start=np.full((num_books, num_vehicles), NEVER),
-        end=np.full((num_books, num_vehicles), NEVER),
+def empty_schedule(num_instances: int, num_requests: int, num_vehicles: int) -> Schedule:
+    """The schedule of solutions without routes."""
+    return Schedule(
+        driving=np.zeros(num_instances, np.int64),
+        vehicle=np.full((num_instances, num_requests), UNASSIGNED),
+        stop=np.full((num_instances, 2 * num_requests + 1), NEVER),
+        start=np.full((num_instances, num_vehicles), NEVER),
+        end=np.full((num_instances, num_vehicles), NEVER),
     )
 
 
 def solutions_from_routes(
     problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]
 ) -> Solutions:
-    """Plans from lists: for every book, one list of stops per vehicle that is used."""
+    """Solutions with these routes: for every instance, one list of stops per vehicle used."""
     width = max(1, 2 * problems.max_requests)
     routes = np.zeros((len(problems), problems.fleet.num_vehicles, width), np.int64)
     lengths = np.zeros(routes.shape[:2], np.int64)
-    for book, vehicles in enumerate(found):
+    for instance, vehicles in enumerate(found):
         for vehicle, stops in enumerate(vehicles):
-            routes[book, vehicle, : len(stops)] = stops
-            lengths[book, vehicle] = len(stops)
-    books, rules = to_instance_arrays(problems)
-    return build_solutions(books, rules, routes, lengths)
+            routes[instance, vehicle, : len(stops)] = stops
+            lengths[instance, vehicle] = len(stops)
+    instances, constraints = to_instance_arrays(problems)
+    return build_solutions(instances, constraints, routes, lengths)
 
 
 def build_solutions(
-    books: InstanceArrays, rules: FleetConstraints, routes: IntArray, lengths: IntArray
+    instances: InstanceArrays, constraints: FleetConstraints, routes: IntArray, lengths: IntArray
 ) -> Solutions:
-    """Plans with these routes: (books, vehicles, width) stops without the depot."""
-    num_books, num_stops = books.cell.shape
-    timetable = empty_timetable(num_books, num_stops // 2, rules.num_vehicles)
-    time_rows(books, rules, np.arange(num_books), routes, lengths, timetable)
+    """Solutions with these routes, which must be feasible; the arrays are not copied.
+
+    Args:
+        instances: the batch.
+        constraints: constraints of the fleet.
+        routes: (instances, vehicles, width) stops without the depot, then zeros.
+        lengths: (instances, vehicles) stops on each route.
+
+    """
+    num_instances, num_stops = instances.cell.shape
+    schedule = empty_schedule(num_instances, num_stops // 2, constraints.num_vehicles)
+    schedule_rows(instances, constraints, np.arange(num_instances), routes, lengths, schedule)
     return Solutions(
-        cost=prices(books, rules, lengths, timetable),
-        driving_minutes=to_minutes(timetable.driving),
+        cost=cost_minutes(instances, constraints, lengths, schedule),
+        driving_minutes=to_minutes(schedule.driving),
         routes=routes,
         lengths=lengths,
-        vehicle=timetable.vehicle,
-        stop_minutes=minutes_or_nan(timetable.stop),
-        start_minutes=minutes_or_nan(timetable.start),
-        end_minutes=minutes_or_nan(timetable.end),
-        unserved=unserved(books, timetable),
+        vehicle=schedule.vehicle,
+        stop_minutes=minutes_or_nan(schedule.stop),
+        start_minutes=minutes_or_nan(schedule.start),
+        end_minutes=minutes_or_nan(schedule.end),
+        unserved=unserved_requests(instances, schedule),
     )
 
 
-def prices(
-    books: InstanceArrays, rules: FleetConstraints, lengths: IntArray, timetable: Timetable
+def cost_minutes(
+    instances: InstanceArrays, constraints: FleetConstraints, lengths: IntArray, schedule: Schedule
 ) -> FloatArray:
-    """(books,) minutes, inf where somebody is left out."""
-    price = to_minutes(price_ticks(rules, lengths, timetable))
-    return np.where(unserved(books, timetable).any(axis=1), np.inf, price)
+    """(instances,) costs in minutes, inf where a request is unserved."""
+    cost = to_minutes(cost_microseconds(constraints, lengths, schedule))
+    return np.where(unserved_requests(instances, schedule).any(axis=1), np.inf, cost)
 
 
-def price_ticks(rules: FleetConstraints, lengths: IntArray, timetable: Timetable) -> IntArray:
-    """(books,) driving and extra vehicles, whoever may be left out."""
-    extra = np.maximum(np.count_nonzero(lengths, axis=1) - rules.free_vehicles, 0)
-    return np.asarray(timetable.driving + extra * rules.extra_vehicle_cost)
+def cost_microseconds(
+    constraints: FleetConstraints, lengths: IntArray, schedule: Schedule
+) -> IntArray:
+    """(instances,) driving time plus fixed costs of extra vehicles, of the served requests."""
+    extra = np.maximum(np.count_nonzero(lengths, axis=1) - constraints.free_vehicles, 0)
+    return np.asarray(schedule.driving + extra * constraints.extra_vehicle_cost)
 
 
-def unserved(books: InstanceArrays, timetable: Timetable) -> BoolArray:
-    """(books, requests) True where a booked request has no vehicle."""
-    booked = np.arange(timetable.vehicle.shape[1]) < books.num_requests[:, None]
-    return np.asarray(booked & (timetable.vehicle == NOBODY))
+def unserved_requests(instances: InstanceArrays, schedule: Schedule) -> BoolArray:
+    """(instances, requests) True where a request has no vehicle."""
+    mask = np.arange(schedule.vehicle.shape[1]) < instances.num_requests[:, None]
+    return np.asarray(mask & (schedule.vehicle == UNASSIGNED))
 
 
-def minutes_or_nan(ticks: IntArray) -> FloatArray:
+def minutes_or_nan(microseconds: IntArray) -> FloatArray:
     """Minutes, NaN where NEVER."""
-    return np.where(ticks == NEVER, np.nan, to_minutes(ticks))
+    return np.where(microseconds == NEVER, np.nan, to_minutes(microseconds))
 
 
 @kernel
-def time_rows(books: Any, rules: Any, rows: Any, routes: Any, lengths: Any, timetable: Any) -> None:
-    """Work out the timetable of these rows from their routes, which must be feasible."""
-    num_stops = books.cell.shape[1]
+def schedule_rows(
+    instances: Any, constraints: Any, rows: Any, routes: Any, lengths: Any, schedule: Any
+) -> None:
+    """Compute the schedule of these rows from their routes, which must be feasible."""
+    num_stops = instances.cell.shape[1]
     stops = np.zeros((num_stops, 4), np.int64)
     trial = np.zeros((num_stops + 1, 4), np.int64)
     for row in rows:
-        timetable.driving[row] = 0
-        timetable.vehicle[row] = NOBODY
-        timetable.stop[row] = NEVER
-        timetable.start[row] = NEVER
-        timetable.end[row] = NEVER
-        stops[:, EARLY] = books.early[row]
-        stops[:, LATE] = books.late[row]
-        stops[:, MAX_RIDE] = books.max_ride[row]
-        for vehicle in range(rules.num_vehicles):
+        schedule.driving[row] = 0
+        schedule.vehicle[row] = UNASSIGNED
+        schedule.stop[row] = NEVER
+        schedule.start[row] = NEVER
+        schedule.end[row] = NEVER
+        stops[:, EARLY] = instances.early[row]
+        stops[:, LATE] = instances.late[row]
+        stops[:, MAX_RIDE] = instances.max_ride[row]
+        for vehicle in range(constraints.num_vehicles):
             length = lengths[row, vehicle]
             if length == 0:
                 continue
@@ -127,14 +146,14 @@ def time_rows(books: Any, rules: Any, rows: Any, routes: Any, lengths: Any, time
             for k in range(length):
                 stop = routes[row, vehicle, k]
                 trial[k + 1, TRIAL_STOP] = stop
-                timetable.vehicle[row, (stop - 1) >> 1] = vehicle
+                schedule.vehicle[row, (stop - 1) >> 1] = vehicle
             for k in range(length + 1):
                 here, after = trial[k, TRIAL_STOP], trial[k + 1, TRIAL_STOP]
-                drive = books.drive[books.cell[row, here], books.cell[row, after]]
-                timetable.driving[row] += drive
-                trial[k, TRIAL_LEG] = books.service[row, here] + drive
-            schedule_exists(stops, trial, length, rules.max_route)
+                drive = instances.drive[instances.cell[row, here], instances.cell[row, after]]
+                schedule.driving[row] += drive
+                trial[k, TRIAL_LEG] = instances.service[row, here] + drive
+            schedule_exists(stops, trial, length, constraints.max_route)
             for k in range(1, length + 1):
-                timetable.stop[row, trial[k, TRIAL_STOP]] = trial[k, TRIAL_TIME]
-            timetable.start[row, vehicle] = trial[1, TRIAL_TIME] - trial[0, TRIAL_LEG]
-            timetable.end[row, vehicle] = trial[length + 1, TRIAL_TIME]
+                schedule.stop[row, trial[k, TRIAL_STOP]] = trial[k, TRIAL_TIME]
+            schedule.start[row, vehicle] = trial[1, TRIAL_TIME] - trial[0, TRIAL_LEG]
+            schedule.end[row, vehicle] = trial[length + 1, TRIAL_TIME]

@@ -1,7 +1,7 @@
-"""An independent check of plans: plain Python on minutes, sharing no code with the oracles.
+"""Independent feasibility and cost check of solutions, in plain Python on minutes.
 
-`violations` returns sentences; an empty list means that every promise of the plan holds. Nothing
-here is fast and nothing here is clever.
+It shares no code with the oracles. `violations` returns sentences; an empty list means that every
+constraint holds.
 """
 
 from __future__ import annotations
@@ -12,57 +12,59 @@ from itertools import pairwise
 from hundredfold.core.errors import ShapeError
 from hundredfold.routing.problem import RouteProblems, Solutions
 
-# Oracles round durations to a microsecond; over a day's stops that stays far below this.
+# Oracles round durations to a microsecond; over a day's stops that adds up to far less.
 TOLERANCE_MINUTES = 1e-4
 
 
-def violations(problems: RouteProblems, plans: Solutions) -> list[str]:
-    """Everything that is wrong with the plans, one sentence each."""
-    if len(problems) != len(plans):
-        raise ShapeError(f"{len(plans)} plans came for {len(problems)} books; pass one per book.")
+def violations(problems: RouteProblems, solutions: Solutions) -> list[str]:
+    """All violated constraints and wrong figures of the solutions, one sentence each."""
+    if len(problems) != len(solutions):
+        raise ShapeError(
+            f"{len(solutions)} solutions came for {len(problems)} instances; pass one per instance."
+        )
     found: list[str] = []
-    for book in range(len(problems)):
-        check = _BookCheck(problems, plans, book)
-        found += [f"book {book}: {sentence}" for sentence in check.sentences()]
+    for instance in range(len(problems)):
+        check = _InstanceCheck(problems, solutions, instance)
+        found += [f"instance {instance}: {sentence}" for sentence in check.sentences()]
     return found
 
 
-class _BookCheck:
-    """One book and its plan, as plain numbers."""
+class _InstanceCheck:
+    """One instance and its solution, as plain numbers."""
 
-    def __init__(self, problems: RouteProblems, plans: Solutions, book: int) -> None:
+    def __init__(self, problems: RouteProblems, solutions: Solutions, instance: int) -> None:
         self.fleet = problems.fleet
         self.minutes = problems.travel.minutes
-        self.num_requests = int(problems.num_requests[book])
+        self.num_requests = int(problems.num_requests[instance])
         self.cell = [self.fleet.depot_cell]
         self.window = [self.fleet.depot_window]
         self.service = [0.0]
         self.change = [0]
         for request in range(self.num_requests):
             for side in (0, 1):
-                self.cell.append(int(problems.cells[book, request, side]))
-                early, late = problems.windows[book, request, side]
+                self.cell.append(int(problems.cells[instance, request, side]))
+                early, late = problems.windows[instance, request, side]
                 self.window.append((float(early), float(late)))
-                self.service.append(float(problems.service_minutes[book, request, side]))
-                riders = int(problems.riders[book, request])
+                self.service.append(float(problems.service_minutes[instance, request, side]))
+                riders = int(problems.riders[instance, request])
                 self.change.append(riders if side == 0 else -riders)
-        self.max_ride = [float(limit) for limit in problems.max_ride_minutes[book]]
-        self.routes = [plans.route(book, v) for v in range(plans.lengths.shape[1])]
-        self.plans = plans
-        self.book = book
+        self.max_ride = [float(limit) for limit in problems.max_ride_minutes[instance]]
+        self.routes = [solutions.route(instance, v) for v in range(solutions.lengths.shape[1])]
+        self.solutions = solutions
+        self.instance = instance
 
     def sentences(self) -> list[str]:
-        found = self._who_is_served()
+        found = self._served_requests()
         if found:
             return found
         for vehicle, route in enumerate(self.routes):
             if route:
-                here = self._order_and_seats(route) + self._schedule(route)
-                here += self._planned_times(vehicle, route)
+                here = self._order_and_load(route) + self._schedule(route)
+                here += self._scheduled_times(vehicle, route)
                 found += [f"vehicle {vehicle} {sentence}" for sentence in here]
-        return found + self._price()
+        return found + self._cost()
 
-    def _who_is_served(self) -> list[str]:
+    def _served_requests(self) -> list[str]:
         found = []
         if len(self.routes) > self.fleet.num_vehicles:
             found.append(f"{len(self.routes)} routes for {self.fleet.num_vehicles} vehicles.")
@@ -74,12 +76,12 @@ class _BookCheck:
                 found.append(f"stop {stop} is visited {visits.count(stop)} times.")
         for request in range(self.num_requests):
             served = 2 * request + 1 in visits or 2 * request + 2 in visits
-            if served == bool(self.plans.unserved[self.book, request]):
+            if served == bool(self.solutions.unserved[self.instance, request]):
                 word = "is visited" if served else "is not visited"
-                found.append(f"request {request} {word}, and `unserved` says the opposite.")
+                found.append(f"request {request} {word}, and `unserved` says otherwise.")
         return found
 
-    def _order_and_seats(self, route: list[int]) -> list[str]:
+    def _order_and_load(self, route: list[int]) -> list[str]:
         found = []
         on_board: set[int] = set()
         load = 0
@@ -103,10 +105,10 @@ class _BookCheck:
         return float(self.minutes[self.cell[here], self.cell[there]])
 
     def _schedule(self, route: list[int]) -> list[str]:
-        """Whether any schedule keeps the windows and limits.
+        """Whether any schedule keeps the time windows and duration limits.
 
-        Each rule reads "event b at least so many minutes after event a". Raising every event to
-        its earliest time, round after round, ends with a schedule or with a missed deadline.
+        Each constraint reads "event b at least so many minutes after event a". Raising every event
+        to its earliest time, round after round, ends with a schedule or with a missed deadline.
         """
         path = [0, *route, 0]
         last = len(path) - 1
@@ -139,35 +141,35 @@ class _BookCheck:
                 ]
         return []
 
-    def _planned_times(self, vehicle: int, route: list[int]) -> list[str]:
+    def _scheduled_times(self, vehicle: int, route: list[int]) -> list[str]:
         found = []
-        planned = self.plans.stop_minutes[self.book]
+        scheduled = self.solutions.stop_minutes[self.instance]
         times = [
-            float(self.plans.start_minutes[self.book, vehicle]),
-            *(float(planned[stop]) for stop in route),
-            float(self.plans.end_minutes[self.book, vehicle]),
+            float(self.solutions.start_minutes[self.instance, vehicle]),
+            *(float(scheduled[stop]) for stop in route),
+            float(self.solutions.end_minutes[self.instance, vehicle]),
         ]
         path = [0, *route, 0]
         for k, (stop, time) in enumerate(zip(path, times, strict=True)):
             early, late = self.window[stop]
             if not early - TOLERANCE_MINUTES <= time <= late + TOLERANCE_MINUTES:
                 found.append(
-                    f"plans stop {stop} at minute {time:.3f}, outside {early:.3f}..{late:.3f}."
+                    f"schedules stop {stop} at minute {time:.3f}, outside {early:.3f}..{late:.3f}."
                 )
             if k > 0:
                 ready = times[k - 1] + self.service[path[k - 1]] + self._drive(path[k - 1], stop)
                 if time < ready - TOLERANCE_MINUTES:
                     found.append(
-                        f"plans stop {stop} at minute {time:.3f} and cannot be there "
+                        f"schedules stop {stop} at minute {time:.3f} and cannot be there "
                         f"before {ready:.3f}."
                     )
         for stop in route:
             if stop % 2 == 0 and stop - 1 in route:
                 request = (stop - 1) // 2
-                ride = float(planned[stop] - planned[stop - 1]) - self.service[stop - 1]
+                ride = float(scheduled[stop] - scheduled[stop - 1]) - self.service[stop - 1]
                 if ride > self.max_ride[request] + TOLERANCE_MINUTES:
                     found.append(
-                        f"plans a ride of {ride:.3f} minutes for request {request}, "
+                        f"schedules a ride of {ride:.3f} minutes for request {request}, "
                         f"which allows {self.max_ride[request]:.3f}."
                     )
         duration = times[-1] - times[0]
@@ -178,16 +180,16 @@ class _BookCheck:
             )
         return found
 
-    def _price(self) -> list[str]:
+    def _cost(self) -> list[str]:
         driving = 0.0
         for route in self.routes:
             path = [0, *route, 0] if route else []
             driving += sum(self._drive(here, there) for here, there in pairwise(path))
         used = sum(1 for route in self.routes if route)
-        price = driving + self.fleet.extra_vehicle_minutes * max(0, used - self.fleet.free_vehicles)
-        if self.plans.unserved[self.book].any():
-            price = math.inf
-        said = float(self.plans.cost[self.book])
-        if said != price and not abs(said - price) <= TOLERANCE_MINUTES:
-            return [f"the price is said to be {said:.6f} and is {price:.6f}."]
+        cost = driving + self.fleet.extra_vehicle_minutes * max(0, used - self.fleet.free_vehicles)
+        if self.solutions.unserved[self.instance].any():
+            cost = math.inf
+        given = float(self.solutions.cost[self.instance])
+        if given != cost and not abs(given - cost) <= TOLERANCE_MINUTES:
+            return [f"the cost is given as {given:.6f} and is {cost:.6f}."]
         return []

@@ -24,7 +24,13 @@ from hundredfold.core.errors import HundredfoldError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instance_arrays import InstanceArrays
-from hundredfold.routing.lns import REGRET_ORDER, LNSParams, improve_batch, instance_keys
+from hundredfold.routing.lns import (
+    REGRET_ORDER,
+    LNSParams,
+    RouteArrays,
+    improve_batch,
+    instance_keys,
+)
 from hundredfold.routing.neural.decoder import decode, decoder_weights
 from hundredfold.routing.neural.feasibility import are_feasible
 from hundredfold.routing.neural.features import (
@@ -37,7 +43,7 @@ from hundredfold.routing.neural.features import (
 from hundredfold.routing.neural.model import DecoderCache, RoutingPolicy
 from hundredfold.routing.neural.torch_decoder import decode_torch
 from hundredfold.routing.neural.weights import load_policy
-from hundredfold.routing.problem import UNLIMITED, Fleet, RouteProblems, Solutions, TravelTable
+from hundredfold.routing.problem import INFEASIBLE, Fleet, RouteProblems, Solutions, TravelTable
 from hundredfold.routing.solution import build_solutions, solutions_from_routes
 
 # Instances per encoder call: few on a CPU, where larger tiles are no faster and a single instance
@@ -257,7 +263,7 @@ def complete_routes(
 
     Routes and lengths change in place; objectives are in microseconds.
     """
-    objectives = np.full(len(keys), UNLIMITED)
+    objectives = np.full(len(keys), INFEASIBLE)
     search = LNSParams(improve_passes=improve_passes, iterations=0, max_removed=10)
     improve_batch(
         inputs.instances,
@@ -266,9 +272,7 @@ def complete_routes(
         REGRET_ORDER,
         np.arange(len(keys)),
         keys,
-        routes,
-        lengths,
-        objectives,
+        RouteArrays(routes, lengths, objectives),
         threads,
     )
     return objectives
