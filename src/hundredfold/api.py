@@ -1,4 +1,4 @@
-"""hundredfold from Python: train a run, load its policy, judge it.
+"""Python API: train a run, load its policy, evaluate and export it.
 
 run = hundredfold.train("CartPole-v1", steps=100_000)
 policy = hundredfold.load(run.path)
@@ -31,7 +31,7 @@ from hundredfold.envs.registry import (
     env_factory,
 )
 from hundredfold.training.auto_config import auto_configure
-from hundredfold.training.build import build, load_belief_model
+from hundredfold.training.build import build, load_belief_model, policy_from_weights
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
 from hundredfold.training.console import announce, run_banner
 from hundredfold.training.engines import OWN, check_resumable, engine_for
@@ -41,10 +41,9 @@ from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder, write_atomically
-from hundredfold.training.saved_policy import saved_policy
 
 MAX_PARALLEL_EPISODES = 256
-# Days a finished policy plays for its page; `hundredfold report --days` plays more.
+# Days simulated for the report of a finished dvrp run; `hundredfold report --days` changes it.
 REPORT_DAYS = 64
 
 
@@ -61,7 +60,7 @@ class TrainedRun:
         return read_metrics(RunFolder.open(self.path))
 
     def policy(self, checkpoint: str = "best") -> LoadedPolicy:
-        """What it learned."""
+        """The trained policy."""
         return load(self.path, checkpoint)
 
 
@@ -79,11 +78,22 @@ def train(
     report: bool = True,
     **settings: Any,
 ) -> TrainedRun:
-    """Train on an env, a Gymnasium id or a function that makes a Gymnasium env.
+    """Train an agent, or resume a run.
 
-    Settings go by the names of the command line with underscores: `num_envs=64`, `steps=100_000`,
-    `learning_rate=1e-3`; `algo` (ppo or dqn) and `preset` say what they start from, and `engine`
-    whose code learns (hundredfold, sb3 or rllib). With `resume`, a run folder is continued instead.
+    Args:
+        env: Name of a built-in env, a Gymnasium id, or a function that makes a Gymnasium env. Not
+            needed with `resume`, unless the run was trained on a function.
+        algo: Learning algorithm, "ppo" (default) or "dqn".
+        preset: Settings to start from, as for `--preset`.
+        engine: Training library: "hundredfold" (default), "sb3" or "rllib".
+        resume: Run folder to continue, bit for bit.
+        save_dir: Folder for run folders.
+        name: Name of the run folder; by default env, time and seed.
+        wandb: Also log to Weights & Biases.
+        quiet: Print nothing.
+        report: Write report.html at the end.
+        **settings: Any setting by its flag name with underscores, e.g. `num_envs=64`,
+            `steps=100_000`, `learning_rate=1e-3`.
     """
     if engine is not None:
         settings["engine"] = engine
@@ -93,7 +103,8 @@ def train(
             raise SettingsError(f"{resume} is a run on {kept.env}, not on {env}.")
         if name is not None or preset is not None or algo is not None:
             raise SettingsError(
-                "a resumed run keeps its folder and settings; leave name, preset and algo away."
+                "name, preset and algo cannot be combined with resume: a resumed run keeps its "
+                "folder and settings."
             )
         wanted = with_overrides(kept, settings)
         return resume_run(
@@ -107,7 +118,7 @@ def train(
     if env is None:
         raise SettingsError("train() needs an env, or resume=RUN to continue one.")
     if callable(env) and "env_kwargs" in settings:
-        raise SettingsError("env_kwargs go with a Gymnasium id; a function makes its own env.")
+        raise SettingsError("env_kwargs need a Gymnasium id; a function makes its own env.")
     named = env if isinstance(env, str) else f"{FROM_CALLABLE}{_name_of(env)}"
     device = str(settings.get("device", "auto"))
     start = with_length(preset_settings(named, preset, algo or "ppo", device), settings)
@@ -125,7 +136,7 @@ def train(
 
 
 def _factory_of(env: str | Callable[[], Any] | None, settings: RunSettings) -> EnvFactory | None:
-    """How to make the envs of somebody's function; None for envs that have a name."""
+    """Env factory of a user's function; None for envs with a name."""
     if not callable(env):
         return None
     seed_episodes = getattr(settings.env_settings, "seed_episodes", True)
@@ -143,10 +154,18 @@ def start_run(
     quiet: bool = False,
     report: bool = True,
 ) -> TrainedRun:
-    """Make a run folder and train in it.
+    """Create a run folder and train in it.
 
-    With `given`, the names of settings that the user has chosen, all others are fitted to the env
-    and the machine where the env is somebody else's.
+    Args:
+        settings: Run settings.
+        make_envs: Env factory; by default that of `settings.env`.
+        given: Names of settings that the user set; for third-party envs all others are fitted to
+            env and device. None fits nothing.
+        save_dir: Folder for run folders.
+        name: Name of the run folder.
+        wandb: Also log to Weights & Biases.
+        quiet: Print nothing.
+        report: Write report.html at the end.
     """
     if wandb:
         require_wandb()
@@ -178,18 +197,27 @@ def resume_run(
     quiet: bool = False,
     report: bool = True,
 ) -> TrainedRun:
-    """Continue a run; only where it runs and what it writes may change."""
+    """Continue a run.
+
+    Args:
+        path: Run folder.
+        settings: Changed settings; only backend, device, saving and workers may change.
+        make_envs: Env factory, for runs on a user's function.
+        wandb: Also log to Weights & Biases.
+        quiet: Print nothing.
+        report: Write report.html at the end.
+    """
     folder = RunFolder.open(path)
-    kept = folder.settings()
-    check_resumable(kept)
-    settings = settings or kept
+    saved = folder.settings()
+    check_resumable(saved)
+    settings = settings or saved
     fixed = [
-        name for name in changed_settings(kept, settings) if name.split(".")[0] not in CHANGEABLE
+        name for name in changed_settings(saved, settings) if name.split(".")[0] not in CHANGEABLE
     ]
     if fixed:
         raise SettingsError(
             f"{', '.join(fixed)} cannot change when a run is resumed (its schedules and arrays "
-            "depend on it); leave it as it was, or start a new run."
+            "depend on it); keep it, or start a new run."
         )
     if wandb:
         require_wandb()
@@ -208,12 +236,18 @@ def resume_run(
 
 
 def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -> LoadedPolicy:
-    """The policy of a run; `checkpoint` is best, last or the number of an epoch."""
+    """Load the policy of a run.
+
+    Args:
+        run: Run folder.
+        checkpoint: "best", "last" or an epoch.
+        device: Device of the network.
+    """
     folder = RunFolder.open(Path(run))
     settings = folder.settings()
     saved = load_checkpoint(folder, str(checkpoint), parts={"learner"})
     network = without_prefix("network", saved.parts["learner"])
-    policy = saved_policy(settings, saved.spec, network, torch_device(device))
+    policy = policy_from_weights(settings, saved.spec, network, torch_device(device))
     return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
 
 
@@ -224,7 +258,13 @@ def belief_params(run: str | Path, checkpoint: str | int = "best") -> SharedPara
 
 
 def export_policy_folder(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
-    """Copy what `load` needs of a run, and nothing else, to a folder that can be passed on."""
+    """Copy what `load` needs of a run, and nothing else, to a new folder.
+
+    Args:
+        run: Run folder.
+        path: Folder to create.
+        checkpoint: "best", "last" or an epoch.
+    """
     source = RunFolder.open(Path(run))
     saved = load_checkpoint(source, checkpoint, parts={"learner"})
     network = without_prefix("network", saved.parts["learner"])
@@ -242,26 +282,39 @@ def export(
     torchscript: str | Path | bool | None = None,
     checkpoint: str | int = "best",
 ) -> list[Path]:
-    """Write a run's policy for other programs; True means policy.onnx or policy.pt in the run."""
+    """Export the policy of a run to ONNX or TorchScript.
+
+    Args:
+        run: Run folder.
+        onnx: Path of the ONNX file; True for policy.onnx in the run folder.
+        torchscript: Path of the TorchScript file; True for policy.pt in the run folder.
+        checkpoint: "best", "last" or an epoch.
+
+    Returns:
+        Paths of the files written.
+    """
     from hundredfold.training.export import export_onnx, export_torchscript, require_export_extra
 
     loaded = load(run, checkpoint)
     if onnx:
         require_export_extra()
     paths = []
-    for asked, usual, write in (
+    for path, default, write in (
         (onnx, "policy.onnx", export_onnx),
         (torchscript, "policy.pt", export_torchscript),
     ):
-        if asked:
-            paths.append(write(loaded, Path(run) / usual if asked is True else Path(asked)))
+        if path:
+            paths.append(write(loaded, Path(run) / default if path is True else Path(path)))
     return paths
 
 
-def draw_page(folder: RunFolder, days: int = 0) -> Path:
-    """Draw the page of a run.
+def write_run_report(folder: RunFolder, days: int = 0) -> Path:
+    """Write the HTML report of a run.
 
-    With `days`, its policy plays that many first on envs that have something to show of them.
+    Args:
+        folder: Run folder.
+        days: Days to simulate with the trained policy first, for envs with report data; 0 keeps
+            the present report data.
     """
     from hundredfold.report.page import write_report
 
@@ -269,13 +322,13 @@ def draw_page(folder: RunFolder, days: int = 0) -> Path:
     if days and entry is not None and entry.report_data is not None and saved_epochs(folder):
         from hundredfold.report.dvrp_sections import write_report_data
 
-        recorded = import_module(entry.report_data).record_report_data(
+        report_data = import_module(entry.report_data).record_report_data(
             load(folder.path).actor,
             folder.settings().env_settings,
             shared_params=belief_params(folder.path),
             days=days,
         )
-        write_report_data(folder, recorded)
+        write_report_data(folder, report_data)
     return write_report(folder)
 
 
@@ -291,7 +344,19 @@ def evaluate(
     make_env: Callable[[], Any] | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
-    """Play whole episodes with a run's policy, or with a named rule on an env."""
+    """Evaluate a trained policy, or a baseline on an env, over whole episodes.
+
+    Args:
+        target: Run folder; with `policy`, a built-in env or Gymnasium id.
+        policy: Baseline to evaluate instead of a trained policy: "random".
+        episodes: Number of episodes.
+        max_steps: Steps after which an episode is truncated.
+        seed: Seed of the episodes.
+        checkpoint: "best", "last" or an epoch.
+        backend: Where envs run; by default that of the run.
+        make_env: Function that makes the env, for runs on a user's function.
+        on_progress: Called with the number of finished episodes.
+    """
     if min(episodes, max_steps) < 1:
         raise SettingsError(
             f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}."
@@ -299,40 +364,40 @@ def evaluate(
     is_run = (Path(target) / "settings.toml").exists()
     if policy is None and not Path(target).exists():
         raise SettingsError(
-            f"{target} is not a run folder; to play a rule on an env, name it: --policy random."
+            f"{target} is not a run folder; to evaluate a baseline on an env, pass --policy random."
         )
-    learned = load(target, checkpoint) if policy is None else None
+    trained = load(target, checkpoint) if policy is None else None
     settings = RunFolder.open(Path(target)).settings() if is_run else preset_settings(str(target))
     factory = (
         callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
     )
-    # Somebody else's envs may be costly: no more of them than training would open.
+    # Third-party envs may be costly: no more of them than for training.
     most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs
     if backend is not None:
         settings = replace(settings, machine=replace(settings.machine, backend=backend))
     envs = make_backend(*evaluation_backend(settings, factory, min(episodes, most)))
     try:
-        shared_params = belief_params(target, checkpoint) if learned else None
+        shared_params = belief_params(target, checkpoint) if trained else None
         if shared_params is not None:
             envs.broadcast(shared_params)
-        act = learned.actor if learned else baseline_actor(policy or "", envs.spec, seed)
+        act = trained.actor if trained else baseline_actor(policy or "", envs.spec, seed)
         return play(envs, act, episodes, seed, max_steps, on_progress)
     finally:
         envs.close()
 
 
 def baseline_actor(name: str, spec: EnvSpec, seed: int) -> Actor:
-    """A policy that needs no learning, by name."""
-    if name not in RULES:
-        raise SettingsError(f"there is no policy called {name!r}; {suggest(name, RULES)}")
-    return RULES[name](spec, seed)
+    """A baseline policy by name."""
+    if name not in BASELINES:
+        raise SettingsError(f"there is no policy called {name!r}; {suggest(name, BASELINES)}")
+    return BASELINES[name](spec, seed)
 
 
-RULES: dict[str, Callable[[EnvSpec, int], Actor]] = {"random": random_actor}
+BASELINES: dict[str, Callable[[EnvSpec, int], Actor]] = {"random": random_actor}
 
 
 def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
-    """Forget the default length when the caller names one."""
+    """Settings without the default length when the caller sets one."""
     names = [item for item in ("epochs", "episodes", "steps") if given.get(item)]
     if not names:
         return settings
@@ -340,16 +405,16 @@ def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 
 
 def _finish(run: Run, report: bool) -> TrainedRun:
-    """Train to the end and draw the page."""
+    """Train to the end and write the report."""
     components = run.components
-    run.display.say(
+    run.display.print(
         run_banner(run.folder.path, run.settings, components.env_runner, components.learner.device)
     )
     try:
         finished = engine_for(run.settings).train(run)
         if report:
-            run.display.say("drawing the page")
-            draw_page(run.folder, REPORT_DAYS)
+            run.display.print("writing the report")
+            write_run_report(run.folder, REPORT_DAYS)
         return TrainedRun(run.folder.path, finished)
     finally:
         run.close()

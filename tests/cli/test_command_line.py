@@ -122,7 +122,7 @@ WRONG = {
     "two lengths": (["train", "corridor", "--steps", "9", "--epochs", "1"], 2, "one of --epochs"),
     "no env": (["train"], 2, "usage"),
     "a missing run": (["train", "--resume", "no/such/run"], 1, "no/such/run is not a run folder"),
-    "a dangling flag": (["train", "--resume"], 2, "--resume needs a word"),
+    "a dangling flag": (["train", "--resume"], 2, "--resume expects a value"),
     "a missing settings file": (["train", "corridor", "--config", "no.toml"], 2, "no.toml"),
     "an unknown policy": (["evaluate", "corridor", "--policy", "randm"], 2, "did you mean random"),
     "an env without policy": (["evaluate", "corridor"], 2, "--policy random"),
@@ -186,7 +186,7 @@ def test_a_nan_from_an_env_names_env_and_step_and_ends_with_one(tmp_path):
     (tmp_path / "drifting.py").write_text(NAN_ENV)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "hundredfold.cli", "train", "drifting:Drifting-v0"),
+            *(sys.executable, "-m", "hundredfold", "train", "drifting:Drifting-v0"),
             *(*QUICK, "--on-env-error", "stop"),
         ],
         capture_output=True,

@@ -159,7 +159,9 @@ def train_words(folder, *more):
 def test_an_unreachable_head_is_told_and_training_runs_here(tmp_path):
     pytest.importorskip("ray")
     words = train_words(tmp_path, "--address", "127.0.0.1:1")
-    done = run_python(f"import sys; from hundredfold import cli; cli.main({words!r})", expect=0)
+    done = run_python(
+        f"import sys; from hundredfold.cli.main import main; main({words!r})", expect=0
+    )
     assert "the cluster at 127.0.0.1:1 cannot be joined" in done.stderr
     assert "The backend processes runs instead" in done.stderr
     assert RunFolder.open(tmp_path / "run").settings().machine.backend == "processes"
@@ -192,8 +194,8 @@ import sys
 from importlib import util
 find = util.find_spec
 util.find_spec = lambda name, *more: None if name == "ray" else find(name, *more)
-from hundredfold import cli
-sys.exit(cli.main({train_words(tmp_path)!r}))
+from hundredfold.cli.main import main
+sys.exit(main({train_words(tmp_path)!r}))
 """
     done = run_python(code, expect=1)
     assert "pip install 'hundredfold[ray]'" in done.stderr

@@ -14,7 +14,7 @@ BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.D
 # One process plays reader and shell: a command is what `hundredfold` would get.
 READER = """
 import shlex
-from hundredfold.cli import main
+from hundredfold.cli.main import main
 
 page = {}
 for kind, code in {blocks!r}:
@@ -63,7 +63,7 @@ def test_the_command_line_finds_a_file_where_one_stands_also_from_workers(tmp_pa
 import sys
 if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path]
-    from hundredfold.cli import main
+    from hundredfold.cli.main import main
     sys.exit(main({words!r}))
 """
     run_python(run, expect=0, cwd=tmp_path)

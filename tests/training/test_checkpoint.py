@@ -174,14 +174,14 @@ def test_a_full_disk_loses_nothing_that_was_saved(folder):
 def test_a_disk_that_fills_up_while_training_ends_the_run_with_what_was_saved(tmp_path):
     code = f"""
 import sys
-from hundredfold import cli
+from hundredfold.cli.main import main
 from hundredfold.training import run as books
 record = books.Run.record
 def on_a_full_disk(self, *args):
     if self.counters.epoch == 3: self.metrics.file = open("/dev/full", "wb", buffering=0)
     record(self, *args)
 books.Run.record = on_a_full_disk
-sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "8",
+sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "8",
     "--save-interval", "1", "--eval-interval", "0", "--save-dir", {str(tmp_path)!r},
     "--name", "full"]))
 """
@@ -196,7 +196,7 @@ sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--n
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     done = run_python(
-        "import sys; from hundredfold import cli; sys.exit(cli.main(['train', 'corridor', "
+        "import sys; from hundredfold.cli.main import main; sys.exit(main(['train', 'corridor', "
         f"'--epochs', '1', '--save-dir', {str(tmp_path / 'file')!r}]))",
         expect=2,
     )

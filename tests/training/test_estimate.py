@@ -13,7 +13,7 @@ from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training import estimate as planning
 from hundredfold.training.build import build
-from hundredfold.training.estimate import Change, gradient_steps, make_plan
+from hundredfold.training.estimate import Change, estimate_run, gradient_steps
 
 
 def asked(env="dvrp", preset=None, num_envs=None, **length):
@@ -26,7 +26,7 @@ def asked(env="dvrp", preset=None, num_envs=None, **length):
 
 
 def planned(settings, start=None, **how):
-    return make_plan(settings, start or settings, measure=False, **how)
+    return estimate_run(settings, start or settings, measure=False, **how)
 
 
 def test_too_few_epochs_get_the_warning_and_the_advice_that_mends_it():
@@ -111,11 +111,11 @@ def test_the_largest_number_of_envs_follows_the_memory_at_hand(monkeypatch):
 
 def test_auto_takes_what_fits_and_leaves_enough_epochs(monkeypatch):
     monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
-    num_envs, reason = planning.fitting_num_envs(asked(episodes=6_400))
+    num_envs, reason = planning.auto_num_envs(asked(episodes=6_400))
     assert num_envs == 128
     assert "50 epochs" in reason
     monkeypatch.setattr(planning, "available_memory", lambda: 2**26)
-    num_envs, reason = planning.fitting_num_envs(asked(episodes=10**6))
+    num_envs, reason = planning.auto_num_envs(asked(episodes=10**6))
     assert num_envs == planned(asked(num_envs=1)).largest_num_envs
     assert "memory" in reason
 
@@ -133,12 +133,12 @@ def test_gradient_steps_are_passes_times_minibatches(preset):
 
 def test_time_is_measured_here_and_modelled_for_a_device_that_is_not(monkeypatch):
     settings = asked("corridor", num_envs=8, epochs=3)
-    here = make_plan(settings, settings).timing
+    here = estimate_run(settings, settings).timing
     assert here.collect > 0
     assert here.update > 0
     assert not here.update_is_modelled
     monkeypatch.setattr(planning.torch.cuda, "is_available", lambda: False)
-    elsewhere = make_plan(settings, settings, cuda=True).timing
+    elsewhere = estimate_run(settings, settings, cuda=True).timing
     assert elsewhere.update_is_modelled
     resolved = planned(settings).settings
     parts = build(resolved)

@@ -96,7 +96,7 @@ def test_an_episode_without_end_is_cut_off_with_one_warning():
         return np.full(len(batch), 2)
 
     envs = make_backend("in_process", partial(Corridor, settings=LONG), 3)
-    with pytest.warns(UserWarning, match="6 evaluation episodes were cut off after 50 steps"):
+    with pytest.warns(UserWarning, match="6 evaluation episodes were truncated after 50 steps"):
         found = evaluate(envs, wait, 6, seed=0, max_steps=50)
     assert_array_equal(found.lengths, [50] * 6)
 

@@ -9,7 +9,7 @@ import hundredfold
 from helpers.training_runs import run_python
 from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import CheckpointError
-from hundredfold.training.metrics import MetricsLog, forget_after, read_metrics
+from hundredfold.training.metrics import MetricsLog, drop_after, read_metrics
 from hundredfold.training.run_folder import RunFolder
 
 QUICK = {"num_envs": 4, "num_steps": 16, "epochs": 3, "eval_interval": 2}
@@ -31,7 +31,7 @@ def test_a_number_that_is_not_finite_becomes_null(folder):
 def test_a_line_that_was_cut_off_is_left_out_and_a_broken_one_is_named(folder):
     folder.metrics_file.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
     assert [row["epoch"] for row in read_metrics(folder)] == [1, 2]
-    forget_after(folder, 1)
+    drop_after(folder, 1)
     assert folder.metrics_file.read_text() == '{"epoch": 1}\n'
     folder.metrics_file.write_text('{"epoch": 1}\nnonsense\n{"epoch": 3}\n')
     with pytest.raises(CheckpointError, match="line 2 of"):
@@ -91,8 +91,8 @@ def test_asking_for_wandb_without_the_extra_says_how_to_get_it(tmp_path):
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "wandb" else find(name, *rest)
-from hundredfold import cli
-sys.exit(cli.main(["train", "corridor", "--wandb", "--save-dir", {str(tmp_path)!r}]))
+from hundredfold.cli.main import main
+sys.exit(main(["train", "corridor", "--wandb", "--save-dir", {str(tmp_path)!r}]))
 """
     done = run_python(code, expect=1)
     assert "pip install 'hundredfold[wandb]'" in done.stderr

@@ -53,7 +53,7 @@ def test_older_versions_get_as_much_as_they_take(monkeypatch):
     monkeypatch.setattr(process_setup.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
     assert process_setup.tune_malloc()
     assert (process_setup.MMAP_THRESHOLD, 32 * 2**20) in asked
-    assert asked[-1] == (process_setup.TRIM_THRESHOLD, process_setup.KEPT_BYTES)
+    assert asked[-1] == (process_setup.TRIM_THRESHOLD, process_setup.TRIM_THRESHOLD_BYTES)
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):

@@ -130,7 +130,7 @@ def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_va
 def test_an_error_in_the_middle_of_an_epoch_keeps_the_epochs_before_it(tmp_path):
     code = f"""
 import sys
-from hundredfold import cli
+from hundredfold.cli.main import main
 from hundredfold.core.errors import EnvError
 from hundredfold.rollout import episode_stats
 follow = episode_stats.RunningReturns.step
@@ -141,7 +141,7 @@ def failing(self, *args):
     if steps == 3 * 16 + 5: raise EnvError("env 0 gave up")
     follow(self, *args)
 episode_stats.RunningReturns.step = failing
-sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "failed"]))
 """
@@ -157,13 +157,13 @@ sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--n
 def test_a_signal_reaches_an_evaluation_that_does_not_end(tmp_path):
     code = f"""
 import os, signal, sys
-from hundredfold import cli
+from hundredfold.cli.main import main
 from hundredfold.training import run as books
 def endless(backend, act, episodes, seed, max_steps, tick):
     os.kill(os.getpid(), signal.SIGINT)
     while True: tick(0)
 books.evaluate = endless
-sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "3", "--save-dir", {str(tmp_path)!r}, "--name", "stopped"]))
 """
     done = run_python(code, expect=130)
@@ -183,7 +183,7 @@ def test_equal_settings_give_equal_runs_on_both_backends(tmp_path):
 def test_a_signal_in_the_middle_of_an_epoch_saves_and_the_rest_is_exact(tmp_path, number):
     code = f"""
 import os, sys
-from hundredfold import cli
+from hundredfold.cli.main import main
 from hundredfold.rollout import episode_stats
 follow = episode_stats.RunningReturns.step
 steps = 0
@@ -193,7 +193,7 @@ def interrupted(self, *args):
     if steps == 4 * 16 + 5: os.kill(os.getpid(), {int(number)})
     follow(self, *args)
 episode_stats.RunningReturns.step = interrupted
-sys.exit(cli.main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "stopped"]))
 """

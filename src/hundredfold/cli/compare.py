@@ -1,4 +1,4 @@
-"""`hundredfold compare dvrp`: settings against each other, over seeds, honestly."""
+"""`hundredfold compare dvrp`: numbers of envs compared over seeds on the same days."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from hundredfold.api import resume_run, start_run
 from hundredfold.cli.evaluate_dvrp_policies import run_contender
 from hundredfold.cli.output import note, print_rows
-from hundredfold.cli.train import parse, spelled, starting_settings, value_of, without
+from hundredfold.cli.train import base_settings, parse, peek_flag, remove_flag, resolve_aliases
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
@@ -25,28 +25,27 @@ from hundredfold.training.compare import Curve, make_arms, summary, train_all
 from hundredfold.training.engines import OWN
 from hundredfold.training.run_folder import write_atomically
 
-# Seeds follow the run's own seed.
 DEFAULT_EPISODES: Final = 25_600
 
 HELP = """usage: hundredfold compare dvrp --num-envs 64,256 --seeds 5 [flags of train]
 
 Trains every number of envs, and a control that collects as much with the fewest, over several
-seeds; judges all of them on the same days. Run it again to go on where it stopped.
+seeds; evaluates all of them on the same days. Run it again to continue where it stopped.
 `hundredfold compare dvrp --help` shows all flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """What is compared; --num-envs takes several numbers with commas between them."""
+    """Options of the comparison; --num-envs takes several numbers separated by commas."""
 
     seeds: int = 5
-    """Runs per setting, each with another seed."""
+    """Runs per arm, with consecutive seeds."""
     days: int = 256
     """Days per split on which the finished runs are evaluated."""
     preset: str | None = None
-    """Start from the settings of this name instead of the env's own."""
+    """Preset to start from instead of the env's own settings."""
     config: Path | None = None
-    """A settings file (TOML); flags win over it."""
+    """Settings file (TOML); flags override it."""
     save_dir: Path = Path("runs/compare")
     """Where the run folders, compare.json and compare.html are written."""
     json: bool = False
@@ -54,26 +53,25 @@ class CompareOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """A row per setting; 130 when the user stopped it."""
-    words = spelled(arguments)
-    if not words or words[0].startswith("-"):
+    """Print a row per arm; 130 when the user stopped it."""
+    argv = resolve_aliases(arguments)
+    if not argv or argv[0].startswith("-"):
         print(HELP)
-        if set(words) & {"-h", "--help"}:
+        if set(argv) & {"-h", "--help"}:
             return 0
-        raise SettingsError("compare needs a ENV as its first word, before any flag.")
-    env = canonical_name(words.pop(0))
+        raise SettingsError("compare expects ENV as its first argument, before any flag.")
+    env = canonical_name(argv.pop(0))
     if env != "dvrp":
-        raise SettingsError(f"compare judges days of dvrp; it cannot judge {env} yet.")
-    num_envs = _numbers(value_of(words, "--num-envs") or "64,256")
-    words = without(words, "--num-envs")
-    start = starting_settings(env, words)
-    if value_of(words, "--config") is None:
+        raise SettingsError(f"compare works with dvrp only, got {env}.")
+    num_envs = _numbers(peek_flag(argv, "--num-envs") or "64,256")
+    argv = remove_flag(argv, "--num-envs")
+    start = base_settings(env, argv)
+    if peek_flag(argv, "--config") is None:
         start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
-    options, settings = parse(words, start, CompareOptions, "compare")
+    options, settings = parse(argv, start, CompareOptions, "compare")
     if settings.algo != "ppo" or settings.engine != OWN:
         raise SettingsError(
-            "compare is about the samples of one PPO update, in runs that can go on after a stop; "
-            "leave --algo and --engine away."
+            "compare works with --algo ppo and the default engine only; remove --algo and --engine."
         )
     if options.seeds < 1 or options.days < 2:
         raise SettingsError(
@@ -86,18 +84,18 @@ def run(arguments: Sequence[str]) -> int:
     seeds = [settings.seed + number for number in range(options.seeds)]
     runs = train_all(arms, seeds, options.save_dir, _train)
     if runs is None:
-        note(f"stopped; the same command goes on from {options.save_dir}")
+        note(f"stopped; run the same command again to continue in {options.save_dir}")
         return 130
-    rows, curves = summary(runs, DayJudge(options.days))
+    rows, curves = summary(runs, DayEvaluator(options.days))
     command = ["compare", *arguments]
     _write_results(env, options.save_dir, rows, curves, command)
     print_rows(rows, command=command, as_json=options.json, title=f"{env}: improvement in %")
-    note(f"page {options.save_dir / 'compare.html'}")
+    note(f"report {options.save_dir / 'compare.html'}")
     return 0
 
 
-class DayJudge:
-    """Plays a run's policy on the same days as every other; the days are priced as asked once."""
+class DayEvaluator:
+    """Evaluates policies on the same days; costs without negotiation are computed once."""
 
     def __init__(self, days: int) -> None:
         self.days = days
@@ -106,7 +104,7 @@ class DayJudge:
 
     def __call__(self, path: Path) -> dict[str, FloatArray]:
         """(days,) improvement in percent by split."""
-        note(f"judging {path}")
+        note(f"evaluating {path}")
         contender = run_contender(str(path), checkpoint="last")
         found: dict[str, FloatArray] = {}
         for split in SPLITS:

@@ -1,4 +1,4 @@
-"""`hundredfold plan ENV`: what a training will be, before it starts."""
+"""`hundredfold estimate ENV`: size, memory and time of a training before it starts."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hundredfold.cli.output import Row, note, print_rows
-from hundredfold.cli.train import given_names, parse, spelled, starting_settings
+from hundredfold.cli.train import base_settings, explicit_settings, parse, resolve_aliases
 from hundredfold.config.presets import AUTO
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.formatting import format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.auto_config import auto_configure
-from hundredfold.training.estimate import ENOUGH_EPOCHS, Plan, make_plan
+from hundredfold.training.estimate import ENOUGH_EPOCHS, Estimate, estimate_run
 from hundredfold.training.run_folder import write_atomically
 
-HELP = """usage: hundredfold plan ENV [flags of train] [--apply FILE] [--no-measure] [--json]
+HELP = """usage: hundredfold estimate ENV [flags of train]
+       [--write-config FILE] [--no-measure] [--json]
 
-Tells epochs, samples, memory and time of a training, and what would suit it better.
-`hundredfold plan ENV --help` shows all flags."""
+Estimates epochs, samples, memory and time of a training, and recommends settings.
+`hundredfold estimate ENV --help` shows all flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """What the plan is for."""
+class EstimateOptions:
+    """Options of the estimate."""
 
     preset: str | None = None
-    """Start from the settings of this name instead of the env's own."""
+    """Preset to start from instead of the env's own settings."""
     config: Path | None = None
-    """A settings file (TOML); flags win over it."""
-    apply: Path | None = None
-    """Write the settings with every advice taken to this file, for `train --config`."""
+    """Settings file (TOML); flags override it."""
+    write_config: Path | None = None
+    """Write the recommended settings to this file, for `train --config`."""
     measure: bool = True
     """Measure two epochs of at most 256 envs, with one pass of the update, to estimate the time."""
     json: bool = False
@@ -40,56 +41,59 @@ class PlanOptions:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Rows of what, how much and why."""
-    words = spelled(arguments)
-    if not words or words[0].startswith("-"):
+    """Print the estimate."""
+    argv = resolve_aliases(arguments)
+    if not argv or argv[0].startswith("-"):
         print(HELP)
-        if set(words) & {"-h", "--help"}:
+        if set(argv) & {"-h", "--help"}:
             return 0
-        raise SettingsError("plan needs a ENV as its first word, before any flag.")
-    env = canonical_name(words.pop(0))
-    start = starting_settings(env, words)
-    options, settings = parse(words, start, PlanOptions, "plan")
+        raise SettingsError("estimate expects ENV as its first argument, before any flag.")
+    env = canonical_name(argv.pop(0))
+    start = base_settings(env, argv)
+    options, settings = parse(argv, start, EstimateOptions, "estimate")
     if options.preset in (None, AUTO) and env not in ENVS:
-        settings, lines = auto_configure(settings, given_names(words))
+        settings, lines = auto_configure(settings, explicit_settings(argv))
         for line in lines:
             note(line)
-    plan = make_plan(
+    estimate = estimate_run(
         settings,
         start,
         measure=options.measure,
         cuda=settings.machine.device == "cuda",
     )
-    for text in plan.warnings:
+    for text in estimate.warnings:
         note(f"warning: {text}")
     print_rows(
-        list(plan_rows(plan)),
-        command=["plan", *arguments],
+        list(estimate_rows(estimate)),
+        command=["estimate", *arguments],
         as_json=options.json,
-        title=f"plan for {env}: {settings.rollout.num_envs} envs",
+        title=f"estimate for {env}: {settings.rollout.num_envs} envs",
     )
-    if options.apply:
-        write_atomically(options.apply, to_toml(plan.advised))
-        note(f"wrote {options.apply}; train with: hundredfold train {env} --config {options.apply}")
+    if options.write_config:
+        write_atomically(options.write_config, to_toml(estimate.advised))
+        path = options.write_config
+        note(f"wrote {path}; train with: hundredfold train {env} --config {path}")
     return 0
 
 
-def plan_rows(plan: Plan) -> Iterator[Row]:
-    """One row per fact, then one per options."""
-    rollout, epochs = plan.settings.rollout, plan.settings.length.epochs
-    yield _row("epochs", epochs, "", "one epoch is one rollout of every env")
+def estimate_rows(estimate: Estimate) -> Iterator[Row]:
+    """Rows of facts, then of recommended settings."""
+    rollout, epochs = estimate.settings.rollout, estimate.settings.length.epochs
+    yield _row("epochs", epochs, "", "one rollout of every env each")
     yield _row("samples per epoch", rollout.samples_per_epoch, "", "envs x steps")
     yield _row("samples", rollout.samples_per_epoch * epochs, "", "of the whole run")
     how = "passes x minibatches"
-    if plan.settings.algo == "dqn":
+    if estimate.settings.algo == "dqn":
         how = "samples x gradient_steps / train_frequency"
-    yield _row("gradient steps per epoch", plan.gradient_steps, "", how)
-    for name, size in plan.memory.items():
+    yield _row("gradient steps per epoch", estimate.gradient_steps, "", how)
+    for name, size in estimate.memory.items():
         yield _row(f"memory: {name}", round(size / 2**20, 2), "MB", "counted on the arrays")
-    total = round(sum(plan.memory.values()) / 2**20, 2)
-    yield _row("memory: all of it", total, "MB", "without the networks")
-    yield _row("largest num_envs", plan.largest_num_envs, "", "fits into half of the free memory")
-    timing = plan.timing
+    total = round(sum(estimate.memory.values()) / 2**20, 2)
+    yield _row("memory: total", total, "MB", "without the networks")
+    yield _row(
+        "largest num_envs", estimate.largest_num_envs, "", "fits into half of the free memory"
+    )
+    timing = estimate.timing
     if timing is not None:
         how = "modelled, not measured: no CUDA device here" if timing.update_is_modelled else ""
         measured = "measured on this machine, scaled up"
@@ -104,8 +108,8 @@ def plan_rows(plan: Plan) -> Iterator[Row]:
         )
         enough = timing.epoch * ENOUGH_EPOCHS
         yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough), "s", format_duration(enough))
-    for change in plan.changes:
-        what = f"options: --{change.setting.replace('_', '-')}"
+    for change in estimate.changes:
+        what = f"recommended: --{change.setting.replace('_', '-')}"
         yield _row(what, change.advised, f"instead of {change.present}", change.reason)
 
 

@@ -1,4 +1,4 @@
-"""Words typed in a shell become one call."""
+"""Command-line entry point: maps `hundredfold COMMAND` to a function."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a command lives (`run(arguments) -> exit code`) and what it is for."""
+    """Module of a command (`run(argv) -> exit code`), its usage and summary."""
 
     module: str
     usage: str
@@ -28,45 +28,49 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "train": Command("hundredfold.cli.train", "train ENV [...]", "train an agent, or resume a run"),
-    "plan": Command(
+    "estimate": Command(
         "hundredfold.cli.estimate",
-        "plan ENV [...]",
-        "what a training will cost, and what to change",
+        "estimate ENV [...]",
+        "estimate memory and time of a training, with advice",
     ),
     "evaluate": Command(
-        "hundredfold.cli.evaluate", "evaluate RUN", "judge a run's policy, or a rule"
+        "hundredfold.cli.evaluate", "evaluate RUN", "evaluate a trained policy or a heuristic"
     ),
     "compare": Command(
-        "hundredfold.cli.compare", "compare dvrp", "64 envs against 256, over seeds"
+        "hundredfold.cli.compare", "compare dvrp", "compare numbers of envs over seeds"
     ),
-    "verify": Command("hundredfold.cli.verify", "verify ENV", "check an env against recordings"),
-    "report": Command("hundredfold.cli.report", "report RUN", "draw the page of a run again"),
+    "verify": Command(
+        "hundredfold.cli.verify", "verify ENV", "replay recordings of the original simulator"
+    ),
+    "report": Command("hundredfold.cli.report", "report RUN", "write the HTML report of a run"),
     "export": Command(
-        "hundredfold.cli.export", "export RUN", "write a policy as ONNX or TorchScript"
+        "hundredfold.cli.export", "export RUN", "export a policy to ONNX or TorchScript"
     ),
-    "envs": Command("hundredfold.cli.envs", "envs", "list what can be trained on"),
+    "envs": Command("hundredfold.cli.envs", "envs", "list the built-in envs"),
     "scale": Command(
-        "hundredfold.cli.scale", "scale ENV", "what more envs bring, and where the rest goes"
+        "hundredfold.cli.scale", "scale ENV", "throughput and efficiency versus number of envs"
     ),
     "train-oracle": Command(
         "hundredfold.cli.train_oracle",
         "train-oracle [...]",
-        "make weights for the neural routing oracle",
+        "train weights of the neural routing oracle",
     ),
-    "doctor": Command("hundredfold.cli.doctor", "doctor", "what this machine offers"),
+    "doctor": Command(
+        "hundredfold.cli.doctor", "doctor", "show machine, versions and optional extras"
+    ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns 0 done, 1 failed, 2 wrong usage, 130 interrupted after saving."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or argv[0] in ("-h", "--help", "help"):
         print(usage())
         return DONE
-    if words[0] in ("--version", "-V"):
+    if argv[0] in ("--version", "-V"):
         print(f"hundredfold {__version__}")
         return DONE
-    return exit_code(_run_command, words)
+    return exit_code(_run_command, argv)
 
 
 def _run_command(argv: Sequence[str]) -> int:
@@ -75,9 +79,9 @@ def _run_command(argv: Sequence[str]) -> int:
 
 
 def exit_code(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """Run a command; its errors become one line on standard error and an exit code."""
+    """Run a command; errors become one line on standard error and an exit code."""
     warnings.showwarning = _show_warning
-    _look_here_too()
+    _add_working_directory()
     try:
         return command(argv)
     except SettingsError as error:
@@ -87,7 +91,7 @@ def exit_code(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
     except MemoryError:
         return _fail(HundredfoldError("out of memory; use fewer envs or smaller networks."), FAILED)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); there is nobody left to tell.
+        # The reader of our output has closed the pipe (`| head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
@@ -97,19 +101,19 @@ def exit_code(command: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
         return INTERRUPTED
 
 
-def _look_here_too() -> None:
-    """Let `my_env:MyEnv-v0` name a file of the folder one stands in; what is installed wins."""
+def _add_working_directory() -> None:
+    """Let `my_env:MyEnv-v0` import a file of the working directory; installed packages win."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
 
 
 def usage() -> str:
-    """The page behind `hundredfold --help`."""
+    """Text of `hundredfold --help`."""
     lines = [
         "hundredfold: train agents on hundreds of parallel environments.",
         "",
-        "usage: hundredfold COMMAND ... (hundredfold COMMAND --help teaches each)",
+        "usage: hundredfold COMMAND ... (see hundredfold COMMAND --help)",
         "",
     ]
     width = max(len(command.usage) for command in COMMANDS.values()) + 2
@@ -118,17 +122,17 @@ def usage() -> str:
     return "\n".join(lines)
 
 
-def _find(word: str) -> Command:
-    if word not in COMMANDS:
-        raise SettingsError(f"there is no command {word!r}; {suggest(word, COMMANDS)}")
-    return COMMANDS[word]
+def _find(argument: str) -> Command:
+    if argument not in COMMANDS:
+        raise SettingsError(f"there is no command {argument!r}; {suggest(argument, COMMANDS)}")
+    return COMMANDS[argument]
 
 
 def _fail(error: HundredfoldError, code: int) -> int:
     if os.environ.get("HUNDREDFOLD_DEBUG"):
         traceback.print_exc()
     elif error.__cause__ is not None and isinstance(error, EnvError):
-        # The fault lies in the user's own env: its traceback is what they need.
+        # The error is in the user's own env: show its traceback.
         traceback.print_exception(error.__cause__)
     print(f"error: {error}", file=sys.stderr)
     return code
@@ -142,7 +146,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning as one sentence, without the line of code that gave it."""
+    """Print a warning as one sentence, without the source line."""
     print(f"warning: {message}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""How commands answer: a table for people, one JSON object for programs."""
+"""Output of commands: a table for people, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -18,37 +18,44 @@ from hundredfold.core.formatting import format_table_number
 
 Row = Mapping[str, Any]
 
-# Columns of a table that goes to a file or a pipe, where nothing needs folding.
-WIDE = 200
+# Width of tables that go to a file or a pipe.
+PIPE_WIDTH = 200
 
 
 def print_rows(
     rows: Sequence[Row], *, command: Sequence[str], as_json: bool, title: str = ""
 ) -> None:
-    """Standard output is the table, or nothing but the JSON object."""
+    """Print rows to standard output as a table or as one JSON object.
+
+    Args:
+        rows: One mapping per row.
+        command: The command line without the program name, for the JSON object.
+        as_json: Print JSON.
+        title: Title of the table.
+    """
     if as_json:
         print(json.dumps({"command": list(command), "machine": machine(), "rows": list(rows)}))
         return
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = WIDE
+        console.width = PIPE_WIDTH
     console.print(table(rows, title))
 
 
 def table(rows: Sequence[Row], title: str = "") -> Table:
-    """Rows with the union of their columns, numbers to the right."""
+    """A rich table with the union of the rows' columns, numbers right-aligned."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    found = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    rich_table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
     for name in columns:
         numeric = all(isinstance(row.get(name, 0), int | float) for row in rows)
-        found.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        rich_table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
-        found.add_row(*(shown(row.get(name)) for name in columns))
-    return found
+        rich_table.add_row(*(format_cell(row.get(name)) for name in columns))
+    return rich_table
 
 
-def shown(value: Any) -> str:
-    """A value as a person reads it."""
+def format_cell(value: Any) -> str:
+    """A table cell: numbers formatted, everything else escaped."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -57,7 +64,7 @@ def shown(value: Any) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What a measurement was made on."""
+    """The machine that a measurement was made on."""
     return {
         "platform": platform.platform(),
         "processor": processor_name(),
@@ -68,7 +75,7 @@ def machine() -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    """The processor's own name where the system tells it."""
+    """Model name of the processor, where the system provides one."""
     try:
         with open("/proc/cpuinfo") as file:
             names = [
@@ -80,5 +87,5 @@ def processor_name() -> str:
 
 
 def note(text: str) -> None:
-    """A word to the person at the terminal, away from standard output."""
+    """Print to standard error."""
     print(text, file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import tyro
 
-from hundredfold.api import REPORT_DAYS, draw_page
+from hundredfold.api import REPORT_DAYS, write_run_report
 from hundredfold.cli.output import note
 from hundredfold.core.errors import SettingsError
 from hundredfold.report.dvrp_sections import report_data_file
@@ -39,5 +39,5 @@ def run(arguments: Sequence[str]) -> int:
     days = args.days or (0 if report_data_file(folder).exists() else REPORT_DAYS)
     if days:
         note("playing and drawing; this may take a moment")
-    print(draw_page(folder, days))
+    print(write_run_report(folder, days))
     return 0

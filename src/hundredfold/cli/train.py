@@ -1,4 +1,4 @@
-"""`hundredfold train ENV`: settings from defaults, file and flags, in that order."""
+"""`hundredfold train ENV`: settings from preset, file and flags, in that order."""
 
 from __future__ import annotations
 
@@ -18,71 +18,76 @@ from hundredfold.config.toml import apply_table, read_toml, used_fields
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.envs.registry import canonical_name
 from hundredfold.training.console import describe_run
-from hundredfold.training.estimate import fitting_num_envs
+from hundredfold.training.estimate import auto_num_envs
 from hundredfold.training.run_folder import RunFolder
 
-Chosen = TypeVar("Chosen")
+Options = TypeVar("Options")
 
-# Words that people who come from other scripts type.
-_SYNONYMS = {"--customers": "--num-customers", "--ckpt-dir": "--save-dir"}
+# Flag names of `meta_train.py`.
+_ALIASES = {"--customers": "--num-customers", "--ckpt-dir": "--save-dir"}
 
 HELP = """usage: hundredfold train ENV [flags]
        hundredfold train --resume RUN [flags]
        hundredfold train --eval --resume RUN     the same as hundredfold evaluate RUN
 
-ENV is one of ours (`hundredfold envs` lists them) or any Gymnasium id.
+ENV is a built-in env (`hundredfold envs` lists them) or any Gymnasium id.
 `hundredfold train ENV --help` shows the flags and defaults of that env."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Where the run goes and what is shown."""
+class RunOptions:
+    """Run folder and console output."""
 
     preset: str | None = None
-    """What settings start from: auto (made for the env, fitted to device and env), by-device (a
-    table by device); dvrp also has ours, meta-train-64 and meta-train-256, cage2 has rllib-20x5."""
+    """Settings to start from: auto (the env's own, or fitted to a Gymnasium env and the device) or
+    by-device (a table by device); dvrp also has default, meta-train-64 and meta-train-256, cage2
+    has rllib-20x5."""
     config: Path | None = None
-    """A settings file (TOML), such as a run's settings.toml; flags win over it."""
+    """Settings file (TOML), such as a run's settings.toml; flags override it."""
     resume: Path | None = None
-    """Continue this run folder, bit for bit."""
+    """Run folder to resume, bit for bit."""
     save_dir: Path = Path("runs")
-    """Where run folders are made."""
+    """Folder for run folders."""
     name: str | None = None
     """Name of the run folder; by default env, time and seed."""
     wandb: bool = False
-    """Log to Weights & Biases as well (needs the extra of that name)."""
+    """Also log to Weights & Biases (extra: wandb)."""
     quiet: bool = False
-    """Show nothing but errors."""
+    """Print errors only."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train or resume; 130 when the user stopped it."""
-    words = spelled(arguments)
-    named = bool(words) and not words[0].startswith("-")
-    resume = value_of(words, "--resume")
+    argv = resolve_aliases(arguments)
+    named = bool(argv) and not argv[0].startswith("-")
+    resume = peek_flag(argv, "--resume")
     if not named and resume is None:
         print(HELP)
-        if set(words) & {"-h", "--help"}:
+        if set(argv) & {"-h", "--help"}:
             return 0
-        raise SettingsError("train needs a ENV as its first word, before any flag.")
-    if "--eval" in words:
+        raise SettingsError("train expects ENV as its first argument, before any flag.")
+    if "--eval" in argv:
         return _evaluate(resume)
-    kept = RunFolder.open(Path(resume)).settings() if resume else None
+    saved = RunFolder.open(Path(resume)).settings() if resume else None
     for flag in ("--preset", "--config"):
-        if kept and value_of(words, flag):
-            raise SettingsError(f"a resumed run keeps its settings; leave {flag} away.")
-    env = canonical_name(words.pop(0)) if named else kept.env if kept else ""
-    if kept and env != kept.env:
-        raise SettingsError(f"{resume} is a run on {kept.env}, not on {env}.")
-    options, settings = parse(words, kept or starting_settings(env, words), Options)
+        if saved and peek_flag(argv, flag):
+            raise SettingsError(
+                f"{flag} cannot be combined with --resume: a resumed run keeps its settings."
+            )
+    env = canonical_name(argv.pop(0)) if named else saved.env if saved else ""
+    if saved and env != saved.env:
+        raise SettingsError(f"{resume} is a run on {saved.env}, not on {env}.")
+    options, settings = parse(argv, saved or base_settings(env, argv), RunOptions)
     if options.resume:
         if options.name is not None:
-            raise SettingsError("a resumed run keeps its folder; leave --name away.")
+            raise SettingsError(
+                "--name cannot be combined with --resume: a resumed run keeps its folder."
+            )
         done = resume_run(options.resume, settings, wandb=options.wandb, quiet=options.quiet)
     else:
         done = start_run(
             settings,
-            given=given_names(words) if options.preset in (None, AUTO) else None,
+            given=explicit_settings(argv) if options.preset in (None, AUTO) else None,
             save_dir=options.save_dir,
             name=options.name,
             wandb=options.wandb,
@@ -93,11 +98,11 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if done.finished else 130
 
 
-def given_names(words: Sequence[str]) -> set[str]:
-    """The settings that flags or a settings file name."""
-    config = value_of(words, "--config")
+def explicit_settings(argv: Sequence[str]) -> set[str]:
+    """Names of the settings that flags or a settings file set."""
+    config = peek_flag(argv, "--config")
     tables = read_toml(Path(config)).values() if config else ()
-    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    flags = [argument.partition("=")[0] for argument in argv if argument.startswith("--")]
     return {
         *(flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in flags),
         *(name for table in tables if isinstance(table, dict) for name in table),
@@ -105,25 +110,30 @@ def given_names(words: Sequence[str]) -> set[str]:
 
 
 def _evaluate(run: str | None) -> int:
-    """`train --eval --resume RUN`: how older scripts ask for an evaluation."""
+    """`train --eval --resume RUN` is the same as `evaluate RUN`."""
     if run is None:
-        raise SettingsError("--eval judges a run: name it with --resume RUN.")
+        raise SettingsError("--eval needs a run to evaluate: pass --resume RUN.")
     code: int = import_module("hundredfold.cli.evaluate").run([run])
     return code
 
 
-def spelled(arguments: Sequence[str]) -> list[str]:
-    """The words as our own flags spell them."""
-    return [_SYNONYMS.get(word, word) for word in arguments]
+def resolve_aliases(arguments: Sequence[str]) -> list[str]:
+    """Arguments with alias flags replaced by their names."""
+    return [_ALIASES.get(argument, argument) for argument in arguments]
 
 
-def starting_settings(env: str, words: Sequence[str]) -> RunSettings:
-    """What flags change: the preset or the env's own settings, and a settings file over them."""
-    config = value_of(words, "--config")
+def base_settings(env: str, argv: Sequence[str]) -> RunSettings:
+    """Settings before flags: a preset or the env's own, updated from a settings file.
+
+    Args:
+        env: Name of the env.
+        argv: All arguments; --preset, --config, --algo and --device are read.
+    """
+    config = peek_flag(argv, "--config")
     table = read_toml(Path(config)) if config else {}
-    algo = algorithm_of(value_of(words, "--algo") or table.get("algo", "ppo"))
-    device = value_of(words, "--device") or table.get("machine", {}).get("device", "auto")
-    settings = preset_settings(env, value_of(words, "--preset"), algo, device)
+    algo = algorithm_of(peek_flag(argv, "--algo") or table.get("algo", "ppo"))
+    device = peek_flag(argv, "--device") or table.get("machine", {}).get("device", "auto")
+    settings = preset_settings(env, peek_flag(argv, "--preset"), algo, device)
     if config is None:
         return settings
     named_env = table.get("env", env)
@@ -135,44 +145,55 @@ def starting_settings(env: str, words: Sequence[str]) -> RunSettings:
 
 
 def parse(
-    words: Sequence[str], defaults: RunSettings, options: type[Chosen], command: str = "train"
-) -> tuple[Chosen, RunSettings]:
-    """Flags over defaults; the flags of the env's own settings are among them."""
-    _refuse_flags_of_others(words, defaults)
-    given = {flag: True for flag in ("epochs", "episodes", "steps") if _is_given(words, flag)}
+    argv: Sequence[str], defaults: RunSettings, options: type[Options], command: str = "train"
+) -> tuple[Options, RunSettings]:
+    """Parse all flags, those of the env's own settings included.
+
+    Args:
+        argv: Arguments without the env.
+        defaults: Settings before flags.
+        options: Dataclass of the command's own flags.
+        command: Name of the command, for help.
+
+    Returns:
+        The command's options and the run settings.
+    """
+    _check_algorithm_flags(argv, defaults)
+    given = {flag: True for flag in ("epochs", "episodes", "steps") if _is_given(argv, flag)}
     defaults = with_length(defaults, given)
-    fitted = value_of(words, "--num-envs") == "auto"
-    if fitted:
-        words = without(words, "--num-envs")
-    parts = {item.name: getattr(defaults, item.name) for item in used_fields(defaults)}
-    del parts["env"]
+    auto_envs = peek_flag(argv, "--num-envs") == "auto"
+    if auto_envs:
+        argv = remove_flag(argv, "--num-envs")
+    tables = {item.name: getattr(defaults, item.name) for item in used_fields(defaults)}
+    del tables["env"]
     # An env without a belief model has no flags for one.
-    parts = {name: part for name, part in parts.items() if part is not None}
-    kinds: dict[str, Any] = {name: type(part) for name, part in parts.items()}
-    kinds["seed"] = Annotated[int, tyro.conf.arg(help="Everything random follows from this.")]
-    # Read before all other flags, because it says which flags there are.
+    tables = {name: table for name, table in tables.items() if table is not None}
+    kinds: dict[str, Any] = {name: type(table) for name, table in tables.items()}
+    kinds["seed"] = Annotated[int, tyro.conf.arg(help="Seed of all random numbers of the run.")]
+    # The algorithm decides which other flags exist.
     kinds["algo"] = Annotated[
-        Algorithm, tyro.conf.arg(help="Who learns; each has flags of its own (see --algo dqn -h).")
+        Algorithm,
+        tyro.conf.arg(help="Learning algorithm; each has its own flags (see --algo dqn -h)."),
     ]
     kinds["engine"] = Annotated[
         EngineName,
-        tyro.conf.arg(help="Whose code learns: ours, Stable-Baselines3 (sb3) or RLlib (rllib)."),
+        tyro.conf.arg(help="Training library: hundredfold, sb3 (Stable-Baselines3) or rllib."),
     ]
-    shape = make_dataclass("Flags", [("options", options), *kinds.items()], frozen=True)
+    shape = make_dataclass("Flags", [("run", options), *kinds.items()], frozen=True)
     parsed: Any = tyro.cli(
         shape,
-        args=list(words),
-        default=shape(options=options(), **parts),
+        args=list(argv),
+        default=shape(run=options(), **tables),
         prog=f"hundredfold {command} {defaults.env}",
         description=f"{command.capitalize()} {defaults.env}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    settings = replace(defaults, **{name: getattr(parsed, name) for name in parts})
-    if fitted:
-        num_envs, reason = fitting_num_envs(settings)
+    settings = replace(defaults, **{name: getattr(parsed, name) for name in tables})
+    if auto_envs:
+        num_envs, reason = auto_num_envs(settings)
         note(f"--num-envs auto: {num_envs} ({reason})")
         settings = replace(settings, rollout=replace(settings.rollout, num_envs=num_envs))
-    return parsed.options, settings
+    return parsed.run, settings
 
 
 def algorithm_of(name: str) -> Algorithm:
@@ -183,30 +204,30 @@ def algorithm_of(name: str) -> Algorithm:
     raise SettingsError(f"there is no algorithm {name!r}; {suggest(name, ALGORITHMS)}")
 
 
-def value_of(words: Sequence[str], flag: str) -> str | None:
-    """The word behind a flag that must be known before the others can be read."""
-    for place, word in enumerate(words):
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-        if word == flag:
-            if place + 1 == len(words):
-                raise SettingsError(f"{flag} needs a word behind it.")
-            return words[place + 1]
+def peek_flag(argv: Sequence[str], flag: str) -> str | None:
+    """Value of a flag that is needed before the others can be parsed; None if absent."""
+    for index, argument in enumerate(argv):
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+        if argument == flag:
+            if index + 1 == len(argv):
+                raise SettingsError(f"{flag} expects a value.")
+            return argv[index + 1]
     return None
 
 
-def _refuse_flags_of_others(words: Sequence[str], settings: RunSettings) -> None:
-    """A flag of an algorithm that plays no part gets an answer of its own."""
+def _check_algorithm_flags(argv: Sequence[str], settings: RunSettings) -> None:
+    """Raise a SettingsError for flags of an algorithm that is not used."""
     known = {item.name for name in _tables(settings) for item in fields(getattr(settings, name))}
     for table in settings.unused:
         for item in fields(getattr(settings, table)):
             flag = item.name.replace("_", "-")
             if item.name not in known and any(
-                _is_given(words, way) for way in (flag, f"no-{flag}")
+                _is_given(argv, name) for name in (flag, f"no-{flag}")
             ):
                 raise SettingsError(
-                    f"--{flag} is a flag of {table}, and this run learns with {settings.algo}; "
-                    f"leave it away, or use --algo {table}."
+                    f"--{flag} is a flag of {table}, but this run uses --algo {settings.algo}; "
+                    f"remove it or use --algo {table}."
                 )
 
 
@@ -215,18 +236,18 @@ def _tables(settings: RunSettings) -> list[str]:
     return [name for name in named if is_dataclass(getattr(settings, name))]
 
 
-def _is_given(words: Sequence[str], flag: str) -> bool:
-    return any(word == f"--{flag}" or word.startswith(f"--{flag}=") for word in words)
+def _is_given(argv: Sequence[str], flag: str) -> bool:
+    return any(argument == f"--{flag}" or argument.startswith(f"--{flag}=") for argument in argv)
 
 
-def without(words: Sequence[str], flag: str) -> list[str]:
-    """The words without a flag and the word behind it."""
-    kept, skip = [], False
-    for word in words:
+def remove_flag(argv: Sequence[str], flag: str) -> list[str]:
+    """Arguments without a flag and its value."""
+    remaining, skip = [], False
+    for argument in argv:
         if skip:
             skip = False
-        elif word == flag:
+        elif argument == flag:
             skip = True
-        elif not word.startswith(f"{flag}="):
-            kept.append(word)
-    return kept
+        elif not argument.startswith(f"{flag}="):
+            remaining.append(argument)
+    return remaining

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hundredfold.cli.output import Row, note, print_rows
-from hundredfold.cli.train import spelled
+from hundredfold.cli.train import resolve_aliases
 from hundredfold.core.bounds import Fraction, check_bounds
 from hundredfold.core.formatting import format_duration
 from hundredfold.core.rng import Keys
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     """Train or resume; returns 130 after an interrupt, which saves first."""
     args = tyro.cli(
         TrainOracle,
-        args=spelled(arguments),
+        args=resolve_aliases(arguments),
         prog="hundredfold train-oracle",
         config=(tyro.conf.OmitArgPrefixes,),
     )

@@ -182,7 +182,7 @@ def _health(record: RunRecord) -> Section | None:
 
 def _further(record: RunRecord) -> Section | None:
     """Metrics this page knows nothing about: drawn if they move, named if they stand still."""
-    known = BOOKKEEPING | {measure.key for measure in HEALTH}
+    known = BOOKKEEPING | {"return_mean"} | {measure.key for measure in HEALTH}
     keys = [
         key
         for key in record.keys

@@ -1,7 +1,4 @@
-"""From settings to parts that are ready to train.
-
-The models that learn beside a policy: made for a run, or brought back from its checkpoints.
-"""
+"""Components of a training from its settings; policies and belief models from checkpoints."""
 
 from __future__ import annotations
 
@@ -13,14 +10,18 @@ from typing import Final
 
 import torch
 
+from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.dqn import DQN
+from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
 from hundredfold.algorithms.ppo import PPO
-from hundredfold.algorithms.protocols import Learner
+from hundredfold.algorithms.protocols import EvaluationPolicy, Learner
+from hundredfold.algorithms.q_network import QNetwork
+from hundredfold.algorithms.weights import load_network
 from hundredfold.backends import start_backend
 from hundredfold.backends.auto_select import BackendChoice
 from hundredfold.config.devices import torch_device
 from hundredfold.config.run import Algorithm, RunSettings
-from hundredfold.core.batch import EnvSpec
+from hundredfold.core.batch import EnvSpec, State
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.core.protocols import Backend, BeliefModel, EnvFactory
 from hundredfold.distributed.ray_backend import RayBackend
@@ -31,16 +32,16 @@ from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.process_setup import tune_malloc
 from hundredfold.training.run_folder import RunFolder
 
-# Where a checkpoint keeps the belief model.
+# Name of the belief model in a checkpoint.
 BELIEF_MODEL: Final = "belief_model"
 
 
 def make_belief_model(settings: RunSettings, device: torch.device) -> BeliefModel | None:
-    """The model that learns beside the policy on this env: most envs have none."""
+    """The belief model of a run; None for envs without one."""
     entry = ENVS.get(settings.env)
     if entry is None or entry.belief_model is None or settings.belief_model is None:
         return None
-    found: BeliefModel | None = import_module(entry.belief_model).make_belief_model(
+    belief_model: BeliefModel | None = import_module(entry.belief_model).make_belief_model(
         settings.belief_model,
         settings.env_settings,
         num_envs=settings.rollout.num_envs,
@@ -48,11 +49,11 @@ def make_belief_model(settings: RunSettings, device: torch.device) -> BeliefMode
         seed=settings.seed,
         device=str(device),
     )
-    return found
+    return belief_model
 
 
 def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
-    """The belief model of a run as it was at a checkpoint, at rest; None where there was none."""
+    """The belief model of a run at a checkpoint, without background work; None without one."""
     belief_model = make_belief_model(folder.settings(), torch.device("cpu"))
     if belief_model is None:
         return None
@@ -60,19 +61,19 @@ def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
     try:
         belief_model.restore(saved.parts[BELIEF_MODEL])
     except KeyError as error:
-        raise CheckpointError(f"{folder.path} keeps no belief model in its checkpoints.") from error
+        raise CheckpointError(f"{folder.path} has no belief model in its checkpoints.") from error
     finally:
         belief_model.close()
     return belief_model
 
 
-# Who learns, by the name `--algo` has for it; all are made with the same words.
+# Learning algorithms by `--algo`; all take the same arguments.
 LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": PPO, "dqn": DQN}
 
 
 @dataclass(slots=True)
 class Components:
-    """Everything a training loop moves."""
+    """Everything a training loop works with."""
 
     settings: RunSettings
     backend: Backend
@@ -84,11 +85,11 @@ class Components:
 
     @property
     def env_runner(self) -> object:
-        """What runs the envs."""
+        """What steps the envs, for display."""
         return self.backend
 
     def health(self) -> dict[str, int]:
-        """What went wrong with envs so far."""
+        """Failures of envs and workers so far."""
         return self.backend.health()
 
     def close(self) -> None:
@@ -98,13 +99,22 @@ class Components:
 
 
 def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
-    """Make env, backend and learner; the returned settings have their length in epochs."""
+    """Create envs, backend, learner and collector.
+
+    Args:
+        settings: Run settings.
+        make_envs: Env factory; by default that of `settings.env`.
+
+    Returns:
+        Components whose settings have the chosen backend and the length in epochs filled in.
+    """
     torch.set_num_threads(settings.machine.threads)
     tune_malloc()
     factory = make_envs or env_factory(settings.env, settings.env_settings)
     if settings.machine.backend == "ray" and settings.algo != "ppo":
         raise SettingsError(
-            f"Ray actors collect rollouts for ppo; train {settings.algo} with --backend processes."
+            "--backend ray works with --algo ppo only; use --backend processes for "
+            f"{settings.algo}."
         )
     backend, choice = start_backend(
         settings.machine.backend,
@@ -113,7 +123,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
         settings.processes,
         ray=partial(RayBackend, ray=settings.ray, collecting=True),
     )
-    # What really runs goes into the record, whether it was chosen or fallen back to.
+    # The settings record the backend that runs, chosen or fallen back to.
     settings = replace(
         settings,
         machine=replace(settings.machine, backend=choice.backend),
@@ -138,14 +148,14 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
 
 
 def make_collector(backend: Backend, seed: int) -> Collector | RayCollector:
-    """Who gathers steps: this process, or actors that have a copy of the policy."""
+    """A collector in this process, or one of Ray actors with copies of the policy."""
     if isinstance(backend, RayBackend):
         return RayCollector(backend, seed)
     return Collector(backend, seed)
 
 
 def make_learner(settings: RunSettings, spec: EnvSpec, device: torch.device) -> Learner:
-    """Who learns, with nothing learned yet; the settings have their length in epochs."""
+    """An untrained learner; the settings have their length in epochs."""
     return LEARNERS[settings.algo](
         spec,
         settings=settings.learner,
@@ -155,3 +165,40 @@ def make_learner(settings: RunSettings, spec: EnvSpec, device: torch.device) -> 
         seed=settings.seed,
         device=device,
     )
+
+
+def policy_from_weights(
+    settings: RunSettings, spec: EnvSpec, network: State, device: torch.device
+) -> EvaluationPolicy:
+    """The trained policy of a run.
+
+    Args:
+        settings: Settings of the run.
+        spec: Observation and action spec of its env.
+        network: Weights of the network.
+        device: Where it is to run.
+    """
+    with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
+        return POLICIES[settings.algo](settings, spec, network, device)
+
+
+def _ppo_policy(
+    settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device
+) -> NetworkPolicy:
+    network = ActorCritic(spec, settings.network).to(device)
+    load_network(network, weights)
+    return NetworkPolicy(network, device)
+
+
+def _dqn_policy(
+    settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device
+) -> QPolicy:
+    network = QNetwork(spec, settings.network, settings.dqn.dueling).to(device)
+    load_network(network, weights)
+    return QPolicy(network, device)
+
+
+POLICIES: Final[dict[Algorithm, Callable[..., EvaluationPolicy]]] = {
+    "ppo": _ppo_policy,
+    "dqn": _dqn_policy,
+}

@@ -1,4 +1,4 @@
-"""What a person sees while training: a live bar on a terminal, plain lines elsewhere."""
+"""Console output of a training: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ TYPE_SHARE = "acceptance/type_share_"
 
 
 class TrainingDisplay:
-    """Progress of a run: epochs, steps per second, time left, mean return."""
+    """Progress display: epochs, steps per second, time left, mean return.
+
+    Args:
+        total_steps: Steps of the whole run.
+        done_steps: Steps before this process started.
+        quiet: Print nothing.
+    """
 
     def __init__(self, *, total_steps: int, done_steps: int, quiet: bool = False) -> None:
         self.total_steps = total_steps
@@ -39,7 +45,7 @@ class TrainingDisplay:
                 TextColumn("{task.fields[steps]} steps"),
                 TextColumn("{task.fields[rate]} steps/s"),
                 TimeRemainingColumn(),
-                TextColumn("return {task.fields[reward]}"),
+                TextColumn("return {task.fields[return_mean]}"),
                 console=self.console,
             )
             self.task = self.progress.add_task("training", total=total_steps, **self._fields())
@@ -50,25 +56,25 @@ class TrainingDisplay:
         return (self.done_steps - self.start_steps) / max(time.perf_counter() - self.started, 1e-9)
 
     def advance(self, steps: int) -> None:
-        """Some more steps were collected."""
+        """Count newly collected steps."""
         self.done_steps += steps
         if self.progress is not None:
             self.progress.update(self.task, completed=self.done_steps, **self._fields())
 
     def epoch(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
-        """An epoch is over and its metrics are known."""
+        """Show the metrics of a complete epoch."""
         shown = metrics.get("return_mean")
         self.return_text = self.return_text if shown is None else f"{shown:.2f}"
         if self.progress is not None:
             description = f"epoch {number}/{num_epochs}"
             self.progress.update(self.task, description=description, **self._fields())
         else:
-            self.say(self.line(number, num_epochs, metrics))
+            self.print(self.line(number, num_epochs, metrics))
         if "avg_cost" in metrics:
-            self.say(routing_summary(metrics))
+            self.print(routing_summary(metrics))
 
     def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
-        """The same as one line of text."""
+        """An epoch as one line of text."""
         left = (self.total_steps - self.done_steps) / max(self.steps_per_second, 1e-9)
         parts = [
             f"epoch {number}/{num_epochs}",
@@ -81,7 +87,7 @@ class TrainingDisplay:
             parts.append(f"evaluated {metrics['eval/return_mean']:.2f}")
         return "  ".join(parts)
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         if not self.quiet:
             self.console.print(text, markup=False, soft_wrap=True)
 
@@ -94,12 +100,12 @@ class TrainingDisplay:
         return {
             "steps": f"{self.done_steps:,}/{self.total_steps:,}",
             "rate": f"{self.steps_per_second:,.0f}",
-            "reward": self.return_text,
+            "return_mean": self.return_text,
         }
 
 
 def routing_summary(metrics: Mapping[str, float]) -> str:
-    """What an epoch of dial-a-ride days came to, under the names people know from their scripts."""
+    """Metrics of a dial-a-ride epoch, under the names of `meta_train.py`."""
     shown = (
         ("Avg Cost", "avg_cost", "{:.2f} minutes"),
         ("Improvement", "avg_improvement_pct", "{:.2f} %"),
@@ -127,29 +133,30 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
 
 
 def announce(settings: RunSettings, quiet: bool) -> None:
-    """Say what takes a moment before anything moves."""
+    """Announce the start of a run; the first one compiles kernels."""
     if not quiet and settings.env in ENVS:
-        text = f"preparing {settings.env} (what is compiled is compiled once, then cached)"
+        text = f"preparing {settings.env} (kernels are compiled once, then cached)"
         print(text, file=sys.stderr, flush=True)
 
 
 def run_banner(path: Path, settings: RunSettings, backend: object, device: torch.device) -> str:
-    """What is about to run, and where."""
+    """Start banner of a run: size, batch sizes, networks, device, backend."""
     rollout, epochs = settings.rollout, settings.length.epochs
     layers = "-".join(map(str, settings.network.hidden_sizes))
-    held = format_bytes(memory_used(device))
+    used = format_bytes(memory_used(device))
     return (
         f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
         f"= {rollout.samples_per_epoch * epochs:,} steps\n"
-        f"  {settings.algo}: {batch_sizes(settings)}, networks {layers} on {device} ({held} of its "
+        f"  {settings.algo}: {batch_sizes(settings)}, networks {layers} on {device} ({used} of its "
         f"memory in use), envs in {type(backend).__name__}"
     )
 
 
 def batch_sizes(settings: RunSettings) -> str:
-    """What a gradient step of this run sees."""
+    """Batch sizes of a gradient step."""
     if settings.algo == "dqn":
-        return f"batches of {settings.dqn.batch_size} from a replay of {settings.dqn.replay_size:,}"
+        dqn = settings.dqn
+        return f"batches of {dqn.batch_size} from a replay buffer of {dqn.replay_size:,}"
     rollout, ppo = settings.rollout, settings.ppo
     samples = rollout.samples_per_epoch * rollout.policy_update_interval
     size = ppo.minibatch_size or -(-samples // ppo.num_minibatches)
@@ -157,25 +164,25 @@ def batch_sizes(settings: RunSettings) -> str:
 
 
 def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
-    """The last words of a finished run: what came out and where it lies."""
+    """Summary of a finished run: length, best evaluation, where to find it."""
     if not metrics:
         return f"{path}: nothing was trained."
     last = metrics[-1]
-    judged = [row for row in metrics if row.get("eval/return_mean") is not None]
+    evaluations = [row for row in metrics if row.get("eval/return_mean") is not None]
     lines = [
         f"trained {last['total_steps']:,} steps in {last['epoch']} epochs, "
         f"{format_duration(last['wall_seconds'])}, "
         f"{last['total_steps'] / last['wall_seconds']:,.0f} steps/s"
     ]
-    if judged:
-        best = max(judged, key=lambda row: row["eval/return_mean"])
+    if evaluations:
+        best = max(evaluations, key=lambda row: row["eval/return_mean"])
         lines.append(
             f"best evaluated return {best['eval/return_mean']:.2f} "
             f"(95 % interval {best['eval/ci_low']:.2f} .. {best['eval/ci_high']:.2f}, "
             f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
         )
     lines += [
-        f"page      {path / 'report.html'}",
+        f"report    {path / 'report.html'}",
         f"evaluate  hundredfold evaluate {path}",
     ]
     return "\n".join(lines)

@@ -1,13 +1,9 @@
-"""Who trains a run: our own loop, or somebody else's library on the same envs and settings.
+"""Training engines: the default loop, Stable-Baselines3 or RLlib, on the same envs and settings.
 
-An engine is three functions. `build` makes the parts from the settings, `start` opens the books in
-a new run folder, `train` goes to the end and says whether it got there. Whoever adds one writes a
-function that imports them, and a row in `ENGINES`.
-
-The books of a training that another engine runs: the same folder, metrics and checkpoints.
-
-A checkpoint holds what was learned as weights of our own network, so everything that reads a run
-reads this one. What the engine itself would need to go on is not in it.
+An engine is three functions: `build` creates the components from the settings, `start` opens a new
+run folder, `train` runs to the end and returns whether it got there. Runs of other libraries have
+the same folder, metrics and checkpoints; checkpoints hold the weights of the default network, so
+everything that reads a run reads these, but not the library's own state, so they cannot be resumed.
 """
 
 from __future__ import annotations
@@ -32,18 +28,18 @@ from hundredfold.training.run_folder import RunFolder
 
 
 class EngineRun(Run):
-    """Keeps the books of a training by another engine."""
+    """Bookkeeping of a training by another library."""
 
     @classmethod
     def start(cls, folder: RunFolder, components: Components, **options: bool) -> Run:
-        """Begin at epoch 0; the engine resets the envs itself."""
+        """Start at epoch 0; the library resets the envs itself."""
         if components.belief_model is not None:
             components.backend.broadcast(components.belief_model.params(exploring=True))
         return cls(folder, components, Counters(), **options)
 
     @property
     def resume_hint(self) -> str:
-        return f"judge it with: hundredfold evaluate {self.folder.path}"
+        return f"evaluate it with: hundredfold evaluate {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:
         belief_model = self.components.belief_model
@@ -60,26 +56,34 @@ class EngineRun(Run):
 
 
 class EpisodeTracker:
-    """Follows the episodes of a vector env that only tells rewards and ends."""
+    """Episode statistics of a vector env from its rewards and ends."""
 
     def __init__(self, num_envs: int) -> None:
-        self.everyone = np.arange(num_envs)
+        self.all_env_ids = np.arange(num_envs)
         self.running_returns = RunningReturns(num_envs)
         self.episodes = EpisodeStats()
 
-    def hear(self, reward: Array, ended: BoolArray, episode_info: State | None = None) -> None:
-        """One step of every env; the infos count where episodes ended."""
-        paid = np.asarray(reward, np.float64)
-        self.running_returns.step(self.everyone, paid, ended, episode_info or {}, self.episodes)
+    def record(self, reward: Array, ended: BoolArray, episode_info: State | None = None) -> None:
+        """Record one step of every env.
 
-    def taken(self) -> EpisodeStats:
-        """The episodes that ended since this was asked last."""
-        found, self.episodes = self.episodes, EpisodeStats()
-        return found
+        Args:
+            reward: (envs,) rewards.
+            ended: (envs,) True where an episode ended.
+            episode_info: Arrays, each (envs, ...), that count where episodes ended.
+        """
+        rewards = np.asarray(reward, np.float64)
+        self.running_returns.step(
+            self.all_env_ids, rewards, ended, episode_info or {}, self.episodes
+        )
+
+    def drain(self) -> EpisodeStats:
+        """Episodes that ended since the last call."""
+        episodes, self.episodes = self.episodes, EpisodeStats()
+        return episodes
 
 
 class Engine(NamedTuple):
-    """How a run is trained."""
+    """The three functions of a training engine."""
 
     build: Callable[[RunSettings, EnvFactory | None], Components]
     start: Callable[..., Run]  # (folder, parts, *, wandb, quiet)
@@ -87,16 +91,16 @@ class Engine(NamedTuple):
 
 
 def engine_for(settings: RunSettings) -> Engine:
-    """The engine these settings ask for."""
+    """The engine named by the settings."""
     return ENGINES[settings.engine]()
 
 
 def check_resumable(settings: RunSettings) -> None:
-    """Only our own loop goes on where it was stopped."""
+    """Raise a SettingsError for runs of engines that cannot be resumed."""
     if settings.engine != OWN:
         raise SettingsError(
-            f"this run was trained by the engine {settings.engine}, whose own state is not in the "
-            "checkpoints: it cannot go on bit for bit. Its policy can be evaluated, loaded and "
+            f"this run was trained with --engine {settings.engine}, whose own state is not in the "
+            "checkpoints, so it cannot be resumed. Its policy can be evaluated, loaded and "
             "exported; start a new run to train longer."
         )
 

@@ -64,7 +64,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Estimate:
     """Everything `hundredfold plan` tells."""
 
     settings: RunSettings
@@ -84,9 +84,9 @@ class Plan:
         return settings
 
 
-def make_plan(
+def estimate_run(
     settings: RunSettings, start: RunSettings, *, measure: bool = True, cuda: bool = False
-) -> Plan:
+) -> Estimate:
     """The plan of a run; `start` is where its settings began, `cuda` asks for that device."""
     factory = env_factory(settings.env, settings.env_settings)
     spec = _spec_of(factory)
@@ -95,7 +95,7 @@ def make_plan(
     timing = None
     if measure:
         timing = measured(resolved, modelled_update=cuda and not torch.cuda.is_available())
-    return Plan(
+    return Estimate(
         settings=resolved,
         gradient_steps=gradient_steps(resolved),
         memory={name: size * resolved.rollout.num_envs for name, size in per_env.items()},
@@ -194,7 +194,7 @@ def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
     return max(1, min((room - replay) // max(others, 1), rings))
 
 
-def fitting_num_envs(settings: RunSettings) -> tuple[int, str]:
+def auto_num_envs(settings: RunSettings) -> tuple[int, str]:
     """What `--num-envs auto` means for these settings, and the reason."""
     factory = env_factory(settings.env, settings.env_settings)
     spec = _spec_of(factory)

@@ -1,6 +1,6 @@
-"""Judging a policy: whole episodes on envs of its own, away from training data and streams.
+"""Evaluation of a policy: whole episodes on separate envs with random streams of their own.
 
-Every env plays the same number of episodes. Taking the first episodes to end would favour short
+Every env plays the same number of episodes; taking the first episodes to end would favour short
 ones.
 """
 
@@ -23,15 +23,15 @@ from hundredfold.rollout.episode_stats import mean_name
 
 Actor = Callable[[StepBatch], Array]
 
-# Evaluation envs live under a branch of their own: no seed makes them play training's episodes.
-EVALUATION_BRANCH = 0x6576616C
-# Of these the worst and the best episode are told as well.
-SPREAD_TOLD = ("improvement_pct",)
+# Separates the random streams of evaluation envs from those of training, whatever the seed.
+EVALUATION_STREAM = 0x6576616C
+# Episode infos whose minimum and maximum are reported, too.
+EXTREMES_REPORTED = ("improvement_pct",)
 
 
 @dataclass(slots=True)
 class Evaluation:
-    """What came of some whole episodes, in a fixed order: by env, then by episode."""
+    """Results of whole episodes, ordered by env, then by episode."""
 
     returns: FloatArray  # (episodes,)
     lengths: IntArray  # (episodes,)
@@ -57,17 +57,17 @@ class Evaluation:
 
     def metrics(self) -> dict[str, float]:
         """The summary under the names of a run's metrics."""
-        found = self.summary()
-        metrics = {key: found[key] for key in ("episodes", "stderr", "ci_low", "ci_high")}
+        summary = self.summary()
+        metrics = {key: summary[key] for key in ("episodes", "stderr", "ci_low", "ci_high")}
         metrics |= {
-            "return_mean": found["mean"],
-            "min": found["min"],
-            "max": found["max"],
-            "episode_steps": found["episode_steps"],
+            "return_mean": summary["mean"],
+            "min": summary["min"],
+            "max": summary["max"],
+            "episode_steps": summary["episode_steps"],
         }
         for name, values in self.info.items():
             metrics[mean_name(name)] = float(np.mean(values, dtype=np.float64))
-            if name in SPREAD_TOLD:
+            if name in EXTREMES_REPORTED:
                 metrics[f"min_{name}"] = float(values.min())
                 metrics[f"max_{name}"] = float(values.max())
         return metrics
@@ -76,9 +76,14 @@ class Evaluation:
 def evaluation_backend(
     settings: RunSettings, make_envs: EnvFactory, num_envs: int
 ) -> tuple[str, EnvFactory, int, WorkerSettings]:
-    """How to start the envs of an evaluation: like training's, but in step with each other.
+    """Arguments of `make_backend` for evaluation: the training backend, but synchronous.
 
-    How many to wait for and how many threads to use was fitted to the number of envs in training.
+    Batch sizes and threads are chosen anew: training's were fitted to another number of envs.
+
+    Args:
+        settings: Settings of the run.
+        make_envs: Env factory.
+        num_envs: Number of evaluation envs.
     """
     name = settings.machine.backend
     workers = replace(settings.processes, batch_envs=0, env_threads=0)
@@ -93,9 +98,15 @@ def evaluate(
     max_steps: int,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
-    """Play whole episodes, as many from each env; `tick` hears after each step how many are done.
+    """Play whole episodes, the same number in each env.
 
-    An episode that reaches `max_steps` counts as it stands: not every env ends by itself.
+    Args:
+        backend: Envs to play on; they are reset.
+        act: Policy, from a step batch to one action per row.
+        episodes: Number of episodes to count.
+        seed: Seed of the episodes.
+        max_steps: Steps after which an episode is truncated and counts as it stands.
+        on_progress: Called after each step with the number of finished episodes.
     """
     spec, num_envs = backend.spec, backend.num_envs
     rounds = -(-episodes // num_envs)
@@ -106,9 +117,8 @@ def evaluate(
         for name, array in spec.episode_info.items()
     }
     played = np.zeros(num_envs, np.int64)
-    cut_short = 0
-    branch = rng.spawn(rng.seed_key(seed), EVALUATION_BRANCH)
-    backend.reset(int(branch))
+    num_truncated = 0
+    backend.reset(int(rng.spawn(rng.seed_key(seed), EVALUATION_STREAM)))
     batch = backend.recv()
     while played.min() < rounds:
         backend.send(act(batch))
@@ -120,15 +130,16 @@ def evaluate(
         lengths[rows, played[rows]] += 1
         too_long = counting & ~batch.ended
         too_long[counting] &= lengths[rows, played[rows]] >= max_steps
-        cut_short += int(too_long.sum())
-        over = counting & (batch.ended | too_long)
+        num_truncated += int(too_long.sum())
+        finished = counting & (batch.ended | too_long)
         for name, values in info.items():
-            values[ids[over], played[ids[over]]] = batch.episode_info[name][over]
-        played[ids[over]] += 1
+            values[ids[finished], played[ids[finished]]] = batch.episode_info[name][finished]
+        played[ids[finished]] += 1
         on_progress(int(played.sum()))
-    if cut_short:
+    if num_truncated:
         warnings.warn(
-            f"{cut_short} evaluation episodes were cut off after {max_steps} steps.", stacklevel=2
+            f"{num_truncated} evaluation episodes were truncated after {max_steps} steps.",
+            stacklevel=2,
         )
     return Evaluation(
         returns.reshape(-1)[:episodes],
@@ -138,10 +149,7 @@ def evaluate(
 
 
 def random_actor(spec: EnvSpec, seed: int) -> Actor:
-    """Any allowed action, all equally likely; the yardstick every policy must beat.
-
-    Of a box without bounds, what a policy would try first.
-    """
+    """Uniformly random allowed actions; for an unbounded Box those of an untrained policy."""
     key = rng.spawn(rng.seed_key(seed), 0x72616E646F6D)
     counts = np.zeros(1, np.int64)
 

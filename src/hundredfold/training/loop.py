@@ -1,4 +1,4 @@
-"""The training loop: collect, update, share what was learned, judge, record, save."""
+"""The training loop: collect, update, broadcast the belief model, evaluate, record, save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from hundredfold.training.run import Run
 
 
 def train(run: Run) -> bool:
-    """Train to the end; False when the user stopped it, in which case everything is saved."""
+    """Train a run to its end.
+
+    Returns:
+        False when the user stopped it (Ctrl-C or SIGTERM); the last complete epoch is saved.
+    """
     learner, collector = run.components.learner, run.components.collector
     num_steps = run.settings.rollout.num_steps
     with Interruptible() as signals:
@@ -29,10 +33,10 @@ def train(run: Run) -> bool:
                 with run.timed("update"):
                     losses = learner.update()
                 with run.timed("belief_model"):
-                    learned = run.update_belief_model()
+                    belief_metrics = run.update_belief_model()
                 with run.timed("evaluate"):
-                    judged = run.evaluate_if_due(signals)
-                run.record(episodes, {**losses, **learned, **judged})
+                    evaluation = run.evaluate_if_due(signals)
+                run.record(episodes, {**losses, **belief_metrics, **evaluation})
                 run.save_if_due()
         except Interrupted:
             run.save_last_complete()
@@ -41,11 +45,11 @@ def train(run: Run) -> bool:
             run.save_last_complete()
             raise TrainingError(
                 "the device ran out of memory; try fewer samples at a time (--num-steps, "
-                "--num-envs, --batch-size) or --device cpu. What was learned is saved: "
-                f"--resume {run.folder.path} --device cpu goes on from there."
+                "--num-envs, --batch-size) or --device cpu. The last complete epoch is saved: "
+                f"continue with --resume {run.folder.path} --device cpu."
             ) from error
         except Exception:
-            # Whatever went wrong in this epoch, the ones before it are worth keeping.
+            # The epochs before the error are worth keeping.
             run.save_last_complete()
             raise
     return True

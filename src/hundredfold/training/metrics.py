@@ -158,7 +158,7 @@ def best_of(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
     return int(best["epoch"]), float(best["eval/return_mean"])
 
 
-def forget_after(folder: RunFolder, epoch: int) -> None:
+def drop_after(folder: RunFolder, epoch: int) -> None:
     """Drop metrics of epochs that a killed run had begun after its last checkpoint."""
     rows = [row for row in read_metrics(folder) if row["epoch"] <= epoch]
     write_atomically(folder.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,7 +1,4 @@
-"""Ctrl-C and SIGTERM, turned into a question that is asked between two steps.
-
-Memory that learning frees and asks for again thousands of times.
-"""
+"""Process-wide set-up of a training: signal handling and glibc malloc tuning."""
 
 from __future__ import annotations
 
@@ -15,21 +12,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """The user wants to stop. Not an `Exception`, so that nothing swallows it by mistake."""
+    """Raised to stop a training. Not an `Exception`, so that nothing catches it by mistake."""
 
 
 class Interruptible:
-    """While active, the first signal is noted and `check` raises it; a second one stops at once."""
+    """Defers SIGINT and SIGTERM to the next `check`; a second signal interrupts at once."""
 
     def __init__(self) -> None:
         self.requested = False
         self.previous: dict[int, signal.Handlers | object] = {}
 
     def __enter__(self) -> Interruptible:
-        # Signals reach Python's main thread only; elsewhere (a notebook's worker) they pass us by.
+        # Only the main thread may handle signals; elsewhere nothing is changed.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                self.previous[number] = signal.signal(number, self._note)
+                self.previous[number] = signal.signal(number, self._request)
         return self
 
     def __exit__(
@@ -43,11 +40,11 @@ class Interruptible:
         self.previous.clear()
 
     def check(self) -> None:
-        """Raise `Interrupted` if a signal has come."""
+        """Raise `Interrupted` if a signal has arrived."""
         if self.requested:
             raise Interrupted
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
@@ -56,21 +53,20 @@ class Interruptible:
 # Options of glibc's `mallopt`.
 TRIM_THRESHOLD: Final = -1
 MMAP_THRESHOLD: Final = -3
-# Larger pieces come from the system one by one and go back to it at once. Before its version 2.35
-# glibc takes no more than the second.
-LARGE_BYTES: Final = (64 * 2**20, 32 * 2**20)
-# So much may lie free before it goes back.
-KEPT_BYTES: Final = 512 * 2**20
+# Larger blocks are mapped and unmapped one by one. glibc before 2.35 accepts only the second.
+MMAP_THRESHOLD_BYTES: Final = (64 * 2**20, 32 * 2**20)
+# Free memory that is kept before it is returned to the system.
+TRIM_THRESHOLD_BYTES: Final = 512 * 2**20
 
 
 def tune_malloc() -> bool:
-    """Let this process keep what it frees; False where the C library knows no such thing.
+    """Make glibc keep freed memory; False where the C library has no `mallopt`.
 
-    Every gradient step frees some megabytes, which the C library would give back to the system and
-    get again for the next, page by page: an eighth of the time of a small network's update.
+    Every gradient step frees some megabytes, which glibc would return to the system and fault in
+    again page by page: an eighth of the time of a small network's update.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
         return False
-    large = any(library.mallopt(MMAP_THRESHOLD, size) for size in LARGE_BYTES)
-    return bool(library.mallopt(TRIM_THRESHOLD, KEPT_BYTES)) and large
+    large = any(library.mallopt(MMAP_THRESHOLD, size) for size in MMAP_THRESHOLD_BYTES)
+    return bool(library.mallopt(TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)) and large

@@ -1,4 +1,4 @@
-"""One training's folder and clock: what has happened, what is written, when it ends."""
+"""A training run: counters, timing, metrics, evaluations and checkpoints of one folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hundredfold.training.checkpoint import (
 )
 from hundredfold.training.console import TrainingDisplay
 from hundredfold.training.evaluate import evaluate, evaluation_backend
-from hundredfold.training.metrics import MetricsLog, best_of, forget_after, read_metrics
+from hundredfold.training.metrics import MetricsLog, best_of, drop_after, read_metrics
 from hundredfold.training.process_setup import Interruptible
 from hundredfold.training.run_folder import RunFolder
 
@@ -34,7 +34,7 @@ MAX_EVALUATION_ENVS = 64
 
 @dataclass(slots=True)
 class Counters:
-    """How far a run has come."""
+    """Progress of a run."""
 
     epoch: int = 0
     total_steps: int = 0
@@ -43,7 +43,15 @@ class Counters:
 
 
 class Run:
-    """Keeps the books of one training. Made by `start` or `resume`, ended by `close`."""
+    """Bookkeeping of one training. Created by `start` or `resume`, ended by `close`.
+
+    Args:
+        folder: Run folder, claimed by this process.
+        components: Backend, learner and collector of the training.
+        counters: Progress so far.
+        wandb: Also log to Weights & Biases.
+        quiet: Print nothing.
+    """
 
     def __init__(
         self,
@@ -60,9 +68,9 @@ class Run:
         self.best = best_of(read_metrics(folder))
         self.last_complete = self._snapshot()
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        # What had been counted at the end of the last epoch.
-        told = components.backend.timings()
-        self.split_before: dict[str, float] = {"env": -sum(told.values()), **told}
+        # Cumulative seconds at the end of the last epoch.
+        timings = components.backend.timings()
+        self.previous_seconds: dict[str, float] = {"env": -sum(timings.values()), **timings}
         self.evaluation_envs: Backend | None = None
         self.metrics = MetricsLog(
             folder, self.settings, first_step=counters.total_steps, wandb=wandb
@@ -75,7 +83,7 @@ class Run:
 
     @classmethod
     def start(cls, folder: RunFolder, components: Components, **options: bool) -> Run:
-        """Begin at epoch 0."""
+        """Start at epoch 0."""
         if components.belief_model is not None:
             components.backend.broadcast(components.belief_model.params(exploring=True))
         components.collector.start(components.settings.seed)
@@ -83,11 +91,11 @@ class Run:
 
     @classmethod
     def resume(cls, folder: RunFolder, components: Components, **options: bool) -> Run:
-        """Go on from the last checkpoint, bit for bit."""
+        """Continue from the last checkpoint, bit for bit."""
         remove_leftovers(folder)
         if not saved_epochs(folder):
-            # Killed before its first checkpoint: the beginning is the last thing that was whole.
-            forget_after(folder, 0)
+            # Killed before its first checkpoint: start over.
+            drop_after(folder, 0)
             return cls.start(folder, components, **options)
         checkpoint = load_checkpoint(folder)
         try:
@@ -101,9 +109,9 @@ class Run:
         except (KeyError, TypeError) as error:
             raise CheckpointError(
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
-                "it was made by another version or for other settings."
+                "it was saved by another version or with other settings."
             ) from error
-        forget_after(folder, counters.epoch)
+        drop_after(folder, counters.epoch)
         return cls(folder, components, counters, **options)
 
     @property
@@ -111,7 +119,7 @@ class Run:
         return self.counters.epoch >= self.num_epochs
 
     def close(self) -> None:
-        """Let go of files and envs."""
+        """Close files and evaluation envs, and release the folder."""
         self.display.close()
         self.metrics.close()
         if self.evaluation_envs is not None:
@@ -130,7 +138,7 @@ class Run:
             self.seconds[phase] += time.perf_counter() - begin
 
     def progress_callback(self, signals: Interruptible) -> Callable[[], None]:
-        """What to do after each batch of steps: move the bar, listen for signals."""
+        """Callback after each batch of steps: advances the progress bar, checks for signals."""
         rows = self.settings.rollout.num_envs
 
         def on_progress() -> None:
@@ -140,52 +148,54 @@ class Run:
         return on_progress
 
     def split_collect_time(self) -> None:
-        """Tell apart what policy, env and learning in between took of collecting."""
+        """Split the time of collecting into policy, env and learning in between."""
         collector = self.components.collector
-        told = self.components.backend.timings()
-        env = collector.env_seconds - sum(told.values())
-        so_far = {
+        timings = self.components.backend.timings()
+        env = collector.env_seconds - sum(timings.values())
+        cumulative = {
             "policy": collector.policy_seconds,
             "env": env,
             "update": self.components.learner.learning_seconds,
-            **told,
+            **timings,
         }
-        for phase, seconds in so_far.items():
-            spent = seconds - self.split_before.get(phase, 0.0)
+        for phase, seconds in cumulative.items():
+            spent = seconds - self.previous_seconds.get(phase, 0.0)
             self.seconds[phase] += spent
             self.seconds["collect"] -= spent
-        self.split_before = so_far
+        self.previous_seconds = cumulative
 
     @property
     def step_callbacks(self) -> list[Callable[[StepBatch], None]]:
-        """Who hears what came of every action."""
+        """Functions that receive every step batch."""
         return (
             [] if self.components.belief_model is None else [self.components.belief_model.observe]
         )
 
     def update_belief_model(self) -> dict[str, float]:
-        """Let the belief model learn from the epoch and tell the envs what it believes now."""
+        """Update the belief model and broadcast its parameters to the envs."""
         belief_model = self.components.belief_model
         if belief_model is None:
             return {}
-        learned = belief_model.update()
+        metrics = belief_model.update()
         self.components.backend.broadcast(belief_model.params(exploring=True))
-        return learned
+        return metrics
 
     def evaluate_if_due(self, signals: Interruptible) -> dict[str, float]:
-        """Judge the policy at its interval and at the end; empty otherwise."""
-        plan = self.settings.evaluation
+        """Evaluate the policy at its interval and at the end; empty otherwise."""
+        evaluation = self.settings.evaluation
         epoch = self.counters.epoch + 1
-        if not plan.eval_interval or (epoch % plan.eval_interval and epoch < self.num_epochs):
+        if not evaluation.eval_interval or (
+            epoch % evaluation.eval_interval and epoch < self.num_epochs
+        ):
             return {}
         if self.evaluation_envs is None:
-            num_envs = min(plan.eval_episodes, MAX_EVALUATION_ENVS)
+            num_envs = min(evaluation.eval_episodes, MAX_EVALUATION_ENVS)
             if not self.components.backend.spec.has_snapshots:
-                # Somebody else's envs may be costly: no more of them than the user asked for.
+                # Third-party envs may be costly: no more of them than for training.
                 num_envs = min(num_envs, self.settings.rollout.num_envs)
             settings = self.settings
             if settings.machine.backend == "ray":
-                # Actors are busy with training, and a step of theirs is a round trip.
+                # Actors are busy with training, and each of their steps is a round trip.
                 here = "in_process" if self.components.backend.spec.has_snapshots else "processes"
                 settings = replace(settings, machine=replace(settings.machine, backend=here))
             self.evaluation_envs = make_backend(
@@ -198,20 +208,20 @@ class Run:
         def act(batch: StepBatch) -> Array:
             return policy.act_deterministic(batch.observation, batch.mask)
 
-        found = evaluate(
+        result = evaluate(
             self.evaluation_envs,
             act,
-            plan.eval_episodes,
-            plan.eval_seed,
-            plan.eval_max_steps,
+            evaluation.eval_episodes,
+            evaluation.eval_seed,
+            evaluation.eval_max_steps,
             on_progress=lambda done: signals.check(),
         ).metrics()
-        return {f"eval/{name}": value for name, value in found.items()}
+        return {f"eval/{name}": value for name, value in result.items()}
 
     # -- after an epoch -------------------------------------------------------------------------
 
-    def record(self, episodes: EpisodeStats, report: Mapping[str, float]) -> None:
-        """Write the epoch's metrics and note a record."""
+    def record(self, episodes: EpisodeStats, learner_metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a complete epoch and remember the best evaluation."""
         counters, samples = self.counters, self.settings.rollout.samples_per_epoch
         spent = sum(self.seconds.values())
         counters.epoch += 1
@@ -223,7 +233,7 @@ class Run:
             "total_steps": counters.total_steps,
             "total_episodes": counters.total_episodes,
             **episodes.means(),
-            **report,
+            **learner_metrics,
             **self._failure_counts(),
             "samples_per_second": samples / spent,
             "wall_seconds": counters.wall_seconds,
@@ -233,18 +243,18 @@ class Run:
         self.metrics.write(metrics)
         if counters.epoch % self.settings.saving.log_interval == 0 or self.finished:
             self.display.epoch(counters.epoch, self.num_epochs, metrics)
-        score = report.get("eval/return_mean")
+        score = learner_metrics.get("eval/return_mean")
         if score is not None and (self.best is None or score > self.best[1]):
             self.best = (counters.epoch, score)
 
     def _failure_counts(self) -> dict[str, int]:
-        """What went wrong with envs so far; of built-in envs only what did go wrong."""
+        """Failures of envs and workers so far; zeros only for third-party envs."""
         counts = self.components.health()
-        foreign = not self.components.backend.spec.has_snapshots
-        return {name: count for name, count in counts.items() if count or foreign}
+        third_party = not self.components.backend.spec.has_snapshots
+        return {name: count for name, count in counts.items() if count or third_party}
 
     def save_if_due(self) -> None:
-        """Save at the interval, at the end, and whenever an evaluation set a record."""
+        """Save at the interval, at the end, and after the best evaluation so far."""
         with self.timed("save"):
             self.last_complete = self._snapshot()
             epoch, saving = self.counters.epoch, self.settings.saving
@@ -257,20 +267,20 @@ class Run:
             prune(self.folder, saving.keep_last)
 
     def save_last_complete(self) -> None:
-        """Save the end of the last whole epoch, for a run that stops in the middle of one."""
+        """Save the last complete epoch, for a run that stops in the middle of one."""
         if self.last_complete.epoch and self.last_complete.epoch not in saved_epochs(self.folder):
             try:
                 save_checkpoint(self.folder, self.last_complete)
             except CheckpointError as error:
-                self.display.say(f"the last epoch could not be saved: {error}")
+                self.display.print(f"the last epoch could not be saved: {error}")
                 return
-        self.display.say(
+        self.display.print(
             f"stopped after epoch {self.last_complete.epoch}/{self.num_epochs}; {self.resume_hint}"
         )
 
     @property
     def resume_hint(self) -> str:
-        """What to do with a run that was stopped."""
+        """How to continue a stopped run."""
         return f"continue with: hundredfold train --resume {self.folder.path}"
 
     def _snapshot(self) -> Checkpoint:

@@ -58,7 +58,7 @@ WITHOUT_SB3 = """
 import sys
 sys.modules["stable_baselines3"] = sys.modules["sb3_contrib"] = None
 import hundredfold
-from hundredfold.cli import main
+from hundredfold.cli.main import main
 """
 
 

@@ -143,9 +143,9 @@ def train(run: Run) -> bool:
     """Train to the end; False when the user stopped it."""
     components = run.components
     assert isinstance(components, RLlibComponents)
-    run.display.say(f"  engine: PPO of RLlib, {components.num_runners} env runners")
+    run.display.print(f"  engine: PPO of RLlib, {components.num_runners} env runners")
     for note in components.notes:
-        run.display.say(f"  note: {note}")
+        run.display.print(f"  note: {note}")
     algorithm = make_algorithm(components)
     with Interruptible() as signals:
         try:

@@ -129,9 +129,9 @@ def train(run: Run) -> bool:
     assert isinstance(components, SB3Components)
     model = make_model(components)
     library = type(model).__module__.split(".")[0]
-    run.display.say(f"  engine: {type(model).__name__} of {library}")
+    run.display.print(f"  engine: {type(model).__name__} of {library}")
     for note in notes_on(run.settings):
-        run.display.say(f"  note: {note}")
+        run.display.print(f"  note: {note}")
     total_steps = run.num_epochs * run.settings.rollout.samples_per_epoch
     with Interruptible() as signals:
         try:
@@ -183,7 +183,7 @@ class Bookkeeper(BaseCallback):
         self.run, self.signals, self.envs = run, signals, run.components.envs
         self.on_progress = run.progress_callback(signals)
         rollout = run.settings.rollout
-        self.heard = EpisodeTracker(rollout.num_envs)
+        self.episodes = EpisodeTracker(rollout.num_envs)
         self.steps_per_epoch = rollout.num_steps
         # PPO learns between two rollouts; DQN all the time.
         on_policy = run.settings.algo == "ppo"
@@ -226,10 +226,10 @@ class Bookkeeper(BaseCallback):
     def _hear(self) -> None:
         rewards, ended = self.locals["rewards"], self.locals["dones"]
         if not isinstance(self.envs, BackendVecEnv):
-            self.heard.hear(rewards, ended)
+            self.episodes.record(rewards, ended)
             return
         batch = self.envs.batch
-        self.heard.hear(batch.reward, ended, batch.episode_info)
+        self.episodes.record(batch.reward, ended, batch.episode_info)
         for hear in self.run.step_callbacks:
             hear(batch)
 
@@ -242,7 +242,7 @@ class Bookkeeper(BaseCallback):
             learned = run.update_belief_model()
         with run.timed("evaluate"):
             judged = run.evaluate_if_due(self.signals)
-        run.record(self.heard.taken(), {**self._losses(), **learned, **judged})
+        run.record(self.episodes.drain(), {**self._losses(), **learned, **judged})
         run.save_if_due()
         self.mark = time.perf_counter()
 
