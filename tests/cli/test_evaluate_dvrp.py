@@ -74,7 +74,7 @@ def test_fairness_and_acceptance_model_of_a_run_and_of_a_rule(capsys, run_folder
     for row in known.values():
         assert 0.0 <= row["type_accuracy"] <= 1.0
         assert 0.0 <= row["bayes_optimal_accuracy"] <= 1.0
-        assert row["people"] <= row["answers"]
+        assert row["customers"] <= row["responses"]
     people = [
         row["taken_for_late"]
         + row["taken_for_early"]
@@ -83,7 +83,7 @@ def test_fairness_and_acceptance_model_of_a_run_and_of_a_rule(capsys, run_folder
         for row in tables["confusion"]
         if row["policy"] == "thompson"
     ]
-    assert sum(people) == known["thompson"]["people"]
+    assert sum(people) == known["thompson"]["customers"]
     asked = sum(row["offers"] for row in tables["calibration"] if row["policy"] == "thompson")
     made = next(row["offers_made"] for row in rows if row["policy"] == "thompson")
     assert asked == 4 * made

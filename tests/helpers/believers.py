@@ -3,8 +3,7 @@
 import numpy as np
 
 from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
-from hundredfold.envs.dvrp.acceptance.prior import prior_for
-from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer
+from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, prior_for
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
 
@@ -28,13 +27,13 @@ class Sure:
 
 
 def prior_believer(settings):
-    """Who has heard nothing yet."""
+    """A type model without any responses."""
     return BayesianTypeModel(population_for(settings).size, prior_for(settings))
 
 
 def taught_believer(rule, settings, days=20, seed=1):
     """A Bayesian type model after some days of asking, and its answers."""
-    belief_model, answers = prior_believer(settings), ResponseBuffer()
+    belief_model, responses = prior_believer(settings), ResponseBuffer()
     learning = WarmUpSettings(warm_up_days=days, refit_days=5)
-    warm_up(rule, settings, belief_model, answers, learning, seed=seed)
-    return belief_model, answers
+    warm_up(rule, settings, belief_model, responses, learning, seed=seed)
+    return belief_model, responses

@@ -11,11 +11,12 @@ import pytest
 from helpers.browser import look_at, needs_browser
 from helpers.run_folders import make_run, metrics
 from hundredfold.core.errors import CheckpointError
+from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
+from hundredfold.envs.dvrp.acceptance.model import prior_for
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SPLITS
 from hundredfold.envs.dvrp.policies import make_policy
 from hundredfold.envs.dvrp.population import NUM_TYPES
-from hundredfold.envs.dvrp.report_beliefs import true_rates
 from hundredfold.envs.dvrp.report_data import record_report_data
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.report.dvrp_day import clock, route_map, window_chart
@@ -27,8 +28,8 @@ from hundredfold.report.run_sections import Table
 SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=2)
 SECTIONS = [
     "Improvement",
-    "Beside rules that need no learning",
-    "On trips and people it never met",
+    "Compared with heuristic baselines",
+    "Unseen trips and customers",
     "One ordinary day",
     "Who is asked for what",
     "Who is flexible",
@@ -43,11 +44,13 @@ def report_data():
     shared_params = {
         "type_probabilities": np.eye(NUM_TYPES)[population.customers.types],
         "response_counts": np.full(population.size, 40),
-        "accept_given_type": true_rates(population),
+        "accept_given_type": true_accept_rates(population, prior_for(SETTINGS).accept_given_type),
     }
     act = make_policy("random", population, SETTINGS, seed=3)
-    rules = ("none", "random", "privileged_largest", "hindsight")
-    return record_report_data(act, SETTINGS, shared_params=shared_params, days=8, rules=rules)
+    baselines = ("none", "random", "privileged_largest", "hindsight")
+    return record_report_data(
+        act, SETTINGS, shared_params=shared_params, days=8, baselines=baselines
+    )
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def test_without_a_showcase_one_line_names_the_command(folder):
 
 def test_without_days_or_acceptance_model_the_page_has_fewer_sections(folder, report_data):
     known = [row for row in report_data["policies"] if row["split"] == "known"]
-    less = {**report_data, "acceptance_model": None, "day": None, "policies": known}
+    less = {**report_data, "beliefs": None, "day": None, "policies": known}
     write_report_data(folder, less)
     titles = [section.title for section in dvrp_sections(folder)]
     assert titles == [*SECTIONS[:2], "One day", SECTIONS[4]]
@@ -159,7 +162,7 @@ def test_every_caller_has_a_row_and_refusals_are_crossed(report_data):
     figure = window_chart(day)
     assert len(figure.layout.yaxis.ticktext) == SETTINGS.num_customers
     traces = {trace.name: trace for trace in figure.data}
-    refused = [call for call in day["calls"] if call["answer"] == "refused"]
+    refused = [call for call in day["calls"] if call["response"] == "refused"]
     assert refused
     assert len(traces["refused"].x) == len(refused)
     assert len(traces["ride"].x) == 3 * SETTINGS.num_customers

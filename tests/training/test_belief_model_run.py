@@ -1,4 +1,4 @@
-"""Training with a belief model: what it learns reaches the envs, and a resumed run is the same."""
+"""Training with a belief model: its parameters reach the envs, and resume is bit-exact."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train(tmp_path, name="run", **settings):
     ],
     ids=lambda choices: "-".join(choices.values()),
 )
-def test_a_killed_run_with_belief_model_masks_and_epsilon_resumes_bit_for_bit(tmp_path, choices):
+def test_resume_after_sigkill_is_bit_exact_with_belief_masks(tmp_path, choices):
     whole = train(tmp_path, "whole", **choices)
     settings = {**SMALL, **choices}
     run_python(KILLED_RUN.format(save_dir=str(tmp_path), settings=settings), expect=-signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_a_killed_run_with_belief_model_masks_and_epsilon_resumes_bit_for_bit(tm
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-def test_a_belief_model_speaks_to_envs_wherever_they_run(tmp_path, backend):
+def test_every_backend_gives_the_same_run(tmp_path, backend):
     here = train(tmp_path, "here", epochs=3, backend="in_process")
     there = train(tmp_path, "there", epochs=3, backend=backend)
     assert read_metrics(here.path) == read_metrics(there.path)
@@ -82,7 +82,7 @@ def test_a_belief_model_speaks_to_envs_wherever_they_run(tmp_path, backend):
         assert_array_equal(array, right[name], err_msg=name)
 
 
-def test_epsilon_falls_and_refits_come_at_their_cadence(tmp_path):
+def test_epsilon_is_annealed_and_refits_follow_the_interval(tmp_path):
     metrics = train(tmp_path, acceptance_refit_interval=60).metrics
     assert [row["epsilon"] for row in metrics] == pytest.approx([0.2, 0.16, 0.12, 0.08, 0.04, 0.0])
     # 30 steps an epoch and a refit every 60: after the second, fourth and sixth epoch.
@@ -91,37 +91,37 @@ def test_epsilon_falls_and_refits_come_at_their_cadence(tmp_path):
     assert all(0 <= row["type_accuracy"] <= 1 for row in metrics[1::2])
 
 
-@pytest.mark.parametrize("mode", ["threshold", "sampled_type", "soft", "known"])
-def test_the_probability_ratio_starts_at_one_under_masks_and_epsilon(tmp_path, mode):
+@pytest.mark.parametrize("mode", ["threshold", "sampled_type", "soft", "privileged"])
+def test_the_probability_ratio_starts_at_one_under_belief_masks(tmp_path, mode):
     metrics = train(tmp_path, mask_mode=mode, epsilon_start=0.5, epsilon_end=0.5).metrics
     assert max(row["first_ratio_error"] for row in metrics) < 1e-5
 
 
-def test_what_the_belief_model_learned_reaches_the_envs(tmp_path):
+def test_belief_params_reach_the_envs(tmp_path):
     run = train(tmp_path)
-    told = belief_params(run.path, "last")
+    params = belief_params(run.path, "last")
     env = {
         name.removeprefix("env/beliefs/"): array
         for name, array in checkpoint_arrays(run.path).items()
         if name.startswith("env/beliefs/")
     }
-    assert_array_equal(env["people"][0, :, :4], told["type_probabilities"])
-    assert_array_equal(env["people"][-1, :, 4], told["response_counts"])
-    assert_array_equal(env["accept_given_type"][3], told["accept_given_type"])
-    assert told["response_counts"].sum() > 0
-    assert np.abs(told["type_probabilities"] - told["type_probabilities"][0]).max() > 0.01
-    assert told["epsilon"] == 0.0
-    assert not told["sample_types"]
+    assert_array_equal(env["people"][0, :, :4], params["type_probabilities"])
+    assert_array_equal(env["people"][-1, :, 4], params["response_counts"])
+    assert_array_equal(env["accept_given_type"][3], params["accept_given_type"])
+    assert params["response_counts"].sum() > 0
+    assert np.abs(params["type_probabilities"] - params["type_probabilities"][0]).max() > 0.01
+    assert params["epsilon"] == 0.0
+    assert not params["sample_types"]
 
 
-def test_a_run_without_a_belief_model_has_none(tmp_path):
+def test_a_run_without_a_belief_model_has_no_params(tmp_path):
     run = train(tmp_path, acceptance_model="none", mask_mode="none")
     assert belief_params(run.path) is None
     assert "epsilon" not in run.metrics[-1]
 
 
 @pytest.mark.parametrize("preset", ["meta-train-64", "meta-train-256"])
-def test_the_presets_of_the_seeds_train(tmp_path, preset):
+def test_meta_train_presets_train(tmp_path, preset):
     quick = {"num_value_epochs": 2, "num_policy_epochs": 1, "epochs": 2, "eval_interval": 1}
     run = hundredfold.train(
         "dvrp",

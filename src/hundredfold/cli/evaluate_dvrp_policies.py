@@ -17,9 +17,7 @@ from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
 from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
-from hundredfold.envs.dvrp.acceptance.model import TypeModel
-from hundredfold.envs.dvrp.acceptance.prior import prior_for
-from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses
+from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, Responses, TypeModel, prior_for
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import NO_OPTIONS, PolicyOptions, SimulatedDays
@@ -36,7 +34,7 @@ class Learned:
     """A model of flexibility and the answers it learned from."""
 
     model: TypeModel
-    answers: Responses
+    responses: Responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +95,15 @@ class EvaluatedPolicies:
 
     def _taught(self, name: str, settings: DvrpSettings) -> Learned:
         population = population_for(settings)
-        model, answers = (
+        model, responses = (
             BayesianTypeModel(population.size, prior_for(settings)),
             ResponseBuffer(),
         )
         on_progress = self.expect(self.learning.warm_up_days)
         warm_up(
-            name, settings, model, answers, self.learning, seed=self.seed, on_progress=on_progress
+            name, settings, model, responses, self.learning, seed=self.seed, on_progress=on_progress
         )
-        return Learned(model, answers.rows())
+        return Learned(model, responses.rows())
 
 
 def run_contender(folder: str, checkpoint: str) -> EvaluatedPolicy:
@@ -125,7 +123,7 @@ def run_contender(folder: str, checkpoint: str) -> EvaluatedPolicy:
         policy=policy,
         settings=env,
         shared_params=belief_model.params(exploring=False),
-        learned=Learned(belief_model.model, belief_model.answers.rows()),
+        learned=Learned(belief_model.model, belief_model.responses.rows()),
     )
 
 
@@ -141,31 +139,31 @@ def belief_row(contender: EvaluatedPolicy, played: SimulatedDays, population: Po
     """
     learned = contender.learned
     assert learned is not None, "only who has learned can be evaluated"
-    model, answers, settings = learned.model, learned.answers, contender.settings
+    model, responses, settings = learned.model, learned.responses, contender.settings
     truth = population.customers.types
-    heard = np.unique(answers.person).astype(np.int64)
+    heard = np.unique(responses.customer).astype(np.int64)
     beliefs = model.type_probabilities(heard)
     true_rates = metrics.true_accept_rates(
-        population, prior_for(settings).accept, settings.response_noise
+        population, prior_for(settings).accept_given_type, settings.response_noise
     )
     shares = beliefs.mean(axis=0) if len(heard) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
     needed = metrics.responses_until_confident(
-        answers, population.size, model.accept_given_type, shares
+        responses, population.size, model.accept_given_type, shares
     )[heard]
     sure = needed[np.isfinite(needed)]
     return {
         "policy": contender.name,
-        "answers": len(answers),
-        "people": len(heard),
+        "responses": len(responses),
+        "customers": len(heard),
         "type_accuracy": _number(metrics.accuracy(beliefs, truth[heard])),
         "bayes_optimal_accuracy": _number(
-            metrics.bayes_optimal_accuracy(answers, truth, true_rates)
+            metrics.bayes_optimal_accuracy(responses, truth, true_rates)
         ),
         "log_loss": _number(metrics.log_loss(beliefs, truth[heard])),
-        "brier": _number(metrics.brier(beliefs, truth[heard])),
+        "brier_score": _number(metrics.brier_score(beliefs, truth[heard])),
         "calibration_error": _number(_calibration(contender, played, population).error),
-        "answers_to_90_pct": float(np.median(sure)) if len(sure) else None,
-        "sure_pct": 100.0 * len(sure) / max(len(heard), 1),
+        "responses_to_90_pct": float(np.median(sure)) if len(sure) else None,
+        "confident_pct": 100.0 * len(sure) / max(len(heard), 1),
     }
 
 
@@ -173,7 +171,7 @@ def confusion_rows(contender: EvaluatedPolicy, population: Population) -> list[R
     """A row per true type: how many of them are taken for which."""
     learned = contender.learned
     assert learned is not None, "only who has learned can be evaluated"
-    heard = np.unique(learned.answers.person).astype(np.int64)
+    heard = np.unique(learned.responses.customer).astype(np.int64)
     counts = metrics.confusion(
         learned.model.type_probabilities(heard), population.customers.types[heard]
     )

@@ -52,17 +52,17 @@ def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> g
     return figure
 
 
-def accuracy_curve(by_answers: dict[str, Any]) -> go.Figure:
+def accuracy_curve(by_responses: dict[str, Any]) -> go.Figure:
     """How often the most likely personality is right after so many answers."""
     figure = go.Figure()
     looks = {
-        "acceptance_model": ("rates learned", BLUE, "solid"),
-        "true rates": ("true rates", GREY, "dash"),
+        "learned": ("rates learned", BLUE, "solid"),
+        "true": ("true rates", GREY, "dash"),
     }
-    for model, shares in by_answers["accuracy"].items():
+    for model, shares in by_responses["accuracy"].items():
         name, colour, dash = looks[model]
         figure.add_scatter(
-            x=by_answers["answers"],
+            x=by_responses["responses"],
             y=[round(100 * share, 1) for share in shares],
             name=name,
             mode="lines",
@@ -75,7 +75,7 @@ def accuracy_curve(by_answers: dict[str, Any]) -> go.Figure:
             "subtitle": {
                 "text": "Percent of customers whose most likely personality is the true one after "
                 "so many answers to random offers; the true rates show what is possible at best "
-                f"({by_answers['lists']:,} trials from nothing)."
+                f"({by_responses['sequences']:,} trials from nothing)."
             },
         },
         height=HEIGHT,
@@ -106,7 +106,7 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
         found = calibration[key]
         if not found["count"]:
             continue
-        scores.append(f"{found['brier']:.3f} for {name}")
+        scores.append(f"{found['brier_score']:.3f} for {name}")
         most = max(found["count"])
         figure.add_scatter(
             x=[round(100 * share, 1) for share in found["believed"]],

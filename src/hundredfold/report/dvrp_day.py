@@ -68,17 +68,19 @@ def route_map(day: Day, plan: Day, title: str, compare: Day | None = None) -> go
 
 def window_chart(day: Day) -> go.Figure:
     """A row per caller: windows asked for and booked, the planned ride, offers refused."""
-    calls = sorted(enumerate(day["calls"]), key=lambda item: item[1]["asked"][0][0], reverse=True)
+    calls = sorted(
+        enumerate(day["calls"]), key=lambda item: item[1]["requested"][0][0], reverse=True
+    )
     ride = _rides(day["after"])
-    rows = [f"{clock(call['asked'][0][0])} {call['purpose']} " for _, call in calls]
+    rows = [f"{clock(call['requested'][0][0])} {call['purpose']} " for _, call in calls]
     places = list(range(len(calls)))
-    zero = [call["asked"][0][0] for _, call in calls]
+    zero = [call["requested"][0][0] for _, call in calls]
     figure = go.Figure()
     # Pickup above, dropoff below the middle of the row: the two windows often overlap in time.
     for end, (name, colour) in enumerate((("pickup", BLUE), ("dropoff", VERMILION))):
         place = {"width": 0.4, "offset": (0.02, -0.42)[end], "orientation": "h"}
         moved = [
-            k for k, (_, call) in enumerate(calls) if call["asked"][end] != call["booked"][end]
+            k for k, (_, call) in enumerate(calls) if call["requested"][end] != call["booked"][end]
         ]
         figure.add_bar(
             base=[call["booked"][end][0] - zero[k] for k, (_, call) in enumerate(calls)],
@@ -91,8 +93,8 @@ def window_chart(day: Day) -> go.Figure:
             hovertemplate="%{hovertext}<extra></extra>",
         )
         figure.add_bar(
-            base=[calls[k][1]["asked"][end][0] - zero[k] for k in moved],
-            x=[calls[k][1]["asked"][end][1] - calls[k][1]["asked"][end][0] for k in moved],
+            base=[calls[k][1]["requested"][end][0] - zero[k] for k in moved],
+            x=[calls[k][1]["requested"][end][1] - calls[k][1]["requested"][end][0] for k in moved],
             y=moved,
             name="as asked",
             legendrank=1001,
@@ -113,7 +115,7 @@ def window_chart(day: Day) -> go.Figure:
         marker={"color": GREEN, "size": 6},
         hoverinfo="skip",
     )
-    refused = [k for k, (_, call) in enumerate(calls) if call["answer"] == "refused"]
+    refused = [k for k, (_, call) in enumerate(calls) if call["response"] == "refused"]
     figure.add_scatter(
         x=[-38] * len(refused),
         y=refused,
@@ -218,15 +220,15 @@ def _add_scale(figure: go.Figure, frame: tuple[tuple[float, float], tuple[float,
 def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
     """What is to be read at every stop of a route, both ends at the depot included."""
     names = day["city"]["names"]
-    texts = [f"{clock(route['leaves'])} leaves the depot"]
-    for stop, minute, cell in zip(route["stops"], route["minutes"], path[1:-1], strict=True):
+    texts = [f"{clock(route['start_minutes'])} leaves the depot"]
+    for stop, minute, cell in zip(route["stops"], route["stop_minutes"], path[1:-1], strict=True):
         call = day["calls"][(stop - 1) // 2]
         does = "picks up" if stop % 2 else "sets down"
         texts.append(
             f"{clock(minute)} {does} customer {call['customer']}, {escape(call['purpose'])}"
             f"<br>{escape(names[cell])}"
         )
-    return [*texts, f"{clock(route['returns'])} back at the depot"]
+    return [*texts, f"{clock(route['end_minutes'])} back at the depot"]
 
 
 def _call_text(call: Day) -> str:
@@ -239,7 +241,7 @@ def _call_text(call: Day) -> str:
     pickup, dropoff = (f"{clock(w[0])} to {clock(w[1])}" for w in call["booked"])
     return (
         f"customer {call['customer']}, {escape(call['purpose'])} (flexible: {call['type']})"
-        f"<br>pickup {pickup}, dropoff {dropoff}<br>{told[call['answer']]}"
+        f"<br>pickup {pickup}, dropoff {dropoff}<br>{told[call['response']]}"
     )
 
 
@@ -248,7 +250,7 @@ def _rides(plan: Day) -> dict[int, tuple[float, float]]:
     times = {
         stop: minute
         for route in plan["routes"]
-        for stop, minute in zip(route["stops"], route["minutes"], strict=True)
+        for stop, minute in zip(route["stops"], route["stop_minutes"], strict=True)
     }
     return {
         (stop - 1) // 2: (minute, times[stop + 1]) for stop, minute in times.items() if stop % 2

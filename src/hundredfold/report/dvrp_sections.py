@@ -127,7 +127,7 @@ def _policies(report_data: ReportData) -> list[Section]:
     days = format_count(report_data["days"], "day")
     table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
     beside = Section(
-        "Beside rules that need no learning",
+        "Compared with heuristic baselines",
         f"Everybody plays the same {days} of {report_data['num_customers']} callers; one patient "
         "oracle prices the bookings of all, so nobody wins by the quirks of the plan kept while "
         "booking. Rules that go by belief ask this run's acceptance model. Numbers are means.",
@@ -139,7 +139,7 @@ def _policies(report_data: ReportData) -> list[Section]:
     return [
         beside,
         Section(
-            "On trips and people it never met",
+            "Unseen trips and customers",
             "Driving minutes this run saves, in percent with 95 % intervals, where it cannot have "
             "learned the answers by heart.",
             [split_bars(this_run)],
@@ -166,8 +166,8 @@ def _day(report_data: ReportData) -> Section:
     low, high = day["quartiles_pct"]
     before, after = day["before"], day["after"]
     calls = day["calls"]
-    asked = [call for call in calls if call["answer"] != "no offer"]
-    agreed = [call for call in asked if call["answer"] == "accepted"]
+    asked = [call for call in calls if call["response"] != "no offer"]
+    agreed = [call for call in asked if call["response"] == "accepted"]
     said = (
         f"Of {format_count(report_data['days'], 'day')}, the one in the middle by what was saved: "
         f"{fixed(day['improvement_pct'], 1)} % (half of all days lie between {fixed(low, 1)} and "
@@ -187,7 +187,10 @@ def _day(report_data: ReportData) -> Section:
 
 
 def _offers(report_data: ReportData) -> Section:
-    by_type, by_purpose = report_data["answers"]["by_type"], report_data["answers"]["by_purpose"]
+    by_type, by_purpose = (
+        report_data["responses"]["by_type"],
+        report_data["responses"]["by_purpose"],
+    )
     types, purposes, offers = report_data["types"], report_data["purposes"], report_data["offers"]
     return Section(
         "Who is asked for what",
@@ -205,20 +208,20 @@ def _offers(report_data: ReportData) -> Section:
 
 
 def _acceptance_model(report_data: ReportData) -> list[Section]:
-    found: dict[str, Any] | None = report_data["acceptance_model"]
+    found: dict[str, Any] | None = report_data["beliefs"]
     if found is None:
         return []
     said = (
-        f"What the acceptance model believes of {format_number(found['people'])} known customers "
-        f"after {format_number(found['answers_per_person'])} responses from each (median): its "
+        f"The acceptance model's beliefs about {format_number(found['customers'])} customers "
+        f"after {format_number(found['responses_per_customer'])} responses from each (median): its "
         f"most likely type is right for {format_percent(found['accuracy'])} of them."
     )
     figures = [
         confusion_map(report_data["types"], found["confusion"]),
         calibration_curve(found["calibration"]),
     ]
-    if found["by_answers"]["answers"]:
-        figures.append(accuracy_curve(found["by_answers"]))
+    if found["by_responses"]["responses"]:
+        figures.append(accuracy_curve(found["by_responses"]))
     return [Section("Who is flexible", said, figures, columns=2)]
 
 

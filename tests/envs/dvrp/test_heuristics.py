@@ -119,7 +119,7 @@ def test_unseen_customers_stay_strangers():
     population = Dvrp(np.arange(1), SETTINGS).population
     known = population.customers.num_known
     strangers = beliefs.type_probabilities(np.arange(known, population.size))
-    assert_array_equal(strangers, np.broadcast_to(beliefs.shares, strangers.shape))
+    assert_array_equal(strangers, np.broadcast_to(beliefs.type_shares, strangers.shape))
     met = beliefs.type_probabilities(np.arange(known))
     assert (met.max(axis=1) > 0.9).mean() > 0.5
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import BoolArray, IntArray
 from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, TypeModel
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import env_settings_for, evaluation_env_seed
-from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs, call_keys, calling, open_offers
+from hundredfold.envs.dvrp.heuristics import call_keys, calling, open_offers
 from hundredfold.envs.dvrp.policies import OfferPolicy, make_policy, policy_key
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -27,28 +27,6 @@ LEARNING_BRANCH: Final = 0x6C6561726E
 WARM_UP_POLICY: Final = {"lookahead": "thompson"}
 
 
-class BeliefModel(AcceptanceBeliefs, Protocol):
-    """A believer that learns from answers."""
-
-    def refit(self, answers: Any) -> Any:
-        """Learn from all answers so far."""
-        ...
-
-
-class ResponseStore(Protocol):
-    """Keeps answers."""
-
-    def add(
-        self, person: IntArray, purpose: IntArray, offer: IntArray, accepted: BoolArray
-    ) -> object:
-        """Note some answers."""
-        ...
-
-    def rows(self) -> Any:
-        """All answers, as the acceptance model takes them."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpSettings:
     """How a rule gets to know people before it is evaluated."""
@@ -56,7 +34,7 @@ class WarmUpSettings:
     warm_up_days: int = 200
     """Days of asking before the first day that counts."""
     refit_days: int = 10
-    """Days between two times of learning from the answers."""
+    """Days between two times of learning from the responses."""
     explore: float = 0.2
     """Share of calls that get a random offer on the first day; it falls to 0 on the last."""
 
@@ -71,8 +49,8 @@ class WarmUpSettings:
 def warm_up(
     rule: str,
     settings: DvrpSettings,
-    belief_model: BeliefModel,
-    answers: ResponseStore,
+    belief_model: TypeModel,
+    responses: ResponseBuffer,
     learning: WarmUpSettings | None = None,
     *,
     seed: int,
@@ -86,13 +64,13 @@ def warm_up(
     for first in range(0, days, learning.refit_days):
         env = Dvrp(np.arange(first, min(first + learning.refit_days, days)), settings)
         ask = make_policy(rule, env.population, settings, seed, beliefs=belief_model)
-        _ask_for_a_day(env, ask, answers, learning.explore * (1.0 - first / days), seed)
-        belief_model.refit(answers.rows())
+        _ask_for_a_day(env, ask, responses, learning.explore * (1.0 - first / days), seed)
+        belief_model.refit(responses.rows())
         on_progress(min(first + learning.refit_days, days))
 
 
 def _ask_for_a_day(
-    env: Dvrp, ask: OfferPolicy, answers: ResponseStore, explore: float, seed: int
+    env: Dvrp, ask: OfferPolicy, responses: ResponseBuffer, explore: float, seed: int
 ) -> None:
     out = env.reset(evaluation_env_seed(seed, LEARNING_BRANCH))
     key = rng.spawn(policy_key(seed), LEARNING_BRANCH)
@@ -103,4 +81,4 @@ def _ask_for_a_day(
         anything = np.where(open_offers(out), luck[:, 1:], -1.0).argmax(axis=1)
         env.step(np.where(luck[:, 0] < explore, anything, ask(out)))
         info = out.info
-        answers.add(info["customer_id"], info["purpose"], info["offer"], info["accepted"])
+        responses.add(info["customer_id"], info["purpose"], info["offer"], info["accepted"])

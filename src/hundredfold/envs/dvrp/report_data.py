@@ -1,20 +1,14 @@
-"""What a run has to show for itself, as plain numbers that can be drawn without this package.
+"""Data for the report page of a dvrp run, as plain numbers that any tool can draw.
 
-A trained policy plays some days beside rules that need no learning, all priced by one closing
-oracle. Kept are the rows of that comparison, one ordinary day with its routes before and after
-negotiation, who was offered what and said yes, and how well an acceptance model knows its
-customers. `report/` draws the page from it.
-
-One ordinary day, as asked and as negotiated: who called, what was agreed, who drives where.
-
-The day shown is the one in the middle when days are sorted by what negotiation saved. The best day
-would flatter.
+The trained policy and baseline policies play the same days, scored by one oracle. Recorded are the
+rows of that comparison, one median day with its routes before and after negotiation, how offers
+were received, and how well the acceptance model knows its customers. `report/` draws the page.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +16,8 @@ import numpy as np
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
+from hundredfold.envs.dvrp.acceptance import metrics
+from hundredfold.envs.dvrp.acceptance.model import mixture_accept_rates, prior_for
 from hundredfold.envs.dvrp.city import DEPOT, PLACES
 from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
 from hundredfold.envs.dvrp.env import improvement_pct
@@ -38,7 +34,6 @@ from hundredfold.envs.dvrp.evaluation import (
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, OfferPolicy
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
-from hundredfold.envs.dvrp.report_beliefs import belief_record
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -47,100 +42,228 @@ from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 
 Record = dict[str, Any]
 
+FORMAT: Final = 1
+BASELINES: Final = (
+    "none",
+    "random",
+    "greedy_expected",
+    "belief_largest",
+    "privileged_largest",
+    "hindsight",
+)
+THIS_RUN: Final = "this run"
+MAX_RESPONSES: Final = 32
 
-def ordinary_day(
-    played: SimulatedDays,
+
+def record_report_data(
+    act: OfferPolicy,
+    settings: DvrpSettings,
+    *,
+    shared_params: SharedParams | None = None,
+    days: int = 128,
+    seed: int = EVALUATION_SEED,
+    baselines: Sequence[str] = BASELINES,
+    trade_off: Sequence[Row] = (),
+    on_progress: Callable[[str], None] = lambda policy: None,
+) -> Record:
+    """Simulate and score days for the report; the result can be written as JSON.
+
+    Args:
+        act: The trained policy.
+        settings: The run's env.
+        shared_params: Parameters of the run's acceptance model. The policy observes them and
+            belief-based baselines use them; without them those baselines are left out.
+        days: Number of days to simulate.
+        seed: Evaluation seed.
+        baselines: Policies to compare with.
+        trade_off: Rows of `TradeOffPoint.row`; those with a shift penalty become curves.
+        on_progress: Called with the name of each policy before its days are simulated.
+    """
+    settings = replace(settings, split="known")
+    oracle = CachedSolver(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
+    on_progress(THIS_RUN)
+    simulated, population = simulate_days(act, settings, days, seed, shared_params=shared_params)
+    scores = score_days(simulated, population, settings, oracle)
+    rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores}]
+    before, after = (
+        oracle.solve(
+            day_problems(simulated.cells, windows, simulated.max_ride_minutes, population, settings)
+        )
+        for windows in (simulated.requested_windows, simulated.booked_windows)
+    )
+    options: dict[str, Any] = {"days": days, "seed": seed, "closing": oracle}
+    for split in SPLITS[1:]:
+        if len(population.split_customers(split)[0]) >= settings.num_customers:
+            rows += evaluate_policy(
+                act,
+                settings,
+                splits=(split,),
+                name=THIS_RUN,
+                shared_params=shared_params,
+                **options,
+            )
+    beliefs: Record | None = None
+    if shared_params is not None:
+        options["options"] = PolicyOptions(beliefs=FixedBeliefs(shared_params))
+        random_days, _ = simulate_days("random", settings, days, seed)
+        beliefs = belief_record(simulated, random_days, population, shared_params, settings)
+    for baseline in baselines:
+        if shared_params is not None or baseline not in BELIEF_POLICIES:
+            on_progress(baseline)
+            rows += evaluate_policy(baseline, settings, splits=("known",), **options)
+    return {
+        "format": FORMAT,
+        "days": days,
+        "seed": seed,
+        "num_customers": settings.num_customers,
+        "types": list(TYPE_NAMES),
+        "purposes": list(PURPOSE_NAMES),
+        "offers": OFFER_MINUTES.astype(int).tolist(),
+        "policies": rows,
+        "trade_off": [dict(row) for row in trade_off],
+        "day": median_day(simulated, before, after, population, settings),
+        "responses": response_record(simulated, population),
+        "beliefs": beliefs,
+    }
+
+
+class FixedBeliefs:
+    """Acceptance beliefs from the parameters that an acceptance model exported to the envs."""
+
+    def __init__(self, shared_params: SharedParams) -> None:
+        self.types = np.asarray(shared_params["type_probabilities"], np.float64)
+        self.accept_given_type = np.asarray(shared_params["accept_given_type"], np.float64)
+
+    def type_probabilities(self, customers: IntArray) -> FloatArray:
+        """(customers, types)."""
+        return self.types[customers]
+
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray) -> FloatArray:
+        """(rows, offers) probability that each customer accepts each offer on such a trip."""
+        return mixture_accept_rates(self.types[customers], self.accept_given_type, purposes)
+
+
+class CachedSolver:
+    """An oracle that solves each batch of problems once; the fleet must always be the same."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+        self.solutions: dict[bytes, Solutions] = {}
+
+    def solve(self, problems: RouteProblems) -> Solutions:
+        """Solutions of these problems, from the cache if they were solved before."""
+        arrays = (problems.cells, problems.windows, problems.max_ride_minutes)
+        key = b"".join(array.tobytes() for array in arrays)
+        if key not in self.solutions:
+            self.solutions[key] = self.oracle.solve(problems)
+        return self.solutions[key]
+
+
+def median_day(
+    simulated: SimulatedDays,
     before: Solutions,
     after: Solutions,
     population: Population,
     settings: DvrpSettings,
 ) -> Record | None:
-    """The day whose improvement is the median of the days on which everybody was served.
+    """The day with the median improvement among the days that served every customer.
 
-    `before` and `after` are the closing oracle's plans of the days as asked and as booked. None
-    when not a single day was served.
+    Args:
+        simulated: The days.
+        before: The oracle's solutions with the requested windows.
+        after: The oracle's solutions with the booked windows.
+        population: Customers and trips.
+        settings: The env.
+    Returns:
+        The day's calls and routes, or None if no day served every customer.
     """
-    served = ~played.failed & np.isfinite(before.cost) & np.isfinite(after.cost)
+    served = ~simulated.failed & np.isfinite(before.cost) & np.isfinite(after.cost)
     improvement = improvement_pct(penalised_costs(before), penalised_costs(after))
     if not served.any():
         return None
     number = median_row(improvement, served)
-    colours = matched_vehicles(before.vehicle[number], after.vehicle[number], settings.fleet_size)
+    vehicles = matched_vehicles(before.vehicle[number], after.vehicle[number], settings.fleet_size)
     return {
         "number": number,
         "improvement_pct": round(float(improvement[number]), 3),
         "quartiles_pct": np.quantile(improvement[served], [0.25, 0.75]).round(3).tolist(),
         "city": city_record(population, settings),
         "calls": [
-            call_record(played, population, number, call) for call in range(settings.num_customers)
+            call_record(simulated, population, number, call)
+            for call in range(settings.num_customers)
         ],
-        "before": plan_record(before, number, np.arange(settings.fleet_size)),
-        "after": plan_record(after, number, colours),
+        "before": solution_record(before, number, np.arange(settings.fleet_size)),
+        "after": solution_record(after, number, vehicles),
     }
 
 
 def median_row(values: FloatArray, wanted: BoolArray) -> int:
-    """The wanted row in the middle, the lower one of two."""
+    """The row of the (lower) median among the wanted rows."""
     rows = np.flatnonzero(wanted)
     order = np.argsort(values[rows], kind="stable")
     return int(rows[order[(len(rows) - 1) // 2]])
 
 
 def matched_vehicles(before: IntArray, after: IntArray, num_vehicles: int) -> IntArray:
-    """(vehicles,) which vehicle of the first plan each one of the second stands for.
+    """(vehicles,) the vehicle of the first solution that each one of the second corresponds to.
 
-    Plans number their vehicles as they like; those that share most customers become the same one,
-    so that a reader can follow a colour from one map to the other.
+    Solutions number vehicles arbitrarily. Those that share most customers are matched first, so
+    that a reader can follow a colour from one map to the other.
+
+    Args:
+        before: (customers,) vehicle of each customer in the first solution.
+        after: (customers,) the same in the second solution.
+        num_vehicles: Fleet size.
     """
-    together = np.zeros((num_vehicles, num_vehicles), np.int64)
-    np.add.at(together, (after, before), 1)
+    shared = np.zeros((num_vehicles, num_vehicles), np.int64)
+    np.add.at(shared, (after, before), 1)
     match = np.zeros(num_vehicles, np.int64)
     for _ in range(num_vehicles):
-        mine, theirs = np.unravel_index(together.argmax(), together.shape)
-        match[mine] = theirs
-        together[mine, :] = together[:, theirs] = -1
+        second, first = np.unravel_index(shared.argmax(), shared.shape)
+        match[second] = first
+        shared[second, :] = shared[:, first] = -1
     return match
 
 
-def call_record(played: SimulatedDays, population: Population, day: int, call: int) -> Record:
-    """One caller: who and what for, the windows asked for and booked, the offer and the answer."""
-    offer = int(played.offers[day, call])
-    person = int(played.customer_id[day, call])
-    answer = "accepted" if played.accepted[day, call] else "refused"
+def call_record(simulated: SimulatedDays, population: Population, day: int, call: int) -> Record:
+    """One call: customer, trip, requested and booked windows, offer and response."""
+    offer = int(simulated.offers[day, call])
+    customer = int(simulated.customer_id[day, call])
+    response = "accepted" if simulated.accepted[day, call] else "refused"
     return {
-        "customer": person,
-        "type": TYPE_NAMES[population.customers.types[person]],
-        "purpose": PURPOSE_NAMES[population.trips.purpose[played.trip_id[day, call]]],
-        "cells": played.cells[day, call].tolist(),
-        "asked": played.requested_windows[day, call].tolist(),
-        "booked": played.booked_windows[day, call].tolist(),
+        "customer": customer,
+        "type": TYPE_NAMES[population.customers.types[customer]],
+        "purpose": PURPOSE_NAMES[population.trips.purpose[simulated.trip_id[day, call]]],
+        "cells": simulated.cells[day, call].tolist(),
+        "requested": simulated.requested_windows[day, call].tolist(),
+        "booked": simulated.booked_windows[day, call].tolist(),
         "offer": OFFER_MINUTES[offer].astype(int).tolist(),
-        "answer": "no offer" if offer == NO_CHANGE else answer,
+        "response": "no offer" if offer == NO_CHANGE else response,
     }
 
 
-def plan_record(plans: Solutions, day: int, names: IntArray) -> Record:
-    """A plan of one day. Stop 2i+1 is where caller i is picked up, stop 2i+2 where set down."""
+def solution_record(solutions: Solutions, day: int, vehicle_names: IntArray) -> Record:
+    """Routes of one day. Stop 2i+1 is the pickup of call i, stop 2i+2 its dropoff."""
     routes = []
-    for vehicle in np.flatnonzero(plans.lengths[day]).tolist():
-        stops = plans.routes[day, vehicle, : plans.lengths[day, vehicle]]
+    for vehicle in np.flatnonzero(solutions.lengths[day]).tolist():
+        stops = solutions.routes[day, vehicle, : solutions.lengths[day, vehicle]]
         routes.append(
             {
-                "vehicle": int(names[vehicle]),
-                "leaves": round(float(plans.start_minutes[day, vehicle]), 2),
-                "returns": round(float(plans.end_minutes[day, vehicle]), 2),
+                "vehicle": int(vehicle_names[vehicle]),
+                "start_minutes": round(float(solutions.start_minutes[day, vehicle]), 2),
+                "end_minutes": round(float(solutions.end_minutes[day, vehicle]), 2),
                 "stops": stops.tolist(),
-                "minutes": plans.stop_minutes[day][stops].round(2).tolist(),
+                "stop_minutes": solutions.stop_minutes[day][stops].round(2).tolist(),
             }
         )
     return {
-        "driving_minutes": round(float(plans.driving_minutes[day]), 2),
+        "driving_minutes": round(float(solutions.driving_minutes[day]), 2),
         "routes": sorted(routes, key=lambda route: route["vehicle"]),
     }
 
 
 def city_record(population: Population, settings: DvrpSettings) -> Record:
-    """Names and positions of all cells: (latitude, longitude), null where nobody knows."""
+    """Names and positions of all cells; null where the position is unknown."""
     city = population.city
     degrees = _degrees(population, settings)
     points = city.positions if degrees is None else degrees
@@ -155,10 +278,10 @@ def city_record(population: Population, settings: DvrpSettings) -> Record:
 def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | None:
     """(cells, 2) latitude and longitude, NaN for cells no trip touches; None without coordinates.
 
-    Envs need positions on a square only, so the degrees are looked up where they came from.
+    The population keeps positions on a square only, so degrees are read from their source.
     """
     if settings.trips is None:
-        return np.array([(spot.latitude, spot.longitude) for spot in (DEPOT, *PLACES)])
+        return np.array([(place.latitude, place.longitude) for place in (DEPOT, *PLACES)])
     cell_of = {label: cell for cell, label in enumerate(population.city.names)}
     rows = read_trip_rows(read_table(settings.trips, "trips"), cell_of)
     if rows.degrees is None:
@@ -169,140 +292,141 @@ def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | Non
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
-ReportData = dict[str, Any]
-
-FORMAT: Final = 1
-RULES: Final = (
-    "none",
-    "random",
-    "greedy_expected",
-    "belief_largest",
-    "privileged_largest",
-    "hindsight",
-)
-THIS_RUN: Final = "this run"
-
-
-def record_report_data(
-    act: OfferPolicy,
-    settings: DvrpSettings,
-    *,
-    shared_params: SharedParams | None = None,
-    days: int = 128,
-    seed: int = EVALUATION_SEED,
-    rules: Sequence[str] = RULES,
-    trade_off: Sequence[Row] = (),
-    on_progress: Callable[[str], None] = lambda doing: None,
-) -> ReportData:
-    """Play and price some days; everything in what comes back can be written as JSON.
-
-    `shared_params` are the acceptance model's; the policy sees them, rules that believe
-    believe it, and without it these rules are left out. `trade_off` are `TradeOffPoint.row`s;
-    those with a price become curves, one per policy. `tick` hears who plays.
-    """
-    settings = replace(settings, split="known")
-    closing = RememberedPlans(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
-    on_progress(THIS_RUN)
-    played, population = simulate_days(act, settings, days, seed, shared_params=shared_params)
-    rows: list[Row] = [
-        {"policy": THIS_RUN, "split": "known", **score_days(played, population, settings, closing)}
-    ]
-    before, after = (
-        closing.solve(
-            day_problems(played.cells, windows, played.max_ride_minutes, population, settings)
-        )
-        for windows in (played.requested_windows, played.booked_windows)
-    )
-    options: dict[str, Any] = {"days": days, "seed": seed, "closing": closing}
-    for split in SPLITS[1:]:
-        if len(population.split_customers(split)[0]) >= settings.num_customers:
-            rows += evaluate_policy(
-                act,
-                settings,
-                splits=(split,),
-                name=THIS_RUN,
-                shared_params=shared_params,
-                **options,
-            )
-    belief_model: ReportData | None = None
-    if shared_params is not None:
-        options["options"] = PolicyOptions(beliefs=ToldBeliefs(shared_params))
-        at_random, _ = simulate_days("random", settings, days, seed)
-        belief_model = belief_record(
-            played, at_random, population, shared_params, settings.response_noise
-        )
-    for rule in rules:
-        if shared_params is not None or rule not in BELIEF_POLICIES:
-            on_progress(rule)
-            rows += evaluate_policy(rule, settings, splits=("known",), **options)
+def response_record(simulated: SimulatedDays, population: Population) -> Record:
+    """How often each offer was made and accepted, by type and by purpose."""
+    types = population.customers.types[simulated.customer_id]
+    purposes = population.trips.purpose[simulated.trip_id]
     return {
-        "format": FORMAT,
-        "days": days,
-        "seed": seed,
-        "num_customers": settings.num_customers,
-        "types": list(TYPE_NAMES),
-        "purposes": list(PURPOSE_NAMES),
-        "offers": OFFER_MINUTES.astype(int).tolist(),
-        "policies": rows,
-        "trade_off": [dict(row) for row in trade_off],
-        "day": ordinary_day(played, before, after, population, settings),
-        "answers": answer_counts(played, population),
-        "acceptance_model": belief_model,
+        "by_type": _made_and_accepted(types, NUM_TYPES, simulated),
+        "by_purpose": _made_and_accepted(purposes, len(PURPOSE_NAMES), simulated),
     }
 
 
-class ToldBeliefs:
-    """A believer that says what an acceptance model told the envs."""
-
-    def __init__(self, shared_params: SharedParams) -> None:
-        self.types = np.asarray(shared_params["type_probabilities"], np.float64)
-        self.rates = np.asarray(shared_params["accept_given_type"], np.float64)
-
-    @property
-    def accept_given_type(self) -> FloatArray:
-        """(types, purposes, offers)."""
-        return self.rates
-
-    def type_probabilities(self, people: IntArray) -> FloatArray:
-        """(callers, types)."""
-        return self.types[people]
-
-    def accept_probabilities(self, people: IntArray, purposes: IntArray) -> FloatArray:
-        """(callers, offers) the chance that each person accepts each offer on such a trip."""
-        return np.asarray(np.einsum("ct,tco->co", self.types[people], self.rates[:, purposes]))
-
-
-class RememberedPlans:
-    """An oracle that is asked for the same batch of books again and again, and solves it once."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self.oracle = oracle
-        self.found: dict[bytes, Solutions] = {}
-
-    def solve(self, problems: RouteProblems) -> Solutions:
-        """Plans of these books; the fleet is taken to be the same at every call."""
-        asked = (problems.cells, problems.windows, problems.max_ride_minutes)
-        key = b"".join(array.tobytes() for array in asked)
-        if key not in self.found:
-            self.found[key] = self.oracle.solve(problems)
-        return self.found[key]
-
-
-def answer_counts(played: SimulatedDays, population: Population) -> ReportData:
-    """How often each offer was made and accepted, by personality and by purpose."""
-    types = population.customers.types[played.customer_id]
-    purposes = population.trips.purpose[played.trip_id]
-    return {
-        "by_type": _made_and_accepted(types, NUM_TYPES, played),
-        "by_purpose": _made_and_accepted(purposes, len(PURPOSE_NAMES), played),
-    }
-
-
-def _made_and_accepted(groups: IntArray, num_groups: int, played: SimulatedDays) -> ReportData:
-    """Counts of (groups, offers); offer 12 counts the callers who were booked as they asked."""
+def _made_and_accepted(groups: IntArray, num_groups: int, simulated: SimulatedDays) -> Record:
+    """Counts of (groups, offers); offer 12 counts the calls booked as requested."""
     made = np.zeros((num_groups, NUM_OFFERS), np.int64)
     accepted = np.zeros_like(made)
-    going = ~played.failed
-    np.add.at(made, (groups[going], played.offers[going]), 1)
-    np.add.at(accepted, (groups[going], played.offers[going]), played.accepted[going])
+    served = ~simulated.failed
+    np.add.at(made, (groups[served], simulated.offers[served]), 1)
+    np.add.at(accepted, (groups[served], simulated.offers[served]), simulated.accepted[served])
     return {"made": made.tolist(), "accepted": accepted.tolist()}
+
+
+def belief_record(
+    simulated: SimulatedDays,
+    random_days: SimulatedDays,
+    population: Population,
+    shared_params: SharedParams,
+    settings: DvrpSettings,
+) -> Record:
+    """Metrics of an acceptance model on days it did not learn from.
+
+    Accuracy by number of responses is measured on random offers: a trained policy hardly makes
+    offers to customers it believes to be inflexible.
+    """
+    beliefs = np.asarray(shared_params["type_probabilities"], np.float64)
+    rates = np.asarray(shared_params["accept_given_type"], np.float64)
+    known = population.customers.num_known
+    types = population.customers.types[:known]
+    true_rates = metrics.true_accept_rates(
+        population, prior_for(settings).accept_given_type, settings.response_noise
+    )
+    counts = np.asarray(shared_params["response_counts"], np.float64)[:known]
+    return {
+        "customers": known,
+        "responses_per_customer": float(np.median(counts)),
+        "confusion": metrics.confusion(beliefs[:known], types).tolist(),
+        "accuracy": metrics.accuracy(beliefs[:known], types),
+        "by_responses": accuracy_record(
+            random_days,
+            population,
+            {
+                "learned": (beliefs[:known].mean(axis=0), rates),
+                "true": (population.type_prior, true_rates),
+            },
+        ),
+        "calibration": calibration_record(
+            simulated, population, beliefs, rates, settings.response_noise
+        ),
+    }
+
+
+def accuracy_record(
+    simulated: SimulatedDays,
+    population: Population,
+    models: Mapping[str, tuple[FloatArray, FloatArray]],
+) -> Record:
+    """Type accuracy after 0, 1, 2, ... responses, for each model.
+
+    Every customer's responses are cut into sequences of equal length, each read from the prior.
+
+    Args:
+        simulated: Days with random offers.
+        population: Customers and trips.
+        models: Type shares (types,) and acceptance rates (types, purposes, offers) by name.
+    """
+    day, call = np.nonzero((simulated.offers != NO_CHANGE) & ~simulated.failed[:, None])
+    customer = simulated.customer_id[day, call]
+    order = np.argsort(customer, kind="stable")
+    day, call, customer = day[order], call[order], customer[order]
+    rank = np.arange(len(customer)) - np.searchsorted(customer, customer)
+    counts = np.bincount(customer)
+    typical = int(np.median(counts[counts > 0])) if len(customer) else 0
+    length = min(MAX_RESPONSES, typical)
+    if length == 0:
+        return {"responses": [], "sequences": 0, "accuracy": {}}
+    whole = rank < counts[customer] // length * length
+    sequences = (-1, length)
+    days, calls = day[whole].reshape(sequences), call[whole].reshape(sequences)
+    purposes = population.trips.purpose[simulated.trip_id[days, calls]]
+    offers, accepted = simulated.offers[days, calls], simulated.accepted[days, calls]
+    types = population.customers.types[simulated.customer_id[days[:, 0], calls[:, 0]]]
+    return {
+        "responses": list(range(length + 1)),
+        "sequences": len(types),
+        "accuracy": {
+            name: [
+                round(float(share), 4)
+                for share in metrics.accuracy_by_responses(
+                    rates[:, purposes, offers], accepted, shares, types
+                )
+            ]
+            for name, (shares, rates) in models.items()
+        },
+    }
+
+
+def calibration_record(
+    simulated: SimulatedDays,
+    population: Population,
+    beliefs: FloatArray,
+    rates: FloatArray,
+    noise: float,
+) -> Record:
+    """Calibration over all offers that were possible on these days, and over those made."""
+    trip = simulated.trip_id
+    given_type = rates[:, population.trips.purpose[trip]]
+    believed = np.einsum("dct,tdco->dco", beliefs[simulated.customer_id], given_type)
+    possible = population.allowed[trip].copy()
+    possible[..., NO_CHANGE] = False
+    made = np.zeros_like(possible)
+    np.put_along_axis(made, simulated.offers[..., None], True, axis=2)
+    made &= possible & ~simulated.failed[:, None, None]
+    true = metrics.response_rates(population.accepts[trip], noise)
+    accepted = np.broadcast_to(simulated.accepted[..., None], made.shape).astype(np.float64)
+    return {
+        "possible": _calibration_bins(believed[possible], true[possible]),
+        "made": _calibration_bins(believed[made], accepted[made]),
+    }
+
+
+def _calibration_bins(believed: FloatArray, accepted: FloatArray) -> Record:
+    """The bins that are not empty."""
+    found = metrics.calibration(believed, accepted)
+    filled = found.count > 0
+    return {
+        "believed": found.predicted[filled].round(4).tolist(),
+        "accepted": found.observed[filled].round(4).tolist(),
+        "count": found.count[filled].tolist(),
+        "brier_score": round(found.brier_score, 4) if filled.any() else None,
+    }

@@ -1,4 +1,4 @@
-"""The network acceptance model: its gradient, its steps, what it learns and when it waits."""
+"""EmbeddingTypeModel: gradients, Adam steps, accuracy, minimum data, checkpoints."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,18 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
-from helpers.asking import asked
+from helpers.responses import simulate_responses
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.embedding import (
-    BATCH,
+    BATCH_SIZE,
     NUM_PATTERNS,
-    Descent,
-    Embedding,
-    first_weights,
-    patterns,
-    possible_types,
+    EmbeddingNetwork,
+    EmbeddingTypeModel,
+    compatible_types,
+    init_weights,
+    response_patterns,
 )
-from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses
+from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, Responses
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import OFFER_MINUTES, tolerated_offers
 from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, NUM_TYPES
@@ -27,104 +27,106 @@ HARD = DvrpSettings(tolerances="types")
 CPU = torch.device("cpu")
 
 
-def plain_loss(weights, people, offers, accepted):
-    """The loss as it is written down, one row per answer."""
-    hidden = torch.tanh(F.linear(weights["table"][people], weights["weight_1"], weights["bias_1"]))
+def plain_loss(weights, customers, offers, accepted):
+    """The loss from its definition, one row per response."""
+    hidden = torch.tanh(
+        F.linear(weights["embeddings"][customers], weights["weight_1"], weights["bias_1"])
+    )
     hidden = torch.tanh(F.linear(hidden, weights["weight_2"], weights["bias_2"]))
-    odds = torch.softmax(F.linear(hidden, weights["weight_3"], weights["bias_3"]), dim=1)
+    probs = torch.softmax(F.linear(hidden, weights["weight_3"], weights["bias_3"]), dim=1)
     accepts = tolerated_offers(np.where(FLEXIBLE_SIDES, 30.0, 0.0))[:, offers].T
-    would_say_so = torch.from_numpy((accepts == accepted[:, None]).astype(np.float32))
-    taught = odds * would_say_so
-    taught = (taught / taught.sum(dim=1, keepdim=True)).detach()
-    variance = weights["table"].var(dim=0)
-    evenness = ((variance / variance.mean() - 1) ** 2).sum()
-    entropy = -(odds * odds.log()).sum(dim=1).mean()
-    return -(taught * odds.log()).sum(dim=1).mean() + 0.4 * evenness - 0.05 * entropy
+    compatible = torch.from_numpy((accepts == accepted[:, None]).astype(np.float32))
+    targets = probs * compatible
+    targets = (targets / targets.sum(dim=1, keepdim=True)).detach()
+    variance = weights["embeddings"].var(dim=0)
+    variance_penalty = ((variance / variance.mean() - 1) ** 2).sum()
+    entropy = -(probs * probs.log()).sum(dim=1).mean()
+    return -(targets * probs.log()).sum(dim=1).mean() + 0.4 * variance_penalty - 0.05 * entropy
 
 
-def random_answers(num_people, number, seed):
+def random_responses(num_customers, number, seed):
     rng = np.random.default_rng(seed)
     offers = rng.choice(np.delete(np.arange(16), 12), number)
-    return rng.integers(num_people, size=number), offers, rng.random(number) < 0.4
+    return rng.integers(num_customers, size=number), offers, rng.random(number) < 0.4
 
 
-def network(num_people, seed=3):
-    return Descent(first_weights(num_people, torch.Generator().manual_seed(seed)), CPU)
+def network(num_customers, seed=3):
+    return EmbeddingNetwork(init_weights(num_customers, torch.Generator().manual_seed(seed)), CPU)
 
 
-@pytest.mark.parametrize("num_people", [30, 200], ids=["few people", "many people"])
-def test_the_written_gradient_is_that_of_the_loss(num_people):
-    people, offers, accepted = random_answers(num_people, BATCH, seed=1)
-    descent = network(num_people)
-    weights = {name: w.clone().requires_grad_() for name, w in descent.weights.items()}
-    loss = plain_loss(weights, people, offers, accepted)
+@pytest.mark.parametrize("num_customers", [30, 200], ids=["few customers", "many customers"])
+def test_gradient_agrees_with_autograd(num_customers):
+    customers, offers, accepted = random_responses(num_customers, BATCH_SIZE, seed=1)
+    trained = network(num_customers)
+    weights = {name: w.clone().requires_grad_() for name, w in trained.weights.items()}
+    loss = plain_loss(weights, customers, offers, accepted)
     loss.backward()
     norm = torch.sqrt(sum((w.grad**2).sum() for w in weights.values()))
-    questions = torch.from_numpy(people * NUM_PATTERNS + patterns(offers, accepted))
-    descent.epoch(questions)
+    codes = torch.from_numpy(customers * NUM_PATTERNS + response_patterns(offers, accepted))
+    trained.epoch(codes)
     for name, tensor in weights.items():
         expected = tensor.grad * min(1.0, 1.0 / float(norm))
-        assert_allclose(descent.gradients[name], expected, rtol=1e-4, atol=1e-6)
+        assert_allclose(trained.gradients[name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_reported_parts_add_up_to_the_loss():
-    people, offers, accepted = random_answers(12, 40, seed=2)
-    descent = network(12)
-    cells = torch.from_numpy(people * NUM_PATTERNS + patterns(offers, accepted))
+def test_loss_terms_add_up_to_the_loss():
+    customers, offers, accepted = random_responses(12, 40, seed=2)
+    trained = network(12)
+    cells = torch.from_numpy(customers * NUM_PATTERNS + response_patterns(offers, accepted))
     counts = torch.bincount(cells, minlength=12 * NUM_PATTERNS).reshape(12, -1) / 40
-    expected = plain_loss(descent.weights, people, offers, accepted)
-    assert descent.losses(counts).loss == pytest.approx(float(expected), rel=1e-5)
+    expected = plain_loss(trained.weights, customers, offers, accepted)
+    assert trained.losses(counts).loss == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_steps_are_those_of_adam_with_a_clipped_gradient():
-    people, offers, accepted = random_answers(30, 10 * BATCH + 7, seed=4)
-    descent = network(30)
-    weights = {name: w.clone().requires_grad_() for name, w in descent.weights.items()}
+def test_steps_agree_with_torch_adam_and_gradient_clipping():
+    customers, offers, accepted = random_responses(30, 10 * BATCH_SIZE + 7, seed=4)
+    trained = network(30)
+    weights = {name: w.clone().requires_grad_() for name, w in trained.weights.items()}
     optimiser = torch.optim.Adam(weights.values(), lr=1e-3)
-    for first in range(0, len(people), BATCH):
-        cut = slice(first, first + BATCH)
+    for first in range(0, len(customers), BATCH_SIZE):
+        rows = slice(first, first + BATCH_SIZE)
         optimiser.zero_grad()
-        plain_loss(weights, people[cut], offers[cut], accepted[cut]).backward()
+        plain_loss(weights, customers[rows], offers[rows], accepted[rows]).backward()
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimiser.step()
-    descent.epoch(torch.from_numpy(people * NUM_PATTERNS + patterns(offers, accepted)))
-    assert descent.steps == 11
+    trained.epoch(torch.from_numpy(customers * NUM_PATTERNS + response_patterns(offers, accepted)))
+    assert trained.steps == 11
     for name, tensor in weights.items():
-        assert_allclose(descent.weights[name], tensor.detach(), atol=2e-5)
+        assert_allclose(trained.weights[name], tensor.detach(), atol=2e-5)
 
 
-def test_every_real_offer_has_its_pattern():
+def test_patterns_have_the_compatible_types_of_their_offers():
     accepts = tolerated_offers(np.where(FLEXIBLE_SIDES, 30.0, 0.0))
-    possible = possible_types()
+    compatible = compatible_types()
     for offer in np.flatnonzero(OFFER_MINUTES.sum(axis=1)):
-        for answer in (False, True):
-            (pattern,) = patterns(np.array([offer]), np.array([answer]))
-            assert_array_equal(possible[pattern], accepts[:, offer] == answer)
+        for response in (False, True):
+            (pattern,) = response_patterns(np.array([offer]), np.array([response]))
+            assert_array_equal(compatible[pattern], accepts[:, offer] == response)
 
 
-def test_strict_types_are_found():
-    population, answers = population_for(HARD), asked(HARD, days=60)
-    model = Embedding(population.size, 10, seed=5, epochs=12)
-    losses = model.refit(answers)
-    heard = np.unique(answers.person)
+def test_strict_types_are_identified():
+    population, responses = population_for(HARD), simulate_responses(HARD, days=60)
+    model = EmbeddingTypeModel(population.size, 10, seed=5, epochs=12)
+    losses = model.refit(responses)
+    known = np.unique(responses.customer)
     assert (
-        metrics.accuracy(model.type_probabilities(heard), population.customers.types[heard]) == 1.0
+        metrics.accuracy(model.type_probabilities(known), population.customers.types[known]) == 1.0
     )
     assert losses["acceptance/loss"] < losses["acceptance/first_loss"]
-    sides = (losses["acceptance/reconstruction"], losses["acceptance/evenness"])
+    terms = (losses["acceptance/reconstruction"], losses["acceptance/variance_penalty"])
     assert losses["acceptance/loss"] == pytest.approx(
-        sides[0] + 0.4 * sides[1] - 0.05 * losses["acceptance/entropy"]
+        terms[0] + 0.4 * terms[1] - 0.05 * losses["acceptance/entropy"]
     )
 
 
-def test_it_waits_for_enough_people_answers_and_offers():
-    model = Embedding(6, 10, seed=0, epochs=1)
+def test_ready_needs_enough_customers_responses_and_offers():
+    model = EmbeddingTypeModel(6, 10, seed=0, epochs=1)
 
-    def rows(people, offers):
-        answers = ResponseBuffer()
-        people, offers = np.array(people), np.array(offers)
-        answers.add(people, np.zeros_like(people), offers, people > 0)
-        return answers.rows()
+    def rows(customers, offers):
+        responses = ResponseBuffer()
+        customers, offers = np.array(customers), np.array(offers)
+        responses.add(customers, np.zeros_like(customers), offers, customers > 0)
+        return responses.rows()
 
     assert not model.ready(rows([0, 0, 0], [1, 2, 3]))
     assert not model.ready(rows([0, 0, 0, 1, 1], [1, 2, 3, 1, 2]))
@@ -133,29 +135,29 @@ def test_it_waits_for_enough_people_answers_and_offers():
     assert model.ready(rows([0, 0, 0, 1, 1, 1], [1, 2, 3, 1, 2, 3]))
 
 
-def test_people_with_few_answers_are_believed_to_be_like_the_others():
-    answers = asked(HARD, days=20)
-    few = np.flatnonzero(answers.person == answers.person[0])[2:]
-    kept = np.delete(np.arange(len(answers)), few)
-    rows = Responses(*(array[kept] for array in answers.arrays().values()))
-    model = Embedding(60, 10, seed=0, epochs=1)
-    before = model.weights["table"].copy()
+def test_customers_with_few_responses_get_the_mean_belief():
+    responses = simulate_responses(HARD, days=20)
+    few = np.flatnonzero(responses.customer == responses.customer[0])[2:]
+    kept = np.delete(np.arange(len(responses)), few)
+    rows = Responses(*(array[kept] for array in responses.arrays().values()))
+    model = EmbeddingTypeModel(60, 10, seed=0, epochs=1)
+    before = model.weights["embeddings"].copy()
     model.refit(rows)
-    left_out = int(answers.person[0])
-    taught = np.setdiff1d(np.unique(rows.person), left_out)
-    mean = model.type_probabilities(taught).mean(axis=0)
+    left_out = int(responses.customer[0])
+    trained = np.setdiff1d(np.unique(rows.customer), left_out)
+    mean = model.type_probabilities(trained).mean(axis=0)
     assert_allclose(model.type_probabilities(np.array([left_out, 59])), [mean, mean], atol=1e-6)
-    assert_array_equal(model.weights["table"][left_out], before[left_out])
-    assert (model.weights["table"][taught] != before[taught]).any(axis=1).all()
+    assert_array_equal(model.weights["embeddings"][left_out], before[left_out])
+    assert (model.weights["embeddings"][trained] != before[trained]).any(axis=1).all()
 
 
-def test_the_same_seed_learns_the_same_and_a_snapshot_goes_on():
-    first, second = (Embedding(60, 10, seed=8, epochs=2) for _ in range(2))
-    other = Embedding(60, 10, seed=9, epochs=2)
-    days = [asked(HARD, days=20, seed=seed) for seed in (1, 2)]
+def test_refits_are_deterministic_and_resume_from_a_checkpoint():
+    first, second = (EmbeddingTypeModel(60, 10, seed=8, epochs=2) for _ in range(2))
+    other = EmbeddingTypeModel(60, 10, seed=9, epochs=2)
+    days = [simulate_responses(HARD, days=20, seed=seed) for seed in (1, 2)]
     first.refit(days[0])
     other.restore(first.state())
-    other.key = first.key  # the seed is a setting; the snapshot holds what was learned
+    other.key = first.key  # the seed is a setting; the checkpoint holds the weights
     first.refit(days[1])
     other.refit(days[1])
     second.refit(days[0])
@@ -166,9 +168,9 @@ def test_the_same_seed_learns_the_same_and_a_snapshot_goes_on():
     assert int(first.refits) == 2
 
 
-def test_a_stopped_refit_teaches_nothing():
-    model = Embedding(60, 10, seed=0, epochs=3)
+def test_a_stopped_refit_changes_nothing():
+    model = EmbeddingTypeModel(60, 10, seed=0, epochs=3)
     before = model.state()
-    assert model.refit(asked(HARD, days=10), stopped=lambda: True) == {}
-    assert_array_equal(model.state()["table"], before["table"])
+    assert model.refit(simulate_responses(HARD, days=10), should_stop=lambda: True) == {}
+    assert_array_equal(model.state()["embeddings"], before["embeddings"])
     assert_array_equal(model.beliefs, np.full((60, NUM_TYPES), 0.25))

@@ -1,12 +1,11 @@
-"""Bayesian type model: posterior over four customer types, acceptance rates learned by EM.
+"""Bayesian type model: posterior over customer types, with acceptance rates learned by EM.
 
-Given the chances of acceptance, a person's type follows from counts alone. The chances are learned
-by expectation-maximisation: a refused pair of shifts does not say which side was too much, nor an
-answer whose type it came from, so both are filled in with their expectation and counted.
-
-Curves are shared: `late` and `none` are equally stiff about an earlier pickup. Against one rate per
-type, purpose and offer this needs a tenth of the answers for the same held-out log-loss, and the
-types keep their meaning.
+Given the acceptance rates, a customer's type posterior follows from response counts alone. The
+rates are learned by expectation-maximisation (Dempster, Laird and Rubin 1977): a refusal does not
+tell which side was too much, nor a response the type it came from, so both are replaced by their
+expectations. Types share tolerance curves (`late` and `none` are equally inflexible about an
+earlier pickup), which needs a tenth of the responses that one rate per type, purpose and offer
+needs for the same held-out log loss.
 """
 
 from __future__ import annotations
@@ -17,78 +16,84 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core.batch import Arrays, FloatArray, IntArray, State, fill
-from hundredfold.envs.dvrp.acceptance.prior import (
+from hundredfold.envs.dvrp.acceptance.model import (
+    MIN_PROBABILITY,
     NUM_LEVELS,
-    STANCES,
-    TINY,
+    SIDE_CURVES,
     AcceptancePrior,
+    Responses,
+    accept_likelihood,
     accept_rates,
-    answer_chances,
-    level_pairs,
+    mixture_accept_rates,
+    tolerance_pair_probs,
 )
-from hundredfold.envs.dvrp.acceptance.responses import Responses
 from hundredfold.envs.dvrp.offers import NUM_OFFERS
 
-MAX_ROUNDS: Final = 200
-# Rounds end when no chance of a tolerance moves by more than this.
-CONVERGED: Final = 1e-4
+MAX_EM_ITERATIONS: Final = 200
+# EM has converged when no tolerance probability changes by more than this.
+EM_TOLERANCE: Final = 1e-4
 
 
 class BayesianTypeModel:
-    """Posterior of every person's type, with learned acceptance curves and type shares.
+    """Type posterior of every customer, with learned tolerance curves and type shares.
 
-    Every refit starts from the prior, so what comes out depends on the answers alone.
+    Every refit starts from the prior, so the result depends on the responses alone.
+
+    Args:
+        population_size: Number of customers.
+        prior: Priors over tolerances and types.
     """
 
-    def __init__(self, num_people: int, prior: AcceptancePrior) -> None:
-        self.num_people = num_people
+    def __init__(self, population_size: int, prior: AcceptancePrior) -> None:
+        self.population_size = population_size
         self.prior = prior
-        self.chances = answer_chances(prior.noise)
-        self.levels = prior.levels.copy()
-        self.shares = prior.shares.copy()
-        self.beliefs = np.tile(prior.shares, (num_people, 1))
+        self.likelihood = accept_likelihood(prior.noise)
+        self.tolerance_probs = prior.tolerance_probs.copy()
+        self.type_shares = prior.type_shares.copy()
+        self.beliefs = np.tile(prior.type_shares, (population_size, 1))
 
     @property
     def accept_given_type(self) -> FloatArray:
         """(types, purposes, offers)."""
-        return accept_rates(self.levels, self.chances)
+        return accept_rates(self.tolerance_probs, self.likelihood)
 
-    def ready(self, answers: Responses) -> bool:
-        """Even one answer says something."""
-        return len(answers) > 0
+    def ready(self, responses: Responses) -> bool:
+        """True from the first response on."""
+        return len(responses) > 0
 
     def refit(
-        self, answers: Responses, stopped: Callable[[], bool] = lambda: False
+        self, responses: Responses, should_stop: Callable[[], bool] = lambda: False
     ) -> dict[str, float]:
-        """Learn from these answers alone; `stopped` is not asked, this takes milliseconds."""
-        counts = answers.counts(self.num_people, self.prior.num_purposes)
-        heard = counts.sum(axis=(0, 2)) > 0
-        counts = np.ascontiguousarray(counts[:, heard])
-        levels, shares = self.prior.levels, self.prior.shares
-        rounds, moved = 0, np.inf
-        while moved > CONVERGED and rounds < MAX_ROUNDS:
-            beliefs, _ = posterior(counts, accept_rates(levels, self.chances), shares)
-            learned = self._levels(levels, counts, beliefs)
-            shares = self._shares(beliefs)
-            moved = float(np.abs(learned - levels).max())
-            levels = learned
-            rounds += 1
-        self.levels, self.shares = levels, shares
-        beliefs, log_evidence = posterior(counts, self.accept_given_type, shares)
+        """Fit to these responses by EM; takes milliseconds, so `should_stop` is not called."""
+        counts = responses.counts(self.population_size, self.prior.num_purposes)
+        responded = counts.sum(axis=(0, 2)) > 0
+        counts = np.ascontiguousarray(counts[:, responded])
+        probs, shares = self.prior.tolerance_probs, self.prior.type_shares
+        iterations, change = 0, np.inf
+        while change > EM_TOLERANCE and iterations < MAX_EM_ITERATIONS:
+            beliefs, _ = type_posterior(counts, accept_rates(probs, self.likelihood), shares)
+            new_probs = self._maximise_tolerances(probs, counts, beliefs)
+            shares = self._maximise_shares(beliefs)
+            change = float(np.abs(new_probs - probs).max())
+            probs = new_probs
+            iterations += 1
+        self.tolerance_probs, self.type_shares = probs, shares
+        beliefs, log_evidence = type_posterior(counts, self.accept_given_type, shares)
         self.beliefs[:] = shares
-        self.beliefs[heard] = beliefs
+        self.beliefs[responded] = beliefs
         return {
-            "acceptance/loss": -log_evidence / max(len(answers), 1),
-            "acceptance/rounds": float(rounds),
+            "acceptance/loss": -log_evidence / max(len(responses), 1),
+            "acceptance/em_iterations": float(iterations),
         }
 
-    def type_probabilities(self, people: IntArray) -> FloatArray:
-        """(people, types); somebody never heard of is as likely of each type as people are."""
-        return np.asarray(self.beliefs[people], np.float64)
+    def type_probabilities(self, customers: IntArray) -> FloatArray:
+        """(customers, types); the type shares for a customer without responses."""
+        return np.asarray(self.beliefs[customers], np.float64)
 
-    def accept_probabilities(self, people: IntArray, purposes: IntArray) -> FloatArray:
-        """(rows, offers) the chance that these people accept each offer on such a trip."""
-        return mixed(self.type_probabilities(people), self.accept_given_type, purposes)
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray) -> FloatArray:
+        """(rows, offers) probability that each customer accepts each offer on such a trip."""
+        types = self.type_probabilities(customers)
+        return mixture_accept_rates(types, self.accept_given_type, purposes)
 
     def state(self) -> Arrays:
         return {name: array.copy() for name, array in self._arrays().items()}
@@ -96,49 +101,55 @@ class BayesianTypeModel:
     def restore(self, state: State) -> None:
         fill(self._arrays(), state)
 
-    def _levels(self, levels: FloatArray, counts: FloatArray, beliefs: FloatArray) -> FloatArray:
-        """The curves that make the expected tolerances behind all answers most likely."""
-        pairs, chances = level_pairs(levels), self.chances
-        rates = np.clip(pairs @ chances.T, TINY, 1.0 - TINY)
+    def _maximise_tolerances(
+        self, probs: FloatArray, counts: FloatArray, beliefs: FloatArray
+    ) -> FloatArray:
+        """M-step: tolerance probabilities from the expected tolerances behind all responses."""
+        pairs, likelihood = tolerance_pair_probs(probs), self.likelihood
+        rates = np.clip(pairs @ likelihood.T, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
         refused, accepted = (
-            (beliefs.T @ table).reshape(len(STANCES), -1, NUM_OFFERS) for table in counts
+            (beliefs.T @ table).reshape(len(SIDE_CURVES), -1, NUM_OFFERS) for table in counts
         )
         expected = pairs * (
-            (accepted / rates) @ chances + (refused / (1.0 - rates)) @ (1.0 - chances)
+            (accepted / rates) @ likelihood + (refused / (1.0 - rates)) @ (1.0 - likelihood)
         )
         expected = expected.reshape(*expected.shape[:2], NUM_LEVELS, NUM_LEVELS)
-        totals = self.prior.answers_worth * self.prior.levels
-        np.add.at(totals[:, 0], STANCES[:, 0], expected.sum(axis=3))
-        np.add.at(totals[:, 1], STANCES[:, 1], expected.sum(axis=2))
+        totals = self.prior.tolerance_weight * self.prior.tolerance_probs
+        np.add.at(totals[:, 0], SIDE_CURVES[:, 0], expected.sum(axis=3))
+        np.add.at(totals[:, 1], SIDE_CURVES[:, 1], expected.sum(axis=2))
         return np.asarray(totals / totals.sum(axis=-1, keepdims=True), np.float64)
 
-    def _shares(self, beliefs: FloatArray) -> FloatArray:
+    def _maximise_shares(self, beliefs: FloatArray) -> FloatArray:
+        """M-step: type shares from the expected types."""
         prior = self.prior
-        totals = beliefs.sum(axis=0) + prior.people_worth * prior.shares
+        totals = beliefs.sum(axis=0) + prior.type_weight * prior.type_shares
         return np.asarray(totals / totals.sum(), np.float64)
 
     def _arrays(self) -> Arrays:
-        return {"levels": self.levels, "shares": self.shares, "beliefs": self.beliefs}
+        return {
+            "tolerance_probs": self.tolerance_probs,
+            "type_shares": self.type_shares,
+            "beliefs": self.beliefs,
+        }
 
 
-def posterior(
+def type_posterior(
     counts: FloatArray, rates: FloatArray, shares: FloatArray
 ) -> tuple[FloatArray, float]:
-    """(people, types) P(type | answers), and the log-probability of all these answers.
+    """P(type | responses) of every customer, and the log evidence of all responses.
 
-    `counts` are those of `Responses.counts`, `rates` (types, purposes, offers).
+    Args:
+        counts: (2, customers, purposes x offers) refusals and acceptances.
+        rates: (types, purposes, offers) acceptance rates.
+        shares: (types,) prior probability of each type.
+    Returns:
+        (customers, types) posterior and the log evidence in nats.
     """
-    flat = np.clip(rates.reshape(len(rates), -1), TINY, 1.0 - TINY)
+    flat = np.clip(rates.reshape(len(rates), -1), MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
     refused, accepted = counts
     scores = refused @ np.log1p(-flat).T + accepted @ np.log(flat).T
-    scores += np.log(np.maximum(shares, TINY))
+    scores += np.log(np.maximum(shares, MIN_PROBABILITY))
     highest = scores.max(axis=1, keepdims=True)
     odds = np.exp(scores - highest)
     total = odds.sum(axis=1, keepdims=True)
     return np.asarray(odds / total, np.float64), float((highest + np.log(total)).sum())
-
-
-def mixed(types: FloatArray, rates: FloatArray, purposes: IntArray) -> FloatArray:
-    """(rows, offers): sum over types of P(type) P(accept | type, purpose, offer)."""
-    by_row = np.moveaxis(rates[:, purposes], 0, 1)  # (rows, types, offers)
-    return np.asarray((types[:, None, :] @ by_row)[:, 0, :], np.float64)

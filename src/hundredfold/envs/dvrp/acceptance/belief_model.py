@@ -1,12 +1,14 @@
-"""Acceptance model of dvrp: buffers responses, refits a type model, exports its beliefs.
+"""Acceptance model of dvrp: stores responses, refits a type model, exports its beliefs to the envs.
 
-Everything that decides when and how it learns is counted and saved: a resumed run refits at the
-same step, from the same answers, to the same bits. A background refit starts at the end of an epoch
-on a copy of the answers and is always taken over at the end of the next one, however fast it was.
+Everything that decides when and on what it refits is counted and saved: a resumed run refits at the
+same step, on the same responses, to the same bits. A background refit starts at the end of an epoch
+on a copy of the responses and is adopted at the end of the next one, however fast it was.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -21,144 +23,139 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.errors import CheckpointError, SettingsError, suggest
+from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_bounds
+from hundredfold.core.errors import CheckpointError, SettingsError, TrainingError, suggest
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.embedding import BackgroundRefit
-from hundredfold.envs.dvrp.acceptance.model import TYPE_MODELS, TypeModel, TypeModelConfig
-from hundredfold.envs.dvrp.acceptance.prior import AcceptancePrior, prior_for
-from hundredfold.envs.dvrp.acceptance.responses import ResponseBuffer, Responses, responses_from
+from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
+from hundredfold.envs.dvrp.acceptance.model import (
+    AcceptancePrior,
+    ResponseBuffer,
+    Responses,
+    TypeModel,
+    prior_for,
+    responses_from,
+)
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.population import TYPE_NAMES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 TypeModelName = Literal["bayes", "embedding", "none"]
-RefitPlace = Literal["inline", "background"]
+RefitMode = Literal["inline", "background"]
 
-# Days of every env between two refits, unless the settings say otherwise.
+# Days of every env between two refits, if `acceptance_refit_interval` is 0.
 DAYS_BETWEEN_REFITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceModelSettings:
-    """How each customer's flexibility is learned beside the policy."""
+    """How each customer's flexibility is learned while the policy trains."""
 
     acceptance_model: TypeModelName = "bayes"
-    """Who learns flexibility from answers: `counting` (exact), `embedding` (a network), `none`."""
-    acceptance_buffer_size: int = 64_000
-    """Answers to keep, first in, first out."""
-    acceptance_refit_interval: int = 0
+    """Model of customer types: `bayes` (exact posterior), `embedding` (a network) or `none`."""
+    acceptance_buffer_size: AtLeastOne = 64_000
+    """Responses stored for refits, first in, first out."""
+    acceptance_refit_interval: NonNegativeInt = 0
     """Steps of all envs between two refits; 0: ten days of every env. Refits end an epoch."""
-    acceptance_refit: RefitPlace = "inline"
-    """`background` refits beside the next epoch and takes over at its end; as repeatable."""
-    embedding_epochs: int = 50
-    """Passes of the network over all kept answers in one refit."""
-    epsilon_start: float = 0.2
-    """Chance, in the first epoch, that an env ignores its mask for a call."""
-    epsilon_end: float = 0.0
-    """The same in the last epoch; in between it changes in a straight line."""
+    acceptance_refit: RefitMode = "inline"
+    """`background` refits during the next epoch and adopts the result at its end; repeatable."""
+    embedding_epochs: AtLeastOne = 50
+    """Passes of the embedding model over all stored responses in one refit."""
+    epsilon_start: Fraction = 0.2
+    """Probability, in the first epoch, that an env ignores the belief mask for a call."""
+    epsilon_end: Fraction = 0.0
+    """The same in the last epoch; linear in between."""
 
     def __post_init__(self) -> None:
-        for name, known in (("acceptance_model", TypeModelName), ("acceptance_refit", RefitPlace)):
+        for name, known in (("acceptance_model", TypeModelName), ("acceptance_refit", RefitMode)):
             given = getattr(self, name)
             if given not in get_args(known):
                 raise SettingsError(f"{name} has no {given!r}; {suggest(given, get_args(known))}")
-        for name, least in (
-            ("acceptance_buffer_size", 1),
-            ("acceptance_refit_interval", 0),
-            ("embedding_epochs", 1),
-        ):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} must be at least {least}, got {getattr(self, name)}.")
-        for name in ("epsilon_start", "epsilon_end"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise SettingsError(f"{name} is a chance in 0..1, got {getattr(self, name)}.")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruth:
-    """What only a judge may know: it goes into metrics, never into what is learned."""
+    """Hidden truth about the customers: used for metrics, never for learning."""
 
-    types: IntArray  # (people,)
+    types: IntArray  # (customers,)
     accept_rates: FloatArray  # (types, purposes, offers)
 
 
 class AcceptanceModel:
-    """Keeps the answers of all envs and a model of who is flexible."""
+    """Belief model of dvrp: the responses of all envs and a model of every customer's type.
+
+    Args:
+        settings: Buffer, refits and exploration.
+        new_type_model: Creates an untrained type model.
+        population_size: Number of customers.
+        refit_interval: Steps of all envs between two refits.
+        num_epochs: Epochs of the run, for the epsilon schedule.
+        truth: Hidden truth for metrics; None leaves those metrics out.
+    """
 
     def __init__(
         self,
         settings: AcceptanceModelSettings,
+        new_type_model: Callable[[], TypeModel],
         *,
-        num_people: int,
-        prior: AcceptancePrior,
-        num_envs: int,
-        num_customers: int,
+        population_size: int,
+        refit_interval: int,
         num_epochs: int,
-        seed: int,
-        device: str = "cpu",
         truth: GroundTruth | None = None,
     ) -> None:
         self.settings, self.num_epochs, self.truth = settings, num_epochs, truth
-        self.interval = settings.acceptance_refit_interval or (
-            DAYS_BETWEEN_REFITS * num_envs * num_customers
-        )
-        self.needs = TypeModelConfig(
-            num_people=num_people,
-            prior=prior,
-            seed=seed,
-            device=device,
-            epochs=settings.embedding_epochs,
-        )
-        self.model = self._new_model()
-        self.answers = ResponseBuffer(settings.acceptance_buffer_size)
-        self.response_counts = np.zeros(num_people, np.int64)
+        self.refit_interval = refit_interval
+        self.new_type_model = new_type_model
+        self.model = new_type_model()
+        self.responses = ResponseBuffer(settings.acceptance_buffer_size)
+        self.response_counts = np.zeros(population_size, np.int64)
         self.epochs = self.refits = self.steps_since_refit = 0
         self.pending: BackgroundRefit | None = None
 
     @property
     def epsilon(self) -> float:
-        """The chance of ignoring a mask in the coming epoch."""
+        """Probability of ignoring the belief mask in the coming epoch."""
         start, end = self.settings.epsilon_start, self.settings.epsilon_end
         return start + (end - start) * min(self.epochs / max(self.num_epochs - 1, 1), 1.0)
 
     def observe(self, batch: StepBatch) -> None:
-        """Keep the answers of these rows."""
+        """Store the responses of these rows."""
         info = batch.info
-        person, offer = info["customer_id"], info["offer"]
-        self.answers.add(person, info["purpose"], offer, info["accepted"])
-        np.add.at(self.response_counts, person[offer != NO_CHANGE], 1)
+        customer, offer = info["customer_id"], info["offer"]
+        self.responses.add(customer, info["purpose"], offer, info["accepted"])
+        np.add.at(self.response_counts, customer[offer != NO_CHANGE], 1)
         self.steps_since_refit += len(batch)
 
     def update(self) -> dict[str, float]:
-        """End an epoch: take over a refit, begin one if it is due."""
-        report = {"epsilon": self.epsilon}
+        """End an epoch: adopt a background refit, start a refit if one is due; returns metrics."""
+        found = {"epsilon": self.epsilon}
         self.epochs += 1
         if self.pending is not None:
             self.model, losses = self.pending.result()
-            report |= losses | self._figures(self.pending.answers)
+            found |= losses | self._refit_metrics(self.pending.responses)
             self.pending = None
             self.refits += 1
-        rows = self._due_answers()
-        if rows is not None:
+        responses = self._due_responses()
+        if responses is not None:
             self.steps_since_refit = 0
-            # After the last epoch there is nothing left to run beside.
+            # After the last epoch there is nothing left to run in parallel with.
             if self.settings.acceptance_refit == "background" and self.epochs < self.num_epochs:
-                self._begin(rows)
+                self._start_background_refit(responses)
             else:
-                report |= self.model.refit(rows)
-                report |= self._figures(rows)
+                found |= self.model.refit(responses)
+                found |= self._refit_metrics(responses)
                 self.refits += 1
-        report["acceptance/responses"] = float(len(self.answers))
-        report["acceptance/refits"] = float(self.refits)
-        return report
+        found["acceptance/responses"] = float(len(self.responses))
+        found["acceptance/refits"] = float(self.refits)
+        return found
 
     def params(self, *, exploring: bool) -> SharedParams:
-        """What the envs may know of everybody; `exploring` is off when a policy is evaluated."""
-        people = np.arange(len(self.response_counts))
+        """Beliefs about all customers for the envs; `exploring` is False in evaluation."""
+        customers = np.arange(len(self.response_counts))
         return {
-            "type_probabilities": self.model.type_probabilities(people).astype(np.float32),
+            "type_probabilities": self.model.type_probabilities(customers).astype(np.float32),
             "response_counts": self.response_counts.astype(np.float32),
             "accept_given_type": self.model.accept_given_type.astype(np.float32),
             "epsilon": np.array(self.epsilon if exploring else 0.0, np.float32),
@@ -166,18 +163,18 @@ class AcceptanceModel:
         }
 
     def state(self) -> Arrays:
-        """Model, answers and counters; of a running refit what it started from."""
-        pending = {} if self.pending is None else self.pending.answers.arrays()
+        """Model, responses and counters; for a running refit, the responses it started from."""
+        pending = {} if self.pending is None else self.pending.responses.arrays()
         return {
             **with_prefix("model", self.model.state()),
-            **with_prefix("answers", self.answers.state()),
+            **with_prefix("responses", self.responses.state()),
             **with_prefix("pending", pending),
             "response_counts": self.response_counts.copy(),
             "counters": np.array([self.epochs, self.refits, self.steps_since_refit]),
         }
 
     def restore(self, state: State) -> None:
-        """Go on from a snapshot; a refit that was running begins again and ends the same."""
+        """Continue from a checkpoint; a refit that was running starts again and ends the same."""
         self.close()
         if state["response_counts"].shape != self.response_counts.shape:
             raise CheckpointError(
@@ -186,55 +183,85 @@ class AcceptanceModel:
                 "settings the run was started with."
             )
         self.model.restore(without_prefix("model", state))
-        self.answers.restore(without_prefix("answers", state))
+        self.responses.restore(without_prefix("responses", state))
         self.response_counts[:] = state["response_counts"]
         self.epochs, self.refits, self.steps_since_refit = map(int, state["counters"])
         pending = without_prefix("pending", state)
         if pending:
-            self._begin(responses_from(pending))
+            self._start_background_refit(responses_from(pending))
 
     def close(self) -> None:
-        """End a background refit without taking it over."""
+        """Cancel a background refit."""
         if self.pending is not None:
             self.pending.cancel()
             self.pending = None
 
-    def _new_model(self) -> TypeModel:
-        return TYPE_MODELS[self.settings.acceptance_model](self.needs)
-
-    def _due_answers(self) -> Responses | None:
-        """What to learn from now; None when it is not time or not enough was heard."""
-        if self.steps_since_refit < self.interval:
+    def _due_responses(self) -> Responses | None:
+        """Responses to refit on now; None if no refit is due or there are too few."""
+        if self.steps_since_refit < self.refit_interval:
             return None
-        rows = self.answers.rows()
-        return rows if self.model.ready(rows) else None
+        responses = self.responses.rows()
+        return responses if self.model.ready(responses) else None
 
-    def _begin(self, answers: Responses) -> None:
-        """Teach a copy: the model that the envs hear of stays as it is until the next epoch."""
-        learner = self._new_model()
-        learner.restore(self.model.state())
-        self.pending = BackgroundRefit(learner, answers)
+    def _start_background_refit(self, responses: Responses) -> None:
+        """Refit a copy: the model exported to the envs stays as it is until the next epoch."""
+        copy = self.new_type_model()
+        copy.restore(self.model.state())
+        self.pending = BackgroundRefit(copy, responses)
 
-    def _figures(self, answers: Responses) -> dict[str, float]:
-        """What came of a refit, beside the truth where a judge knows it."""
-        heard = np.flatnonzero(self.response_counts)
-        beliefs = self.model.type_probabilities(heard)
+    def _refit_metrics(self, responses: Responses) -> dict[str, float]:
+        """Metrics of a refit, compared with the truth where it is known."""
+        customers = np.flatnonzero(self.response_counts)
+        beliefs = self.model.type_probabilities(customers)
         shares = beliefs.mean(axis=0)
-        figures = {
+        found = {
             f"acceptance/type_share_{name}": float(share)
             for name, share in zip(TYPE_NAMES, shares, strict=True)
         }
         if self.truth is not None:
-            types = self.truth.types[heard]
-            figures |= {
+            types = self.truth.types[customers]
+            found |= {
                 "type_accuracy": metrics.accuracy(beliefs, types),
                 "acceptance/bayes_optimal_accuracy": metrics.bayes_optimal_accuracy(
-                    answers, self.truth.types, self.truth.accept_rates
+                    responses, self.truth.types, self.truth.accept_rates
                 ),
                 "acceptance/log_loss": metrics.log_loss(beliefs, types),
-                "acceptance/brier": metrics.brier(beliefs, types),
+                "acceptance/brier_score": metrics.brier_score(beliefs, types),
             }
-        return figures
+        return found
+
+
+class BackgroundRefit:
+    """A refit in a thread, which owns the model and the responses until `result` returns."""
+
+    def __init__(self, model: TypeModel, responses: Responses) -> None:
+        self.model, self.responses = model, responses
+        self.losses: dict[str, float] = {}
+        self.error: BaseException | None = None
+        self.cancelled = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="acceptance-refit", daemon=True)
+        self.thread.start()
+
+    def result(self) -> tuple[TypeModel, dict[str, float]]:
+        """Wait for the refitted model and its losses; raises the thread's error."""
+        self.thread.join()
+        if self.error is not None:
+            raise TrainingError(
+                f"the background refit on {len(self.responses)} responses failed with "
+                f"{type(self.error).__name__}: {self.error}"
+            ) from self.error
+        return self.model, self.losses
+
+    def cancel(self) -> None:
+        """Stop at the next opportunity and discard the result."""
+        self.cancelled.set()
+        self.thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.losses = self.model.refit(self.responses, self.cancelled.is_set)
+        except BaseException as error:
+            self.error = error
 
 
 def make_belief_model(
@@ -246,21 +273,35 @@ def make_belief_model(
     seed: int,
     device: str = "cpu",
 ) -> AcceptanceModel | None:
-    """The acceptance model for an env's people; None when nobody should learn."""
+    """The acceptance model for an env's customers; None for `acceptance_model="none"`."""
     if settings.acceptance_model == "none":
         return None
     population, prior = population_for(env), prior_for(env)
+    interval = settings.acceptance_refit_interval
     return AcceptanceModel(
         settings,
-        num_people=population.size,
-        prior=prior,
-        num_envs=num_envs,
-        num_customers=env.num_customers,
+        lambda: _new_type_model(settings, population.size, prior, seed, device),
+        population_size=population.size,
+        refit_interval=interval or DAYS_BETWEEN_REFITS * num_envs * env.num_customers,
         num_epochs=num_epochs,
-        seed=seed,
-        device=device,
         truth=GroundTruth(
             population.customers.types,
-            metrics.true_accept_rates(population, prior.accept, env.response_noise),
+            metrics.true_accept_rates(population, prior.accept_given_type, env.response_noise),
         ),
     )
+
+
+def _new_type_model(
+    settings: AcceptanceModelSettings,
+    population_size: int,
+    prior: AcceptancePrior,
+    seed: int,
+    device: str,
+) -> TypeModel:
+    if settings.acceptance_model == "bayes":
+        return BayesianTypeModel(population_size, prior)
+    # Imported on use: it needs torch.
+    from hundredfold.envs.dvrp.acceptance.embedding import EmbeddingTypeModel
+
+    epochs = settings.embedding_epochs
+    return EmbeddingTypeModel(population_size, prior.num_purposes, seed, device, epochs)

@@ -1,143 +1,186 @@
-"""How well flexibility was learned: figures of merit, for whoever may know the truth.
+"""Metrics of acceptance models: type accuracy, log loss, Brier score, calibration.
 
-Beliefs are (people, types) probabilities; truth is one type per person. `bayes_optimal_accuracy`
-says how much of the truth the same answers could have told at best.
+Beliefs are (customers, types) probabilities, the truth is one type per customer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from hundredfold.core.batch import BoolArray, FloatArray, IntArray
-from hundredfold.envs.dvrp.acceptance.bayes import posterior
-from hundredfold.envs.dvrp.acceptance.prior import TINY
-from hundredfold.envs.dvrp.acceptance.responses import Responses
+from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
+from hundredfold.envs.dvrp.acceptance.bayes import type_posterior
+from hundredfold.envs.dvrp.acceptance.model import MIN_PROBABILITY, Responses
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 
+# Least P(response | type) in `accuracy_by_responses`: one odd response must not rule a type out.
+MIN_LIKELIHOOD: Final = 1e-3
+
 
 def accuracy(beliefs: FloatArray, truth: IntArray) -> float:
-    """The share of people whose most likely type is the true one; nan without people."""
+    """Share of customers whose most likely type is the true one; NaN without customers."""
     return _mean(beliefs.argmax(axis=1) == truth)
 
 
 def confusion(beliefs: FloatArray, truth: IntArray) -> IntArray:
-    """(true type, most likely type) numbers of people."""
+    """(true type, most likely type) numbers of customers."""
     cell = truth * NUM_TYPES + beliefs.argmax(axis=1)
     return np.bincount(cell, minlength=NUM_TYPES**2).reshape(NUM_TYPES, NUM_TYPES)
 
 
 def log_loss(beliefs: FloatArray, truth: IntArray) -> float:
-    """Mean of -log P(true type), in nats; log 4 = 1.39 for somebody who knows nothing."""
-    told = beliefs[np.arange(len(truth)), truth]
-    return _mean(-np.log(np.maximum(told, TINY)))
+    """Mean of -log P(true type) in nats; log 4 = 1.39 for uniform beliefs."""
+    believed = beliefs[np.arange(len(truth)), truth]
+    return _mean(-np.log(np.maximum(believed, MIN_PROBABILITY)))
 
 
-def brier(beliefs: FloatArray, truth: IntArray) -> float:
-    """Mean squared distance from the truth: 0 at best, 0.75 for knowing nothing, 2 at worst."""
+def brier_score(beliefs: FloatArray, truth: IntArray) -> float:
+    """Multi-class Brier score (Brier 1950): 0 at best, 0.75 for uniform beliefs, 2 at worst."""
     return _mean(((beliefs - np.eye(NUM_TYPES)[truth]) ** 2).sum(axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """Whether offers believed to be accepted with chance p are accepted with frequency p."""
+    """Reliability diagram: predicted against observed acceptance, in bins of equal width."""
 
-    predicted: FloatArray  # (bins,) mean prediction, nan in empty bins
-    observed: FloatArray  # (bins,) share accepted, nan in empty bins
+    predicted: FloatArray  # (bins,) mean prediction, NaN in empty bins
+    observed: FloatArray  # (bins,) share accepted, NaN in empty bins
     count: IntArray  # (bins,)
+    brier_score: float  # NaN without predictions
 
     @property
     def error(self) -> float:
-        """Mean gap between the two, weighted by count."""
+        """Expected calibration error: mean gap between the two, weighted by count."""
         filled = self.count > 0
         gap = np.abs(self.predicted[filled] - self.observed[filled])
         return float(gap @ self.count[filled] / self.count.sum()) if filled.any() else np.nan
 
 
-def calibration(predicted: FloatArray, accepted: BoolArray, bins: int = 10) -> Calibration:
-    """Predictions in equal bins of [0, 1] against what happened; both (answers,)."""
+def calibration(predicted: FloatArray, accepted: Array, bins: int = 10) -> Calibration:
+    """Calibration of acceptance probabilities.
+
+    Args:
+        predicted: (offers,) predicted probabilities of acceptance.
+        accepted: (offers,) whether they were accepted, or the true probability of it.
+        bins: Number of bins of [0, 1].
+    """
     place = np.minimum((predicted * bins).astype(np.int64), bins - 1)
     count = np.bincount(place, minlength=bins)
+    squares = accepted * (1.0 - predicted) ** 2 + (1.0 - accepted) * predicted**2
     with np.errstate(invalid="ignore"):
         return Calibration(
             predicted=np.bincount(place, predicted, bins) / count,
             observed=np.bincount(place, accepted, bins) / count,
             count=count,
+            brier_score=_mean(squares),
         )
 
 
-def masked_away_share(mask: BoolArray, acceptable: BoolArray) -> float:
-    """The share of real offers somebody would accept that a mask forbids; both (rows, offers)."""
-    real = np.arange(NUM_OFFERS) != NO_CHANGE
-    return _mean(~mask[:, real][acceptable[:, real]])
+def masked_acceptable_share(mask: BoolArray, acceptable: BoolArray) -> float:
+    """Share of acceptable offers that a mask forbids, offer 12 aside; both (rows, offers)."""
+    shifts = np.arange(NUM_OFFERS) != NO_CHANGE
+    return _mean(~mask[:, shifts][acceptable[:, shifts]])
 
 
 def refused_share(offers: IntArray, accepted: BoolArray) -> float:
-    """The share of real offers that were refused; both of one shape."""
+    """Share of offers that were refused, offer 12 aside; both of one shape."""
     return _mean(~accepted[offers != NO_CHANGE])
 
 
 def responses_until_confident(
-    answers: Responses,
-    num_people: int,
+    responses: Responses,
+    population_size: int,
     accept_given_type: FloatArray,
     shares: FloatArray,
     level: float = 0.9,
 ) -> FloatArray:
-    """(people,) answers until some type's posterior reached the level; nan where none did.
+    """(customers,) responses until a type's posterior reaches `level`; NaN where none does.
 
-    The answers are replayed in their order under one fixed answer model.
+    The responses are replayed in order under fixed acceptance rates.
     """
-    order = np.argsort(answers.person, kind="stable")
-    person = answers.person[order].astype(np.int64)
-    rates = accept_given_type[:, answers.purpose[order], answers.offer[order]].T
-    chance = np.where(answers.accepted[order, None], rates, 1.0 - rates)
-    running = np.cumsum(np.log(np.maximum(chance, TINY)), axis=0)
-    number = np.bincount(person, minlength=num_people)
+    order = np.argsort(responses.customer, kind="stable")
+    customer = responses.customer[order].astype(np.int64)
+    rates = accept_given_type[:, responses.purpose[order], responses.offer[order]].T
+    likelihood = np.where(responses.accepted[order, None], rates, 1.0 - rates)
+    running = np.cumsum(np.log(np.maximum(likelihood, MIN_PROBABILITY)), axis=0)
+    number = np.bincount(customer, minlength=population_size)
     first = np.cumsum(number) - number
-    before = np.concatenate([np.zeros((1, NUM_TYPES)), running])[first[person]]
-    scores = running - before + np.log(np.maximum(shares, TINY))
+    before = np.concatenate([np.zeros((1, NUM_TYPES)), running])[first[customer]]
+    scores = running - before + np.log(np.maximum(shares, MIN_PROBABILITY))
     odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-    sure = odds.max(axis=1) / odds.sum(axis=1) >= level
-    needed = np.full(num_people, np.inf)
-    np.minimum.at(needed, person[sure], (np.arange(len(person)) - first[person] + 1)[sure])
+    confident = odds.max(axis=1) / odds.sum(axis=1) >= level
+    needed = np.full(population_size, np.inf)
+    rank = np.arange(len(customer)) - first[customer] + 1
+    np.minimum.at(needed, customer[confident], rank[confident])
     return np.where(np.isfinite(needed), needed, np.nan)
 
 
-def true_accept_rates(
-    population: Population, fallback: FloatArray, noise: float = 0.0
+def accuracy_by_responses(
+    rates: FloatArray, accepted: BoolArray, shares: FloatArray, truth: IntArray
 ) -> FloatArray:
-    """(types, purposes, offers) how often known people's known trips truly accept.
+    """(responses + 1,) type accuracy after 0, 1, 2, ... responses.
 
-    The fallback counts as half a trip: it speaks where no trip of a type has a purpose.
+    Args:
+        rates: (types, sequences, responses) P(accept | type) of each offer made.
+        accepted: (sequences, responses) whether it was accepted.
+        shares: (types,) prior probability of each type.
+        truth: (sequences,) true type of the customer behind each sequence.
     """
-    person = np.repeat(np.arange(population.size), population.customers.num_trips)
-    number = np.arange(len(person)) - population.first_trip[person]
-    known = (person < population.customers.num_known) & (
-        number < population.num_known_trips[person]
+    rates = np.clip(rates, MIN_LIKELIHOOD, 1.0 - MIN_LIKELIHOOD)
+    evidence = np.log(np.where(accepted, rates, 1.0 - rates))
+    start = np.zeros((*evidence.shape[:2], 1))
+    log_prior = np.log(np.maximum(shares, MIN_LIKELIHOOD))[:, None, None]
+    beliefs = log_prior + np.concatenate([start, evidence.cumsum(axis=2)], axis=2)
+    correct = beliefs.argmax(axis=0) == truth[:, None]
+    return np.asarray(correct.mean(axis=0), np.float64)
+
+
+def response_rates(accepts: BoolArray, noise: float) -> FloatArray:
+    """P(accepted) of (..., offers) true decisions; noise never flips offer 12."""
+    flipped = np.where(accepts, 1.0 - noise, noise)
+    return np.where(np.arange(NUM_OFFERS) == NO_CHANGE, accepts, flipped)
+
+
+def true_accept_rates(
+    population: Population, prior_rates: FloatArray, noise: float = 0.0
+) -> FloatArray:
+    """(types, purposes, offers) true acceptance rates over known trips of known customers.
+
+    Args:
+        population: The customers and their trips.
+        prior_rates: (types, purposes, offers) rates that count as half a trip, for types and
+            purposes without trips.
+        noise: Probability that a response is the opposite of what was meant.
+    """
+    customer = np.repeat(np.arange(population.size), population.customers.num_trips)
+    number = np.arange(len(customer)) - population.first_trip[customer]
+    known = (customer < population.customers.num_known) & (
+        number < population.num_known_trips[customer]
     )
-    at = (population.customers.types[person[known]], population.trips.purpose[known])
-    accepted = 0.5 * fallback
-    trips = np.full((*fallback.shape[:2], 1), 0.5)
-    meant = population.accepts[known]
-    told = np.where(np.arange(NUM_OFFERS) == NO_CHANGE, meant, meant + noise * (1.0 - 2.0 * meant))
-    np.add.at(accepted, at, told)
+    at = (population.customers.types[customer[known]], population.trips.purpose[known])
+    accepted = 0.5 * prior_rates
+    trips = np.full((*prior_rates.shape[:2], 1), 0.5)
+    np.add.at(accepted, at, response_rates(population.accepts[known], noise))
     np.add.at(trips, at, 1.0)
     return np.asarray(accepted / trips, np.float64)
 
 
-def bayes_optimal_accuracy(answers: Responses, truth: IntArray, true_rates: FloatArray) -> float:
-    """Accuracy on the same answers of somebody who knows how each type truly answers.
+def bayes_optimal_accuracy(responses: Responses, truth: IntArray, true_rates: FloatArray) -> float:
+    """Type accuracy that the true acceptance rates would reach on the same responses.
 
-    `truth` has everybody's type; only people who answered are counted.
+    Args:
+        responses: Responses of some customers.
+        truth: (customers,) every customer's type; only those with responses are counted.
+        true_rates: (types, purposes, offers) true acceptance rates.
     """
-    counts = answers.counts(len(truth), true_rates.shape[1])
-    heard = counts.sum(axis=(0, 2)) > 0
-    shares = np.bincount(truth[heard], minlength=NUM_TYPES) / max(heard.sum(), 1)
-    beliefs, _ = posterior(counts[:, heard], true_rates, shares)
-    return accuracy(beliefs, truth[heard])
+    counts = responses.counts(len(truth), true_rates.shape[1])
+    responded = counts.sum(axis=(0, 2)) > 0
+    shares = np.bincount(truth[responded], minlength=NUM_TYPES) / max(responded.sum(), 1)
+    beliefs, _ = type_posterior(counts[:, responded], true_rates, shares)
+    return accuracy(beliefs, truth[responded])
 
 
 def _mean(values: FloatArray | BoolArray) -> float:

@@ -1,42 +1,154 @@
-"""What every model of flexibility can do, and the two there are.
+"""What acceptance models share: responses, the prior over tolerances, and the type-model interface.
 
-`embedding` needs torch, which is imported when somebody chooses it.
+A trip tolerates some minutes on each side, and an offer is accepted if it stays within both. The
+tolerance of a side depends on the trip's purpose and on whether the customer's type is flexible on
+that side. Nothing here reads a customer's hidden type or tolerances; the prior uses only the public
+rule by which synthetic customers are drawn.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from hundredfold.core.batch import Arrays, FloatArray, IntArray, State
-from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
-from hundredfold.envs.dvrp.acceptance.prior import AcceptancePrior
-from hundredfold.envs.dvrp.acceptance.responses import Responses
+import numpy as np
+from numpy.typing import NDArray
+
+from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State
+from hundredfold.core.errors import SettingsError, ShapeError
+from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, tolerated_offers
+from hundredfold.envs.dvrp.population import (
+    FLEXIBLE_BASE,
+    FLEXIBLE_SIDES,
+    INFLEXIBLE_BASE,
+    NUM_TYPES,
+    TOLERANCE_GRID,
+    TOLERANCE_SPREAD,
+    TYPE_SHARES,
+)
+from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.envs.dvrp.trip_purposes import TOLERANCE_FACTORS
+
+# The tolerances that offers can distinguish, in minutes.
+TOLERANCE_LEVELS: Final[FloatArray] = np.array([0.0, 10.0, 20.0, 30.0])
+NUM_LEVELS: Final = len(TOLERANCE_LEVELS)
+# (types, 2) index of the tolerance curve of each type and side: 0 inflexible, 1 flexible.
+SIDE_CURVES: Final[IntArray] = FLEXIBLE_SIDES.astype(np.int64)
+# Probabilities stay this far from 0 and 1: one odd response must never rule a type out.
+MIN_PROBABILITY: Final = 1e-6
+
+# P(tolerance >= 0, 10, 20, 30 minutes) where the rule is unknown. Rough guesses with so little
+# weight that a day of responses replaces them.
+GUESSED_INFLEXIBLE: Final = (1.0, 0.40, 0.15, 0.05)
+GUESSED_FLEXIBLE: Final = (1.0, 0.85, 0.55, 0.30)
 
 
-class TypeModel(Protocol):
-    """Learns everybody's type from answers; types in the order late, early, none, both."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Responses:
+    """Responses of customers to offers, oldest first, in small types because they are saved."""
 
-    @property
-    def accept_given_type(self) -> FloatArray:
-        """(types, purposes, offers) the chance that a type accepts; never 0, 1 for offer 12."""
+    customer: NDArray[np.int32]  # (responses,) index into the population
+    purpose: NDArray[np.int16]  # (responses,)
+    offer: NDArray[np.int8]  # (responses,)
+    accepted: BoolArray  # (responses,)
+
+    def __len__(self) -> int:
+        return len(self.customer)
+
+    def arrays(self) -> Arrays:
+        """The columns by name, for a checkpoint."""
+        return {
+            "customer": self.customer,
+            "purpose": self.purpose,
+            "offer": self.offer,
+            "accepted": self.accepted,
+        }
+
+    def counts(self, population_size: int, num_purposes: int) -> FloatArray:
+        """(2, customers, purposes x offers) numbers of refusals and of acceptances."""
+        cells = num_purposes * NUM_OFFERS
+        cell = self.purpose.astype(np.int64) * NUM_OFFERS + self.offer
+        row = self.accepted * population_size + self.customer.astype(np.int64)
+        table = np.bincount(row * cells + cell, minlength=2 * population_size * cells)
+        return table.reshape(2, population_size, cells).astype(np.float64)
+
+
+class ResponseBuffer:
+    """Ring buffer of the last `capacity` responses.
+
+    Offer 12 changes nothing and is always accepted: it carries no information and is not stored.
+    """
+
+    def __init__(self, capacity: int = 64_000) -> None:
+        if capacity < 1:
+            raise SettingsError(f"acceptance_buffer_size must be at least 1, got {capacity}.")
+        self.capacity = capacity
+        self.ring = Responses(
+            np.zeros(capacity, np.int32),
+            np.zeros(capacity, np.int16),
+            np.zeros(capacity, np.int8),
+            np.zeros(capacity, bool),
+        )
+        self.num_added = 0
+
+    def __len__(self) -> int:
+        return min(self.num_added, self.capacity)
+
+    def add(self, customer: Array, purpose: Array, offer: Array, accepted: Array) -> int:
+        """Store responses, one row each, except those to offer 12; returns how many."""
+        if not len(customer) == len(purpose) == len(offer) == len(accepted):
+            raise ShapeError(
+                f"add() got {len(customer)} customers, {len(purpose)} purposes, {len(offer)} "
+                f"offers and {len(accepted)} responses; pass one of each per row."
+            )
+        informative = np.flatnonzero(offer != NO_CHANGE)
+        stored = informative[-self.capacity :]
+        # Rows that do not fit even into an empty ring count as added and overwritten.
+        first = self.num_added + len(informative) - len(stored)
+        at = (first + np.arange(len(stored))) % self.capacity
+        self.ring.customer[at] = customer[stored]
+        self.ring.purpose[at] = purpose[stored]
+        self.ring.offer[at] = offer[stored]
+        self.ring.accepted[at] = accepted[stored]
+        self.num_added += len(informative)
+        return len(informative)
+
+    def rows(self) -> Responses:
+        """Copies of all stored responses, oldest first."""
+        oldest = self.num_added - len(self)
+        at = (oldest + np.arange(len(self))) % self.capacity
+        ring = self.ring
+        return Responses(ring.customer[at], ring.purpose[at], ring.offer[at], ring.accepted[at])
+
+    def state(self) -> Arrays:
+        return {**self.rows().arrays(), "num_added": np.array(self.num_added)}
+
+    def restore(self, state: State) -> None:
+        """Restore a checkpoint; a smaller buffer keeps the newest rows."""
+        rows = responses_from(state)
+        self.num_added = int(state["num_added"]) - len(rows)
+        self.add(rows.customer, rows.purpose, rows.offer, rows.accepted)
+
+
+def responses_from(state: State) -> Responses:
+    """The responses of a checkpoint, see `Responses.arrays`."""
+    return Responses(state["customer"], state["purpose"], state["offer"], state["accepted"])
+
+
+class TypeModel(AcceptanceBeliefs, Protocol):
+    """Learns every customer's type from responses; types are late, early, none, both."""
+
+    def ready(self, responses: Responses) -> bool:
+        """Whether these responses are enough to learn from."""
         ...
 
-    def ready(self, answers: Responses) -> bool:
-        """Whether these answers are enough to learn from."""
-        ...
-
-    def refit(self, answers: Responses, stopped: Callable[[], bool] = ...) -> dict[str, float]:
-        """Learn from these answers and tell the losses; `stopped` may end a long one early."""
-        ...
-
-    def type_probabilities(self, people: IntArray) -> FloatArray:
-        """(people, types)."""
-        ...
-
-    def accept_probabilities(self, people: IntArray, purposes: IntArray) -> FloatArray:
-        """(rows, offers) the chance that each person accepts each offer on such a trip."""
+    def refit(
+        self, responses: Responses, should_stop: Callable[[], bool] = ...
+    ) -> dict[str, float]:
+        """Fit to these responses and return the losses; `should_stop` may end a long fit early."""
         ...
 
     def state(self) -> Arrays: ...
@@ -44,30 +156,122 @@ class TypeModel(Protocol):
     def restore(self, state: State) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeModelConfig:
-    """What a model may ask for when it is made."""
+@dataclass(frozen=True, slots=True, eq=False)
+class AcceptancePrior:
+    """Dirichlet priors over tolerances and over types, as mean and weight."""
 
-    num_people: int
-    prior: AcceptancePrior
-    seed: int = 0
-    device: str = "cpu"
-    epochs: int = 50
+    tolerance_probs: FloatArray  # (inflexible/flexible, sides, purposes, levels) P(tolerance)
+    type_shares: FloatArray  # (types,) P(type)
+    tolerance_weight: float  # pseudo-responses behind each tolerance curve
+    type_weight: float  # pseudo-customers behind the type shares
+    noise: float = 0.0  # probability that a response is the opposite of what was meant
+
+    @property
+    def num_purposes(self) -> int:
+        return int(self.tolerance_probs.shape[2])
+
+    @property
+    def accept_given_type(self) -> FloatArray:
+        """(types, purposes, offers) prior probability of acceptance."""
+        return accept_rates(self.tolerance_probs, accept_likelihood(self.noise))
 
 
-def _bayes(needs: TypeModelConfig) -> TypeModel:
-    return BayesianTypeModel(needs.num_people, needs.prior)
-
-
-def _embedding(needs: TypeModelConfig) -> TypeModel:
-    from hundredfold.envs.dvrp.acceptance.embedding import Embedding
-
-    return Embedding(
-        needs.num_people, needs.prior.num_purposes, needs.seed, needs.device, needs.epochs
+def prior_for(settings: DvrpSettings) -> AcceptancePrior:
+    """The prior for an env: the synthetic customers' rule, or a guess for a user's own data."""
+    own_data = settings.trips is not None
+    if own_data and (settings.tolerances == "soft" or settings.recorded_responses is not None):
+        return guessed_prior(len(TOLERANCE_FACTORS), settings.response_noise)
+    # Type shares belong to the synthetic rule; those of a user's customers are unknown.
+    return AcceptancePrior(
+        tolerance_probs=_level_probs(tolerance_survival(settings)),
+        type_shares=np.full(NUM_TYPES, 1.0 / NUM_TYPES) if own_data else np.array(TYPE_SHARES),
+        tolerance_weight=1000.0,
+        type_weight=4.0 if own_data else 100.0,
+        noise=settings.response_noise,
     )
 
 
-TYPE_MODELS: Final[dict[str, Callable[[TypeModelConfig], TypeModel]]] = {
-    "bayes": _bayes,
-    "embedding": _embedding,
-}
+def guessed_prior(num_purposes: int, noise: float = 0.0) -> AcceptancePrior:
+    """A weak prior: flexible sides tolerate more than inflexible ones, alike for all purposes."""
+    curves = np.array([GUESSED_INFLEXIBLE, GUESSED_FLEXIBLE])[:, None, None, :]
+    return AcceptancePrior(
+        tolerance_probs=_level_probs(np.broadcast_to(curves, (2, 2, num_purposes, NUM_LEVELS))),
+        type_shares=np.full(NUM_TYPES, 1.0 / NUM_TYPES),
+        tolerance_weight=3.0,
+        type_weight=4.0,
+        noise=noise,
+    )
+
+
+def tolerance_survival(settings: DvrpSettings) -> FloatArray:
+    """(inflexible/flexible, sides, purposes, levels) P(tolerance >= level) of synthetic trips."""
+    shape = (2, 2, len(TOLERANCE_FACTORS), NUM_LEVELS)
+    if settings.tolerances == "unlimited":
+        return np.ones(shape)
+    if settings.tolerances == "types":
+        curves = np.array([(1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0)])
+        return np.array(np.broadcast_to(curves[:, None, None, :], shape))
+    base = np.array((INFLEXIBLE_BASE * settings.softness, FLEXIBLE_BASE))
+    mean = base[:, None, None, None] * np.array(TOLERANCE_FACTORS)[:, None]
+    # Tolerances are rounded to a grid, so half a step below a level is enough to reach it.
+    reached = _normal_cdf((mean - (TOLERANCE_LEVELS - TOLERANCE_GRID / 2.0)) / TOLERANCE_SPREAD)
+    reached[..., 0] = 1.0
+    return np.array(np.broadcast_to(reached, shape))
+
+
+def accept_likelihood(noise: float) -> FloatArray:
+    """(offers, levels x levels) P(accept | tolerance earlier, tolerance later)."""
+    levels = TOLERANCE_LEVELS
+    pairs = np.stack(np.meshgrid(levels, levels, indexing="ij"), axis=-1).reshape(-1, 2)
+    likelihood = np.where(tolerated_offers(pairs).T, 1.0 - noise, noise)
+    likelihood[NO_CHANGE] = 1.0
+    return likelihood
+
+
+def tolerance_pair_probs(tolerance_probs: FloatArray) -> FloatArray:
+    """(types, purposes, levels x levels) P(tolerance earlier, tolerance later | type, purpose)."""
+    earlier = tolerance_probs[SIDE_CURVES[:, 0], 0]
+    later = tolerance_probs[SIDE_CURVES[:, 1], 1]
+    pairs = earlier[..., :, None] * later[..., None, :]
+    return np.asarray(pairs.reshape(*pairs.shape[:2], -1), np.float64)
+
+
+def accept_rates(tolerance_probs: FloatArray, likelihood: FloatArray) -> FloatArray:
+    """(types, purposes, offers) P(accept | type, purpose), strictly in 0..1 except for offer 12."""
+    rates = tolerance_pair_probs(tolerance_probs) @ likelihood.T
+    rates = np.clip(rates, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
+    rates[..., NO_CHANGE] = 1.0
+    return np.asarray(rates, np.float64)
+
+
+def strict_accept_rates(num_purposes: int) -> FloatArray:
+    """(types, purposes, offers): flexible sides accept every shift, inflexible ones none."""
+    tolerance = np.where(FLEXIBLE_SIDES, OFFER_MINUTES.max(), 0.0)
+    rates = np.where(tolerated_offers(tolerance), 1.0 - MIN_PROBABILITY, MIN_PROBABILITY)
+    rates[:, NO_CHANGE] = 1.0
+    return np.repeat(rates[:, None, :], num_purposes, axis=1)
+
+
+def mixture_accept_rates(types: FloatArray, rates: FloatArray, purposes: IntArray) -> FloatArray:
+    """(rows, offers) sum over types of P(type) P(accept | type, purpose).
+
+    Args:
+        types: (rows, types) type probabilities.
+        rates: (types, purposes, offers) acceptance rates.
+        purposes: (rows,) purpose of each row's trip.
+    """
+    by_row = np.moveaxis(rates[:, purposes], 0, 1)  # (rows, types, offers)
+    return np.asarray((types[:, None, :] @ by_row)[:, 0, :], np.float64)
+
+
+def _level_probs(survival: FloatArray) -> FloatArray:
+    """P(tolerance = level) from P(tolerance >= level)."""
+    probs = survival.copy()
+    probs[..., :-1] -= survival[..., 1:]
+    probs = np.maximum(probs, MIN_PROBABILITY)
+    return np.asarray(probs / probs.sum(axis=-1, keepdims=True), np.float64)
+
+
+def _normal_cdf(values: FloatArray) -> FloatArray:
+    flat = [0.5 * (1.0 + math.erf(value / math.sqrt(2.0))) for value in values.ravel()]
+    return np.array(flat).reshape(values.shape)
