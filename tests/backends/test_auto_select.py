@@ -1,4 +1,4 @@
-"""What `auto` makes of an env, and what happens where a backend cannot start."""
+"""The choice of `auto`, and the fallback where a backend cannot start."""
 
 import os
 import resource
@@ -27,17 +27,19 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
 from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, WaitingEnv
 
+pytestmark = pytest.mark.process
+
 CARTPOLE = GymnasiumFactory("CartPole-v1", {})
 
 
 def computing(*seconds):
-    """A probe of an env that computes for so long, step by step."""
+    """Costs of an env whose steps compute for these times."""
     costs = np.array(seconds)
     return StepCosts(costs, costs, switches=0, step_bytes=100)
 
 
 def waiting(*seconds):
-    """The same for one that waits."""
+    """Costs of an env whose steps wait for these times."""
     costs = np.array(seconds)
     return StepCosts(costs, 0.02 * costs, switches=len(costs), step_bytes=100)
 
@@ -51,34 +53,34 @@ def choice(found, num_envs, cores=2, **settings):
     return choose_from_costs(found, num_envs, WorkerSettings(**settings), cores)
 
 
-# --- what is chosen, from what was found
+# --- choice from measured costs
 
 
-def test_cheap_steps_stay_in_this_process():
+def test_cheap_steps_run_in_process():
     found = choice(computing(*[8e-6] * 50), 100)
     assert found.backend == "in_process"
     assert "computes for 8 µs" in found.summary
 
 
-def test_steps_that_compute_go_to_a_worker_per_core():
+def test_computing_steps_get_one_worker_per_core():
     found = choice(computing(*[1e-3] * 50), 100, cores=4)
     assert found.backend == "processes"
     assert found.settings.workers == 4
     assert found.settings.env_threads == 1
 
 
-def test_few_envs_that_compute_unevenly_do_not_wait_for_each_other():
+def test_few_envs_with_uneven_compute_times_run_first_ready():
     found = choice(computing(*[1e-3] * 9, 20e-3), 4)
     assert found.backend == "first_ready"
     assert found.settings.batch_envs == 1
     assert "no two runs are the same" in found.summary
 
 
-def test_on_one_core_computing_envs_stay_where_they_are():
+def test_computing_envs_run_in_process_on_one_core():
     assert choice(computing(*[1e-2] * 5), 100, cores=1).backend == "in_process"
 
 
-def test_envs_that_wait_unevenly_run_first_ready_with_a_thread_each():
+def test_envs_with_uneven_waiting_times_run_first_ready_with_one_thread_each():
     found = choice(waiting(*lognormal(10e-3)), 100)
     assert found.backend == "first_ready"
     assert found.settings.workers == 2
@@ -87,7 +89,7 @@ def test_envs_that_wait_unevenly_run_first_ready_with_a_thread_each():
     assert "98 % of it waiting" in found.summary
 
 
-def test_envs_that_wait_evenly_can_be_waited_for():
+def test_envs_with_even_waiting_times_run_in_processes():
     found = choice(waiting(*[10e-3] * 20), 100)
     assert found.backend == "processes"
     assert found.settings.env_threads == 50
@@ -100,19 +102,19 @@ def test_waiting_envs_gain_from_threads_even_on_one_core():
     assert found.settings.env_threads == 64
 
 
-def test_what_the_settings_say_is_kept():
+def test_explicit_settings_are_kept():
     found = choice(waiting(*lognormal(10e-3)), 100, workers=5, batch_envs=33, env_threads=7)
     assert (found.settings.workers, found.settings.batch_envs) == (5, 33)
     assert found.settings.env_threads == 7
 
 
-def test_the_slowest_of_many_is_foreseen_from_the_steps_alone():
+def test_barrier_share_predicts_the_maximum_of_single_steps():
     steps = lognormal(10e-3, steps=20_000)
     slowest = steps.reshape(-1, 100).max(axis=1).mean()
     assert barrier_share(steps, 100, 1) == pytest.approx(1 - steps.mean() / slowest, abs=0.02)
 
 
-def test_sums_of_many_steps_differ_less_than_single_ones():
+def test_barrier_share_predicts_the_maximum_of_sums_of_steps():
     steps = lognormal(1e-3, steps=20_000)
     sums = steps.reshape(-1, 2, 25).sum(axis=2)
     lost = 1 - sums.mean() / sums.max(axis=1).mean()
@@ -120,29 +122,29 @@ def test_sums_of_many_steps_differ_less_than_single_ones():
     assert barrier_share(steps, 2, 25) < barrier_share(steps, 2, 1)
 
 
-def test_even_steps_and_a_single_lane_lose_nothing():
+def test_barrier_share_is_zero_for_even_steps_or_a_single_lane():
     assert barrier_share(np.full(9, 0.5), 100, 1) == pytest.approx(0.0, abs=1e-12)
     assert barrier_share(lognormal(1.0), 1, 50) == 0.0
 
 
-# --- what is found
+# --- measured costs
 
 
-def test_an_env_that_sleeps_is_seen_to_wait():
+def test_a_sleeping_env_is_classified_as_waiting():
     with closing(GymnasiumBatchEnv(np.arange(1), WaitingEnv)) as env:
         assert measure_steps(env, steps=4).waits
 
 
-def test_an_env_that_computes_is_not_taken_for_one_that_waits():
+def test_a_computing_env_is_not_classified_as_waiting():
     with closing(GymnasiumBatchEnv(np.arange(1), ComputingEnv)) as env:
         found = measure_steps(env, steps=20, seconds=60)
     assert not found.waits
     assert len(found.seconds) == 20
-    # It counts seconds on a core, so this holds on a busy machine, too.
+    # CPU seconds are counted, so this holds on a busy machine, too.
     assert 0.8e-3 < found.costs.min() < found.costs.max()
 
 
-def test_what_a_step_says_is_counted_without_infos_that_nobody_may_ever_read():
+def test_step_bytes_exclude_infos():
     with closing(GymnasiumBatchEnv(np.arange(1), LargeInfoEnv)) as env:
         shown = sum(array.nbytes for array in env.out.arrays().values())
         assert measure_steps(env, steps=2).step_bytes == shown < 5_000
@@ -151,26 +153,26 @@ def test_what_a_step_says_is_counted_without_infos_that_nobody_may_ever_read():
 @pytest.mark.parametrize(
     "make_env", [third_party_envs.MaskInInfo, third_party_envs.MultiDiscreteActions]
 )
-def test_only_allowed_actions_are_tried(make_env):
+def test_profiling_takes_allowed_actions_only(make_env):
     with closing(GymnasiumBatchEnv(np.arange(1), make_env)) as env:
         assert len(measure_steps(env, steps=50, seconds=60).seconds) == 50
 
 
-def test_an_env_of_ours_is_not_played_at_all():
+def test_a_built_in_env_is_not_profiled():
     class Untouchable(Corridor):
         def reset(self, seed):
-            raise AssertionError("it was reset")
+            raise AssertionError("the env was reset")
 
     found = choose_backend(Untouchable, 64)
     assert found.backend == "in_process"
     assert "one batch" in found.summary
 
 
-def test_one_env_runs_where_we_are():
+def test_a_single_env_runs_in_process():
     assert choose_backend(callable_factory(WaitingEnv), 1).backend == "in_process"
 
 
-def test_auto_starts_what_it_chose_and_says_so():
+def test_auto_starts_and_returns_its_choice():
     backend, found = start_backend("auto", callable_factory(WaitingEnv), 6)
     with closing(backend):
         assert isinstance(backend, FirstReadyBackend)
@@ -179,18 +181,18 @@ def test_auto_starts_what_it_chose_and_says_so():
         assert len(backend.recv()) == 6
 
 
-def test_an_explicit_backend_is_not_second_guessed():
+def test_an_explicit_backend_is_used_as_given():
     backend, found = start_backend("processes", CARTPOLE, 3)
     with closing(backend):
         assert type(backend) is ProcessBackend
         assert found.backend == "processes"
 
 
-# --- where it cannot start
+# --- fallback
 
 
-def plays_in_process_instead(name, make_envs, settings=None, because=""):
-    """Make the backend, play a little, and return what the one warning said."""
+def falls_back_to_in_process(name, make_envs, settings=None, because=""):
+    """Start the backend, take some steps, and return the text of the one warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         backend, found = start_backend(name, make_envs, 4, settings)
@@ -210,37 +212,37 @@ def plays_in_process_instead(name, make_envs, settings=None, because=""):
 
 
 @pytest.mark.parametrize("name", ["processes", "first_ready"])
-def test_without_fork_the_envs_run_here(monkeypatch, name):
+def test_fallback_to_in_process_if_fork_fails(monkeypatch, name):
     def refuse():
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    plays_in_process_instead(name, CARTPOLE, because="Resource temporarily unavailable")
+    falls_back_to_in_process(name, CARTPOLE, because="Resource temporarily unavailable")
 
 
 @pytest.mark.parametrize("name", ["processes", "first_ready"])
-def test_with_too_few_open_files_allowed_the_envs_run_here(name):
+def test_fallback_to_in_process_if_too_few_files_may_be_open(name):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
     try:
-        text = plays_in_process_instead(name, CARTPOLE, because="Too many open files")
+        text = falls_back_to_in_process(name, CARTPOLE, because="Too many open files")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "ulimit" in text
 
 
-def test_without_shared_memory_the_envs_run_here(monkeypatch, tmp_path):
+def test_fallback_to_in_process_without_shared_memory(monkeypatch, tmp_path):
     def refuse(*arguments):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    plays_in_process_instead("processes", CARTPOLE, because="nowhere")
+    falls_back_to_in_process("processes", CARTPOLE, because="nowhere")
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_an_env_that_cannot_travel_runs_here(start_method):
+def test_fallback_to_in_process_if_the_env_cannot_be_pickled(start_method):
     lock = threading.Lock()
 
     def make_env():
@@ -248,13 +250,13 @@ def test_an_env_that_cannot_travel_runs_here(start_method):
             return third_party_envs.DiceEnv()
 
     settings = WorkerSettings(start_method=start_method)
-    text = plays_in_process_instead(
+    text = falls_back_to_in_process(
         "first_ready", callable_factory(make_env), settings, because="cannot be sent to a worker"
     )
     assert "use the start method fork" in text
 
 
-def test_a_worker_that_dies_while_it_starts_is_no_reason_not_to_train():
+def test_fallback_to_in_process_if_a_worker_dies_while_starting():
     home = os.getpid()
 
     def make_env():
@@ -262,45 +264,45 @@ def test_a_worker_that_dies_while_it_starts_is_no_reason_not_to_train():
             os._exit(7)
         return third_party_envs.DiceEnv()
 
-    plays_in_process_instead("processes", callable_factory(make_env), because="exit code 7")
+    falls_back_to_in_process("processes", callable_factory(make_env), because="exit code 7")
 
 
-def fails_to_be_made():
-    raise ZeroDivisionError("no table to play on")
+def failing_constructor():
+    raise ZeroDivisionError("no table")
 
 
 @pytest.mark.parametrize("name", ["auto", "in_process", "serial", "processes", "first_ready"])
-def test_an_env_that_cannot_be_made_is_not_hidden_by_falling_back(name):
+def test_constructor_errors_of_envs_are_raised(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(EnvError, match="could not be created: ZeroDivisionError: no table"):
-            make_backend(name, callable_factory(fails_to_be_made), 3)
+            make_backend(name, callable_factory(failing_constructor), 3)
 
 
 @pytest.mark.parametrize("backend", ["processes", "auto"])
-def test_a_script_without_a_main_guard_plays_once(tmp_path, backend):
+def test_a_script_without_a_main_guard_runs_once(tmp_path, backend):
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
             from hundredfold.backends import make_backend
             from hundredfold.backends.settings import WorkerSettings
-            from hundredfold.profiling.workloads import Waiting
+            from hundredfold.profiling.workloads import WaitingEnv
             from hundredfold.envs.registry import callable_factory
 
             settings = WorkerSettings(start_method="spawn", workers=1)
-            envs = make_backend("{backend}", callable_factory(Waiting), 2, settings)
+            envs = make_backend("{backend}", callable_factory(WaitingEnv), 2, settings)
             envs.reset(0)
-            print("played with", len(envs.recv()), "envs in", type(envs).__name__)
+            print("stepped", len(envs.recv()), "envs in", type(envs).__name__)
             envs.close()
         """)
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert done.stdout == "played with 2 envs in InProcessBackend\n"
+    assert done.stdout == "stepped 2 envs in InProcessBackend\n"
     assert done.stderr.count("could not start: ") == 1
     assert "if __name__ == '__main__':" in done.stderr
 
 
-def test_settings_of_failing_envs_reach_the_backend_that_runs():
+def test_the_restart_policy_reaches_the_chosen_backend():
     settings = WorkerSettings(on_env_error="restart")
     factory = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
     with closing(start_backend("auto", factory, 1, settings)[0]) as backend:

@@ -1,4 +1,4 @@
-"""The door: turns, checks of actions, backends by name."""
+"""Call order, checks of actions, backends by name."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def waiting(spec, mask=None, env_ids=(10, 11, 12)):
     return batch
 
 
-# --- turns
+# --- call order
 
 
 def test_recv_and_send_alternate():
@@ -42,7 +42,7 @@ def test_recv_and_send_alternate():
             pass
 
 
-def test_a_refused_call_leaves_the_turn_where_it_was():
+def test_a_refused_call_does_not_change_the_pending_call():
     call_order = CallOrder()
     with pytest.raises(CallOrderError, match=r"recv\(\) was called out of order.*call reset"):
         call_order.recv()
@@ -51,7 +51,7 @@ def test_a_refused_call_leaves_the_turn_where_it_was():
     assert call_order.pending == "reset"
 
 
-def test_work_that_fails_leaves_nothing_but_a_new_start():
+def test_only_reset_is_accepted_after_a_failed_call():
     call_order = CallOrder()
     with pytest.raises(ZeroDivisionError), call_order.transition_to("recv"):
         raise ZeroDivisionError
@@ -59,7 +59,7 @@ def test_work_that_fails_leaves_nothing_but_a_new_start():
         call_order.recv()
 
 
-def test_restore_names_itself_when_it_comes_after_close():
+def test_a_call_after_close_is_named():
     call_order = CallOrder()
     assert call_order.close()
     assert not call_order.close()
@@ -72,14 +72,14 @@ def test_restore_names_itself_when_it_comes_after_close():
 
 
 @pytest.mark.parametrize("form", [list, tuple, np.int8, np.uint16, np.int64, np.uint64])
-def test_whole_numbers_of_any_form_become_int64(form):
+def test_integers_of_any_dtype_become_int64(form):
     given = form([0, 3, 1]) if form in (list, tuple) else np.array([0, 3, 1], form)
     chosen = checked_actions(given, waiting(ONE), ONE)
     assert chosen.dtype == np.int64
     assert chosen.tolist() == [0, 3, 1]
 
 
-def test_the_count_of_actions_is_checked_against_the_waiting_envs():
+def test_the_number_of_actions_must_match_the_waiting_envs():
     with pytest.raises(ShapeError) as refusal:
         checked_actions(np.zeros(2, np.int64), waiting(ONE), ONE)
     assert str(refusal.value) == (
@@ -93,12 +93,12 @@ def test_an_action_outside_the_range_names_env_and_range():
         checked_actions(np.array([0, 3, 4]), waiting(ONE), ONE)
 
 
-def test_an_unsigned_action_too_large_for_int64_is_outside_too():
+def test_an_unsigned_action_too_large_for_int64_is_out_of_range():
     with pytest.raises(ActionError, match="env 11"):
         checked_actions(np.array([0, 2**63 + 1, 0], np.uint64), waiting(ONE), ONE)
 
 
-def test_a_part_outside_its_range_names_env_and_choices():
+def test_a_dimension_out_of_range_names_env_and_ranges():
     with pytest.raises(ActionError, match=r"\[2 2\] for env 11; locks has actions 0\.\.2 x 0\.\.1"):
         checked_actions(np.array([[0, 0], [2, 2], [0, 0]]), waiting(PARTS), PARTS)
 
@@ -113,7 +113,7 @@ def test_a_part_outside_its_range_names_env_and_choices():
         ([0, 0, 1, 0, 1], (2, 1), True),
     ],
 )
-def test_each_part_is_held_against_its_own_stretch_of_the_mask(allowed, action, fits):
+def test_each_dimension_is_checked_against_its_part_of_the_mask(allowed, action, fits):
     batch = waiting(PARTS, mask=np.array(allowed, bool))
     actions = np.array([action] * 3)
     if fits:
@@ -123,7 +123,7 @@ def test_each_part_is_held_against_its_own_stretch_of_the_mask(allowed, action, 
             checked_actions(actions, batch, PARTS)
 
 
-def test_the_first_row_at_fault_is_named():
+def test_the_first_invalid_row_is_named():
     mask = np.ones((3, 5), bool)
     mask[1, 0] = False
     with pytest.raises(ActionError, match="env 11"):
@@ -131,7 +131,7 @@ def test_the_first_row_at_fault_is_named():
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
-def test_numbers_of_any_type_become_those_of_the_box(dtype):
+def test_numbers_of_any_dtype_become_that_of_the_box(dtype):
     given = np.array([[0, -70], [0, 5], [0, 2]], dtype)
     chosen = checked_actions(given, waiting(BOX), BOX)
     assert chosen.dtype == np.float32
@@ -145,7 +145,7 @@ def test_a_bound_that_float32_rounds_is_still_within_the_box():
 
 
 @pytest.mark.parametrize("bad", [5.1, np.nan, np.inf, -np.inf])
-def test_a_number_outside_the_box_names_env_and_bounds(bad):
+def test_an_action_outside_the_box_names_env_and_bounds(bad):
     given = np.array([[0.0, 1.0], [0.0, bad], [0.0, 0.0]])
     with pytest.raises(ActionError, match=rf"got {bad} in the action of env 11; crane takes -inf"):
         checked_actions(given, waiting(BOX), BOX)
@@ -162,17 +162,17 @@ def test_the_shape_and_type_of_a_box_are_checked():
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 1000])
-def test_any_number_of_envs_from_one_is_taken(num_envs):
+def test_one_or_more_envs_are_accepted(num_envs):
     assert check_num_envs(num_envs) == num_envs
 
 
 @pytest.mark.parametrize("num_envs", [0, -1])
-def test_no_envs_are_refused_with_the_number_that_came(num_envs):
+def test_fewer_than_one_env_is_refused(num_envs):
     with pytest.raises(SettingsError, match=f"at least 1, got {num_envs}"):
         check_num_envs(num_envs)
 
 
-def test_auto_takes_the_backend_that_suits_every_env():
+def test_auto_runs_a_built_in_env_in_process():
     assert isinstance(make_backend("auto", Corridor, 2), InProcessBackend)
 
 
@@ -185,7 +185,7 @@ def test_a_backend_is_made_by_name(name, kind):
     assert backend.num_envs == 3
 
 
-def test_an_unknown_backend_is_refused_with_near_names():
+def test_an_unknown_backend_is_refused_with_close_names():
     with pytest.raises(SettingsError, match="no backend called 'seriel'; did you mean serial"):
         make_backend("seriel", Corridor, 2)
     with pytest.raises(SettingsError, match="known names: auto, first_ready, in_process"):

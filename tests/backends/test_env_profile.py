@@ -1,4 +1,4 @@
-"""Envs that hang or take their process along, met for the first time by `auto`."""
+"""Profiling in a worker: envs that hang or crash their process."""
 
 import ctypes
 import faulthandler
@@ -21,38 +21,40 @@ from hundredfold.envs.gymnasium_env import GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
 from hundredfold.profiling.workloads import WaitingEnv
 
-HOME = os.getpid()
+pytestmark = pytest.mark.process
+
+TEST_PID = os.getpid()
 
 
-class HangsAtOnce(third_party_envs.DiceEnv):
-    """Does not come back from its first step, wherever it is played first."""
+class HangsInStep(third_party_envs.DiceEnv):
+    """Does not return from its first step."""
 
     def step(self, action):
         threading.Event().wait()
 
 
-class HangsInItsFirstPlay(third_party_envs.DiceEnv):
-    """Hangs as long as a file is there, and takes it away: the next to be made is well."""
+class HangsWhileFileExists(third_party_envs.DiceEnv):
+    """Hangs if a file exists, and deletes it: the next instance does not hang."""
 
-    def __init__(self, sign):
+    def __init__(self, path):
         super().__init__()
-        self.sign = sign
+        self.path = path
 
     def step(self, action):
-        if self.sign.exists():
-            self.sign.unlink()
+        if self.path.exists():
+            self.path.unlink()
             threading.Event().wait()
         return super().step(action)
 
 
 def crash():
-    """A real segmentation fault, of a process that is not the one the tests run in."""
-    assert os.getpid() != HOME, "it was made in this process"
+    """A real segmentation fault, in a process other than that of the tests."""
+    assert os.getpid() != TEST_PID, "the env was created in the process of the tests"
     faulthandler.disable()
     ctypes.string_at(0)
 
 
-class CrashesWhenMade(third_party_envs.DiceEnv):
+class CrashesInConstructor(third_party_envs.DiceEnv):
     def __init__(self):
         super().__init__()
         crash()
@@ -63,35 +65,35 @@ class CrashesInStep(third_party_envs.DiceEnv):
         crash()
 
 
-def test_an_env_is_measured_in_another_process():
-    places = []
+def test_an_env_is_profiled_in_another_process():
+    pids = []
 
     def make_env():
-        places.append(os.getpid())
+        pids.append(os.getpid())
         return WaitingEnv()
 
     found = profile_in_worker(callable_factory(make_env), WorkerSettings())
     assert found.is_per_env
     assert found.step_costs is not None
     assert found.step_costs.waits
-    assert places == []
+    assert pids == []
 
 
-def test_a_hanging_env_does_not_hang_the_choice():
+def test_a_hanging_env_does_not_block_the_choice():
     settings = WorkerSettings(step_timeout=0.3)
-    found = choose_backend(callable_factory(HangsAtOnce), 4, settings)
+    found = choose_backend(callable_factory(HangsInStep), 4, settings)
     assert found.backend == "processes"
     assert "a first step took more than 0.3 seconds" in found.summary
     assert found.settings.step_timeout == 0.3
 
 
-def test_training_begins_after_an_env_has_hung_in_its_first_steps(tmp_path):
-    sign = tmp_path / "hang"
-    sign.touch()
-    factory = callable_factory(partial(HangsInItsFirstPlay, sign))
+def test_a_backend_starts_after_an_env_hung_while_profiled(tmp_path):
+    path = tmp_path / "hang"
+    path.touch()
+    factory = callable_factory(partial(HangsWhileFileExists, path))
     with closing(make_backend("auto", factory, 4, WorkerSettings(step_timeout=2.0))) as backend:
         assert type(backend) is ProcessBackend
-        assert not sign.exists()
+        assert not path.exists()
         backend.reset(0)
         backend.send(np.zeros(len(backend.recv()), np.int64))
         assert len(backend.recv()) == 4
@@ -99,18 +101,18 @@ def test_training_begins_after_an_env_has_hung_in_its_first_steps(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["auto", "processes", "first_ready"])
-def test_an_env_that_crashes_when_made_is_told_by_its_signal_and_not_made_here(name):
+def test_a_crash_in_a_constructor_is_reported_with_its_signal_and_not_retried_here(name):
     with pytest.raises(EnvError, match="SIGSEGV") as raised:
-        make_backend(name, callable_factory(CrashesWhenMade), 3)
+        make_backend(name, callable_factory(CrashesInConstructor), 3)
     assert "in_process" in str(raised.value)
 
 
-def test_an_env_that_crashes_in_its_first_step_is_told_by_its_signal():
+def test_a_crash_in_the_first_step_is_reported_with_its_signal():
     with pytest.raises(EnvError, match=r"env 0 was in step\(\) or reset\(\).*SIGSEGV"):
         choose_backend(callable_factory(CrashesInStep), 3)
 
 
-def test_where_no_worker_can_start_the_env_is_measured_here(monkeypatch):
+def test_an_env_is_profiled_in_process_if_no_worker_can_start(monkeypatch):
     def refuse():
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -120,14 +122,14 @@ def test_where_no_worker_can_start_the_env_is_measured_here(monkeypatch):
     assert "computes for" in found.summary
 
 
-def test_an_env_of_ours_starts_no_worker(monkeypatch):
+def test_a_built_in_env_starts_no_worker(monkeypatch):
     monkeypatch.setattr(auto_select, "profile_in_worker", None)
     make_envs = partial(Corridor, settings=CorridorSettings())
     assert is_built_in(make_envs)
     assert choose_backend(make_envs, 8).backend == "in_process"
 
 
-def test_a_function_may_turn_out_to_make_an_env_of_ours():
+def test_a_function_may_make_a_built_in_env():
     def make_envs(env_ids):
         return Corridor(env_ids)
 
@@ -135,6 +137,6 @@ def test_a_function_may_turn_out_to_make_an_env_of_ours():
     assert "one batch" in choose_backend(make_envs, 8).summary
 
 
-def test_other_peoples_envs_are_never_taken_for_ours():
+def test_third_party_envs_are_not_taken_for_built_in_ones():
     assert not is_built_in(callable_factory(WaitingEnv))
     assert not is_built_in(GymnasiumFactory("CartPole-v1", {}))

@@ -1,4 +1,4 @@
-"""Foreign envs stepped one at a time, as threads do it, and all together: the same story."""
+"""Third-party envs stepped row by row, as threads do, equal those stepped together."""
 
 from contextlib import closing
 
@@ -21,16 +21,16 @@ FACTORIES = {
 }
 
 
-def told(make_envs, steps, step):
-    """Everything an env of six says while it is stepped like this."""
+def recorded(make_envs, steps, step):
+    """All outputs of a batch of six while it is stepped this way."""
     with closing(make_envs(np.arange(6))) as env:
         env.reset(5)
-        story = []
-        for turn in range(steps):
-            draw = np.random.default_rng(turn)
+        outputs = []
+        for number in range(steps):
+            draw = np.random.default_rng(number)
             step(env, draw.integers(0, 2, 6))
-            story.append(copies(env.out.arrays()) | {"infos": repr(env.infos)})
-        return story
+            outputs.append(copies(env.out.arrays()) | {"infos": repr(env.infos)})
+        return outputs
 
 
 def one_by_one(env, actions):
@@ -43,9 +43,9 @@ def all_together(env, actions):
 
 
 @pytest.mark.parametrize("make_envs", FACTORIES.values(), ids=FACTORIES)
-def test_rows_tell_the_same_alone_and_together(make_envs):
-    alone, together = (told(make_envs, 60, step) for step in (one_by_one, all_together))
-    assert any(told["terminated"].any() or told["truncated"].any() for told in together)
+def test_rows_are_the_same_stepped_singly_and_together(make_envs):
+    alone, together = (recorded(make_envs, 60, step) for step in (one_by_one, all_together))
+    assert any(one["terminated"].any() or one["truncated"].any() for one in together)
     for one, other in zip(alone, together, strict=True):
         assert one.keys() == other.keys()
         for name in one:
@@ -60,7 +60,7 @@ def test_rows_tell_the_same_alone_and_together(make_envs):
         third_party_envs.WrongObservationShape,
     ],
 )
-def test_nonsense_of_a_single_row_is_refused(make_env):
+def test_invalid_results_of_a_single_row_are_refused(make_env):
     with closing(callable_factory(make_env)(np.arange(2))) as env:
         env.reset(0)
         for _ in range(make_env.fault_step - 1):
@@ -69,7 +69,7 @@ def test_nonsense_of_a_single_row_is_refused(make_env):
             env.step_row(1, np.zeros(2, np.int64))
 
 
-def test_an_env_made_by_its_id_keeps_its_limit_and_loses_the_check_of_order():
+def test_an_env_made_by_id_keeps_its_time_limit_and_loses_order_enforcing():
     env = GymnasiumFactory("CartPole-v1", {}).make_env()
     assert isinstance(env, TimeLimit)
     assert not isinstance(env.env, OrderEnforcing)

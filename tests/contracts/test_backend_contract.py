@@ -1,4 +1,4 @@
-"""What every backend promises (`core/contracts.Backend`), for each line of `BACKEND_CASES`."""
+"""The `Backend` interface (`core/protocols.py`), checked for each entry of `BACKEND_CASES`."""
 
 import functools
 import pickle
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers.cases import BACKEND_CASES, ENV_CASES
+from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
 from helpers.third_party_envs import (
     MultiDiscreteActions,
     RaisesInSecondReset,
@@ -44,10 +44,10 @@ NUM_ENVS = 6
 STEPS = 50
 HALF = 17
 
-every_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
+every_backend = pytest.mark.parametrize("kind", [backend_param(kind) for kind in BACKEND_CASES])
 every_env = pytest.mark.parametrize("env", ENV_CASES)
-ours = pytest.mark.parametrize("env", ["corridor", "cartpole"])
-foreign = pytest.mark.parametrize("env", ["FrozenLake-v1", "third_party_masked"])
+built_in = pytest.mark.parametrize("env", ["corridor", "cartpole"])
+third_party = pytest.mark.parametrize("env", ["FrozenLake-v1", "third_party_masked"])
 
 
 @functools.cache
@@ -67,40 +67,40 @@ def no_steps(batch):
     return np.zeros(len(batch), np.int64)
 
 
-def test_every_backend_of_ours_is_in_the_suite():
+def test_every_backend_is_in_the_suite():
     missing = BACKENDS.keys() - BACKEND_CASES.keys()
-    assert not missing, f"add a line for {missing} to BACKEND_CASES in tests/cases.py"
+    assert not missing, f"add a line for {missing} to BACKEND_CASES in tests/helpers/cases.py"
 
 
 @every_backend
-def test_a_backend_can_be_named_to_a_worker(kind):
+def test_backend_cases_can_be_pickled(kind):
     assert pickle.loads(pickle.dumps(BACKEND_CASES[kind])) is not None
 
 
-# --- the story
+# --- trajectories
 
 
 @every_backend
 @every_env
-def test_every_backend_retells_the_serial_story(kind, env):
+def test_every_backend_equals_the_serial_backend(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         assert_same_trajectory(record_trajectory(backend, SEED, STEPS), serial_trajectory(env))
 
 
 @every_backend
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
-def test_an_env_tells_the_same_story_among_any_number(kind, num_envs):
+def test_trajectories_do_not_depend_on_the_number_of_envs(kind, num_envs):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], num_envs)) as backend:
-        told = record_trajectory(backend, SEED, 30)
+        actual = record_trajectory(backend, SEED, 30)
     shared = range(min(num_envs, NUM_ENVS))
     assert_same_trajectory(
-        told.select_envs(shared), serial_trajectory("corridor").select_envs(shared).between(0, 30)
+        actual.select_envs(shared), serial_trajectory("corridor").select_envs(shared).between(0, 30)
     )
 
 
 @every_backend
 @every_env
-def test_a_second_reset_tells_the_story_from_its_beginning(kind, env):
+def test_a_second_reset_starts_the_trajectory_again(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         record_trajectory(backend, SEED + 1, 13)
         assert_same_trajectory(
@@ -121,18 +121,18 @@ def test_a_backend_knows_its_size_and_the_spec_of_its_env(kind):
 def test_envs_are_numbered_from_zero_without_gaps(kind):
     backend, batch = started(kind)
     with closing(backend):
-        seen = set()
-        while len(seen) < NUM_ENVS:
-            seen |= set(batch.env_ids.tolist())
+        env_ids = set()
+        while len(env_ids) < NUM_ENVS:
+            env_ids |= set(batch.env_ids.tolist())
             backend.send(fixed_actions(batch, backend.spec, no_steps(batch)))
             batch = backend.recv()
-    assert seen == set(range(NUM_ENVS))
+    assert env_ids == set(range(NUM_ENVS))
 
 
-# --- turns
+# --- call order
 
 
-def in_turn(kind, pending):
+def backend_with_pending(kind, pending):
     """A backend for which this call is pending."""
     backend = BACKEND_CASES[kind](Corridor, NUM_ENVS)
     if pending == "reset":
@@ -163,7 +163,7 @@ def corridor_snapshot():
         return backend.state()
 
 
-OUT_OF_TURN = [
+OUT_OF_ORDER = [
     ("reset", "recv", r"call reset\(seed\) or restore\(state\) first"),
     ("reset", "send", r"call reset\(seed\) or restore\(state\) first"),
     ("reset", "state", r"call reset\(seed\) or restore\(state\) first"),
@@ -172,7 +172,7 @@ OUT_OF_TURN = [
     ("send", "recv", r"send\(actions\) is pending"),
     *(("closed", call, "closed: create a new one") for call in CALLS),
 ]
-IN_TURN = [
+IN_ORDER = [
     *((pending, call) for pending in ("reset", "recv", "send") for call in ("reset", "restore")),
     ("recv", "recv"),
     ("send", "send"),
@@ -181,30 +181,30 @@ IN_TURN = [
 
 
 @every_backend
-@pytest.mark.parametrize(("pending", "call", "advice"), OUT_OF_TURN)
-def test_a_call_out_of_turn_is_refused_and_the_pending_call_named(kind, pending, call, advice):
-    with closing(in_turn(kind, pending)) as backend:
+@pytest.mark.parametrize(("pending", "call", "advice"), OUT_OF_ORDER)
+def test_a_call_out_of_order_is_refused_and_the_pending_call_named(kind, pending, call, advice):
+    with closing(backend_with_pending(kind, pending)) as backend:
         with pytest.raises(CallOrderError, match=advice) as refusal:
             CALLS[call](backend)
         assert f"{call}()" in str(refusal.value)
 
 
 @every_backend
-@pytest.mark.parametrize(("pending", "call"), IN_TURN)
-def test_a_call_in_turn_is_taken(kind, pending, call):
-    with closing(in_turn(kind, pending)) as backend:
+@pytest.mark.parametrize(("pending", "call"), IN_ORDER)
+def test_a_call_in_order_is_accepted(kind, pending, call):
+    with closing(backend_with_pending(kind, pending)) as backend:
         CALLS[call](backend)
 
 
-def test_each_call_is_either_in_turn_or_out_of_turn():
-    told = [(pending, call) for pending, call, _ in OUT_OF_TURN] + IN_TURN
-    assert sorted(told) == sorted(
+def test_each_call_is_either_in_or_out_of_order():
+    actual = [(pending, call) for pending, call, _ in OUT_OF_ORDER] + IN_ORDER
+    assert sorted(actual) == sorted(
         (pending, call) for pending in ("reset", "recv", "send", "closed") for call in CALLS
     )
 
 
 @every_backend
-def test_a_refused_call_changes_no_turn(kind):
+def test_a_refused_call_does_not_change_the_pending_call(kind):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         with pytest.raises(CallOrderError):
             backend.recv()
@@ -221,21 +221,24 @@ def test_a_refused_call_changes_no_turn(kind):
 
 
 @every_backend
-def test_a_second_send_is_out_of_turn_whatever_its_actions(kind):
-    with closing(in_turn(kind, "recv")) as backend, pytest.raises(CallOrderError, match="recv"):
+def test_a_second_send_is_out_of_order_whatever_its_actions(kind):
+    with (
+        closing(backend_with_pending(kind, "recv")) as backend,
+        pytest.raises(CallOrderError, match="recv"),
+    ):
         backend.send(np.zeros(NUM_ENVS + 1))
 
 
 @every_backend
 def test_a_closed_backend_takes_no_broadcast(kind):
     with pytest.raises(CallOrderError, match="closed"):
-        in_turn(kind, "closed").broadcast({})
+        backend_with_pending(kind, "closed").broadcast({})
 
 
 @every_backend
 @pytest.mark.parametrize("pending", ["reset", "recv", "send"])
-def test_closing_twice_is_fine_at_any_turn(kind, pending):
-    backend = in_turn(kind, pending)
+def test_close_may_be_called_twice_at_any_time(kind, pending):
+    backend = backend_with_pending(kind, pending)
     backend.close()
     backend.close()
 
@@ -287,8 +290,8 @@ def test_closing_twice_is_fine_at_any_turn(kind, pending):
         "huge",
     ],
 )
-def test_wrong_actions_are_refused_and_the_story_goes_on(kind, change, error, names):
-    """The corridor with RIGHT for everybody is allowed; each change of it is not."""
+def test_invalid_actions_are_refused_and_the_trajectory_continues(kind, change, error, names):
+    """RIGHT is allowed in every cell of the corridor; each change of it is invalid."""
     backend, batch = started(kind, ENV_CASES["corridor"])
     with closing(backend):
         with pytest.raises(error) as refusal:
@@ -296,12 +299,12 @@ def test_wrong_actions_are_refused_and_the_story_goes_on(kind, change, error, na
         for name in names:
             assert name in str(refusal.value)
         backend.send(fixed_actions(batch, backend.spec, no_steps(batch)))
-        told = continue_trajectory(backend, 20, first_step=1)
-    assert_same_trajectory(told, serial_trajectory("corridor").between(1, 21))
+        actual = continue_trajectory(backend, 20, first_step=1)
+    assert_same_trajectory(actual, serial_trajectory("corridor").between(1, 21))
 
 
 @every_backend
-def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(kind):
+def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_trajectory_continues(kind):
     backend, batch = started(kind, ENV_CASES["corridor"], num_envs=24)
     with closing(backend):
         at_wall = int(np.flatnonzero(batch.observation["cell"][:, 0] == 0)[0])
@@ -312,13 +315,13 @@ def test_a_masked_action_is_refused_with_the_allowed_ones_and_the_story_goes_on(
         assert f"env {batch.env_ids[at_wall]}" in str(refusal.value)
         assert f"allowed: {[RIGHT, WAIT]}" in str(refusal.value)
         backend.send(fixed_actions(batch, backend.spec, no_steps(batch)))
-        told = continue_trajectory(backend, 20, first_step=1)
+        actual = continue_trajectory(backend, 20, first_step=1)
     few = range(NUM_ENVS)
-    assert_same_trajectory(told.select_envs(few), serial_trajectory("corridor").between(1, 21))
+    assert_same_trajectory(actual.select_envs(few), serial_trajectory("corridor").between(1, 21))
 
 
 @every_backend
-def test_actions_of_several_parts_are_checked_part_by_part(kind):
+def test_multi_discrete_actions_are_checked_by_dimension(kind):
     backend, batch = started(kind, partial(GymnasiumBatchEnv, make_env=MultiDiscreteActions))
     with closing(backend):
         good = fixed_actions(batch, backend.spec, no_steps(batch))
@@ -339,13 +342,13 @@ def test_actions_of_several_parts_are_checked_part_by_part(kind):
 
 @every_backend
 @pytest.mark.parametrize("form", [list, np.int32, np.uint8], ids=["list", "int32", "uint8"])
-def test_any_form_of_whole_numbers_is_an_action(kind, form):
+def test_integers_of_any_dtype_are_accepted(kind, form):
     backend, batch = started(kind, ENV_CASES["corridor"])
     with closing(backend):
         actions = fixed_actions(batch, backend.spec, no_steps(batch))
         backend.send(actions.tolist() if form is list else actions.astype(form))
-        told = continue_trajectory(backend, 10, first_step=1)
-    assert_same_trajectory(told, serial_trajectory("corridor").between(1, 11))
+        actual = continue_trajectory(backend, 10, first_step=1)
+    assert_same_trajectory(actual, serial_trajectory("corridor").between(1, 11))
 
 
 @every_backend
@@ -366,19 +369,19 @@ def test_a_broadcast_reaches_every_env(kind):
         backend.broadcast({"toll": toll})
         entered = batch.observation["cell"][:, 0] + 1
         backend.send(np.full(len(batch), RIGHT))
-        heard = np.zeros(NUM_ENVS, bool)
-        while not heard.all():
+        received = np.zeros(NUM_ENVS, bool)
+        while not received.all():
             batch = backend.recv()
             paid = toll[entered[batch.env_ids]]
             assert_array_equal(batch.info["toll_paid"], paid)
             assert_array_equal(batch.reward, -0.1 - paid)
-            heard[batch.env_ids] = True
-            if not heard.all():
+            received[batch.env_ids] = True
+            if not received.all():
                 backend.send([], [])
 
 
 @every_backend
-def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
+def test_a_broadcast_persists_across_resets(kind):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         free = record_trajectory(backend, SEED, 20)
         backend.broadcast({"toll": np.full(6, 0.5)})
@@ -393,9 +396,9 @@ def test_a_broadcast_counts_from_then_on_and_through_resets(kind):
 
 @every_backend
 @every_env
-def test_a_broadcast_nobody_understands_is_ignored(kind, env):
+def test_unknown_shared_params_are_ignored(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
-        backend.broadcast({"gossip": np.ones(3)})
+        backend.broadcast({"unknown": np.ones(3)})
         assert_same_trajectory(
             record_trajectory(backend, SEED, 10), serial_trajectory(env).between(0, 10)
         )
@@ -411,23 +414,24 @@ def snapshot(kind, env, num_envs=NUM_ENVS):
 
 
 every_pair = pytest.mark.parametrize(
-    ("taken_on", "restored_on"), [(one, other) for one in BACKEND_CASES for other in BACKEND_CASES]
+    ("taken_on", "restored_on"),
+    [backend_param(one, other) for one in BACKEND_CASES for other in BACKEND_CASES],
 )
 
 
 @every_pair
-@ours
-def test_a_snapshot_continues_bit_for_bit_on_any_backend(taken_on, restored_on, env):
+@built_in
+def test_a_snapshot_continues_bit_exactly_on_any_backend(taken_on, restored_on, env):
     state = snapshot(taken_on, env)
     with closing(BACKEND_CASES[restored_on](ENV_CASES[env], NUM_ENVS)) as backend:
         record_trajectory(backend, SEED + 1, 5)
         backend.restore(state)
-        told = continue_trajectory(backend, 30, first_step=HALF)
-    assert_same_trajectory(told, serial_trajectory(env).between(HALF, HALF + 30))
+        actual = continue_trajectory(backend, 30, first_step=HALF)
+    assert_same_trajectory(actual, serial_trajectory(env).between(HALF, HALF + 30))
 
 
 @every_backend
-@ours
+@built_in
 def test_a_snapshot_is_the_same_on_every_backend(kind, env):
     state, expected = snapshot(kind, env), snapshot("serial", env)
     assert state.keys() == expected.keys()
@@ -436,7 +440,7 @@ def test_a_snapshot_is_the_same_on_every_backend(kind, env):
 
 
 @every_pair
-def test_what_was_broadcast_is_part_of_the_snapshot(taken_on, restored_on):
+def test_shared_params_are_part_of_a_snapshot(taken_on, restored_on):
     with closing(BACKEND_CASES[taken_on](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.broadcast({"toll": np.full(6, 0.25)})
         record_trajectory(backend, SEED, HALF)
@@ -454,22 +458,22 @@ def follow_after_snapshot(backend):
 
 
 @every_pair
-@foreign
+@third_party
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_foreign_episodes_are_cut_off_alike_on_any_backend(taken_on, restored_on, env):
+def test_third_party_episodes_are_truncated_alike_on_any_backend(taken_on, restored_on, env):
     state = snapshot(taken_on, env)
-    told = []
+    actual = []
     for kind in ("serial", restored_on):
         with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
             backend.restore(state)
-            told.append(continue_trajectory(backend, 20, first_step=HALF))
-    assert_same_trajectory(told[1], told[0])
-    assert told[1]["truncated"][0].all()
-    assert not told[1]["terminated"][0].any()
+            actual.append(continue_trajectory(backend, 20, first_step=HALF))
+    assert_same_trajectory(actual[1], actual[0])
+    assert actual[1]["truncated"][0].all()
+    assert not actual[1]["terminated"][0].any()
 
 
 @every_backend
-@ours
+@built_in
 def test_a_snapshot_of_fewer_envs_is_refused(kind, env):
     state = snapshot("serial", env, NUM_ENVS - 1)
     with (
@@ -500,7 +504,7 @@ def test_a_snapshot_of_another_env_is_refused(kind):
 
 
 @every_backend
-def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
+def test_recv_is_out_of_order_after_a_refused_snapshot(kind):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         with pytest.raises(CheckpointError):
             backend.restore(snapshot("serial", "cartpole"))
@@ -511,14 +515,14 @@ def test_after_a_refused_snapshot_there_is_no_batch_to_take(kind):
 # --- envs that fail
 
 
-def failing(rude):
-    """An env of which env 2 fails at its third step."""
+def with_faulty_env(make_faulty):
+    """A batch in which env 2 fails at its third step."""
     seed_of_env_2 = int(rng.stream_keys(SEED, 2, 0)) >> 33
-    return partial(GymnasiumBatchEnv, make_env=partial(rude, fault_seed=seed_of_env_2))
+    return partial(GymnasiumBatchEnv, make_env=partial(make_faulty, fault_seed=seed_of_env_2))
 
 
-def play_until_it_fails(backend):
-    """For up to half a minute: where others are ready, a failure may be heard of a little later."""
+def step_until_error(backend):
+    """Step for up to 30 seconds: with other envs ready, an error may arrive a little later."""
     batch = backend.recv()
     until = monotonic() + 30
     while monotonic() < until:
@@ -527,31 +531,31 @@ def play_until_it_fails(backend):
 
 
 @every_backend
-@pytest.mark.parametrize("rude", [RaisesInStep, RaisesInSecondReset])
-def test_an_env_that_fails_is_named_and_a_reset_starts_over(kind, rude):
-    backend = BACKEND_CASES[kind](failing(rude), NUM_ENVS, STOP)
+@pytest.mark.parametrize("make_faulty", [RaisesInStep, RaisesInSecondReset])
+def test_a_failing_env_is_named_and_reset_starts_over(kind, make_faulty):
+    backend = BACKEND_CASES[kind](with_faulty_env(make_faulty), NUM_ENVS, STOP)
     with closing(backend):
         backend.reset(SEED)
         with pytest.raises(EnvError, match="env 2 of"):
-            play_until_it_fails(backend)
+            step_until_error(backend)
         backend.reset(SEED)
         batch = backend.recv()
         assert_array_equal(batch.observation["observation"][:, 0], np.zeros(len(batch)))
 
 
 @every_backend
-def test_after_a_failed_step_there_is_no_batch_to_take(kind):
-    backend = BACKEND_CASES[kind](failing(RaisesInStep), NUM_ENVS, STOP)
+def test_recv_is_out_of_order_after_a_failed_step(kind):
+    backend = BACKEND_CASES[kind](with_faulty_env(RaisesInStep), NUM_ENVS, STOP)
     with closing(backend):
         backend.reset(SEED)
         with pytest.raises(EnvError):
-            play_until_it_fails(backend)
+            step_until_error(backend)
         with pytest.raises(CallOrderError, match="reset"):
             backend.recv()
 
 
 @every_backend
-def test_closing_a_backend_closes_its_envs(kind, tmp_path):
+def test_close_closes_the_envs(kind, tmp_path):
     make_envs = partial(GymnasiumBatchEnv, make_env=partial(RecordsClose, tmp_path))
     with closing(BACKEND_CASES[kind](make_envs, 3)) as backend:
         backend.reset(SEED)

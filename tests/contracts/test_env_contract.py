@@ -1,4 +1,4 @@
-"""What every env promises (`core/contracts.Env`), checked for each line of `ENV_CASES`."""
+"""The `BatchEnv` interface (`core/protocols.py`), checked for each entry of `ENV_CASES`."""
 
 import functools
 import pickle
@@ -25,7 +25,7 @@ from hundredfold.core.errors import CheckpointError
 from hundredfold.envs.registry import ENVS
 
 SEED = 7
-EVERYBODY = tuple(range(64))
+ALL_ENV_IDS = tuple(range(64))
 
 SPECS = {name: make_envs(np.arange(1)).spec for name, make_envs in ENV_CASES.items()}
 
@@ -43,66 +43,66 @@ def make(name, env_ids=(0, 1, 2, 3, 4)):
 
 
 @functools.cache
-def reference(name, env_ids=EVERYBODY, seed=SEED):
-    """The undisturbed story, told once for all tests that lean on it."""
+def reference(name, env_ids=ALL_ENV_IDS, seed=SEED):
+    """The uninterrupted trajectory, recorded once for all tests."""
     return record_env_trajectory(make(name, env_ids), seed, steps_until_ends(SPECS[name]))
 
 
-def test_every_env_of_ours_is_in_the_suite():
+def test_every_built_in_env_is_in_the_suite():
     missing = ENVS.keys() - {spec.name for spec in SPECS.values()}
-    assert not missing, f"add a line for {missing} to ENV_CASES in tests/cases.py"
+    assert not missing, f"add a line for {missing} to ENV_CASES in tests/helpers/cases.py"
 
 
 @every_env
-def test_an_env_can_travel_to_a_worker(name):
+def test_env_factories_can_be_pickled(name):
     make_envs = pickle.loads(pickle.dumps(ENV_CASES[name]))
-    told = record_env_trajectory(make_envs(np.arange(2)), SEED, 10)
-    assert_same_trajectory(told, reference(name).select_envs([0, 1]).between(0, 10))
+    actual = record_env_trajectory(make_envs(np.arange(2)), SEED, 10)
+    assert_same_trajectory(actual, reference(name).select_envs([0, 1]).between(0, 10))
 
 
 # --- shapes and ranges
 
 
-def assert_as_announced(batch, env, env_ids):
-    """Every array has the shape and type of the spec."""
+def assert_matches_spec(batch, env, env_ids):
+    """Every array has the shape and dtype of the spec."""
     fresh = env.spec.batch(np.array(env_ids))
-    announced = {key: (array.shape, array.dtype) for key, array in fresh.arrays().items()}
-    assert {key: (array.shape, array.dtype) for key, array in batch.arrays().items()} == announced
+    expected = {key: (array.shape, array.dtype) for key, array in fresh.arrays().items()}
+    assert {key: (array.shape, array.dtype) for key, array in batch.arrays().items()} == expected
     assert (batch.mask is not None) == env.spec.has_mask
     assert batch.env_ids.tolist() == list(env_ids)
 
 
 @every_env
-def test_batches_have_the_shapes_and_types_the_spec_announces(name):
+def test_batches_have_the_shapes_and_dtypes_of_the_spec(name):
     env = make(name, (4, 9, 2))
     batch = env.reset(SEED)
-    assert_as_announced(batch, env, (4, 9, 2))
+    assert_matches_spec(batch, env, (4, 9, 2))
     for step in range(20):
         batch = env.step(fixed_actions(batch, env.spec, np.full(3, step)))
-        assert_as_announced(batch, env, (4, 9, 2))
+        assert_matches_spec(batch, env, (4, 9, 2))
 
 
 @every_env
-def test_a_reset_starts_with_nothing_earned_and_nothing_ended(name):
+def test_reset_has_no_reward_and_no_ended_episode(name):
     trajectory = reference(name)
     assert not trajectory["reward"][0].any()
     assert not trajectory.ended[0].any()
 
 
 @every_env
-def test_observations_keep_the_bounds_of_the_spec(name):
+def test_observations_lie_within_the_bounds_of_the_spec(name):
     trajectory = reference(name)
     for key, spec in SPECS[name].observation.items():
         low, high = (
             np.reshape(bound, spec.shape if np.ndim(bound) else ())
             for bound in (spec.low, spec.high)
         )
-        for told in (
+        for actual in (
             trajectory[f"observation/{key}"],
             trajectory[f"final_observation/{key}"][trajectory.ended],
         ):
-            assert (told >= low).all(), key
-            assert (told <= high).all(), key
+            assert (actual >= low).all(), key
+            assert (actual <= high).all(), key
         if spec.categories is not None:
             assert (
                 trajectory[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)
@@ -118,7 +118,7 @@ def test_rewards_and_observations_are_finite(name):
 
 
 @every_env
-def test_every_mask_leaves_an_action_of_every_part(name):
+def test_every_mask_allows_an_action_in_every_dimension(name):
     spec = SPECS[name]
     if not spec.has_mask:
         assert "mask" not in reference(name).arrays
@@ -128,20 +128,20 @@ def test_every_mask_leaves_an_action_of_every_part(name):
         assert mask[..., first : first + count].any(axis=-1).all()
         first += count
     assert first == mask.shape[-1]
-    assert not mask.all(), "an env that announces masks forbids something at some time"
+    assert not mask.all(), "an env with masks must forbid something at some time"
 
 
-# --- the same story, whoever asks
-
-
-@every_env
-def test_the_same_seed_tells_the_same_story(name):
-    told = record_env_trajectory(make(name, range(16)), SEED, 30)
-    assert_same_trajectory(told, reference(name).select_envs(range(16)).between(0, 30))
+# --- determinism
 
 
 @every_env
-def test_an_env_that_has_played_before_tells_the_same_story(name):
+def test_the_same_seed_gives_the_same_trajectory(name):
+    actual = record_env_trajectory(make(name, range(16)), SEED, 30)
+    assert_same_trajectory(actual, reference(name).select_envs(range(16)).between(0, 30))
+
+
+@every_env
+def test_reset_gives_the_same_trajectory_in_a_used_env(name):
     env = make(name)
     record_env_trajectory(env, SEED + 1, 33)
     assert_same_trajectory(
@@ -151,19 +151,19 @@ def test_an_env_that_has_played_before_tells_the_same_story(name):
 
 @every_env
 @pytest.mark.parametrize("seed", [SEED + 1, -SEED, 2**70])
-def test_another_seed_tells_another_story(name, seed):
-    told = record_env_trajectory(make(name), seed, 30)
-    assert not same_trajectory(told, reference(name).select_envs(range(5)).between(0, 30))
+def test_another_seed_gives_another_trajectory(name, seed):
+    actual = record_env_trajectory(make(name), seed, 30)
+    assert not same_trajectory(actual, reference(name).select_envs(range(5)).between(0, 30))
 
 
 @every_env
-def test_every_env_has_a_story_of_its_own(name):
-    # These ids share a row of the action book, so only chance can tell the envs apart.
+def test_envs_of_a_batch_differ(name):
+    # These ids share a row of the action table, so only randomness distinguishes the envs.
     env_ids = np.arange(16) * len(ACTION_TABLE)
     trajectory = record_env_trajectory(make(name, env_ids), SEED, 40)
     keys = [key for key in trajectory.arrays if key.startswith("observation/")]
-    told = [b"".join(trajectory[key][:, env].tobytes() for key in keys) for env in range(16)]
-    assert len(set(told)) > 12
+    actual = [b"".join(trajectory[key][:, env].tobytes() for key in keys) for env in range(16)]
+    assert len(set(actual)) > 12
 
 
 @every_env
@@ -172,13 +172,13 @@ def test_every_env_has_a_story_of_its_own(name):
     [range(1), range(7), range(5, 9), (63,), (40, 3, 11)],
     ids=["one", "seven", "slice", "last", "scattered"],
 )
-def test_an_env_tells_the_same_story_in_any_company(name, env_ids):
-    told = record_env_trajectory(make(name, env_ids), SEED, steps_until_ends(SPECS[name]))
-    assert_same_trajectory(told, reference(name).select_envs(env_ids))
+def test_an_env_has_the_same_trajectory_in_any_batch(name, env_ids):
+    actual = record_env_trajectory(make(name, env_ids), SEED, steps_until_ends(SPECS[name]))
+    assert_same_trajectory(actual, reference(name).select_envs(env_ids))
 
 
 @every_env
-def test_what_others_do_changes_nothing_for_an_env(name):
+def test_actions_of_other_envs_change_nothing(name):
     steps = steps_until_ends(SPECS[name])
     odd = record_env_trajectory(
         make(name, range(16)), SEED, steps, action_shift=lambda env_ids: env_ids % 2
@@ -192,15 +192,15 @@ def test_what_others_do_changes_nothing_for_an_env(name):
 
 
 def first_ends(trajectory):
-    """Env and moment of every env's first end."""
+    """Env and step of every env's first episode end."""
     return {
         env: int(np.argmax(ended)) for env, ended in enumerate(trajectory.ended.T) if ended.any()
     }
 
 
 @every_env
-def test_the_next_episode_begins_in_the_same_step_whatever_was_done_in_the_last_one(name):
-    """Chance is keyed by seed, env and episode, so episode 1 starts alike after any episode 0."""
+def test_the_next_episode_starts_in_the_same_step_and_does_not_depend_on_the_last_one(name):
+    """RNG keys depend on seed, env and episode: episode 1 starts the same after any episode 0."""
     steps = steps_until_ends(SPECS[name])
     trajectory = reference(name).select_envs(range(24))
     other = record_env_trajectory(make(name, range(24)), SEED, steps, action_shift=np.ones_like)
@@ -216,7 +216,7 @@ def test_the_next_episode_begins_in_the_same_step_whatever_was_done_in_the_last_
 
 
 @every_env
-def test_the_last_observation_of_an_episode_is_not_lost(name):
+def test_the_final_observation_of_an_episode_is_returned(name):
     trajectory = reference(name)
     for key in SPECS[name].observation:
         last, first = trajectory[f"final_observation/{key}"], trajectory[f"observation/{key}"]
@@ -224,11 +224,11 @@ def test_the_last_observation_of_an_episode_is_not_lost(name):
 
 
 @every_env
-def test_episodes_of_fixed_length_end_exactly_then(name):
+def test_episode_steps_of_the_spec_is_exact(name):
     fixed = SPECS[name].episode_steps
     if fixed is None:
         lengths = set(first_ends(reference(name)).values())
-        assert len(lengths) > 1, "episodes of one length should be announced as episode_steps"
+        assert len(lengths) > 1, "episodes of equal length must be declared as episode_steps"
         return
     trajectory = reference(name)
     assert trajectory.ended[fixed::fixed].all()
@@ -238,28 +238,28 @@ def test_episodes_of_fixed_length_end_exactly_then(name):
 # --- buffers
 
 
-def scribble(batch):
-    """Fill every array with something that a careful env overwrites."""
+def fill_randomly(batch):
+    """Fill every array with random values, which the env must overwrite."""
     rng = np.random.default_rng(5)
     for array in batch.arrays().values():
         array[...] = rng.integers(0, 2, array.shape)
 
 
 @every_env
-def test_a_bound_env_writes_into_its_rows_and_nowhere_else(name):
+def test_output_buffers_are_written_in_their_rows_only(name):
     env = make(name, range(4, 9))
     first_out = env.reset(SEED)
     before = copies(first_out.arrays())
     common = env.spec.batch(np.arange(2, 11))
-    scribble(common)
+    fill_randomly(common)
     above, below = copies(common.rows(0, 2).arrays()), copies(common.rows(7, 9).arrays())
     env.set_output_buffers(common.rows(2, 7))
 
-    told = record_env_trajectory(env, SEED, 30)
+    actual = record_env_trajectory(env, SEED, 30)
 
-    assert_same_trajectory(told, reference(name).select_envs(range(4, 9)).between(0, 30))
+    assert_same_trajectory(actual, reference(name).select_envs(range(4, 9)).between(0, 30))
     last_rows = copies(common.rows(2, 7).arrays())
-    for key, array in told.arrays.items():
+    for key, array in actual.arrays.items():
         if not key.startswith(("final_observation", "episode_info", "infos")):
             assert_array_equal(last_rows[key], array[-1], err_msg=key)
     for kept, now in ((above, common.rows(0, 2)), (below, common.rows(7, 9)), (before, first_out)):
@@ -268,7 +268,7 @@ def test_a_bound_env_writes_into_its_rows_and_nowhere_else(name):
 
 
 @every_env
-def test_reset_step_and_restore_return_the_bound_buffers(name):
+def test_reset_step_and_restore_return_the_output_buffers(name):
     env = make(name)
     buffers = env.spec.batch(np.arange(5))
     env.set_output_buffers(buffers)
@@ -283,13 +283,13 @@ def test_reset_step_and_restore_return_the_bound_buffers(name):
             assert np.shares_memory(array, buffers.observation[key])
 
 
-# --- knowledge
+# --- shared parameters
 
 
 @every_env
-def test_knowledge_an_env_has_no_use_for_is_ignored(name):
+def test_unknown_shared_params_are_ignored(name):
     env = make(name)
-    env.set_shared_params({"gossip": np.ones((3, 3))})
+    env.set_shared_params({"unknown": np.ones((3, 3))})
     env.set_shared_params({})
     assert_same_trajectory(
         record_env_trajectory(env, SEED, 20), reference(name).select_envs(range(5)).between(0, 20)
@@ -302,75 +302,78 @@ HALF = 17
 
 
 def stopped(name, env_ids=(0, 1, 2, 3, 4)):
-    """An env in the middle of its story."""
-    player = EnvBackend(make(name, env_ids))
-    record_trajectory(player, SEED, HALF)
-    return player
+    """An env in the middle of its trajectory."""
+    recorder = EnvBackend(make(name, env_ids))
+    record_trajectory(recorder, SEED, HALF)
+    return recorder
 
 
-def rest_of(name, env_ids):
+def expected_rest(name, env_ids):
     return reference(name).select_envs(env_ids).between(HALF, HALF + 30)
 
 
-def continued(name, env_ids, state, player=None):
-    player = player or EnvBackend(make(name, env_ids))
-    player.restore(state)
-    return continue_trajectory(player, 30, first_step=HALF)
+def continued(name, env_ids, state, recorder=None):
+    recorder = recorder or EnvBackend(make(name, env_ids))
+    recorder.restore(state)
+    return continue_trajectory(recorder, 30, first_step=HALF)
 
 
 @every_env_with_snapshots
-def test_a_restored_env_continues_bit_for_bit(name):
+def test_a_restored_env_continues_bit_exactly(name):
     state = stopped(name).env.state()
-    assert_same_trajectory(continued(name, range(5), state), rest_of(name, range(5)))
+    assert_same_trajectory(continued(name, range(5), state), expected_rest(name, range(5)))
 
 
 @every_env_with_snapshots
-def test_an_env_goes_back_to_its_own_snapshot(name):
-    player = stopped(name)
-    state = player.env.state()
-    continue_trajectory(player, 25, first_step=HALF)
-    assert_same_trajectory(continued(name, range(5), state, player), rest_of(name, range(5)))
-
-
-@every_env_with_snapshots
-def test_a_snapshot_replaces_all_that_another_seed_left_behind(name):
-    player = EnvBackend(make(name))
-    record_trajectory(player, SEED + 1, 8)
+def test_an_env_can_be_restored_to_its_own_snapshot(name):
+    recorder = stopped(name)
+    state = recorder.env.state()
+    continue_trajectory(recorder, 25, first_step=HALF)
     assert_same_trajectory(
-        continued(name, range(5), stopped(name).env.state(), player), rest_of(name, range(5))
+        continued(name, range(5), state, recorder), expected_rest(name, range(5))
     )
 
 
 @every_env_with_snapshots
-def test_taking_a_snapshot_disturbs_nothing(name):
-    player = stopped(name)
-    before = player.env.state()
-    player.env.state()
+def test_a_snapshot_replaces_the_state_of_another_seed(name):
+    recorder = EnvBackend(make(name))
+    record_trajectory(recorder, SEED + 1, 8)
     assert_same_trajectory(
-        continue_trajectory(player, 30, first_step=HALF), rest_of(name, range(5))
+        continued(name, range(5), stopped(name).env.state(), recorder),
+        expected_rest(name, range(5)),
     )
-    assert_same_trajectory(continued(name, range(5), before), rest_of(name, range(5)))
+
+
+@every_env_with_snapshots
+def test_taking_a_snapshot_changes_nothing(name):
+    recorder = stopped(name)
+    before = recorder.env.state()
+    recorder.env.state()
+    assert_same_trajectory(
+        continue_trajectory(recorder, 30, first_step=HALF), expected_rest(name, range(5))
+    )
+    assert_same_trajectory(continued(name, range(5), before), expected_rest(name, range(5)))
 
 
 @every_env
-def test_every_array_of_a_snapshot_has_a_row_per_env(name):
+def test_every_array_of_a_snapshot_has_one_row_per_env(name):
     for key, array in stopped(name).env.state().items():
         assert len(array) == 5, key
 
 
 @every_env_with_snapshots
-def test_a_snapshot_can_be_cut_into_slices(name):
+def test_a_snapshot_can_be_sliced(name):
     state = stopped(name, range(6)).env.state()
     for env_ids in (range(2), range(2, 5), range(5, 6)):
         part = {key: array[env_ids.start : env_ids.stop] for key, array in state.items()}
-        assert_same_trajectory(continued(name, env_ids, part), rest_of(name, env_ids))
+        assert_same_trajectory(continued(name, env_ids, part), expected_rest(name, env_ids))
 
 
 @every_env_with_snapshots
-def test_snapshots_of_slices_can_be_joined(name):
+def test_snapshots_of_shards_can_be_concatenated(name):
     parts = [stopped(name, env_ids).env.state() for env_ids in (range(2), range(2, 5))]
     joined = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-    assert_same_trajectory(continued(name, range(5), joined), rest_of(name, range(5)))
+    assert_same_trajectory(continued(name, range(5), joined), expected_rest(name, range(5)))
 
 
 @every_env
@@ -381,7 +384,7 @@ def test_a_snapshot_of_another_number_of_envs_is_refused(name):
 
 
 @every_env
-def test_a_snapshot_that_lacks_an_array_is_refused_and_the_array_is_named(name):
+def test_a_snapshot_without_an_array_is_refused_and_the_array_named(name):
     state = stopped(name).env.state()
     for missing in state:
         rest = {key: array for key, array in state.items() if key != missing}
@@ -390,7 +393,7 @@ def test_a_snapshot_that_lacks_an_array_is_refused_and_the_array_is_named(name):
 
 
 @every_env
-def test_a_snapshot_of_another_type_is_refused(name):
+def test_a_snapshot_of_another_dtype_is_refused(name):
     state = stopped(name).env.state()
     state["episodes"] = state["episodes"].astype(np.float64)
     with pytest.raises(CheckpointError, match=r"episodes.*float64"):
@@ -403,7 +406,7 @@ def test_a_snapshot_of_another_env_is_refused(name):
     for other in others:
         state = stopped(other).env.state()
         if signature(make(name).state()) == signature(state):
-            continue  # arrays alone cannot tell these two apart
+            continue  # equal arrays cannot be distinguished
         with pytest.raises(CheckpointError, match="snapshot"):
             make(name).restore(state)
 
@@ -414,31 +417,31 @@ def signature(state):
 
 @every_env
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_a_snapshot_with_arrays_the_env_does_not_keep_is_refused(name):
+def test_a_snapshot_with_unknown_arrays_is_refused(name):
     state = stopped(name).env.state()
     with pytest.raises(CheckpointError, match="luggage"):
         make(name).restore({**state, "luggage": np.zeros(5)})
 
 
 @every_env_with_snapshots
-def test_a_refused_snapshot_leaves_the_env_as_it_was(name):
-    player = stopped(name)
+def test_a_refused_snapshot_leaves_the_env_unchanged(name):
+    recorder = stopped(name)
     broken = stopped(name, range(20, 25)).env.state()
     broken.popitem()
     with pytest.raises(CheckpointError):
-        player.env.restore(broken)
+        recorder.env.restore(broken)
     assert_same_trajectory(
-        continue_trajectory(player, 30, first_step=HALF), rest_of(name, range(5))
+        continue_trajectory(recorder, 30, first_step=HALF), expected_rest(name, range(5))
     )
 
 
-# --- snapshots of envs that cannot be frozen
+# --- snapshots of third-party envs
 
 
 @every_env_without_snapshots
-def test_a_restored_foreign_env_cuts_its_episodes_off_and_begins_new_ones(name):
-    player = stopped(name)
-    state = player.env.state()
+def test_restoring_a_third_party_env_truncates_its_episodes(name):
+    recorder = stopped(name)
+    state = recorder.env.state()
     with pytest.warns(UserWarning, match="truncated") as warned:
         batch = make(name).restore(state)
     assert len(warned) == 1
@@ -451,7 +454,7 @@ def test_a_restored_foreign_env_cuts_its_episodes_off_and_begins_new_ones(name):
 
 @every_env_without_snapshots
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_the_episodes_of_a_restored_foreign_env_are_the_ones_whose_turn_it_was(name):
+def test_a_restored_third_party_env_continues_with_the_next_episodes(name):
     """Episode k was cut off, so episode k + 1 begins as it does in the undisturbed story."""
     trajectory = reference(name)
     state = stopped(name).env.state()
@@ -472,13 +475,13 @@ def test_the_episodes_of_a_restored_foreign_env_are_the_ones_whose_turn_it_was(n
 
 @every_env_without_snapshots
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_two_restores_of_one_foreign_snapshot_tell_one_story(name):
+def test_two_restores_of_a_third_party_snapshot_give_the_same_trajectory(name):
     state = stopped(name).env.state()
-    told = continued(name, range(5), state)
-    assert_same_trajectory(continued(name, range(5), state), told)
+    actual = continued(name, range(5), state)
+    assert_same_trajectory(continued(name, range(5), state), actual)
     part = {key: array[3:5] for key, array in state.items()}
-    assert_same_trajectory(continued(name, (3, 4), part), told.select_envs([3, 4]))
-    assert not told["truncated"][1:].all()
+    assert_same_trajectory(continued(name, (3, 4), part), actual.select_envs([3, 4]))
+    assert not actual["truncated"][1:].all()
 
 
 @every_env

@@ -1,4 +1,4 @@
-"""Continuous actions: every kind of bound has a scale, and nothing leaves its bounds."""
+"""Scaling of continuous actions for every kind of bounds."""
 
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
@@ -15,34 +15,34 @@ def box_of(*bounds):
 
 
 def test_bounds_become_minus_one_and_one():
-    place = action_scale(box_of((-2.0, 2.0), (10.0, 14.0), (5.0, 5.0)))
-    assert_allclose(place.centre, [0, 12, 5])
-    assert_allclose(place.scale, [2, 2, 0])
+    scale = action_scale(box_of((-2.0, 2.0), (10.0, 14.0), (5.0, 5.0)))
+    assert_allclose(scale.centre, [0, 12, 5])
+    assert_allclose(scale.scale, [2, 2, 0])
 
 
-def test_without_a_bound_a_step_is_a_step_and_one_bound_is_a_step_away():
-    place = action_scale(box_of((-INF, INF), (100.0, INF), (-INF, -7.0)))
-    assert_allclose(place.centre, [0, 101, -8])
-    assert_allclose(place.scale, [1, 1, 1])
-    assert_array_equal(place.low, [-INF, 100, -INF])
-    assert_array_equal(place.high, [INF, INF, -7])
+def test_dimensions_without_both_bounds_are_not_scaled():
+    scale = action_scale(box_of((-INF, INF), (100.0, INF), (-INF, -7.0)))
+    assert_allclose(scale.centre, [0, 101, -8])
+    assert_allclose(scale.scale, [1, 1, 1])
+    assert_array_equal(scale.low, [-INF, 100, -INF])
+    assert_array_equal(scale.high, [INF, INF, -7])
 
 
-def test_the_largest_number_there_is_counts_as_no_bound():
+def test_the_largest_float_counts_as_unbounded():
     largest = float(np.finfo(np.float32).max)
-    place = action_scale(box_of((-largest, largest), (0.0, largest)))
-    assert_allclose(place.centre, [0, 1])
-    assert_allclose(place.scale, [1, 1])
+    scale = action_scale(box_of((-largest, largest), (0.0, largest)))
+    assert_allclose(scale.centre, [0, 1])
+    assert_allclose(scale.scale, [1, 1])
 
 
-def test_bounds_that_float32_cannot_say_are_rounded_inwards():
-    place = action_scale(box_of((-0.1, 0.1), (0.3, 0.7)))
-    assert (place.low.astype(np.float64) >= [-0.1, 0.3]).all()
-    assert (place.high.astype(np.float64) <= [0.1, 0.7]).all()
-    assert_allclose(place.high, [0.1, 0.7], rtol=1e-6)
+def test_bounds_that_float32_cannot_represent_are_rounded_inwards():
+    scale = action_scale(box_of((-0.1, 0.1), (0.3, 0.7)))
+    assert (scale.low.astype(np.float64) >= [-0.1, 0.3]).all()
+    assert (scale.high.astype(np.float64) <= [0.1, 0.7]).all()
+    assert_allclose(scale.high, [0.1, 0.7], rtol=1e-6)
 
 
-def test_random_actions_fill_a_box_and_stay_in_it():
+def test_uniform_actions_fill_the_box_and_stay_within_bounds():
     box = ArraySpec((2, 2), "float32", -0.1, 0.1)
     draw = np.random.default_rng(3)
     actions = uniform_actions(box, np.concatenate([draw.random((500, 4)), [[0, 0, 1, 1]]]))
@@ -52,7 +52,7 @@ def test_random_actions_fill_a_box_and_stay_in_it():
     assert actions[:500].max() > 0.099
 
 
-def test_an_env_of_continuous_actions_has_a_number_for_every_entry():
+def test_a_continuous_action_has_one_logit_per_entry():
     spec = EnvSpec(name="w", observation={}, continuous_action=ArraySpec((3, 2), "float32", -1, 1))
     assert (spec.num_logits, spec.num_action_dims) == (6, 6)
     assert (spec.action_shape, spec.action_dtype) == ((3, 2), "float32")

@@ -1,4 +1,4 @@
-"""Batches: buffers as announced, rows as views, snapshots that refuse what does not fit."""
+"""Batches: allocation, views and copies of rows, snapshots."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SPEC = EnvSpec(
 
 
 def filled(env_ids, seed=0):
-    """A batch with something in every array."""
+    """A batch with random values in every array."""
     batch = SPEC.batch(np.asarray(env_ids))
     rng = np.random.default_rng(seed)
     for array in arrays_of(batch):
@@ -41,7 +41,7 @@ def arrays_of(batch):
         yield from getattr(batch, group).values()
 
 
-def test_a_fresh_batch_has_the_announced_shapes_and_types():
+def test_a_new_batch_has_the_shapes_and_dtypes_of_the_spec():
     batch = SPEC.batch(np.arange(5))
     shapes = {
         name: (array.shape, str(array.dtype)) for name, array in copies(batch.arrays()).items()
@@ -62,7 +62,7 @@ def test_a_fresh_batch_has_the_announced_shapes_and_types():
     assert len(batch) == 5
 
 
-def test_a_fresh_batch_allows_every_action_and_says_nothing_else():
+def test_a_new_batch_allows_every_action_and_is_zero_otherwise():
     batch = SPEC.batch(np.arange(2))
     assert batch.mask.all()
     assert not any(array.any() for name, array in copies(batch.arrays()).items() if name != "mask")
@@ -79,13 +79,13 @@ def test_an_env_without_masks_has_none():
 @pytest.mark.parametrize(
     ("choices", "logits", "action_shape"), [((16,), 16, ()), ((3, 2), 5, (2,)), ((1,), 1, ())]
 )
-def test_choices_decide_logits_and_action_shape(choices, logits, action_shape):
+def test_action_nvec_determines_logits_and_action_shape(choices, logits, action_shape):
     spec = EnvSpec(name="w", observation={"x": ArraySpec((1,))}, action_nvec=choices)
     assert (spec.num_logits, spec.action_shape) == (logits, action_shape)
 
 
 @pytest.mark.parametrize(("shape", "size"), [((), 1), ((4,), 4), ((2, 3), 6), ((2, 0), 0)])
-def test_the_size_of_an_array_counts_its_entries(shape, size):
+def test_size_is_the_number_of_entries(shape, size):
     assert ArraySpec(shape).size == size
 
 
@@ -96,7 +96,7 @@ def test_an_episode_has_ended_when_it_terminated_or_was_truncated():
     assert batch.ended.tolist() == [False, True, True, True]
 
 
-def test_rows_are_the_same_buffers():
+def test_rows_are_views_of_the_same_buffers():
     batch = filled(range(6))
     batch.infos = [{"env": env} for env in range(6)]
     part = batch.rows(2, 4)
@@ -117,14 +117,14 @@ def test_rows_are_the_same_buffers():
 def test_a_snapshot_is_a_copy():
     batch = filled(range(3))
     saved = copies(batch.arrays())
-    kept = {name: array.copy() for name, array in saved.items()}
+    expected = {name: array.copy() for name, array in saved.items()}
     for array in arrays_of(batch):
         array[...] = 1 - array.astype(np.int64)
     for name, array in saved.items():
-        assert_array_equal(array, kept[name], err_msg=name)
+        assert_array_equal(array, expected[name], err_msg=name)
 
 
-def test_a_snapshot_written_back_restores_every_array_in_place():
+def test_fill_restores_every_array_in_place():
     batch, other = filled(range(3), seed=1), filled(range(3), seed=2)
     buffers = list(arrays_of(other))
     fill(other.arrays(), copies(batch.arrays()))
@@ -133,7 +133,7 @@ def test_a_snapshot_written_back_restores_every_array_in_place():
         assert_array_equal(array, batch.arrays()[name], err_msg=name)
 
 
-MISFITS = {
+MISMATCHES = {
     "a missing array": ({"steps": np.zeros(3)}, r"missing \['toll'\]"),
     "one too many": (
         {"steps": np.zeros(3), "toll": np.zeros(3), "luggage": np.zeros(1)},
@@ -144,7 +144,7 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize(("state", "message"), MISFITS.values(), ids=MISFITS)
+@pytest.mark.parametrize(("state", "message"), MISMATCHES.values(), ids=MISMATCHES)
 def test_a_snapshot_that_does_not_fit_changes_nothing(state, message):
     arrays = {"steps": np.ones(3), "toll": np.ones(3)}
     with pytest.raises(CheckpointError, match=message):
@@ -152,7 +152,7 @@ def test_a_snapshot_that_does_not_fit_changes_nothing(state, message):
     assert arrays["steps"].tolist() == arrays["toll"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_prefixes_keep_families_apart():
+def test_prefixes_separate_groups_of_arrays():
     both = {
         **with_prefix("out", {"reward": np.ones(1)}),
         **with_prefix("outside", {"reward": np.zeros(1)}),
@@ -163,10 +163,10 @@ def test_prefixes_keep_families_apart():
     assert without_prefix("outside", both) == {"reward": np.zeros(1)}
 
 
-# --- some rows of a batch, and two batches as one
+# --- rows of a batch, and concatenation
 
 
-def test_taken_rows_are_copies_in_the_order_asked_for():
+def test_taken_rows_are_copies_in_the_given_order():
     batch = filled([4, 5, 6])
     taken = batch.take(np.array([2, 0]))
     assert taken.env_ids.tolist() == [6, 4]
@@ -179,12 +179,12 @@ def test_infos_of_taken_rows_are_looked_up_when_they_are_read():
     batch = filled([4, 5, 6])
     read = []
 
-    class Noted(list):
+    class RecordingList(list):
         def __getitem__(self, row):
             read.append(row)
             return super().__getitem__(row)
 
-    batch.infos = Noted([{"a": 0}, {"a": 1}, {"a": 2}])
+    batch.infos = RecordingList([{"a": 0}, {"a": 1}, {"a": 2}])
     infos = batch.take(np.array([2, 0])).infos
     assert len(infos) == 2
     assert read == []
@@ -193,7 +193,7 @@ def test_infos_of_taken_rows_are_looked_up_when_they_are_read():
     assert read == [2, 0]
 
 
-def test_joined_batches_are_one_after_the_other():
+def test_concatenated_batches_keep_the_order_of_rows():
     one, other = filled([4, 5], seed=1), filled([0], seed=2)
     both = concat_batches(one, other)
     assert both.env_ids.tolist() == [4, 5, 0]

@@ -1,4 +1,4 @@
-"""Errors: one family, and hints that help."""
+"""Exceptions and the hints in their messages."""
 
 import pytest
 
@@ -19,23 +19,23 @@ from hundredfold.core.errors import HundredfoldError, MissingExtraError, suggest
         "MissingExtraError",
     ],
 )
-def test_whoever_catches_the_family_catches_every_refusal(name):
+def test_every_error_is_a_hundredfold_error(name):
     kind = getattr(errors, name)
     assert issubclass(kind, HundredfoldError)
     assert not issubclass(kind, (ValueError, RuntimeError))
 
 
-def test_a_missing_extra_says_how_to_get_it():
+def test_a_missing_extra_says_how_to_install_it():
     error = MissingExtraError("stable-baselines3", "sb3", "bench train")
     assert "bench train needs stable-baselines3" in str(error)
     assert "pip install 'hundredfold[sb3]'" in str(error)
 
 
-def test_a_near_name_is_suggested():
+def test_a_close_name_is_suggested():
     assert suggest("cartpol", ["cartpole", "corridor"]) == "did you mean cartpole?"
 
 
-def test_several_near_names_are_suggested_closest_first():
+def test_several_close_names_are_suggested_closest_first():
     hint = suggest("CartPole-v2", ["CartPole-v0", "CartPole-v1", "Acrobot-v1"])
     assert hint.startswith("did you mean CartPole-v")
     assert "CartPole-v0" in hint
@@ -43,9 +43,9 @@ def test_several_near_names_are_suggested_closest_first():
     assert "Acrobot" not in hint
 
 
-def test_far_from_every_name_all_are_listed_in_order():
+def test_all_names_are_listed_if_none_is_close():
     assert suggest("zzz", ["corridor", "cartpole"]) == "known names: cartpole, corridor."
 
 
-def test_far_from_every_name_the_callers_own_advice_wins():
+def test_the_callers_hint_is_used_if_no_name_is_close():
     assert suggest("zzz", ["corridor"], otherwise="ask a friend.") == "ask a friend."

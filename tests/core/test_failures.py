@@ -1,4 +1,4 @@
-"""The guard: who may start again, who is given up, and what is told about it."""
+"""Restart policy and failure counters."""
 
 import pytest
 
@@ -6,42 +6,44 @@ from hundredfold.core.errors import EnvError, WorkerError
 from hundredfold.core.failures import RESET_AFTER_STEPS, Failure, Health, RestartPolicy
 
 
-def fail(restart_policy, env_id, times=1, **more):
+def fail(restart_policy, env_id, times=1, **options):
     for number in range(times):
-        restart_policy.record_failure(env_id, EnvError(f"trouble {number} of env {env_id}"), **more)
+        restart_policy.record_failure(
+            env_id, EnvError(f"failure {number} of env {env_id}"), **options
+        )
 
 
-def test_by_default_a_failure_is_raised_as_it_is():
-    error = EnvError("trouble")
+def test_by_default_a_failure_raises_the_original_error():
+    error = EnvError("failure")
     with pytest.raises(EnvError) as raised:
         RestartPolicy().record_failure(3, error)
     assert raised.value is error
 
 
-def test_failures_are_news_once():
+def test_failures_are_drained_once():
     restart_policy = RestartPolicy("restart", 5)
     fail(restart_policy, 3, times=2)
     assert [failure.message for failure in restart_policy.drain()] == [
-        "trouble 0 of env 3",
-        "trouble 1 of env 3",
+        "failure 0 of env 3",
+        "failure 1 of env 3",
     ]
     assert restart_policy.drain() == []
 
 
-def test_too_many_in_a_row_are_told_in_order():
+def test_too_many_consecutive_failures_are_listed_in_order():
     restart_policy = RestartPolicy("restart", 3)
     fail(restart_policy, 3, times=2)
     with pytest.raises(EnvError, match=r"(?s)env 3 failed 3 times.*1\. .*0 of.*2\. .*1 of.*3\. "):
         fail(restart_policy, 3)
 
 
-def test_envs_are_counted_apart():
+def test_envs_are_counted_separately():
     restart_policy = RestartPolicy("restart", 3)
     for env_id in range(10):
         fail(restart_policy, env_id, times=2)
 
 
-def test_the_end_of_an_episode_forgives():
+def test_a_finished_episode_resets_the_count():
     restart_policy = RestartPolicy("restart", 2)
     for _ in range(5):
         fail(restart_policy, 3)
@@ -49,37 +51,37 @@ def test_the_end_of_an_episode_forgives():
 
 
 @pytest.mark.parametrize(
-    ("steps", "forgiven"), [(RESET_AFTER_STEPS - 1, False), (RESET_AFTER_STEPS, True)]
+    ("steps", "is_reset"), [(RESET_AFTER_STEPS - 1, False), (RESET_AFTER_STEPS, True)]
 )
-def test_so_do_many_good_steps(steps, forgiven):
+def test_many_good_steps_reset_the_count(steps, is_reset):
     restart_policy = RestartPolicy("restart", 2)
     fail(restart_policy, 3)
-    if forgiven:
+    if is_reset:
         fail(restart_policy, 3, good_steps=steps)
     else:
         with pytest.raises(EnvError, match="2 times in a row"):
             fail(restart_policy, 3, good_steps=steps)
 
 
-def test_a_worker_is_given_up_with_an_error_of_its_own_kind():
+def test_too_many_worker_failures_raise_a_worker_error():
     restart_policy = RestartPolicy("restart", 2)
-    restart_policy.record_failure(None, WorkerError("it is gone"), worker=1)
-    restart_policy.record_failure(None, WorkerError("it is gone"), worker=0)
+    restart_policy.record_failure(None, WorkerError("the worker died"), worker=1)
+    restart_policy.record_failure(None, WorkerError("the worker died"), worker=0)
     with pytest.raises(WorkerError, match="worker 1 failed 2 times"):
-        restart_policy.record_failure(None, WorkerError("it is gone again"), worker=1)
+        restart_policy.record_failure(None, WorkerError("the worker died again"), worker=1)
 
 
-def test_a_failure_carries_what_the_env_raised():
+def test_a_failure_carries_the_traceback_of_the_env():
     restart_policy = RestartPolicy("restart", 2)
     try:
         try:
-            raise ZeroDivisionError("nought")
+            raise ZeroDivisionError("division by zero")
         except ZeroDivisionError as cause:
             raise EnvError("it raised") from cause
     except EnvError as error:
         restart_policy.record_failure(0, error)
     (failure,) = restart_policy.drain()
-    assert "ZeroDivisionError: nought" in failure.traceback
+    assert "ZeroDivisionError: division by zero" in failure.traceback
 
 
 def test_health_counts_envs_and_workers():

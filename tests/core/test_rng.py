@@ -1,4 +1,4 @@
-"""Streams: the same numbers everywhere, and numbers that look like chance."""
+"""Random number generator: equal in numpy, Numba and Python, and statistically sound."""
 
 import numpy as np
 import pytest
@@ -8,19 +8,19 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core import numba_kernels, rng
 
-WORD = st.integers(0, 2**64 - 1)
+BITS = st.integers(0, 2**64 - 1)
 ANY_SEED = st.integers(-(2**100), 2**100)
-FULL = 2**64
+MODULUS = 2**64
 
-# The first call compiles, which takes as long as it takes; every rerun tries the same examples.
-steady = settings(deadline=None, derandomize=True)
+# No deadline, because the first call compiles; every run tries the same examples.
+repeatable = settings(deadline=None, derandomize=True)
 
-# Statistics below are of fixed seeds, so they never flicker; limits are about five sigma.
+# Seeds are fixed, so results never vary between runs; limits are about five sigma.
 SIGMAS = 5.0
 
 
 def chi_square_sigmas(observed):
-    """How many sigmas the counts lie above what equal chances give."""
+    """How many sigmas the chi-square statistic of uniform counts lies above its mean."""
     expected = observed.sum() / observed.size
     freedom = observed.size - 1
     return (((observed - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
@@ -31,57 +31,59 @@ def correlation_sigmas(one, other):
     return np.corrcoef(one.ravel(), other.ravel())[0, 1] * np.sqrt(one.size)
 
 
-def plain_word(key, count):
-    """The definition in whole numbers of Python, which never overflow."""
+def reference_bits(key, count):
+    """The definition in Python integers, which do not overflow."""
 
     def mixed(bits):
-        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % FULL
-        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % FULL
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % MODULUS
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % MODULUS
         return bits ^ bits >> 31
 
-    return mixed(mixed((count + 1) * 0x9E3779B97F4A7C15 % FULL) ^ key)
+    return mixed(mixed((count + 1) * 0x9E3779B97F4A7C15 % MODULUS) ^ key)
 
 
-# --- the same numbers everywhere
+# --- equal implementations
 
 
-@steady
-@given(key=WORD, count=WORD)
+@repeatable
+@given(key=BITS, count=BITS)
 def test_numpy_follows_the_definition(key, count):
-    assert int(rng.random_bits_array(np.uint64(key), np.uint64(count))) == plain_word(key, count)
+    assert int(rng.random_bits_array(np.uint64(key), np.uint64(count))) == reference_bits(
+        key, count
+    )
 
 
-@steady
-@given(key=WORD, count=WORD)
-def test_numba_draws_the_same_words_and_uniforms_to_the_last_bit(key, count):
+@repeatable
+@given(key=BITS, count=BITS)
+def test_numba_draws_are_bit_identical(key, count):
     key, count = np.uint64(key), np.uint64(count)
     assert numba_kernels.random_bits(key, count) == rng.random_bits_array(key, count)
     assert numba_kernels.uniform(key, count) == rng.uniforms(key, count)
 
 
-@steady
-@given(key=WORD, count=WORD, below=st.integers(1, 2**53))
+@repeatable
+@given(key=BITS, count=BITS, below=st.integers(1, 2**53))
 def test_numba_draws_the_same_integers(key, count, below):
     key, count = np.uint64(key), np.uint64(count)
     assert numba_kernels.integer(key, count, below) == rng.integers(key, count, below)
 
 
-@steady
-@given(key=WORD, index=st.integers(-(2**63), 2**63 - 1))
-def test_numba_spawns_the_same_children_also_of_negative_index(key, index):
+@repeatable
+@given(key=BITS, index=st.integers(-(2**63), 2**63 - 1))
+def test_numba_spawns_the_same_keys_also_for_negative_indices(key, index):
     assert numba_kernels.spawn(np.uint64(key), np.int64(index)) == rng.spawn(np.uint64(key), index)
 
 
-@steady
-@given(keys=st.lists(WORD, min_size=1, max_size=9), counts=st.lists(WORD, min_size=1, max_size=5))
-def test_a_table_of_draws_holds_the_single_draws(keys, counts):
+@repeatable
+@given(keys=st.lists(BITS, min_size=1, max_size=9), counts=st.lists(BITS, min_size=1, max_size=5))
+def test_broadcast_draws_equal_single_draws(keys, counts):
     table = rng.random_bits_array(np.array(keys, np.uint64)[:, None], np.array(counts, np.uint64))
     assert table.shape == (len(keys), len(counts))
-    assert table.tolist() == [[plain_word(key, count) for count in counts] for key in keys]
+    assert table.tolist() == [[reference_bits(key, count) for count in counts] for key in keys]
 
 
-def test_draws_of_these_keys_are_what_they_have_always_been():
-    # Runs that were saved rely on these numbers: change them and old runs cannot be continued.
+def test_draws_match_recorded_values():
+    # Saved runs rely on these numbers: if they change, old runs cannot be resumed.
     assert rng.random_bits_array(np.uint64(1), [0, 1, 2]).tolist() == [
         11385487063155714807,
         658006869215568080,
@@ -112,18 +114,18 @@ def test_shapes_follow_broadcasting_and_scalars_stay_scalar():
     assert rng.normals(np.arange(0), 0).shape == (0,)
 
 
-def test_wrapping_around_warns_nobody():
+def test_overflow_raises_no_warning():
     with np.errstate(all="raise"):
-        rng.random_bits_array(np.uint64(FULL - 1), np.uint64(FULL - 1))
+        rng.random_bits_array(np.uint64(MODULUS - 1), np.uint64(MODULUS - 1))
         rng.stream_keys(-1, np.array([-1]), 2**63 - 1)
 
 
-# --- seeds and children
+# --- seeds and spawned keys
 
 
-@steady
+@repeatable
 @given(seed=ANY_SEED)
-def test_any_whole_number_is_a_seed(seed):
+def test_any_integer_is_a_seed(seed):
     keys = rng.stream_keys(seed, np.arange(3), 0)
     assert keys.dtype == np.uint64
     assert len(set(keys.tolist())) == 3
@@ -131,16 +133,16 @@ def test_any_whole_number_is_a_seed(seed):
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint64])
-def test_a_numpy_number_is_the_same_seed_as_pythons(kind):
+def test_numpy_integers_are_the_same_seeds_as_python_integers(kind):
     assert rng.seed_key(kind(7)) == rng.seed_key(7)
 
 
-def test_seeds_next_to_each_other_negative_and_huge_have_keys_of_their_own():
+def test_neighbouring_negative_and_huge_seeds_have_distinct_keys():
     seeds = [*range(-500, 500), 2**31, 2**32, 2**63 - 1, -(2**63)]
     assert len({int(rng.seed_key(seed)) for seed in seeds}) == len(seeds)
 
 
-def test_every_env_and_episode_has_a_key_of_its_own():
+def test_every_env_and_episode_has_its_own_key():
     keys = rng.stream_keys(3, np.arange(300)[:, None], np.arange(300))
     assert len(np.unique(keys)) == 300 * 300
 
@@ -154,7 +156,7 @@ def test_the_key_of_an_episode_is_spawned_from_the_key_of_its_env():
     assert rng.stream_keys(9, 4, 11) == rng.spawn(env_key, 11)
 
 
-def test_children_are_none_of_their_parents_draws():
+def test_spawned_keys_are_not_draws_of_the_parent():
     parent = rng.seed_key(8)
     children = rng.spawn(parent, np.arange(100_000))
     draws = rng.random_bits_array(parent, np.arange(100_000))
@@ -163,7 +165,7 @@ def test_children_are_none_of_their_parents_draws():
     assert abs(same_bits.mean() - 32) < SIGMAS * 4 / np.sqrt(len(draws))
 
 
-def test_children_draw_otherwise_than_their_parents_and_each_other():
+def test_spawned_streams_are_uncorrelated_with_parent_and_siblings():
     parent = rng.seed_key(8)
     counts = np.arange(20_000)
     parents, first, second = (
@@ -173,15 +175,15 @@ def test_children_draw_otherwise_than_their_parents_and_each_other():
         assert abs(correlation_sigmas(one, other)) < SIGMAS
 
 
-# --- numbers that look like chance
+# --- statistics
 
 
-@steady
-@given(key=WORD, count=WORD)
-def test_uniforms_lie_in_zero_to_below_one(key, count):
+@repeatable
+@given(key=BITS, count=BITS)
+def test_uniforms_lie_in_the_half_open_unit_interval(key, count):
     number = float(rng.uniforms(np.uint64(key), np.uint64(count)))
     assert 0.0 <= number < 1.0
-    assert number == (plain_word(key, count) >> 11) / 2**53
+    assert number == (reference_bits(key, count) >> 11) / 2**53
 
 
 @pytest.mark.parametrize("seed", [0, 1, -7, 2**80])
@@ -200,18 +202,18 @@ TABLES = {
 
 
 @pytest.mark.parametrize("neighbours", TABLES)
-def test_neighbours_have_nothing_in_common(neighbours):
+def test_neighbouring_streams_are_independent(neighbours):
     numbers = rng.uniforms(TABLES[neighbours]()[:, None], np.arange(50))
     assert abs(chi_square_sigmas(np.histogram(numbers[:, 0], 40, (0, 1))[0])) < SIGMAS
     for lag in (1, 2, 8):
         assert abs(correlation_sigmas(numbers[lag:], numbers[:-lag])) < SIGMAS
-        # And at other places of the stream, in case neighbours are shifted against each other.
+        # And at other offsets, in case neighbouring streams are shifted copies.
         assert abs(correlation_sigmas(numbers[lag:, 1:], numbers[:-lag, :-1])) < SIGMAS
     pairs = np.histogram2d(numbers[1:].ravel(), numbers[:-1].ravel(), 16, [(0, 1)] * 2)[0]
     assert abs(chi_square_sigmas(pairs)) < SIGMAS
 
 
-def test_successive_draws_have_nothing_in_common():
+def test_successive_draws_are_independent():
     numbers = rng.uniforms(rng.stream_keys(2, np.arange(200)[:, None], 0), np.arange(1000))
     for lag in (1, 2, 3, 64):
         assert abs(correlation_sigmas(numbers[:, lag:], numbers[:, :-lag])) < SIGMAS
@@ -226,7 +228,7 @@ def test_every_bit_is_one_half_of_the_time():
 
 
 @pytest.mark.parametrize("flipped", ["key", "count"])
-def test_one_flipped_bit_changes_half_of_the_word(flipped):
+def test_one_flipped_bit_flips_half_of_the_output_bits(flipped):
     key, counts = rng.seed_key(3), np.arange(2000, dtype=np.uint64)
     straight = rng.random_bits_array(key, counts)
     for bit in range(64):
@@ -241,7 +243,7 @@ def test_one_flipped_bit_changes_half_of_the_word(flipped):
 
 
 @pytest.mark.parametrize("below", [1, 2, 3, 7, 10, 145])
-def test_integers_reach_every_number_below_equally_often(below):
+def test_integers_are_uniform(below):
     numbers = rng.integers(rng.stream_keys(4, 0, 0), np.arange(100_000), below)
     assert numbers.dtype == np.int64
     assert (numbers.min(), numbers.max()) == (0, below - 1)
@@ -249,9 +251,9 @@ def test_integers_reach_every_number_below_equally_often(below):
         assert abs(chi_square_sigmas(np.bincount(numbers, minlength=below))) < SIGMAS
 
 
-@steady
-@given(key=WORD, count=WORD, below=st.integers(1, 2**53))
-def test_integers_stay_below_also_when_the_range_is_huge(key, count, below):
+@repeatable
+@given(key=BITS, count=BITS, below=st.integers(1, 2**53))
+def test_integers_stay_below_the_bound_for_huge_ranges(key, count, below):
     assert 0 <= int(rng.integers(np.uint64(key), np.uint64(count), below)) < below
 
 
@@ -282,7 +284,7 @@ def test_neighbouring_normals_share_no_uniforms():
         assert abs(correlation_sigmas(powers[:, 1:], powers[:, :-1])) < SIGMAS
 
 
-def test_one_child_key_is_the_same_without_numpy():
+def test_spawn_one_equals_spawn():
     keys = rng.random_bits_array(np.arange(50), np.arange(50)).tolist()
     for index, key in enumerate(keys):
         assert rng.spawn_one(key, index * 7) == int(rng.spawn(np.uint64(key), index * 7))

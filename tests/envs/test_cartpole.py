@@ -1,4 +1,4 @@
-"""CartPole: Gymnasium's, step by step."""
+"""CartPole agrees with Gymnasium's CartPole-v1 step by step."""
 
 import math
 
@@ -20,48 +20,48 @@ SAME_SINE = all(np.sin(a) == math.sin(a) and np.cos(a) == math.cos(a) for a in A
 
 
 def balance(physics):
-    """A hand-made policy that keeps the pole up for as long as it is asked to."""
-    position, speed, angle, turning = physics.T
-    return (0.05 * position + 0.15 * speed + angle + 0.5 * turning > 0).astype(np.int64)
+    """A linear policy that balances the pole."""
+    position, velocity, angle, angular_velocity = physics.T
+    return (0.05 * position + 0.15 * velocity + angle + 0.5 * angular_velocity > 0).astype(np.int64)
 
 
-def compare(env, act, num_steps, max_steps=500, meet_every=None):
-    """Step the env beside one Gymnasium env per row; returns the lengths of ended episodes.
+def compare(env, act, num_steps, max_steps=500, sync_every=None):
+    """Step the batch and one Gymnasium env per row; returns the lengths of ended episodes.
 
-    Whenever an episode begins, Gymnasium's env is put into our start state; from there on nothing
-    passes between the two but actions, unless they are to meet again every so many steps.
+    Whenever an episode starts, Gymnasium's env is set to the same start state; from then on they
+    share only the actions, unless states are synchronised again every `sync_every` steps.
     """
     peers = [TimeLimit(CartPoleEnv(), max_steps) for _ in range(env.num_envs)]
     lengths, running = [], np.zeros(env.num_envs, np.int64)
 
-    def begin(row):
+    def start(row):
         peers[row].reset(seed=0)
         peers[row].unwrapped.state = env.out.true_state["physics"][row].copy()
         running[row] = 0
 
     for row in range(env.num_envs):
-        begin(row)
+        start(row)
     for _ in range(num_steps):
         actions = act(env.out.true_state["physics"])
         out = env.step(actions)
         running += 1
-        said = [peer.step(int(action)) for peer, action in zip(peers, actions, strict=True)]
-        seen, reward, terminated, truncated, _ = (
-            np.array(part) for part in zip(*said, strict=True)
+        results = [peer.step(int(action)) for peer, action in zip(peers, actions, strict=True)]
+        observation, reward, terminated, truncated, _ = (
+            np.array(field) for field in zip(*results, strict=True)
         )
-        last_or_now = np.where(
+        current = np.where(
             (terminated | truncated)[:, None],
             out.final_observation["observation"],
             out.observation["observation"],
         )
-        assert_allclose(last_or_now, seen, rtol=0, atol=TOLERANCE)
+        assert_allclose(current, observation, rtol=0, atol=TOLERANCE)
         assert_array_equal(out.reward, reward)
         assert_array_equal(out.terminated, terminated)
         assert_array_equal(out.truncated, truncated)
         for row in np.flatnonzero(terminated | truncated):
             lengths.append((int(running[row]), bool(terminated[row]), bool(truncated[row])))
-            begin(row)
-        if meet_every and running[0] % meet_every == 0:
+            start(row)
+        if sync_every and running[0] % sync_every == 0:
             for row, peer in enumerate(peers):
                 peer.unwrapped.state = out.true_state["physics"][row].copy()
     return lengths
@@ -88,21 +88,21 @@ def test_pushing_one_way_agrees_with_gymnasium():
 
 
 def test_balanced_episodes_end_at_500_steps_as_in_gymnasium():
-    lengths = compare(cartpole(3, seed=4), balance, 501, meet_every=100)
+    lengths = compare(cartpole(3, seed=4), balance, 501, sync_every=100)
     assert lengths == [(500, False, True)] * 3
 
 
 @pytest.mark.skipif(not SAME_SINE, reason="numpy's sine is not the C library's on this machine")
 def test_balanced_episodes_agree_over_all_500_steps():
-    """An upright pole doubles any difference every ten steps, so this needs every bit."""
+    """An upright pole doubles any difference every ten steps, so all bits must agree."""
     assert len(compare(cartpole(4, seed=5), balance, 500)) == 4
 
 
 def test_leaving_the_track_terminates_as_in_gymnasium():
     def drift(physics):
         """Keep the pole up while the cart runs away to the right."""
-        _, speed, angle, turning = physics.T
-        return (angle - 0.06 + 0.5 * turning + 0.02 * (speed - 1) > 0).astype(np.int64)
+        _, velocity, angle, angular_velocity = physics.T
+        return (angle - 0.06 + 0.5 * angular_velocity + 0.02 * (velocity - 1) > 0).astype(np.int64)
 
     lengths = compare(cartpole(4), drift, 200)
     assert len(lengths) >= 4
@@ -118,7 +118,7 @@ def positions_at_the_end(env, act):
     raise AssertionError("no cart left the track")
 
 
-def test_falling_at_the_very_last_step_is_both_ends_as_in_gymnasium():
+def test_falling_in_the_last_step_both_terminates_and_truncates_as_in_gymnasium():
     act = lambda physics: np.zeros(len(physics), np.int64)  # noqa: E731
     (length, _, _), *_ = compare(cartpole(1), act, 20)
     ends = compare(cartpole(1, max_episode_steps=length), act, length, max_steps=length)
@@ -134,7 +134,7 @@ def test_the_double_precision_state_is_the_true_state():
         )
 
 
-def test_a_pole_that_falls_ends_and_starts_its_next_episode_at_once():
+def test_a_fallen_pole_starts_its_next_episode_in_the_same_step():
     env = cartpole(8)
     for _ in range(30):
         out = env.step(np.zeros(8, np.int64))
@@ -152,12 +152,12 @@ def start_states(seed, env_ids, episode):
     return 0.1 * rng.uniforms(keys[:, None], np.arange(4)) - 0.05
 
 
-def test_start_states_come_from_the_streams():
+def test_start_states_come_from_the_rng_streams():
     physics = cartpole(6, seed=5).out.true_state["physics"]
     assert_allclose(physics, start_states(5, np.arange(6), 0), rtol=0, atol=1e-15)
 
 
-def test_start_states_fill_their_range_evenly():
+def test_start_states_are_uniform():
     physics = cartpole(20_000, seed=2).out.true_state["physics"]
     assert np.abs(physics).max() <= 0.05
     for part in range(4):
@@ -167,7 +167,7 @@ def test_start_states_fill_their_range_evenly():
     assert np.abs(np.corrcoef(physics.T) - np.eye(4)).max() < 5 / np.sqrt(20_000)
 
 
-def test_the_spec_is_gymnasiums():
+def test_the_spec_equals_gymnasiums():
     env = gymnasium.make("CartPole-v1")
     spec = CartPole(np.arange(1)).spec
     announced = spec.observation["observation"]
@@ -179,7 +179,7 @@ def test_the_spec_is_gymnasiums():
     assert tuple(-bound for bound in BOUNDS) == announced.low
 
 
-def test_the_time_limit_is_gymnasiums():
+def test_the_time_limit_equals_gymnasiums():
     assert CartPoleSettings().max_episode_steps == gymnasium.spec("CartPole-v1").max_episode_steps
 
 

@@ -1,4 +1,4 @@
-"""The corridor: every number can be worked out by hand, and is."""
+"""Corridor: rewards, masks, ends and tolls are what can be computed by hand."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ def corridor(num_envs=32, **settings):
     return env
 
 
-def everybody(env, action):
+def step_all(env, action):
     return env.step(np.full(env.num_envs, action))
 
 
-def put(env, cell):
-    """Everybody stands in this cell."""
+def place(env, cell):
+    """Place all envs in this cell."""
     state = env.state()
     state["out/true_state/cell"][:] = cell
     state["out/observation/cell"][:] = cell
@@ -29,7 +29,7 @@ def put(env, cell):
 
 
 def episode_returns(env, act):
-    """Start cell, return and length of everybody's first episode under `act(cells)`."""
+    """Start cell, return and length of every env's first episode under `act(cells)`."""
     starts = env.out.observation["cell"][:, 0].copy()
     totals, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     running = np.ones(env.num_envs, bool)
@@ -42,7 +42,7 @@ def episode_returns(env, act):
 
 
 def best_returns(length, max_steps):
-    """The best return from every cell, by looking back from the end of time."""
+    """The optimal return from every cell, by backward induction."""
     value = np.zeros(length + 1)
     for _ in range(max_steps):
         right = -0.1 + np.where(np.arange(length) + 1 == length, 1.0, value[1:])
@@ -52,7 +52,7 @@ def best_returns(length, max_steps):
 
 
 @pytest.mark.parametrize("length", [2, 3, 6, 11])
-def test_walking_right_earns_the_best_return_there_is(length):
+def test_walking_right_earns_the_optimal_return(length):
     starts, returns, lengths = episode_returns(
         corridor(64, length=length), lambda cells: np.full(len(cells), RIGHT)
     )
@@ -61,13 +61,13 @@ def test_walking_right_earns_the_best_return_there_is(length):
     assert_array_equal(lengths, length - starts)
 
 
-def test_wandering_about_earns_less():
+def test_random_walks_earn_less():
     rng = np.random.default_rng(0)
 
-    def wander(cells):
+    def walk_randomly(cells):
         return np.where(cells > 0, rng.integers(0, 3, len(cells)), RIGHT)
 
-    starts, returns, _ = episode_returns(corridor(64), wander)
+    starts, returns, _ = episode_returns(corridor(64), walk_randomly)
     assert (returns <= best_returns(6, 30)[starts] + 1e-12).all()
     assert returns.mean() < best_returns(6, 30)[starts].mean() - 0.3
 
@@ -78,33 +78,33 @@ def test_waiting_is_allowed_and_useless():
     assert set(lengths) == {30}
 
 
-def test_moves_go_where_they_say():
+def test_actions_move_by_one_cell():
     env = corridor()
     for action, cell in ((LEFT, 2), (RIGHT, 4), (WAIT, 3)):
-        put(env, 3)
-        out = everybody(env, action)
+        place(env, 3)
+        out = step_all(env, action)
         assert set(out.observation["cell"][:, 0]) == {cell}
         assert set(out.true_state["cell"]) == {cell}
         assert set(out.reward) == {-0.1}
 
 
-def test_only_left_at_the_wall_is_forbidden():
+def test_only_left_at_the_wall_is_masked():
     env = corridor()
     for cell in range(6):
-        out = put_by_walking(env, cell)
+        out = walk_to(env, cell)
         assert_array_equal(out.mask, np.tile([cell > 0, True, True], (env.num_envs, 1)))
 
 
-def put_by_walking(env, cell):
-    """Stand in `cell` after a step, so that the env itself wrote the mask."""
-    put(env, max(cell - 1, 0))
-    return everybody(env, RIGHT if cell else WAIT)
+def walk_to(env, cell):
+    """Reach `cell` by a step, so that the env itself wrote the mask."""
+    place(env, max(cell - 1, 0))
+    return step_all(env, RIGHT if cell else WAIT)
 
 
-def test_the_exit_terminates_and_the_next_episode_begins_at_once():
+def test_the_exit_terminates_and_the_next_episode_starts_in_the_same_step():
     env = corridor(64)
-    put(env, 5)
-    out = everybody(env, RIGHT)
+    place(env, 5)
+    out = step_all(env, RIGHT)
     assert out.terminated.all()
     assert not out.truncated.any()
     assert out.episode_info["reached_exit"].all()
@@ -114,42 +114,42 @@ def test_the_exit_terminates_and_the_next_episode_begins_at_once():
     assert_array_equal(out.observation["cell"][:, 0], expected)
 
 
-def test_patience_truncates_and_keeps_the_last_cell():
+def test_the_step_limit_truncates_and_keeps_the_final_observation():
     env = corridor(max_episode_steps=4)
     starts = env.out.observation["cell"][:, 0].copy()
     for _ in range(3):
-        assert not everybody(env, WAIT).ended.any()
-    out = everybody(env, WAIT)
+        assert not step_all(env, WAIT).ended.any()
+    out = step_all(env, WAIT)
     assert out.truncated.all()
     assert not out.terminated.any()
     assert not out.episode_info["reached_exit"].any()
     assert_array_equal(out.final_observation["cell"][:, 0], starts)
 
 
-def test_an_exit_at_the_last_moment_terminates_and_does_not_truncate():
+def test_reaching_the_exit_at_the_step_limit_terminates_and_does_not_truncate():
     env = corridor(max_episode_steps=1)
-    put(env, 5)
-    out = everybody(env, RIGHT)
+    place(env, 5)
+    out = step_all(env, RIGHT)
     assert out.terminated.all()
     assert not out.truncated.any()
 
 
-def test_patience_starts_anew_with_every_episode():
+def test_the_step_count_restarts_with_every_episode():
     env = corridor(max_episode_steps=7)
     for _ in range(3):
-        ends = [bool(everybody(env, WAIT).truncated.all()) for _ in range(7)]
+        ends = [bool(step_all(env, WAIT).truncated.all()) for _ in range(7)]
         assert ends == [False] * 6 + [True]
 
 
 @pytest.mark.parametrize(("length", "cells"), [(2, {0}), (6, {0, 1, 2}), (9, {0, 1, 2, 3})])
-def test_episodes_start_all_over_the_left_half(length, cells):
+def test_start_cells_are_uniform_over_the_left_half(length, cells):
     env = corridor(6000, length=length)
     counts = np.bincount(env.out.observation["cell"][:, 0])
     assert set(np.flatnonzero(counts)) == cells
     assert np.abs(counts - 6000 / len(cells)).max() < 5 * np.sqrt(6000 / len(cells))
 
 
-def test_start_cells_come_from_the_stream_of_env_and_episode():
+def test_start_cells_come_from_the_rng_stream_of_env_and_episode():
     env = Corridor(np.array([4, 1]))
     out = env.reset(9)
     keys = rng.stream_keys(9, [4, 1], 0)
@@ -163,8 +163,8 @@ def test_a_toll_is_paid_on_entering_a_cell():
     env = corridor()
     env.set_shared_params({"toll": np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])})
     for action, paid in ((LEFT, 0.2), (RIGHT, 0.4), (WAIT, 0.0)):
-        put(env, 3)
-        out = everybody(env, action)
+        place(env, 3)
+        out = step_all(env, action)
         assert_allclose(out.info["toll_paid"], paid)
         assert_allclose(out.reward, -0.1 - paid)
 
@@ -172,16 +172,16 @@ def test_a_toll_is_paid_on_entering_a_cell():
 def test_leaving_through_the_exit_is_free():
     env = corridor()
     env.set_shared_params({"toll": np.full(6, 0.5)})
-    put(env, 5)
-    out = everybody(env, RIGHT)
+    place(env, 5)
+    out = step_all(env, RIGHT)
     assert not out.info["toll_paid"].any()
     assert_allclose(out.reward, 0.9)
 
 
-def test_a_reset_shows_no_toll_of_the_story_before():
+def test_reset_clears_the_toll_info():
     env = corridor()
     env.set_shared_params({"toll": np.full(6, 0.5)})
-    assert everybody(env, RIGHT).info["toll_paid"].any()
+    assert step_all(env, RIGHT).info["toll_paid"].any()
     assert not env.reset(3).info["toll_paid"].any()
 
 
@@ -190,10 +190,10 @@ def test_tolls_are_part_of_a_snapshot():
     env.set_shared_params({"toll": np.arange(6.0)})
     other = corridor(4)
     other.restore(env.state())
-    assert_array_equal(everybody(other, RIGHT).reward, everybody(env, RIGHT).reward)
+    assert_array_equal(step_all(other, RIGHT).reward, step_all(env, RIGHT).reward)
 
 
-def test_a_story_without_tolls_pays_none():
+def test_without_tolls_nothing_is_paid():
     assert not record_env_trajectory(corridor(), 3, 40)["info/toll_paid"].any()
 
 

@@ -1,4 +1,4 @@
-"""The adapter: other people's envs as an env, with their mistakes caught at the door."""
+"""Batches of Gymnasium envs: equal to the single envs, and checked for invalid results."""
 
 import warnings
 from functools import partial
@@ -20,7 +20,7 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 SEED = 5
 
 
-# --- what the envs say is what the env says
+# --- a batch equals its single envs
 
 
 def plain_tale(env, env_id, actions):
@@ -30,15 +30,15 @@ def plain_tale(env, env_id, actions):
         seed = int(rng.stream_keys(SEED, env_id, episode)) >> 33
         return env.reset(seed=seed)[0]
 
-    episode, told = 0, [(begin(0), 0.0, False, False, None)]
+    episode, recorded = 0, [(begin(0), 0.0, False, False, None)]
     for action in actions:
         seen, reward, over, cut, _ = env.step(action)
         last = seen if over or cut else None
         if over or cut:
             episode += 1
             seen = begin(episode)
-        told.append((seen, reward, over, cut, last))
-    return told
+        recorded.append((seen, reward, over, cut, last))
+    return recorded
 
 
 PLAYED = {
@@ -61,7 +61,7 @@ PLAYED = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", PLAYED)
-def test_the_env_says_what_the_envs_say(name):
+def test_a_batch_equals_its_single_envs(name):
     env, steps = make_batch(PLAYED[name], 3), 45
     batch = env.reset(SEED)
     trajectory, played = [copies(batch.arrays())], []
@@ -94,7 +94,7 @@ def assert_says(said, row, expected):
             assert_array_equal(said[f"{group}/{key}"][row], parts[key])
 
 
-def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
+def test_infos_carry_the_final_info_of_an_ended_episode():
     env = make_batch(envs.DiceEnv, 2)
     batch = env.reset(SEED)
     assert [info.keys() for info in batch.infos] == [{"total"}, {"total"}]
@@ -108,21 +108,21 @@ def test_infos_are_handed_on_with_the_last_one_of_an_ended_episode():
                 assert info["final_info"]["total"] == last
 
 
-# --- rude envs
+# --- invalid results
 
 
-def play_beside(rude, good=envs.FaultyEnv, number=2, num_envs=4):
-    """Play envs of which one is rude, until something happens."""
-    play_on(make_batch(envs.OneFaulty(rude, number, good), num_envs))
+def step_with_faulty(faulty, good=envs.FaultyEnv, number=2, num_envs=4):
+    """Play envs of which one is faulty, until something happens."""
+    step_until_error(make_batch(envs.OneFaulty(faulty, number, good), num_envs))
 
 
-def play_on(env):
+def step_until_error(env):
     batch = env.reset(SEED)
     for step in range(6):
         batch = env.step(fixed_actions(batch, env.spec, np.full(len(batch), step)))
 
 
-RUDE = {
+INVALID = {
     "nan": (envs.NanObservation, envs.FaultyEnv, ["nan", "'observation'[1]", "finite"]),
     "inf": (envs.InfReward, envs.FaultyEnv, ["inf", "'reward'", "finite"]),
     "shape": (
@@ -152,78 +152,78 @@ RUDE = {
 
 
 @pytest.mark.parametrize("number", [0, 2, 3])
-@pytest.mark.parametrize("case", RUDE)
-def test_a_rude_env_is_named_with_its_step(case, number):
-    rude, good, words = RUDE[case]
+@pytest.mark.parametrize("case", INVALID)
+def test_an_invalid_result_names_env_and_step(case, number):
+    faulty, good, words = INVALID[case]
     with pytest.raises(EnvError) as refusal:
-        play_beside(rude, good, number)
+        step_with_faulty(faulty, good, number)
     assert f"env {number} of " in str(refusal.value)
     assert "(step 3 of its episode 0)" in str(refusal.value)
     for word in words:
         assert word in str(refusal.value)
 
 
-def test_the_envs_own_number_is_named_not_its_row():
+def test_errors_name_the_env_id_not_the_row():
     env = GymnasiumBatchEnv(np.arange(8, 12), envs.OneFaulty(envs.NanObservation, 2))
     with pytest.raises(EnvError, match=r"env 10 of .*step 3"):
-        play_on(env)
+        step_until_error(env)
 
 
-def test_a_part_whose_actions_are_all_forbidden_is_refused():
+def test_a_dimension_without_allowed_actions_is_refused():
     env = make_batch(partial(envs.EmptyMaskInOneDim, fault_seed=seed_of(1)), 2)
     with pytest.raises(EnvError, match=r"env 1 of .*step 3.*forbids all 2 actions"):
-        play_on(env)
+        step_until_error(env)
 
 
 def seed_of(env_id, episode=0):
     return int(rng.stream_keys(SEED, env_id, episode)) >> 33
 
 
-def test_an_env_that_raises_between_episodes_is_named_with_the_episode():
+def test_an_error_in_reset_names_the_episode():
     with pytest.raises(
         EnvError, match=r"env 2 of .*\(step 0 of its episode 1\) raised in reset\(\): OSError"
     ):
-        play_beside(envs.RaisesInSecondReset)
+        step_with_faulty(envs.RaisesInSecondReset)
 
 
-def test_the_envs_own_error_is_the_cause():
+def test_the_original_exception_is_the_cause():
     with pytest.raises(EnvError) as refusal:
-        play_beside(envs.RaisesInStep)
+        step_with_faulty(envs.RaisesInStep)
     assert isinstance(refusal.value.__cause__, ZeroDivisionError)
 
 
-def test_polite_envs_are_left_alone():
+def test_valid_envs_raise_nothing():
     for good in (
         envs.FaultyEnv,
         envs.ValidInfoMask,
         envs.ValidDict,
         envs.ValidDiscrete,
     ):
-        play_beside(good, good)
+        step_with_faulty(good, good)
 
 
-def test_a_wrong_shape_in_the_last_observation_is_refused():
+def test_a_wrong_shape_in_the_final_observation_is_refused():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*\(3,\)"):
-        play_beside(envs.WrongFinalObservationShape)
+        step_with_faulty(envs.WrongFinalObservationShape)
 
 
-def test_a_nan_in_the_last_observation_is_refused():
+def test_a_nan_in_the_final_observation_is_refused():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*nan"):
-        play_beside(envs.NanFinalObservation)
+        step_with_faulty(envs.NanFinalObservation)
 
 
-def test_a_bad_last_reward_is_named_with_the_step_that_gave_it():
+def test_an_invalid_final_reward_names_its_step():
     with pytest.raises(EnvError, match=r"env 2 of .*step 3 of its episode 0\).*inf"):
-        play_beside(envs.InfFinalReward)
+        step_with_faulty(envs.InfFinalReward)
 
 
-def test_an_env_that_never_starts_is_named():
+def test_a_failing_first_reset_names_the_env():
     with pytest.raises(EnvError, match=r"env 0 of RaisesInFirstReset .*reset\(\): OSError"):
         make_batch(envs.RaisesInFirstReset).reset(SEED)
 
 
 @pytest.mark.parametrize(
-    ("rude", "good", "words"),
+    ("faulty", "good", "words"),
     [
         (envs.MaskMethodRaises, envs.ValidMaskMethod, "the mask could not be computed"),
         (envs.MissingDictKey, envs.ValidDict, "total"),
@@ -231,12 +231,12 @@ def test_an_env_that_never_starts_is_named():
         (envs.DiscreteOutOfRange, envs.ValidDiscrete, "9"),
     ],
 )
-def test_other_rudeness_is_named_too(rude, good, words):
+def test_other_invalid_results_are_named(faulty, good, words):
     with pytest.raises(EnvError, match=rf"env 2 of .*step 3.*{words}"):
-        play_beside(rude, good)
+        step_with_faulty(faulty, good)
 
 
-def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
+def test_an_env_that_counts_its_resets_is_the_same_in_any_batch():
     both = record_env_trajectory(make_batch(envs.CountsResets, 2), SEED, 20)
     alone = record_env_trajectory(GymnasiumBatchEnv(np.array([1]), envs.CountsResets), SEED, 20)
     assert_same_trajectory(alone, both.select_envs([1]))
@@ -246,7 +246,7 @@ def test_an_env_that_remembers_its_resets_tells_the_same_story_in_any_company():
 
 
 @pytest.mark.filterwarnings("ignore:.*truncated")
-def test_a_snapshot_of_our_cartpole_is_none_of_gymnasiums():
+def test_a_snapshot_of_the_built_in_cartpole_is_refused():
     ours = CartPole(np.arange(3))
     ours.reset(SEED)
     with pytest.raises(CheckpointError):
@@ -262,7 +262,7 @@ def test_a_restore_warns_once_and_names_the_env():
     assert [str(one.message).split()[0] for one in caught] == ["CartPole-v1"]
 
 
-def test_closing_the_env_closes_every_env(tmp_path):
+def test_close_closes_every_env(tmp_path):
     env = make_batch(partial(envs.RecordsClose, tmp_path), 3)
     assert not list(tmp_path.iterdir())
     env.close()

@@ -1,4 +1,4 @@
-"""Making Gymnasium envs by their id: arguments, errors, names."""
+"""Gymnasium envs by id: keyword arguments, errors, names."""
 
 from functools import partial
 
@@ -35,17 +35,17 @@ def by_id(env_id, num_envs=1, **kwargs):
         ("formula=a=b", {"formula": "a=b"}),
     ],
 )
-def test_arguments_are_json_where_they_parse_and_text_otherwise(pair, expected):
+def test_env_kwargs_are_parsed_as_json_or_kept_as_text(pair, expected):
     assert GymnasiumSettings(env_kwargs=(pair,)).keywords == expected
 
 
 @pytest.mark.parametrize("pair", ["is_slippery", "=3", "two words=3", "8x8=true", ""])
-def test_an_argument_without_name_or_value_is_refused(pair):
+def test_env_kwargs_without_key_or_value_are_refused(pair):
     with pytest.raises(SettingsError, match="key=value"):
         GymnasiumSettings(env_kwargs=(pair,))
 
 
-def test_arguments_reach_the_env():
+def test_env_kwargs_reach_the_env():
     assert by_id("FrozenLake-v1").spec.observation["observation"].categories == (16,)
     large = by_id("FrozenLake-v1", map_name="8x8", is_slippery="false")
     assert large.spec.observation["observation"].categories == (64,)
@@ -53,12 +53,12 @@ def test_arguments_reach_the_env():
     assert large.step(np.array([2])).observation["observation"].tolist() == [1]
 
 
-def test_an_argument_the_env_does_not_know_is_refused():
+def test_unknown_env_kwargs_are_refused():
     with pytest.raises(SettingsError, match=r"FrozenLake-v1.*'slippery'"):
         by_id("FrozenLake-v1", slippery="false")
 
 
-def test_a_value_the_env_does_not_know_is_refused():
+def test_invalid_values_of_env_kwargs_are_refused():
     with pytest.raises(SettingsError, match=r"FrozenLake-v1.*9x9"):
         by_id("FrozenLake-v1", map_name="9x9")
 

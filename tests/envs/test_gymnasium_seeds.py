@@ -1,4 +1,4 @@
-"""Seeds of other people's envs: in every episode, or once."""
+"""Seeds of Gymnasium envs: for every episode, or once."""
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 SEED = 5
 
 
-class TellsSeed(envs.DiceEnv):
-    """Tells the seed of its last reset."""
+class ReportsSeed(envs.DiceEnv):
+    """Reports the seed of its last reset in its info."""
 
     def reset(self, *, seed=None, options=None):
         self.seed = seed
@@ -26,22 +26,22 @@ def seeded_once(env_ids, make_env):
 
 
 def seeds_of(env, steps):
-    """Seeds of all episodes that row 0 plays in so many steps."""
+    """Seeds of all episodes of row 0 within so many steps."""
     actions = np.zeros(env.num_envs, np.int64)
     ended = (env.step(actions).ended[0] for _ in range(steps))
-    return [env.infos[0]["seed"], *(env.infos[0]["seed"] for over in ended if over)]
+    return [env.infos[0]["seed"], *(env.infos[0]["seed"] for has_ended in ended if has_ended)]
 
 
-def test_every_episode_has_a_seed_of_its_own():
-    env = GymnasiumBatchEnv(np.arange(2), TellsSeed)
+def test_every_episode_has_its_own_seed():
+    env = GymnasiumBatchEnv(np.arange(2), ReportsSeed)
     env.reset(SEED)
     found = seeds_of(env, 40)
     assert len(found) > 4
     assert len(set(found)) == len(found)
 
 
-def test_on_request_only_the_first_episode_is_seeded():
-    often, once = GymnasiumBatchEnv(np.arange(2), TellsSeed), seeded_once([0, 1], TellsSeed)
+def test_with_seed_episodes_false_only_the_first_episode_is_seeded():
+    often, once = GymnasiumBatchEnv(np.arange(2), ReportsSeed), seeded_once([0, 1], ReportsSeed)
     often.reset(SEED)
     once.reset(SEED)
     first, *later = seeds_of(once, 40)
@@ -50,15 +50,15 @@ def test_on_request_only_the_first_episode_is_seeded():
     assert set(later) == {None}
 
 
-def test_seeded_once_an_env_tells_the_same_story_in_any_company():
+def test_an_env_seeded_once_is_the_same_in_any_batch():
     both = record_env_trajectory(seeded_once([0, 1], envs.DiceEnv), SEED, 60)
     assert_same_trajectory(
         record_env_trajectory(seeded_once([1], envs.DiceEnv), SEED, 60), both.select_envs([1])
     )
 
 
-def test_seeded_once_a_new_start_is_seeded_again():
-    env = seeded_once([0, 1], TellsSeed)
+def test_an_env_seeded_once_is_seeded_again_after_truncation_and_reset():
+    env = seeded_once([0, 1], ReportsSeed)
     env.reset(SEED)
     (first,) = seeds_of(env, 0)
     env.truncate_all(np.ones(2, np.int64))
@@ -68,8 +68,8 @@ def test_seeded_once_a_new_start_is_seeded_again():
     assert seeds_of(env, 0) == [first]
 
 
-class RaisesOnceAndTellsSeed(TellsSeed):
-    """The first of these to be made raises in its second step."""
+class RaisesOnceAndReportsSeed(ReportsSeed):
+    """The first instance raises in its second step."""
 
     made = 0
 
@@ -83,8 +83,8 @@ class RaisesOnceAndTellsSeed(TellsSeed):
         return super().step(action)
 
 
-def test_seeded_once_an_env_that_is_made_anew_is_seeded_again():
-    env = seeded_once([0], RaisesOnceAndTellsSeed)
+def test_an_env_seeded_once_is_seeded_again_when_recreated():
+    env = seeded_once([0], RaisesOnceAndReportsSeed)
     env.restart_policy = RestartPolicy("restart")
     env.reset(SEED)
     (first,) = seeds_of(env, 0)

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces, read: arrays for observations, choices or a box for actions."""
+"""Gymnasium spaces: named arrays for observations, `action_nvec` or a Box for actions."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ def test_an_observation_space_becomes_one_array(make_env, shape, dtype, categori
     assert (array.shape, array.dtype, array.categories) == (shape, dtype, categories)
 
 
-def test_a_dict_observation_becomes_an_array_per_part():
+def test_a_dict_observation_becomes_one_array_per_entry():
     arrays = make_batch(envs.DictObservation, 1).spec.observation
     assert {name: (array.shape, array.dtype) for name, array in arrays.items()} == {
         "bits": ((3,), "int8"),
@@ -44,9 +44,9 @@ def test_a_dict_observation_becomes_an_array_per_part():
     assert (arrays["height"].low, arrays["height"].high) == (-1.0, 1.0)
 
 
-def test_bounds_are_one_number_where_all_entries_share_it():
-    picture = make_batch(envs.ImageObservation, 1).spec.observation["observation"]
-    assert (picture.low, picture.high) == (0.0, 255.0)
+def test_equal_bounds_are_stored_as_one_number():
+    image = make_batch(envs.ImageObservation, 1).spec.observation["observation"]
+    assert (image.low, image.high) == (0.0, 255.0)
     cart = make_batch(partial(gymnasium.make, "CartPole-v1"), 1).spec.observation["observation"]
     assert len(cart.high) == 4
     assert cart.high[1] == np.inf
@@ -54,7 +54,7 @@ def test_bounds_are_one_number_where_all_entries_share_it():
 
 
 @pytest.mark.parametrize(
-    ("make_env", "choices", "action_shape"),
+    ("make_env", "action_nvec", "action_shape"),
     [
         (envs.DiceEnv, (3,), ()),
         (envs.DiscreteActionsWithStart, (3,), ()),
@@ -62,18 +62,18 @@ def test_bounds_are_one_number_where_all_entries_share_it():
         (envs.MultiDiscreteActionsWithStart, (2, 3), (2,)),
     ],
 )
-def test_an_action_space_becomes_choices(make_env, choices, action_shape):
+def test_a_discrete_action_space_becomes_action_nvec(make_env, action_nvec, action_shape):
     spec = make_batch(make_env, 1).spec
-    assert (spec.action_nvec, spec.action_shape) == (choices, action_shape)
+    assert (spec.action_nvec, spec.action_shape) == (action_nvec, action_shape)
 
 
-def test_actions_are_counted_from_zero_here_and_from_its_start_in_the_env():
+def test_discrete_actions_are_shifted_by_the_start_of_the_space():
     env = make_batch(envs.DiscreteActionsWithStart, 3)
     env.reset(SEED)
     assert env.step(np.array([0, 1, 2])).reward.tolist() == [5.0, 6.0, 7.0]
 
 
-def test_so_are_the_parts_of_an_action():
+def test_multi_discrete_actions_are_shifted_by_the_start_of_the_space():
     env = make_batch(envs.MultiDiscreteActionsWithStart, 2)
     env.reset(SEED)
     assert env.step(np.array([[0, 0], [1, 2]])).reward.tolist() == [10 - 1, 20 + 1]
@@ -92,14 +92,14 @@ def test_so_are_the_parts_of_an_action():
         ),
     ],
 )
-def test_a_box_of_actions_keeps_its_shape_and_bounds(make_env, shape, low, high):
+def test_a_box_action_space_keeps_its_shape_and_bounds(make_env, shape, low, high):
     spec = make_batch(make_env, 1).spec
     assert (spec.action_nvec, spec.action_shape, spec.action_dtype) == ((), shape, "float32")
     assert (spec.continuous_action.low, spec.continuous_action.high) == (low, high)
 
 
 @pytest.mark.parametrize("make_env", [envs.BoxActions, envs.ScalarBoxAction, envs.UnevenBoxActions])
-def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
+def test_box_actions_arrive_in_the_dtype_and_bounds_of_the_space(make_env):
     env = make_batch(make_env, 3)
     box = env.spec.continuous_action
     actions = uniform_actions(box, np.array([[0.0, 0.5, 1.0, 0.25]] * 3)[:, : box.size])
@@ -132,13 +132,13 @@ def test_actions_of_a_box_arrive_as_its_space_has_them(make_env):
         ),
     ],
 )
-def test_a_space_that_cannot_be_read_is_refused_with_advice(make_env, named):
+def test_an_unsupported_space_is_refused_with_advice(make_env, named):
     with pytest.raises(SettingsError) as refusal:
         make_batch(make_env)
-    for word in named:
-        assert word in str(refusal.value)
+    for text in named:
+        assert text in str(refusal.value)
 
 
-def test_the_advice_works():
+def test_flatten_observation_makes_a_nested_dict_usable():
     flat = partial(gymnasium.wrappers.FlattenObservation, envs.NestedDictObservation())
     assert make_batch(flat, 1).spec.observation["observation"].shape == (3,)

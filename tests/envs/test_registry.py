@@ -1,4 +1,4 @@
-"""Envs by name: ours, Gymnasium's, somebody's function, and words that are none of these."""
+"""Envs by name: built-in, Gymnasium ids, callables, unknown names."""
 
 import pickle
 from importlib import import_module
@@ -23,7 +23,7 @@ from hundredfold.envs.registry import (
 
 
 @pytest.mark.parametrize("name", ENVS)
-def test_every_env_is_where_its_entry_says(name):
+def test_every_registry_entry_resolves(name):
     entry = ENVS[name]
     module = import_module(entry.module)
     env = getattr(module, entry.env)(np.arange(2), getattr(module, entry.settings)())
@@ -42,7 +42,7 @@ def test_every_env_is_where_its_entry_says(name):
         ("FrozenLake-v1", GymnasiumSettings, GymnasiumBatchEnv),
     ],
 )
-def test_a_name_leads_to_its_settings_and_its_env(name, settings, env):
+def test_names_resolve_to_settings_and_env(name, settings, env):
     assert settings_class(name) is settings
     made = env_factory(name, settings())(np.arange(3))
     assert isinstance(made, env)
@@ -57,17 +57,17 @@ def test_settings_reach_the_env():
 
 
 @pytest.mark.parametrize("name", ["corridor", "cartpole", "CartPole-v1"])
-def test_a_factory_travels_to_worker_processes(name):
+def test_factories_can_be_pickled(name):
     factory = env_factory(name, settings_class(name)())
-    there = pickle.loads(pickle.dumps(factory))
+    unpickled = pickle.loads(pickle.dumps(factory))
     ids = np.arange(2)
     assert_same_trajectory(
-        record_env_trajectory(there(ids), 3, 10), record_env_trajectory(factory(ids), 3, 10)
+        record_env_trajectory(unpickled(ids), 3, 10), record_env_trajectory(factory(ids), 3, 10)
     )
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"),
+    ("name", "hint"),
     [
         ("cartpol", "did you mean cartpole"),
         ("coridor", "did you mean corridor"),
@@ -75,32 +75,32 @@ def test_a_factory_travels_to_worker_processes(name):
         ("FrozenLake", "FrozenLake-v1"),
     ],
 )
-def test_an_unknown_env_is_refused_with_near_names(word, hint):
-    for ask in (settings_class, lambda name: env_factory(name, None)):
-        with pytest.raises(SettingsError, match=f"no env called '{word}'") as refusal:
-            ask(word)
+def test_an_unknown_env_is_refused_with_close_names(name, hint):
+    for look_up in (settings_class, lambda name: env_factory(name, None)):
+        with pytest.raises(SettingsError, match=f"no env called '{name}'") as refusal:
+            look_up(name)
         assert hint in str(refusal.value)
 
 
-def test_a_word_near_nothing_is_answered_with_what_there_is():
+def test_all_envs_are_listed_if_no_name_is_close():
     with pytest.raises(SettingsError) as refusal:
         settings_class("qqqqqqq")
     for name in (*ENVS, "Gymnasium id such as CartPole-v1"):
         assert name in str(refusal.value)
 
 
-def test_an_id_that_names_its_module_is_left_to_gymnasium():
+def test_ids_with_a_module_are_left_to_gymnasium():
     assert settings_class("some_package:Maze-v0") is GymnasiumSettings
 
 
-def test_a_function_that_makes_an_env_makes_an_env():
+def test_a_callable_makes_a_batch_env():
     env = callable_factory(DiceEnv)(np.arange(3))
     assert isinstance(env, GymnasiumBatchEnv)
     assert env.spec.name == "DiceEnv"
     assert len(env.reset(1)) == 3
 
 
-def test_a_run_on_a_function_asks_for_the_function_again():
+def test_a_run_on_a_callable_asks_for_the_callable_again():
     name = f"{FROM_CALLABLE}make_maze"
     assert settings_class(name) is GymnasiumSettings
     with pytest.raises(SettingsError, match=r"make_maze\).*pass that function again"):

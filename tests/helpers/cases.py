@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from helpers import third_party_envs
 from helpers.batch_envs import Spotlight
 from helpers.ray_pool import two_actors
@@ -56,6 +58,20 @@ def two_workers_first_ready(make_envs, num_envs, settings=None):
     """Two workers and the smallest batches: a single ready env is enough."""
     settings = replace(settings or WorkerSettings(), workers=2, batch_envs=1)
     return FirstReadyBackend(make_envs, num_envs, settings)
+
+
+# Markers of tests that use a backend.
+BACKEND_MARKS = {
+    "processes": pytest.mark.process,
+    "first_ready": pytest.mark.process,
+    "ray": pytest.mark.ray,
+}
+
+
+def backend_param(*kinds):
+    """A pytest parameter of backend names, with the markers of these backends."""
+    marks = {kind: BACKEND_MARKS[kind] for kind in kinds if kind in BACKEND_MARKS}
+    return pytest.param(*kinds, marks=list(marks.values()))
 
 
 BACKEND_CASES = {
