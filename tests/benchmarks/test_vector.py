@@ -24,8 +24,8 @@ WAITING = Workload("waiting 10 ms", WaitingEnv, 100, "waiting", "first_ready")
 
 
 def row(rows, system, backend):
-    (found,) = [row for row in rows if (row["system"], row["backend"]) == (system, backend)]
-    return found
+    (match,) = [row for row in rows if (row["system"], row["backend"]) == (system, backend)]
+    return match
 
 
 def test_rows_hold_medians_ratios_and_efficiency():
@@ -98,8 +98,8 @@ def test_a_goal_may_be_a_fraction_of_the_ideal():
 
 
 def test_a_goal_may_be_a_multiple_of_another_system():
-    mine = {"steps_per_second": 30_000.0}
-    goal = goal_of("CartPole-v1", "processes, seeded once", mine, {"gymnasium async": 1_000.0})
+    measured = {"steps_per_second": 30_000.0}
+    goal = goal_of("CartPole-v1", "processes, seeded once", measured, {"gymnasium async": 1_000.0})
     assert goal["reached"] is True
     assert "is 30.0x" in goal["goal"]
 
@@ -111,10 +111,11 @@ def test_there_is_no_goal_against_a_system_that_is_not_installed():
 def test_efficiency_of_computing_envs_is_relative_to_the_cores(monkeypatch):
     monkeypatch.setattr(vector, "usable_cores", lambda: 2)
     work = Workload("computing 1-5 ms", ComputingEnv, 100, "computing", "processes")
-    (found,) = rows_of(work, {(HUNDREDFOLD, "processes"): [Measurement(1_000, 1.5, 1.0)]})
-    assert found["efficiency"] == pytest.approx(0.75)
+    (result,) = rows_of(work, {(HUNDREDFOLD, "processes"): [Measurement(1_000, 1.5, 1.0)]})
+    assert result["efficiency"] == pytest.approx(0.75)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", ["in_process", "processes", "first_ready"])
 def test_a_backend_subject_becomes_idle_and_continues(backend):
     subject = BackendSubject(backend, callable_factory(LargeInfoEnv), 5)
@@ -126,6 +127,7 @@ def test_a_backend_subject_becomes_idle_and_continues(backend):
         subject.close()
 
 
+@pytest.mark.process
 def test_all_systems_step_the_same_few_envs(capsys, monkeypatch):
     few = (
         Workload(vector.CARTPOLE, vector.WORKLOADS[0].make_env, 3),
@@ -137,15 +139,15 @@ def test_all_systems_step_the_same_few_envs(capsys, monkeypatch):
     assert main(argv) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["command"] == ["benchmarks", *argv]
-    found = {(row["env"], row["system"], row["backend"]) for row in output["rows"]}
+    systems = {(row["env"], row["system"], row["backend"]) for row in output["rows"]}
     assert {
         ("CartPole-v1", HUNDREDFOLD, "batch env"),
         ("CartPole-v1", "gymnasium", "async"),
         ("waiting 10 ms", HUNDREDFOLD, "first_ready, quarters"),
         ("dict + 5 kB info", HUNDREDFOLD, "processes, infos read"),
         ("dict + 5 kB info", "gymnasium", "sync"),
-    } <= found
-    assert ("waiting 10 ms", "gymnasium", "sync") not in found
+    } <= systems
+    assert ("waiting 10 ms", "gymnasium", "sync") not in systems
     for row in output["rows"]:
         assert row["num_envs"] == 3
         assert row["low"] <= row["steps_per_second"] <= row["high"]

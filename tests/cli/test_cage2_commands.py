@@ -56,11 +56,11 @@ def test_evaluate_prints_the_official_table(capsys):
     argv = ["evaluate", "cage2", "--policy", "reactive", "--episodes", "50", "--json"]
     assert call(*argv) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    ours = [row for row in rows if row["policy"] == "reactive"]
-    assert len(ours) == 10
-    total = ours[-1]
+    evaluated = [row for row in rows if row["policy"] == "reactive"]
+    assert len(evaluated) == 10
+    total = evaluated[-1]
     assert total["red"] == "total"
-    assert total["mean"] == pytest.approx(sum(row["mean"] for row in ours[:-1]))
+    assert total["mean"] == pytest.approx(sum(row["mean"] for row in evaluated[:-1]))
     assert total["mean"] == pytest.approx(-170.2, abs=3)
     published = [row for row in rows if row["policy"] == "CardiffUni"]
     assert published[-1]["mean"] == -54.57

@@ -7,6 +7,8 @@ import pytest
 from hundredfold.cli.main import main
 from hundredfold.cli.scale import table_rows
 
+pytestmark = pytest.mark.process
+
 QUICK = ["--num-envs", "1,3", "--seconds", "0.05"]
 IN_PROCESS = ["--backend", "in_process"]
 

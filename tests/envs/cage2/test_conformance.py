@@ -152,13 +152,13 @@ def test_a_damaged_returns_file_raises(tmp_path, text, message):
 
 def test_the_official_table_has_nine_cells_a_total_and_the_published_entry():
     rows = evaluate_table(reactive, episodes=200, name="reactive")
-    ours = [row for row in rows if row["policy"] == "reactive"]
-    assert [(row["red"], row["horizon"]) for row in ours[:-1]] == [
+    evaluated = [row for row in rows if row["policy"] == "reactive"]
+    assert [(row["red"], row["horizon"]) for row in evaluated[:-1]] == [
         (red, length) for length in (30, 50, 100) for red in ("b_line", "meander", "sleep")
     ]
-    assert ours[-1]["red"] == "total"
-    assert ours[-1]["mean"] == pytest.approx(sum(row["mean"] for row in ours[:-1]))
-    assert ours[-1]["mean"] == pytest.approx(-170.3, abs=1.0)
+    assert evaluated[-1]["red"] == "total"
+    assert evaluated[-1]["mean"] == pytest.approx(sum(row["mean"] for row in evaluated[:-1]))
+    assert evaluated[-1]["mean"] == pytest.approx(-170.3, abs=1.0)
     published = [row for row in rows if row["policy"] == "CardiffUni"]
     assert sum(row["mean"] for row in published[:-1]) == pytest.approx(published[-1]["mean"])
 

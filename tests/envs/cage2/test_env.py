@@ -33,7 +33,7 @@ def random_actions(steps, rows, seed=0):
     return np.random.default_rng(seed).integers(0, NUM_ACTIONS, (steps, rows))
 
 
-def play(env, actions):
+def step_all(env, actions):
     """State arrays after every step."""
     states = []
     for row in actions:
@@ -108,25 +108,25 @@ def test_restore_continues_bit_for_bit():
     actions = random_actions(90, 12)
     env = Cage2(np.arange(12), ALL_FEATURES)
     env.reset(seed=4)
-    play(env, actions[:45])
+    step_all(env, actions[:45])
     saved = env.state()
-    expected = play(env, actions[45:])
+    expected = step_all(env, actions[45:])
     resumed = Cage2(np.arange(12), ALL_FEATURES)
     resumed.restore(saved)
-    for state, wanted in zip(play(resumed, actions[45:]), expected, strict=True):
-        assert_same(state, wanted)
+    for state, expected_state in zip(step_all(resumed, actions[45:]), expected, strict=True):
+        assert_same(state, expected_state)
 
 
 def test_a_slice_of_the_state_continues_in_another_batch():
     actions = random_actions(60, 12)
     env = Cage2(np.arange(12), ALL_FEATURES)
     env.reset(seed=4)
-    play(env, actions[:30])
+    step_all(env, actions[:30])
     saved = env.state()
-    play(env, actions[30:])
+    step_all(env, actions[30:])
     part = Cage2(np.arange(4, 9), ALL_FEATURES)
     part.restore({name: array[4:9] for name, array in saved.items()})
-    play(part, actions[30:, 4:9])
+    step_all(part, actions[30:, 4:9])
     assert_same(part.state(), env.state(), slice(4, 9))
 
 

@@ -119,13 +119,13 @@ def exploit(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
     chosen = pick_exploit(state, i, options)
     if not is_reachable(state, i, SUBNET_OF[host]):
         return FALSE, 0, 0
-    found = GENUINE_SERVICE[chosen, host]
-    trapped = found == ABSENT
+    service = GENUINE_SERVICE[chosen, host]
+    trapped = service == ABSENT
     if trapped and state.decoys[i, host] & TRAPPING_DECOYS[chosen] == 0:
         return FALSE, 0, 0
 
     if chosen == SSH_BRUTE_FORCE:
-        if trapped or found == ALWAYS_FAILS:
+        if trapped or service == ALWAYS_FAILS:
             return FALSE, SSH_ATTEMPTS, 0
         open_session(state, i, host, 0, 0)
         return TRUE, SSH_ATTEMPTS + 1, 0
@@ -136,7 +136,7 @@ def exploit(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
         return FALSE, 1, 0
     detected = 1 if is_detected(state, i) else 0
     hidden.malware |= 1 << host
-    open_session(state, i, host, 1 if found == GIVES_ROOT else 0, detected)
+    open_session(state, i, host, 1 if service == GIVES_ROOT else 0, detected)
     return TRUE, 1, detected
 
 
