@@ -58,7 +58,7 @@ class Cage2Settings:
     red_weights: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)
     """Relative frequencies of b_line, meander and sleep in --red mix."""
     green: Green = "sleep"
-    """Green agent: `sleep`, as in the official evaluation, or `scan` a random host in half of the steps."""
+    """Green agent: `sleep` (the official evaluation) or `scan` (a host, in half of the steps)."""
     horizons: tuple[Horizon, ...] = (100,)
     """Steps of an episode; with several, each episode draws one of them."""
     ruleset: Ruleset = "current"
