@@ -207,14 +207,14 @@ def _oracle(arguments: Sequence[str]) -> int:
     from benchmarks.oracle import bench_oracle
 
     rows = bench_oracle(
-        num_books=args.num_instances,
+        num_instances=args.num_instances,
         num_requests=args.num_requests,
         repeats=args.repeats,
         peer_seconds=args.peer_seconds,
         instances_dir=args.instances,
         instance_seconds=args.instance_seconds,
         with_peers=args.peers,
-        neural_books=args.neural_instances,
+        neural_instances=args.neural_instances,
         on_progress=note,
     )
     command = ["benchmarks", "oracle", *arguments]

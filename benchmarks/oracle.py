@@ -1,8 +1,8 @@
-"""What a price costs and how good it is: our oracles beside OR-Tools and PyVRP, same books.
+"""Routing oracles on the same instances: cost, gap and time, next to OR-Tools and PyVRP.
 
-Ours are timed on one thread in CPU seconds, because a busy machine would punish milliseconds more
-than whole seconds; the peers stop by the clock and are timed by it. Every plan of every system is
-checked by the independent verifier.
+Oracles of hundredfold are timed on one thread in CPU seconds, because other load on the machine
+would distort milliseconds more than whole seconds; the other solvers stop by wall-clock time and
+are timed by it. The independent verifier checks every solution of every system.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from hundredfold.routing.pyvrp_oracle import PyVRPOracle, PyVRPSettings
 from hundredfold.routing.verifier import violations
 
 Row = dict[str, Any]
-Tick = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
-# Rounds of search from nothing, and how many restarts: from a fraction of a millisecond upwards.
+# LNS iterations and restarts: from a fraction of a millisecond per instance upwards.
 EFFORTS: Final = ((0, 1), (20, 1), (50, 1), (100, 1), (600, 1), (100, 6))
 FROM_SCRATCH: Final = LNSSettings(lns_iterations=100, final_restarts=1)
 
 
 def bench_oracle(
-    num_books: int = 20,
+    num_instances: int = 20,
     num_requests: int = 30,
     num_envs: int = 256,
     seed: int = 0,
@@ -44,38 +44,49 @@ def bench_oracle(
     instances_dir: Path | None = None,
     instance_seconds: float = 2.0,
     with_peers: bool = True,
-    neural_books: int = 0,
-    on_progress: Tick = lambda name: None,
+    neural_instances: int = 0,
+    on_progress: OnProgress = lambda name: None,
 ) -> list[Row]:
-    """Rows of cost, gap and seconds per book.
+    """Rows of cost, gap to a reference and seconds per instance.
 
-    Without a folder: random days, tight and loose, and kept plans. The reference is OR-Tools' mean
-    cost, or our own longest search where OR-Tools is missing. Peers take `peer_seconds` for each of
-    the `num_books` books. With `instances_dir`: every instance of the folder for
-    `instance_seconds`, against the folder's references. `neural_books` held-out days of each size
-    are routed by the neural oracle; 0 leaves it out.
+    The reference is OR-Tools' mean cost, or the lowest one where OR-Tools is missing.
+
+    Args:
+        num_instances: random instances, tight and loose, solved from scratch.
+        num_requests: requests per instance.
+        num_envs: instances that grow request by request (`IncrementalRoutes`).
+        seed: of the random instances.
+        repeats: measurements of hundredfold's oracles.
+        threads: of hundredfold's oracles; wall-clock time is measured if there are several.
+        peer_seconds: search time of the other solvers per instance.
+        instances_dir: solve this folder of benchmark files instead, against its references.
+        instance_seconds: search time of every oracle per benchmark file.
+        with_peers: measure the other solvers as well.
+        neural_instances: held-out instances of each size for the neural oracle; 0: without it.
+        on_progress: called with a description of each measurement.
+
     """
     if instances_dir is not None:
         return _instance_rows(instances_dir, instance_seconds, with_peers, on_progress)
     rows = []
     for name, problems in (
-        ("city days", random_instances(num_books, num_requests, seed)),
-        ("loose days", loose_instances(num_books, num_requests, seed)),
+        ("city", random_instances(num_instances, num_requests, seed)),
+        ("loose", loose_instances(num_instances, num_requests, seed)),
     ):
-        instance = f"{name} {num_books} x {num_requests}"
+        instance = f"{name} {num_instances} x {num_requests}"
         rows += _scratch_rows(
             instance, problems, repeats, threads, peer_seconds, with_peers, on_progress
         )
-    days = random_instances(num_envs, num_requests, seed)
-    rows.append(_kept_row(days, repeats, threads, on_progress))
-    if neural_books:
+    problems = random_instances(num_envs, num_requests, seed)
+    rows.append(_incremental_row(problems, repeats, threads, on_progress))
+    if neural_instances:
         from benchmarks.neural_oracle import bench_neural
 
         rows += bench_neural(
-            neural_books,
+            neural_instances,
             num_requests,
             repeats,
-            peer_instances=min(num_books, neural_books),
+            peer_instances=min(num_instances, neural_instances),
             peer_seconds=peer_seconds,
             with_peers=with_peers,
             on_progress=on_progress,
@@ -90,26 +101,34 @@ def _scratch_rows(
     threads: int,
     peer_seconds: float,
     with_peers: bool,
-    on_progress: Tick,
+    on_progress: OnProgress,
 ) -> list[Row]:
     oracles = {
-        f"insertion, {rounds} rounds x {restarts}": LNSOracle(
-            LNSSettings(lns_iterations=rounds, final_restarts=restarts, threads=threads)
+        f"insertion, {iterations} iterations x {restarts}": LNSOracle(
+            LNSSettings(lns_iterations=iterations, final_restarts=restarts, threads=threads)
         )
-        for rounds, restarts in EFFORTS
+        for iterations, restarts in EFFORTS
     }
-    plans: dict[str, Solutions] = {}
+    solutions: dict[str, Solutions] = {}
     seconds: dict[str, list[float]] = {name: [] for name in oracles}
     for oracle in oracles.values():
-        oracle.solve(problems.rows(slice(0, 2)))  # compile before the clock starts
+        oracle.solve(problems.rows(slice(0, 2)))  # compile before timing
     for _ in range(repeats):
         for name, oracle in oracles.items():
             on_progress(f"{instance}: {name}")
             begin = _now(threads)
-            plans[name] = oracle.solve(problems)
+            solutions[name] = oracle.solve(problems)
             seconds[name].append((_now(threads) - begin) / len(problems))
     rows = [
-        _row(HUNDREDFOLD, name, instance, problems, plans[name], summarise(seconds[name]), threads)
+        _row(
+            HUNDREDFOLD,
+            name,
+            instance,
+            problems,
+            solutions[name],
+            summarise(seconds[name]),
+            threads,
+        )
         for name in oracles
     ]
     for package, peer in _peers(peer_seconds) if with_peers else ():
@@ -122,37 +141,45 @@ def _scratch_rows(
         )
     ortools = [row["cost"] for row in rows if row["system"] == "ortools"]
     reference = ortools[0] if ortools else min(row["cost"] for row in rows)
-    return [_against(row, reference) for row in rows]
+    return [_with_gap(row, reference) for row in rows]
 
 
-def _kept_row(days: RouteProblems, repeats: int, threads: int, on_progress: Tick) -> Row:
-    """A day booked request by request, against large neighbourhood search from nothing."""
+def _incremental_row(
+    problems: RouteProblems, repeats: int, threads: int, on_progress: OnProgress
+) -> Row:
+    """Requests added one by one, compared with large neighbourhood search from scratch."""
     settings = IncrementalSettings(threads=threads)
-    steps = len(days) * days.max_requests
-    instance = f"kept plans {len(days)} x {days.max_requests}"
+    steps = len(problems) * problems.max_requests
+    instance = f"incremental {len(problems)} x {problems.max_requests}"
     on_progress(instance)
-    _booked(days.rows(slice(0, 2)), settings)
+    _added_one_by_one(problems.rows(slice(0, 2)), settings)
     seconds = []
     for _ in range(repeats):
         begin = _now(threads)
-        kept = _booked(days, settings)
+        incremental = _added_one_by_one(problems, settings)
         seconds.append((_now(threads) - begin) / steps)
     on_progress(f"{instance}: reference")
-    reference = LNSOracle(FROM_SCRATCH).solve(days)
-    name = f"kept plan, {settings.lns_iterations} rounds per step"
-    row = _row(HUNDREDFOLD, name, instance, days, kept.solutions(), summarise(seconds), threads)
-    return _against(row, float(reference.cost.mean()))
+    reference = LNSOracle(FROM_SCRATCH).solve(problems)
+    name = f"incremental, {settings.lns_iterations} iterations per request"
+    row = _row(
+        HUNDREDFOLD, name, instance, problems, incremental.solutions(), summarise(seconds), threads
+    )
+    return _with_gap(row, float(reference.cost.mean()))
 
 
-def _booked(days: RouteProblems, settings: IncrementalSettings) -> IncrementalRoutes:
-    kept = IncrementalRoutes(days.travel, days.fleet, len(days), days.max_requests, settings)
-    keys = rng.stream_keys(0, np.arange(len(days)), 0)
-    for step in range(days.max_requests):
-        kept.add(days.cells[:, step], days.windows[:, step], keys)
-    return kept
+def _added_one_by_one(problems: RouteProblems, settings: IncrementalSettings) -> IncrementalRoutes:
+    incremental = IncrementalRoutes(
+        problems.travel, problems.fleet, len(problems), problems.max_requests, settings
+    )
+    keys = rng.stream_keys(0, np.arange(len(problems)), 0)
+    for step in range(problems.max_requests):
+        incremental.add(problems.cells[:, step], problems.windows[:, step], keys)
+    return incremental
 
 
-def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: Tick) -> list[Row]:
+def _instance_rows(
+    folder: Path, seconds: float, with_peers: bool, on_progress: OnProgress
+) -> list[Row]:
     """One row per system and instance, and one with the mean gap of each system."""
     systems: list[tuple[str, str, Oracle]] = [
         (HUNDREDFOLD, "insertion", LNSOracle(LNSSettings(seconds=seconds)))
@@ -161,16 +188,16 @@ def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: 
         systems += [(package, f"{seconds:g} s", peer) for package, peer in _peers(seconds)]
     rows: list[Row] = []
     for found in read_instances(folder):
-        LNSOracle(FROM_SCRATCH).solve(found.problem)  # compile before the clock starts
+        LNSOracle(FROM_SCRATCH).solve(found.problem)  # compile before timing
         for system, name, oracle in systems:
             if system == "pyvrp" and np.isfinite(found.problem.max_ride_minutes).any():
-                continue  # it knows no limit on ride time
+                continue  # it supports no ride-time limit
             on_progress(f"{found.name}: {system}")
             begin = time.perf_counter()
-            plans = oracle.solve(found.problem)
+            solutions = oracle.solve(found.problem)
             spent = summarise([time.perf_counter() - begin])
-            row = _row(system, name, found.name, found.problem, plans, spent, threads=1)
-            rows.append(_against(row, found.reference_cost))
+            row = _row(system, name, found.name, found.problem, solutions, spent, threads=1)
+            rows.append(_with_gap(row, found.reference_cost))
     return rows + [_mean_row(rows, system, name) for system, name, _ in systems]
 
 
@@ -199,7 +226,7 @@ def _row(
     name: str,
     instance: str,
     problems: RouteProblems,
-    plans: Solutions,
+    solutions: Solutions,
     seconds: RepeatSummary,
     threads: int,
 ) -> Row:
@@ -207,7 +234,7 @@ def _row(
         "system": system,
         "oracle": name,
         "instance": instance,
-        "cost": float(plans.cost.mean()),
+        "cost": float(solutions.cost.mean()),
         "reference": None,
         "gap_pct": None,
         "seconds": seconds.median,
@@ -215,18 +242,18 @@ def _row(
         "high": seconds.high,
         "repeats": seconds.repeats,
         "threads": threads,
-        "violations": len(violations(problems, plans)),
+        "violations": len(violations(problems, solutions)),
     }
 
 
-def _against(row: Row, reference: float | None) -> Row:
+def _with_gap(row: Row, reference: float | None) -> Row:
     if reference is None:
         return row
     return row | {"reference": reference, "gap_pct": 100.0 * (row["cost"] / reference - 1.0)}
 
 
 def _peers(seconds: float) -> Iterator[tuple[str, Oracle]]:
-    """The reference solvers that are installed, by the names of their packages."""
+    """The installed reference solvers, by package name."""
     makers: dict[str, Callable[[], Oracle]] = {
         "ortools": lambda: OrToolsOracle(OrToolsSettings(seconds=seconds)),
         "pyvrp": lambda: PyVRPOracle(PyVRPSettings(seconds=seconds)),

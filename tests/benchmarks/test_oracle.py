@@ -1,4 +1,4 @@
-"""The oracle benchmark returns the rows that the command line prints."""
+"""Rows of the oracle benchmark."""
 
 import pytest
 
@@ -20,24 +20,24 @@ KEYS = {
 }
 
 
-def test_random_days_and_kept_plans_have_their_rows():
-    rows = bench_oracle(num_books=3, num_requests=8, num_envs=4, repeats=2, with_peers=False)
+def test_random_instances_and_incremental_routes_have_rows():
+    rows = bench_oracle(num_instances=3, num_requests=8, num_envs=4, repeats=2, with_peers=False)
     assert all(set(row) == KEYS for row in rows)
     assert {row["violations"] for row in rows} == {0}
     assert {row["system"] for row in rows} == {"hundredfold"}
-    assert rows[-1]["instance"] == "kept plans 4 x 8"
+    assert rows[-1]["instance"] == "incremental 4 x 8"
     assert all(row["low"] <= row["seconds"] <= row["high"] for row in rows)
 
 
-def test_peers_are_measured_beside_ours_and_or_tools_is_the_reference():
+def test_or_tools_is_the_reference_if_installed():
     pytest.importorskip("ortools")
-    rows = bench_oracle(num_books=2, num_requests=6, num_envs=2, repeats=1, peer_seconds=0.1)
-    theirs = [row for row in rows if row["system"] == "ortools"]
-    assert [row["gap_pct"] for row in theirs] == [0.0, 0.0]
-    assert rows[0]["reference"] == theirs[0]["cost"]
+    rows = bench_oracle(num_instances=2, num_requests=6, num_envs=2, repeats=1, peer_seconds=0.1)
+    or_tools = [row for row in rows if row["system"] == "ortools"]
+    assert [row["gap_pct"] for row in or_tools] == [0.0, 0.0]
+    assert rows[0]["reference"] == or_tools[0]["cost"]
 
 
-def test_a_folder_of_instances_gives_gaps_and_their_mean(tmp_path):
+def test_a_folder_of_benchmark_files_gives_gaps_and_their_mean(tmp_path):
     (tmp_path / "tiny.txt").write_text(
         "2 4 480 3 30\n0 0 0 0 0 0 480\n1 3 4 0 1 0 400\n2 6 8 0 1 0 400\n"
         "3 0 8 0 -1 0 400\n4 0 4 0 -1 0 400\n"
@@ -49,9 +49,9 @@ def test_a_folder_of_instances_gives_gaps_and_their_mean(tmp_path):
     assert mean["gap_pct"] == tiny["gap_pct"] == pytest.approx(100 * (tiny["cost"] / 30 - 1))
 
 
-def test_the_neural_oracle_has_rows_by_batch_and_by_book_size():
+def test_the_neural_oracle_has_rows_by_batch_and_by_instance_size():
     rows = bench_oracle(
-        num_books=2, num_requests=4, num_envs=2, repeats=1, with_peers=False, neural_books=3
+        num_instances=2, num_requests=4, num_envs=2, repeats=1, with_peers=False, neural_instances=3
     )
     rows = [row for row in rows if row["oracle"].startswith("neural")]
     assert all(set(row) == KEYS | {"ms_per_batch", "ratio_to_hundredfold"} for row in rows)

@@ -165,8 +165,8 @@ class LNSOracle:
         threads = self.settings.threads
         improve_batch(instances, constraints, params, order, rows, keys, found, threads)
         better = found.objective < best.objective
-        for kept, new in zip(best, found, strict=True):
-            kept[better] = new[better]
+        for old, new in zip(best, found, strict=True):
+            old[better] = new[better]
 
 
 def _choice(key: np.uint64, count: int, choices: tuple[Number, ...]) -> Number:
