@@ -1,4 +1,4 @@
-"""The page "bring your own environment" works as it stands: its blocks are run in order."""
+"""All code blocks of docs/bring-your-own-environment.md run, in order."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,8 @@ from helpers.training_runs import run_python
 PAGE = Path(__file__).parents[2] / "docs" / "bring-your-own-environment.md"
 BLOCK = re.compile(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# One process plays reader and shell: a command is what `hundredfold` would get.
-READER = """
+# One process runs Python blocks and shell commands, which are arguments of `hundredfold`.
+RUN_BLOCKS = """
 import shlex
 from hundredfold.cli.main import main
 
@@ -22,13 +22,13 @@ for kind, code in {blocks!r}:
         exec(compile(code, "page", "exec"), page)
     else:
         for line in code.splitlines():
-            words = shlex.split(line)
-            assert words.pop(0) == "hundredfold"
-            assert main(words) == 0, line
+            argv = shlex.split(line)
+            assert argv.pop(0) == "hundredfold"
+            assert main(argv) == 0, line
 """
 
 
-def test_a_reader_who_does_what_the_page_says_gets_what_it_promises(tmp_path, monkeypatch):
+def test_all_code_blocks_run_and_the_policies_reach_the_stated_return(tmp_path, monkeypatch):
     for package in ("stable_baselines3", "sb3_contrib", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
     blocks = []
@@ -40,31 +40,31 @@ def test_a_reader_who_does_what_the_page_says_gets_what_it_promises(tmp_path, mo
             blocks.append((kind, code))
     assert {kind for kind, _ in blocks} == {"python", "sh"}
     assert len(blocks) == 9
-    run_python(READER.replace("{blocks!r}", repr(blocks)), expect=0, cwd=tmp_path, timeout=280)
+    run_python(RUN_BLOCKS.replace("{blocks!r}", repr(blocks)), expect=0, cwd=tmp_path, timeout=280)
     runs = tmp_path / "runs"
     assert {path.name for path in runs.iterdir()} == {"mine", "dqn", "python", "sb3"}
     monkeypatch.syspath_prepend(tmp_path)
     from lighthouse import Lighthouse
 
     for name in ("mine", "dqn"):
-        judged = hundredfold.evaluate(runs / name, episodes=50, make_env=Lighthouse)
-        assert judged.returns.mean() > 0.75
+        evaluation = hundredfold.evaluate(runs / name, episodes=50, make_env=Lighthouse)
+        assert evaluation.returns.mean() > 0.75
 
 
-def test_the_command_line_finds_a_file_where_one_stands_also_from_workers(tmp_path):
+def test_the_command_line_and_its_workers_import_from_the_current_folder(tmp_path):
     code = next(code for _, name, code in BLOCK.findall(PAGE.read_text()) if name)
     (tmp_path / "lighthouse.py").write_text(code)
-    words = [
+    argv = [
         "train", "lighthouse:Lighthouse-v0", "--backend", "processes", "--workers", "2",
         "--num-envs", "2", "--num-steps", "8", "--epochs", "2", "--eval-episodes", "2", "--quiet",
     ]  # fmt: skip
-    # As the installed command runs: the folder is not on Python's path by itself.
+    # As in the installed command, the current folder is not on `sys.path` by itself.
     run = f"""
 import sys
 if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path]
     from hundredfold.cli.main import main
-    sys.exit(main({words!r}))
+    sys.exit(main({argv!r}))
 """
     run_python(run, expect=0, cwd=tmp_path)
     (folder,) = (tmp_path / "runs").iterdir()
