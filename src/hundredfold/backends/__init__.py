@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from importlib import import_module
 
 from hundredfold.backends.auto_select import (
     BackendChoice,
+    BackendMaker,
     choose_backend,
     start_or_fall_back,
 )
@@ -16,15 +17,14 @@ from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import Backend, EnvFactory
-from hundredfold.distributed.ray_backend import RayBackend
 
 
-class BackendMaker(Protocol):
-    """Creates a backend; the classes of `BACKENDS` are such callables."""
-
-    def __call__(
-        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-    ) -> Backend: ...
+def ray_backend(
+    make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
+) -> Backend:
+    """The Ray backend; imported by name because it belongs to a higher layer."""
+    maker: BackendMaker = import_module("hundredfold.distributed.ray_backend").RayBackend
+    return maker(make_envs, num_envs, settings)
 
 
 BACKENDS: dict[str, BackendMaker] = {
@@ -32,7 +32,7 @@ BACKENDS: dict[str, BackendMaker] = {
     "serial": SerialBackend,
     "processes": ProcessBackend,
     "first_ready": FirstReadyBackend,
-    "ray": RayBackend,
+    "ray": ray_backend,
 }
 
 
@@ -56,7 +56,7 @@ def start_backend(
     num_envs: int,
     settings: WorkerSettings | None = None,
     *,
-    ray: BackendMaker = RayBackend,
+    ray: BackendMaker = ray_backend,
 ) -> tuple[Backend, BackendChoice]:
     """`make_backend`, together with the choice that was made.
 

@@ -10,11 +10,11 @@ rests on a clock, so it is printed and recorded; trajectories do not depend on i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -54,7 +54,13 @@ MAX_BARRIER_SHARE: Final = 0.1
 # What to try where a backend cannot start.
 FALLBACK: Final = {"ray": "processes", "first_ready": "processes", "processes": "in_process"}
 
-BackendMaker = Callable[[EnvFactory, int, WorkerSettings | None], Backend]
+
+class BackendMaker(Protocol):
+    """Creates a backend; the classes of `BACKENDS` are such callables."""
+
+    def __call__(
+        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
+    ) -> Backend: ...
 
 
 @dataclass(frozen=True, slots=True)
