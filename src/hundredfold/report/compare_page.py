@@ -18,7 +18,7 @@ from hundredfold.core.formatting import (
     metric_label,
 )
 from hundredfold.report.figures import COLOURS
-from hundredfold.report.page import page_text
+from hundredfold.report.page import Card, render_page
 from hundredfold.report.run_sections import Section, Table
 from hundredfold.training.compare import Curve, mean_scores
 
@@ -51,9 +51,9 @@ def draw_comparison(
     ]
     within = format_interval(best["known_low"], best["known_high"])
     cards = [
-        ("best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {within})"),
+        Card("best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {within})"),
         *(
-            (
+            Card(
                 row["arm"],
                 f"{format_number(row['known'])} %",
                 f"{format_duration(row['seconds'])} per run",
@@ -61,7 +61,7 @@ def draw_comparison(
             for row in rows
         ),
     ]
-    return page_text(
+    return render_page(
         title=f"{env}: {len(rows)} settings compared",
         heading=f"{env}, compared",
         facts=[format_count(num_seeds, "seed"), command],

@@ -1,19 +1,19 @@
-"""The page of a run: one HTML file that needs no network, drawn from the run folder alone.
+"""HTML report of a run: one self-contained file, drawn from the run folder alone.
 
-Sections as HTML. Whatever comes from a run passes through `text` or `chart_data`.
+Jinja2 renders the templates with autoescaping, so nothing a run is named can inject markup.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from string import Template
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from hundredfold.core.errors import CheckpointError
@@ -31,153 +31,48 @@ from hundredfold.report.run_data import EVALUATED, RunRecord, read_record
 from hundredfold.report.run_sections import Cell, Section, Table, env_sections, run_sections
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
-DEFAULT_HEIGHT = 360  # pixels
+DEFAULT_HEIGHT: Final = 360  # pixels
+NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"
 
 
-def text(value: object) -> str:
-    """Anything, safe inside an element or a quoted attribute; 95 % stays on one line."""
-    return escape(str(value), quote=True).replace(" %", "&nbsp;%")
+class Card(NamedTuple):
+    """A headline number."""
 
-
-def section(part: Section, place: int) -> str:
-    """One section; its place on the page gives it an address."""
-    head = f"<h2>{text(part.title)}</h2>"
-    if part.explanation:
-        head += f'\n<p class="explanation">{text(part.explanation)}</p>'
-    body = "\n".join(
-        table(item) if isinstance(item, Table) else chart(item) for item in part.contents
-    )
-    if body:
-        body = f'<div class="columns-{part.columns}">\n{body}\n</div>'
-    if part.folded:
-        head, body = f"<details><summary>{head}</summary>", f"{body}</details>"
-    return f'<section id="{_address(place)}">\n{head}\n{body}\n</section>'
-
-
-def links(sections: Sequence[Section]) -> str:
-    """The way to each section."""
-    return "\n".join(
-        f'<a href="#{_address(place)}">{text(part.title)}</a>'
-        for place, part in enumerate(sections)
-    )
-
-
-def spans(items: Iterable[str]) -> str:
-    """Short facts that stand in a row and wrap between them."""
-    return "\n".join(f"<span>{text(item)}</span>" for item in items)
-
-
-def cards_markup(items: Iterable[tuple[str, str, str]]) -> str:
-    """Headline numbers: what it is, the number, and what to know about it."""
-    return "\n".join(
-        f'<div class="card"><dt>{text(name)}</dt><dd><strong>{text(value)}</strong>'
-        f"<small>{text(note)}</small></dd></div>"
-        for name, value, note in items
-    )
-
-
-def chart(figure: go.Figure) -> str:
-    """A figure under its title as a heading; the page's script draws it."""
-    drawing: dict[str, Any] = json.loads(figure.to_json())
-    layout = drawing["layout"]
-    layout.pop("template", None)  # the page has one for light and one for dark
-    layout.setdefault("colorway", list(COLOURS))
-    height = layout.pop("height", DEFAULT_HEIGHT)
-    title = layout.pop("title", {})
-    name = title.get("text", "")
-    meaning = title.get("subtitle", {}).get("text", "")
-    axis = layout.get("yaxis", {}).get("title", {}).get("text", "")
-    label = ", ".join(part for part in (name, axis) if part) or "chart"
-    return "\n".join(
-        [
-            '<figure class="card">',
-            f"<h3>{text(name)}</h3>" if name else "",
-            f'<p class="meaning">{text(meaning)}</p>' if meaning else "",
-            f'<div class="chart" role="img" aria-label="{text(label)}" style="height:{height}px">',
-            f'<script type="application/json">{chart_data(drawing)}</script>',
-            "</div>",
-            "</figure>",
-        ]
-    )
-
-
-def chart_data(drawing: dict[str, Any]) -> str:
-    """JSON that cannot end the element it stands in."""
-    return json.dumps(drawing, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def table(content: Table) -> str:
-    """A table in a box of its own, in which it scrolls when it is wide or long."""
-    sides = [
-        ' class="number"' if all(_is_number(row[column]) for row in content.rows) else ""
-        for column in range(len(content.columns))
-    ]
-    head = "".join(
-        f'<th scope="col"{side}>{text(name)}</th>'
-        for name, side in zip(content.columns, sides, strict=True)
-    )
-    rows = []
-    for index, row in enumerate(content.rows):
-        cells = (
-            f"<td{side}>{text(cell if isinstance(cell, str) else format_number(cell))}</td>"
-            for cell, side in zip(row, sides, strict=True)
-        )
-        mark = ' class="marked"' if index == content.marked else ""
-        rows.append(f"<tr{mark}>{''.join(cells)}</tr>")
-    return "\n".join(
-        [
-            '<div class="card">',
-            f"<h3>{text(content.title)}</h3>" if content.title else "",
-            f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>',
-            *rows,
-            "</tbody></table></div>",
-            "</div>",
-        ]
-    )
-
-
-def _is_number(cell: Cell) -> bool:
-    """A number, or a text that begins like one (`1.7 s`, `45 %`)."""
-    if isinstance(cell, str):
-        return cell[:1].isdigit() or cell[:1] in (MINUS, MISSING)
-    return True
-
-
-def _address(place: int) -> str:
-    return f"section-{place + 1}"
+    name: str
+    value: str
+    note: str
 
 
 def write_report(folder: RunFolder) -> Path:
-    """Draw `report.html` in the run folder, or draw it anew; returns where it is."""
-    page = draw_page(folder)
+    """Write `report.html` into the run folder, replacing an older one; returns its path."""
+    page = render_run(folder)
     try:
         write_atomically(folder.report_file, page)
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {folder.report_file}: {error.strerror}. The run itself is safe; "
-            "make room, then draw the page again."
+            f"cannot write {folder.report_file}: {error.strerror}. The run itself is safe; free "
+            "some space, then run `hundredfold report` again."
         ) from error
     return folder.report_file
 
 
-def draw_page(folder: RunFolder) -> str:
-    """The whole page as text."""
+def render_run(folder: RunFolder) -> str:
+    """The report of a run as HTML."""
     record = read_record(folder)
     learning, *others = run_sections(record)
-    sections = [learning, *env_sections(record.env, folder), *others]
-    return page_text(
+    return render_page(
         title=f"{record.env}, seed {record.settings.get('seed')}",
         heading=record.env,
         facts=_facts(record),
         status=_status(record),
         finished=record.finished,
         progress=record.done_epochs / max(record.num_epochs, record.done_epochs, 1),
-        cards=_headlines(record),
-        sections=sections,
+        cards=_cards(record),
+        sections=[learning, *env_sections(record.env, folder), *others],
     )
 
 
-def page_text(
+def render_page(
     *,
     title: str,
     heading: str,
@@ -185,24 +80,121 @@ def page_text(
     status: str,
     finished: bool,
     progress: float,
-    cards: Iterable[tuple[str, str, str]],
+    cards: Iterable[Card],
     sections: Sequence[Section],
 ) -> str:
-    """A page of sections under a heading; `cards` are name, number and remark."""
-    return Template(_file("templates/page.html")).substitute(
-        title=text(title),
-        env=text(heading),
-        facts=spans(facts),
-        status=text(status),
-        state="finished" if finished else "unfinished",
-        progress=f"{100 * progress:.1f}",
-        cards=cards_markup(cards),
-        links=links(sections),
-        sections="\n".join(section(part, place) for place, part in enumerate(sections)),
-        style=_file("templates/page.css"),
-        plotly=get_plotlyjs(),
-        script=_file("templates/page.js"),
+    """A page of sections as HTML.
+
+    Args:
+        title: Title of the browser window.
+        heading: Heading of the page.
+        facts: Short texts below the heading.
+        status: How far the run has come, as text.
+        finished: Colours the status.
+        progress: Fraction of the progress bar.
+        cards: Headline numbers.
+        sections: Sections, in order.
+    """
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            title=title,
+            heading=heading,
+            facts=facts,
+            status=status,
+            finished=finished,
+            progress=progress,
+            cards=cards,
+            sections=[_section_context(section) for section in sections],
+            style=_template_file("page.css"),
+            plotly=get_plotlyjs(),
+            script=_template_file("page.js"),
+        )
     )
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("hundredfold.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_keep_percent_signs_attached,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+def _keep_percent_signs_attached(value: object) -> object:
+    """Forbid a line break before a percent sign; trusted markup stays as it is."""
+    if isinstance(value, str) and not hasattr(value, "__html__"):
+        return value.replace(" %", f"{NO_BREAK_SPACE}%")
+    return value
+
+
+def _template_file(name: str) -> str:
+    return resources.files("hundredfold.report").joinpath("templates", name).read_text("utf-8")
+
+
+def _section_context(section: Section) -> dict[str, Any]:
+    contents = [
+        _table_context(item) if isinstance(item, Table) else _chart_context(item)
+        for item in section.contents
+    ]
+    return {
+        "title": section.title,
+        "explanation": section.explanation,
+        "columns": section.columns,
+        "folded": section.folded,
+        "contents": contents,
+    }
+
+
+def _chart_context(figure: go.Figure) -> dict[str, Any]:
+    """A figure whose title and subtitle stand above it as HTML; the page's script draws it."""
+    drawing: dict[str, Any] = json.loads(figure.to_json())
+    layout = drawing["layout"]
+    layout.pop("template", None)  # the page has one for light and one for dark
+    layout.setdefault("colorway", list(COLOURS))
+    height = layout.pop("height", DEFAULT_HEIGHT)
+    heading = layout.pop("title", {})
+    title = heading.get("text", "")
+    y_title = layout.get("yaxis", {}).get("title", {}).get("text", "")
+    return {
+        "title": title,
+        "subtitle": heading.get("subtitle", {}).get("text", ""),
+        "label": ", ".join(part for part in (title, y_title) if part) or "chart",
+        "height": height,
+        "drawing": drawing,
+    }
+
+
+def _table_context(table: Table) -> dict[str, Any]:
+    """A table with its cells as text; columns of numbers are aligned to the right."""
+    return {
+        "title": table.title,
+        "columns": table.columns,
+        "numeric": {
+            column
+            for column in range(len(table.columns))
+            if all(_is_number(row[column]) for row in table.rows)
+        },
+        "rows": [
+            [cell if isinstance(cell, str) else format_number(cell) for cell in row]
+            for row in table.rows
+        ],
+        "marked": table.marked,
+    }
+
+
+def _is_number(cell: Cell) -> bool:
+    """True for a number and for text that begins like one (`1.7 s`, `45 %`)."""
+    if isinstance(cell, str):
+        return cell[:1].isdigit() or cell[:1] in (MINUS, MISSING)
+    return True
 
 
 def _facts(record: RunRecord) -> Iterator[str]:
@@ -219,44 +211,34 @@ def _status(record: RunRecord) -> str:
     return f"{record.done_epochs:,} of {format_count(record.num_epochs, 'epoch')} so far"
 
 
-def _headlines(record: RunRecord) -> Iterator[tuple[str, str, str]]:
-    """Name, number and remark of each card; only what the run can tell."""
+def _cards(record: RunRecord) -> Iterator[Card]:
+    """The headline numbers that the run has."""
     best = record.best
     if best is not None:
-        within = format_interval(best.get("eval/ci_low"), best.get("eval/ci_high"))
+        interval = format_interval(best.get("eval/ci_low"), best.get("eval/ci_high"))
         count = format_count(len(record.evaluations), "evaluation")
-        yield (
+        yield Card(
             "best evaluated return",
             format_number(best[EVALUATED]),
-            f"95 % interval {within}; epoch {format_number(best['epoch'])}, the best of {count}",
+            f"95 % interval {interval}; epoch {format_number(best['epoch'])}, the best of {count}",
         )
     last = next(
         (row for row in reversed(record.epochs) if row.get("return_mean") is not None), None
     )
     if last is not None:
-        yield (
+        yield Card(
             "final training return",
             format_number(last["return_mean"]),
             f"mean of the episodes that ended in epoch {format_number(last['epoch'])}",
         )
-    if record.epochs:
-        steps, episodes = record.last("total_steps"), record.last("total_episodes")
-        played = "" if episodes is None else f" in {format_large_number(episodes)} episodes"
-        yield "environment steps", format_large_number(steps), f"of all envs together{played}"
-        per_epoch = record.wall_seconds / len(record.epochs)
-        yield (
-            "wall-clock time",
-            format_duration(record.wall_seconds),
-            f"{format_duration(per_epoch)} per epoch",
-        )
-        if steps and record.wall_seconds:
-            rate = round(steps / record.wall_seconds)
-            yield (
-                "samples per second",
-                format_large_number(rate),
-                "over the whole run, evaluation included",
-            )
-
-
-def _file(name: str) -> str:
-    return resources.files("hundredfold.report").joinpath(name).read_text("utf-8")
+    if not record.epochs:
+        return
+    steps, episodes = record.last("total_steps"), record.last("total_episodes")
+    within = "" if episodes is None else f" in {format_large_number(episodes)} episodes"
+    yield Card("environment steps", format_large_number(steps), f"of all envs together{within}")
+    seconds = record.wall_seconds
+    per_epoch = format_duration(seconds / len(record.epochs))
+    yield Card("wall-clock time", format_duration(seconds), f"{per_epoch} per epoch")
+    if steps and seconds:
+        rate = format_large_number(round(steps / seconds))
+        yield Card("samples per second", rate, "over the whole run, evaluation included")

@@ -14,7 +14,7 @@ from hundredfold.core.formatting import (
     format_percent,
 )
 from hundredfold.report.figures import COLOURS
-from hundredfold.report.page import page_text
+from hundredfold.report.page import Card, render_page
 from hundredfold.report.run_sections import Section, Table
 
 Row = Mapping[str, Any]
@@ -58,19 +58,19 @@ def draw_scaling(
         Section("All figures", "Times are for one step of one env.", [_table(rows)]),
     ]
     cards = [
-        (
+        Card(
             "most steps per second",
             format_large_number(round(best["steps_per_second"])),
             f"{best['backend']}, {format_count(best['num_envs'], 'env')}",
         ),
-        ("of the ideal", format_percent(best["efficiency"]), ideal),
-        (
+        Card("of the ideal", format_percent(best["efficiency"]), ideal),
+        Card(
             "a step of one env alone",
             format_duration(best["step_seconds_alone"]),
             "without a backend",
         ),
     ]
-    return page_text(
+    return render_page(
         title=f"{env}: scaling",
         heading=f"{env}, from {rows[0]['num_envs']} to {format_count(rows[-1]['num_envs'], 'env')}",
         facts=[f"{machine['processor']}, {machine['cores']} cores", command],
