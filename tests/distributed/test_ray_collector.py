@@ -282,6 +282,6 @@ def test_a_fragment_says_how_many_steps_have_run_ahead_of_it():
         lesson = Teacher(pytest.fail).lesson(policy, network_arrays(policy.network))
         for fragments in (1, 2):
             found = actor.do_gather(*lesson, SEED, NUM_STEPS, False, {}).value
-            played = actor.backend.pool.played.sum() - fragments * NUM_STEPS * NUM_ENVS
+            played = actor.backend.pool.steps_taken.sum() - fragments * NUM_STEPS * NUM_ENVS
             # A reset counts as a first step of everybody.
             assert 0 <= found.num_ahead == played - NUM_ENVS

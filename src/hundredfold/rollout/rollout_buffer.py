@@ -26,7 +26,7 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.errors import SettingsError
+from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
 
 Index = tuple[int | IntArray, slice | IntArray]
 
@@ -35,17 +35,15 @@ Index = tuple[int | IntArray, slice | IntArray]
 class RolloutSettings:
     """Number of envs and steps per update."""
 
-    num_envs: int = 64
+    num_envs: AtLeastOne = 64
     """Number of parallel environments."""
-    num_steps: int = 128
+    num_steps: NonNegativeInt = 128
     """Steps per env per epoch; 0 = one whole episode (envs with a fixed episode length only)."""
-    policy_update_interval: int = 1
+    policy_update_interval: AtLeastOne = 1
     """Epochs collected for each policy update."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_envs", 1), ("num_steps", 0), ("policy_update_interval", 1)):
-            if getattr(self, name) < least:
-                raise SettingsError(f"{name} must be at least {least}, got {getattr(self, name)}.")
+        check_bounds(self)
 
     @property
     def samples_per_epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""Whoever is ready: partial batches, envs that are held back, snapshots while others work."""
+"""First-ready backend: partial batches, held-back envs, snapshots with steps in flight."""
 
 import multiprocessing
 import time
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs
 from helpers.cases import ENV_CASES
 from helpers.trajectories import (
     assert_same_trajectory,
@@ -27,78 +27,80 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 SEED = 7
 NUM_ENVS = 6
-SLOW = 1
-TURN = foreign.WaitsForFile.fault_step
-NOBODY = np.zeros(0, np.int64)
+SLOW_ENV = 1
+FAULT_STEP = third_party_envs.WaitsForFile.fault_step
+NO_ENVS = np.zeros(0, np.int64)
+
+pytestmark = pytest.mark.process
 
 
-def gated(folder):
-    """Envs of which one waits at its third turn until it is let go."""
-    seed = int(rng.stream_keys(SEED, SLOW, 0)) >> 33
+def with_slow_env(folder):
+    """Envs of which one waits at its third step until the file `gate` exists."""
+    seed = int(rng.stream_keys(SEED, SLOW_ENV, 0)) >> 33
     return partial(
-        GymnasiumBatchEnv, make_env=partial(foreign.WaitsForFile, folder, fault_seed=seed)
+        GymnasiumBatchEnv, make_env=partial(third_party_envs.WaitsForFile, folder, fault_seed=seed)
     )
 
 
 def first_ready(make_envs, num_envs=NUM_ENVS, batch_envs=1, **settings):
-    wanted = WorkerSettings(workers=2, batch_envs=batch_envs, **settings)
-    return FirstReadyBackend(make_envs, num_envs, wanted)
+    expected_ids = WorkerSettings(workers=2, batch_envs=batch_envs, **settings)
+    return FirstReadyBackend(make_envs, num_envs, expected_ids)
 
 
-def all_at_the_gate(backend):
-    """Play until the slow env stands before its gate, and send everybody one action more."""
+def send_to_slow_env(backend):
+    """Step all envs up to the slow env's waiting step, and send all one action more."""
     backend.reset(SEED)
-    continue_trajectory(backend, TURN - 1)
+    continue_trajectory(backend, FAULT_STEP - 1)
     backend.send(np.zeros(NUM_ENVS, np.int64), np.arange(NUM_ENVS))
 
 
-def gather(backend, wanted):
-    """Take batches, sending nothing, until all of these envs have come; who came."""
+def recv_until(backend, expected_ids):
+    """Receive batches, sending nothing, until all of these envs have arrived; returns all ids."""
     seen = set()
-    while not wanted <= seen:
+    while not expected_ids <= seen:
         seen |= set(backend.recv().env_ids.tolist())
-        if not wanted <= seen:
-            backend.send(NOBODY, NOBODY)
+        if not expected_ids <= seen:
+            backend.send(NO_ENVS, NO_ENVS)
     return seen
 
 
-# --- nobody waits for the slowest
+# --- fast envs do not wait for slow ones
 
 
-def test_the_other_worker_goes_on_while_one_env_is_slow(tmp_path):
-    with closing(first_ready(gated(tmp_path), env_threads=1)) as backend:
-        all_at_the_gate(backend)
-        assert SLOW not in gather(backend, {3, 4, 5})
+def test_another_worker_continues_while_one_env_is_slow(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), env_threads=1)) as backend:
+        send_to_slow_env(backend)
+        assert SLOW_ENV not in recv_until(backend, {3, 4, 5})
         for _ in range(5):
             backend.send(np.zeros(3, np.int64), np.array([3, 4, 5]))
-            gather(backend, {3, 4, 5})
+            recv_until(backend, {3, 4, 5})
         (tmp_path / "gate").touch()
-        backend.send(NOBODY, NOBODY)
-        gather(backend, {SLOW})
+        backend.send(NO_ENVS, NO_ENVS)
+        recv_until(backend, {SLOW_ENV})
 
 
-def test_with_threads_even_its_own_worker_goes_on(tmp_path):
-    with closing(first_ready(gated(tmp_path), env_threads=3)) as backend:
-        all_at_the_gate(backend)
-        everyone_else = {0, 2, 3, 4, 5}
-        assert gather(backend, everyone_else) == everyone_else
+def test_with_env_threads_the_same_worker_continues_too(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), env_threads=3)) as backend:
+        send_to_slow_env(backend)
+        other_envs = {0, 2, 3, 4, 5}
+        assert recv_until(backend, other_envs) == other_envs
         for _ in range(4):
             backend.send(np.zeros(5, np.int64), np.array([5, 4, 3, 2, 0]))
-            assert gather(backend, everyone_else) == everyone_else
+            assert recv_until(backend, other_envs) == other_envs
         (tmp_path / "gate").touch()
-        backend.send(NOBODY, NOBODY)
-        assert backend.recv().env_ids.tolist() == [SLOW]
+        backend.send(NO_ENVS, NO_ENVS)
+        assert backend.recv().env_ids.tolist() == [SLOW_ENV]
 
 
-def test_a_batch_has_at_least_as_many_envs_as_asked_for(tmp_path):
-    with closing(first_ready(gated(tmp_path), batch_envs=5, env_threads=3)) as backend:
-        all_at_the_gate(backend)
+def test_a_batch_has_at_least_batch_envs_rows(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), batch_envs=5, env_threads=3)) as backend:
+        send_to_slow_env(backend)
         assert backend.recv().env_ids.tolist() == [0, 2, 3, 4, 5]
         (tmp_path / "gate").touch()
 
 
-def test_when_fewer_are_at_work_than_asked_for_they_are_enough(tmp_path):
-    with closing(first_ready(gated(tmp_path), batch_envs=5, env_threads=3)) as backend:
+def test_with_fewer_steps_in_flight_than_batch_envs_all_of_them_are_a_batch(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), batch_envs=5, env_threads=3)) as backend:
         backend.reset(SEED)
         backend.recv()
         backend.send(np.zeros(2, np.int64), np.array([4, 0]))
@@ -106,13 +108,13 @@ def test_when_fewer_are_at_work_than_asked_for_they_are_enough(tmp_path):
 
 
 @pytest.mark.parametrize(("num_envs", "expected"), [(1, 1), (READY_DIVISOR, 1), (40, 5)])
-def test_by_default_a_share_of_the_envs_is_waited_for(num_envs, expected):
+def test_batch_envs_defaults_to_an_eighth_of_the_envs(num_envs, expected):
     settings = WorkerSettings(workers=1)
     with closing(FirstReadyBackend(Corridor, num_envs, settings)) as backend:
         assert backend.batch_envs == expected
 
 
-def test_more_than_there_are_means_everybody():
+def test_batch_envs_above_num_envs_means_all_envs():
     settings = WorkerSettings(workers=2, batch_envs=100)
     with closing(ProcessBackend(Corridor, NUM_ENVS, settings)) as backend:
         backend.reset(SEED)
@@ -122,12 +124,12 @@ def test_more_than_there_are_means_everybody():
             backend.send(np.ones(NUM_ENVS, np.int64))
 
 
-# --- the same story, whatever the pace
+# --- trajectories do not depend on timing
 
 
 @pytest.mark.parametrize("batch_envs", [1, 2, 5, 6])
 @pytest.mark.parametrize("env", ["corridor", "dvrp", "cage2", "CartPole-v1"])
-def test_the_size_of_batches_does_not_change_the_story(env, batch_envs):
+def test_batch_envs_does_not_change_trajectories(env, batch_envs):
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 25)
     with closing(first_ready(ENV_CASES[env], batch_envs=batch_envs)) as backend:
@@ -135,7 +137,7 @@ def test_the_size_of_batches_does_not_change_the_story(env, batch_envs):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
-def test_nor_do_threads(threads):
+def test_env_threads_do_not_change_trajectories(threads):
     make_envs = ENV_CASES["third_party_masked"]
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 40)
@@ -147,7 +149,7 @@ def test_nor_do_threads(threads):
 # --- holding envs back
 
 
-def test_envs_that_are_held_back_stand_still_and_go_on_later():
+def test_held_back_envs_do_not_step_until_they_get_an_action():
     with closing(SerialBackend(ENV_CASES["CartPole-v1"], NUM_ENVS)) as backend:
         backend.reset(SEED)
         expected = backend.recv().take(np.arange(NUM_ENVS))
@@ -165,8 +167,8 @@ def test_envs_that_are_held_back_stand_still_and_go_on_later():
                 assert not np.array_equal(seen, expected.observation["observation"][env_id])
 
 
-def test_actions_go_to_the_envs_they_are_named_for_in_any_order():
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.DiscreteActionsWithStart)
+def test_actions_are_matched_to_env_ids_in_any_order():
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.DiscreteActionsWithStart)
     with closing(first_ready(make_envs, batch_envs=NUM_ENVS)) as backend:
         backend.reset(SEED)
         backend.recv()
@@ -175,7 +177,7 @@ def test_actions_go_to_the_envs_they_are_named_for_in_any_order():
 
 
 @pytest.mark.parametrize(
-    ("env_ids", "error", "words"),
+    ("env_ids", "error", "message"),
     [
         ([0, 0], ShapeError, "at most once"),
         ([6], ShapeError, r"\[6\].*0\.\.5"),
@@ -183,20 +185,20 @@ def test_actions_go_to_the_envs_they_are_named_for_in_any_order():
         ([3], CallOrderError, "env 3, which does not wait"),
     ],
 )
-def test_envs_that_do_not_wait_get_no_action(tmp_path, env_ids, error, words):
-    with closing(first_ready(gated(tmp_path), env_threads=3)) as backend:
+def test_an_action_for_an_env_in_flight_raises(tmp_path, env_ids, error, message):
+    with closing(first_ready(with_slow_env(tmp_path), env_threads=3)) as backend:
         backend.reset(SEED)
         backend.recv()
         backend.send(np.zeros(1, np.int64), np.array([3]))
         backend.recv()
         backend.send(np.zeros(1, np.int64), np.array([3]))
-        # It may be at work or have arrived; nobody has fetched it.
+        # Its step may be done or not; recv() has not returned it.
         backend.call_order.pending = "send"
-        with pytest.raises(error, match=words):
+        with pytest.raises(error, match=message):
             backend.send(np.zeros(len(env_ids), np.int64), np.array(env_ids))
 
 
-def test_envs_of_one_shard_cannot_be_torn_apart():
+def test_actions_for_part_of_a_group_raise():
     with closing(first_ready(Corridor, batch_envs=3)) as backend:
         assert backend.groups.tolist() == [0, 0, 0, 1, 1, 1]
         backend.reset(SEED)
@@ -207,17 +209,17 @@ def test_envs_of_one_shard_cannot_be_torn_apart():
         assert backend.recv().env_ids.tolist() == [3, 4, 5]
 
 
-def test_when_everybody_is_held_back_there_is_nothing_to_wait_for():
+def test_recv_with_no_step_in_flight_raises():
     with closing(first_ready(Corridor)) as backend:
         backend.reset(SEED)
         backend.recv()
-        backend.send(NOBODY, NOBODY)
+        backend.send(NO_ENVS, NO_ENVS)
         with pytest.raises(CallOrderError, match="no step in flight"):
             backend.recv()
 
 
 @pytest.mark.parametrize("make", [ProcessBackend, SerialBackend], ids=["processes", "serial"])
-def test_where_all_step_together_everybody_may_be_named(make):
+def test_all_env_ids_may_be_named_where_all_step_together(make):
     with closing(make(Corridor, NUM_ENVS)) as backend:
         backend.reset(SEED)
         backend.recv()
@@ -225,7 +227,7 @@ def test_where_all_step_together_everybody_may_be_named(make):
         assert len(backend.recv()) == NUM_ENVS
 
 
-def test_where_all_step_together_nobody_can_be_held_back():
+def test_holding_envs_back_raises_where_all_step_together():
     with closing(SerialBackend(Corridor, NUM_ENVS)) as backend:
         backend.reset(SEED)
         backend.recv()
@@ -233,21 +235,21 @@ def test_where_all_step_together_nobody_can_be_held_back():
             backend.send(np.ones(2, np.int64), np.array([0, 1]))
 
 
-# --- snapshots and broadcasts while some are at work
+# --- snapshots and infos with steps in flight
 
 
 @pytest.mark.parametrize("env", ["corridor", "dvrp", "cage2"])
-def test_a_snapshot_waits_for_those_at_work_and_their_news_still_comes(env):
-    everyone = np.arange(NUM_ENVS)
+def test_a_snapshot_waits_for_steps_in_flight_and_recv_still_returns_them(env):
+    all_env_ids = np.arange(NUM_ENVS)
     with closing(first_ready(ENV_CASES[env])) as backend:
         record_trajectory(backend, SEED, 3)
-        waiting = backend.batch.take(everyone)
-        backend.send(fixed_actions(waiting, backend.spec, np.full(NUM_ENVS, 3)), everyone)
+        waiting = backend.batch.take(all_env_ids)
+        backend.send(fixed_actions(waiting, backend.spec, np.full(NUM_ENVS, 3)), all_env_ids)
         came = set(backend.recv().env_ids.tolist())
         state = backend.state()
         if len(came) < NUM_ENVS:
-            backend.send(NOBODY, NOBODY)
-            gather(backend, set(range(NUM_ENVS)) - came)
+            backend.send(NO_ENVS, NO_ENVS)
+            recv_until(backend, set(range(NUM_ENVS)) - came)
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 6)
         backend.restore(state)
@@ -256,44 +258,44 @@ def test_a_snapshot_waits_for_those_at_work_and_their_news_still_comes(env):
         )
 
 
-def test_a_snapshot_of_foreign_envs_does_not_wait_for_a_slow_one(tmp_path):
-    with closing(first_ready(gated(tmp_path), env_threads=3)) as backend:
-        all_at_the_gate(backend)
-        assert gather(backend, {0, 2, 3, 4, 5}) == {0, 2, 3, 4, 5}
-        # Nobody opens the gate before the snapshot is there.
-        assert backend.state()["steps"].tolist() == [TURN] * NUM_ENVS
+def test_a_snapshot_of_third_party_envs_does_not_wait_for_a_slow_one(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), env_threads=3)) as backend:
+        send_to_slow_env(backend)
+        assert recv_until(backend, {0, 2, 3, 4, 5}) == {0, 2, 3, 4, 5}
+        # The gate is still closed when the snapshot arrives.
+        assert backend.state()["steps"].tolist() == [FAULT_STEP] * NUM_ENVS
         (tmp_path / "gate").touch()
-        backend.send(NOBODY, NOBODY)
-        assert backend.recv().env_ids.tolist() == [SLOW]
+        backend.send(NO_ENVS, NO_ENVS)
+        assert backend.recv().env_ids.tolist() == [SLOW_ENV]
 
 
-def test_a_first_look_at_infos_does_not_wait_for_a_slow_env(tmp_path):
-    with closing(first_ready(gated(tmp_path), batch_envs=5, env_threads=3)) as backend:
+def test_reading_infos_does_not_wait_for_a_slow_env(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), batch_envs=5, env_threads=3)) as backend:
         backend.reset(SEED)
         batch = backend.recv()
-        while SLOW in batch.env_ids:
+        while SLOW_ENV in batch.env_ids:
             backend.send(np.zeros(len(batch), np.int64))
             batch = backend.recv()
-        # Nobody opens the gate before the infos are there.
+        # The gate is still closed when the infos arrive.
         totals = batch.observation["observation"][:, 1].tolist()
         assert [info["total"] for info in batch.infos] == totals
         (tmp_path / "gate").touch()
 
 
-def test_a_reset_forgets_what_was_under_way(tmp_path):
-    with closing(first_ready(gated(tmp_path), env_threads=3)) as backend:
-        all_at_the_gate(backend)
+def test_reset_discards_steps_in_flight(tmp_path):
+    with closing(first_ready(with_slow_env(tmp_path), env_threads=3)) as backend:
+        send_to_slow_env(backend)
         backend.recv()
         (tmp_path / "gate").touch()
-        with closing(SerialBackend(gated(tmp_path), NUM_ENVS)) as serial:
+        with closing(SerialBackend(with_slow_env(tmp_path), NUM_ENVS)) as serial:
             expected = record_trajectory(serial, SEED, 10)
         assert_same_trajectory(record_trajectory(backend, SEED, 10), expected)
 
 
-# --- who waits and who computes
+# --- blocking and computing envs
 
 
-def threads_after(make_env, steps=12):
+def threads_used(make_env, steps=12):
     """Names of the threads on which envs were stepped last."""
     with closing(first_ready(partial(GymnasiumBatchEnv, make_env=make_env))) as backend:
         backend.reset(SEED)
@@ -304,34 +306,34 @@ def threads_after(make_env, steps=12):
         return names
 
 
-def test_envs_that_wait_get_threads_of_their_own():
-    assert "MainThread" not in threads_after(foreign.SleepsInStep)
+def test_blocking_envs_get_threads():
+    assert "MainThread" not in threads_used(third_party_envs.SleepsInStep)
 
 
-def test_envs_that_compute_do_without():
-    assert threads_after(foreign.ComputesInStep) == {"MainThread"}
+def test_computing_envs_get_no_threads():
+    assert threads_used(third_party_envs.ComputesInStep) == {"MainThread"}
 
 
-def test_waiting_for_a_core_is_not_waiting():
-    """Four busy processes on whatever cores there are: computing envs still get no threads."""
-    busy = [multiprocessing.get_context("fork").Process(target=burn) for _ in range(4)]
+def test_computing_envs_get_no_threads_on_a_busy_machine():
+    """Four busy processes compete for the cores."""
+    busy = [multiprocessing.get_context("fork").Process(target=busy_loop) for _ in range(4)]
     for process in busy:
         process.start()
     try:
-        assert threads_after(foreign.ComputesInStep, steps=6) == {"MainThread"}
+        assert threads_used(third_party_envs.ComputesInStep, steps=6) == {"MainThread"}
     finally:
         for process in busy:
             process.terminate()
             process.join()
 
 
-def burn():
+def busy_loop():
     end = time.monotonic() + 60
     while time.monotonic() < end:
         pass
 
 
-def test_envs_that_step_together_are_taken_together():
+def test_batches_contain_whole_groups():
     settings = WorkerSettings(workers=2, batch_envs=2)
     with closing(FirstReadyBackend(ENV_CASES["cartpole"], 12, settings)) as backend:
         sizes = np.bincount(backend.groups)

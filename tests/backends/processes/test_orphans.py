@@ -1,4 +1,4 @@
-"""Whatever ends the parent, nothing of it is left behind; looked at from outside."""
+"""No orphans: when the parent ends, however it ends, no process and no shared memory is left."""
 
 import os
 import signal
@@ -11,17 +11,19 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.process
+
 PARENT = """
 import sys
 from functools import partial
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 if __name__ == "__main__":
-    make_envs = partial(GymnasiumBatchEnv, make_env=getattr(foreign, {env!r}))
+    make_envs = partial(GymnasiumBatchEnv, make_env=getattr(third_party_envs, {env!r}))
     settings = WorkerSettings(workers=2, start_method={method!r}, env_threads={threads})
     backend = ProcessBackend(make_envs, 6, settings)
     backend.reset(1)
@@ -36,8 +38,8 @@ if __name__ == "__main__":
 """
 
 
-def start(tmp_path, method="fork", env="FaultyEnv", last="sys.stdin.read()", threads=1):
-    """A parent in a session of its own, with two workers, that does its last thing."""
+def start_parent(tmp_path, method="fork", env="FaultyEnv", last="sys.stdin.read()", threads=1):
+    """Start a parent with two workers in its own session; `last` is its last statement."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT.format(method=method, env=env, last=last, threads=threads))
     parent = subprocess.Popen(
@@ -53,79 +55,79 @@ def start(tmp_path, method="fork", env="FaultyEnv", last="sys.stdin.read()", thr
     return parent, workers
 
 
-def in_session(number):
-    """Processes of a session that are not over."""
-    found = set()
+def processes_in_session(signal_number):
+    """Running processes of a session."""
+    pids = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 state, *fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if int(fields[2]) == number and state != "Z":
-                found.add(int(entry.name))
-    return found
+            if int(fields[2]) == signal_number and state != "Z":
+                pids.add(int(entry.name))
+    return pids
 
 
 def shared_memory():
     return set(os.listdir("/dev/shm"))
 
 
-def assert_nothing_is_left(parent, before):
+def assert_no_leftovers(parent, before):
     deadline = time.monotonic() + 30
-    while in_session(parent.pid):
-        assert time.monotonic() < deadline, f"still there: {in_session(parent.pid)}"
+    while processes_in_session(parent.pid):
+        assert time.monotonic() < deadline, f"still there: {processes_in_session(parent.pid)}"
         time.sleep(0.02)
     assert shared_memory() <= before
 
 
-every_start = pytest.mark.parametrize(
+each_start_method = pytest.mark.parametrize(
     "method",
     ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))],
 )
 
 
-@every_start
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_parent_that_is_ended_leaves_no_process_and_no_memory(tmp_path, method, number):
+@each_start_method
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_signalled_parent_leaves_no_process_and_no_memory(tmp_path, method, signal_number):
     before = shared_memory()
-    parent, workers = start(tmp_path, method)
-    assert in_session(parent.pid) >= {parent.pid, *workers}
-    parent.send_signal(number)
-    assert parent.wait(30) == -number or number == signal.SIGINT
-    assert_nothing_is_left(parent, before)
+    parent, workers = start_parent(tmp_path, method)
+    assert processes_in_session(parent.pid) >= {parent.pid, *workers}
+    parent.send_signal(signal_number)
+    assert parent.wait(30) == -signal_number or signal_number == signal.SIGINT
+    assert_no_leftovers(parent, before)
 
 
-@every_start
+@each_start_method
 @pytest.mark.parametrize("env", ["HangsInStep", "HangsHoldingGil", "StopsProcess"])
-def test_a_killed_parent_takes_along_workers_that_hang_or_are_stopped(tmp_path, method, env):
+def test_workers_that_hang_or_are_stopped_die_with_the_parent(tmp_path, method, env):
     before = shared_memory()
-    parent, workers = start(tmp_path, method, env)
-    assert in_session(parent.pid) >= {parent.pid, *workers}
+    parent, workers = start_parent(tmp_path, method, env)
+    assert processes_in_session(parent.pid) >= {parent.pid, *workers}
     parent.kill()
     parent.wait(30)
-    assert_nothing_is_left(parent, before)
+    assert_no_leftovers(parent, before)
 
 
-def test_a_killed_parent_takes_along_workers_with_threads(tmp_path):
+def test_workers_with_env_threads_die_with_the_parent(tmp_path):
     before = shared_memory()
-    parent, _ = start(tmp_path, env="HangsInStep", threads=3)
+    parent, _ = start_parent(tmp_path, env="HangsInStep", threads=3)
     parent.kill()
     parent.wait(30)
-    assert_nothing_is_left(parent, before)
+    assert_no_leftovers(parent, before)
 
 
-@every_start
+@each_start_method
 @pytest.mark.parametrize("last", ["pass", "raise SystemExit(3)", "backend.close()", "del backend"])
-def test_a_parent_that_ends_by_itself_leaves_nothing_either(tmp_path, method, last):
+def test_a_parent_that_ends_by_itself_leaves_nothing(tmp_path, method, last):
     before = shared_memory()
-    parent, _ = start(tmp_path, method, last=last)
+    parent, _ = start_parent(tmp_path, method, last=last)
     assert parent.wait(60) == (3 if "3" in last else 0)
-    assert_nothing_is_left(parent, before)
+    assert_no_leftovers(parent, before)
 
 
 def test_ctrl_c_reaches_the_parent_and_not_its_workers(tmp_path):
-    """A terminal signals the whole foreground group; only the parent is in it."""
+    """A terminal signals the foreground process group, which only the parent is in."""
     last = """
     try:
         print("waiting", flush=True)
@@ -136,7 +138,7 @@ def test_ctrl_c_reaches_the_parent_and_not_its_workers(tmp_path):
         assert not batch.truncated.any()
         assert backend.health()["worker_restarts"] == 0
         sys.exit(130)"""
-    parent, _ = start(tmp_path, last=last.strip())
+    parent, _ = start_parent(tmp_path, last=last.strip())
     assert parent.stdout.readline() == "waiting\n"
     os.killpg(parent.pid, signal.SIGINT)
     assert parent.wait(30) == 130

@@ -1,4 +1,4 @@
-"""Worker processes: how they start, what they cost, what they send home."""
+"""Process backend: start methods, infos, ranges and groups."""
 
 import os
 import subprocess
@@ -8,17 +8,18 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs
 from helpers.cases import ENV_CASES
 from helpers.trajectories import assert_same_trajectory, record_trajectory
 from hundredfold.backends.processes.backend import ProcessBackend
-from hundredfold.backends.processes.channel import SPAN
-from hundredfold.backends.processes.env_shards import shard_edges
-from hundredfold.backends.processes.shared_memory import INFO_SLOT
-from hundredfold.backends.processes.worker_pool import spans_of
+from hundredfold.backends.processes.channel import RANGE
+from hundredfold.backends.processes.env_shards import group_edges
+from hundredfold.backends.processes.shared_memory import INFO_SLOT_BYTES
+from hundredfold.backends.processes.worker_pool import pack_ranges
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError, WorkerError
@@ -29,10 +30,12 @@ SEED = 7
 NUM_ENVS = 5
 TESTS = Path(__file__).parents[2]
 
-every_start = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+pytestmark = pytest.mark.process
+
+each_start_method = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
 
-def made(make_envs=Corridor, num_envs=NUM_ENVS, **settings):
+def process_backend(make_envs=Corridor, num_envs=NUM_ENVS, **settings):
     return ProcessBackend(make_envs, num_envs, WorkerSettings(**settings))
 
 
@@ -43,56 +46,60 @@ def make_batch(make_env):
 # --- starting
 
 
-@every_start
-def test_every_start_method_tells_the_same_story(method):
+@each_start_method
+def test_the_start_method_does_not_change_trajectories(method):
     make_envs = ENV_CASES["third_party_masked"]
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 20)
-    with closing(made(make_envs, workers=2, start_method=method)) as backend:
+    with closing(process_backend(make_envs, workers=2, start_method=method)) as backend:
         assert_same_trajectory(record_trajectory(backend, SEED, 20), expected)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_the_number_of_workers_does_not_change_the_story(workers):
+def test_the_number_of_workers_does_not_change_trajectories(workers):
     with closing(SerialBackend(ENV_CASES["corridor"], NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 20)
-    with closing(made(ENV_CASES["corridor"], workers=workers)) as backend:
+    with closing(process_backend(ENV_CASES["corridor"], workers=workers)) as backend:
         assert backend.num_workers == workers
         assert_same_trajectory(record_trajectory(backend, SEED, 20), expected)
 
 
-def test_there_are_no_more_workers_than_envs_and_by_default_no_more_than_cores():
-    with closing(made(num_envs=2, workers=8)) as backend:
+def test_num_workers_is_limited_by_envs_and_by_default_by_cores():
+    with closing(process_backend(num_envs=2, workers=8)) as backend:
         assert backend.num_workers == 2
-    with closing(made(num_envs=64)) as backend:
+    with closing(process_backend(num_envs=64)) as backend:
         assert backend.num_workers == min(64, len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_an_env_made_from_a_lambda_travels(method):
-    reach = 4
-    make_envs = make_batch(lambda: foreign.gymnasium.wrappers.TimeLimit(foreign.DiceEnv(), reach))
-    with closing(made(make_envs, workers=1, start_method=method)) as backend:
+def test_a_lambda_env_factory_is_pickled(method):
+    max_steps = 4
+    make_envs = make_batch(
+        lambda: gymnasium.wrappers.TimeLimit(third_party_envs.DiceEnv(), max_steps)
+    )
+    with closing(process_backend(make_envs, workers=1, start_method=method)) as backend:
         trajectory = record_trajectory(backend, SEED, 12)
     assert trajectory.ended.any()
 
 
-def test_an_env_that_cannot_travel_is_refused_with_advice():
+def test_an_unpicklable_env_factory_raises_with_advice():
     lock = threading.Lock()
 
     def make_env():
         with lock:
-            return foreign.DiceEnv()
+            return third_party_envs.DiceEnv()
 
-    with pytest.raises(WorkerError, match=r"cannot be sent.*spawn.*use the start method fork"):
-        made(make_batch(make_env), start_method="spawn")
-    with closing(made(make_batch(make_env), start_method="fork")) as backend:
+    with pytest.raises(WorkerError, match=r"cannot be pickled.*spawn.*use --start-method fork"):
+        process_backend(make_batch(make_env), start_method="spawn")
+    with closing(process_backend(make_batch(make_env), start_method="fork")) as backend:
         record_trajectory(backend, SEED, 2)
 
 
-def test_a_spawned_worker_never_imports_torch_nor_numba_for_foreign_envs():
+def test_a_spawned_worker_of_third_party_envs_imports_neither_torch_nor_numba():
     with closing(
-        made(make_batch(foreign.ReportsModules), 2, workers=2, start_method="spawn")
+        process_backend(
+            make_batch(third_party_envs.ReportsModules), 2, workers=2, start_method="spawn"
+        )
     ) as backend:
         backend.reset(SEED)
         infos = list(backend.recv().infos)
@@ -100,7 +107,7 @@ def test_a_spawned_worker_never_imports_torch_nor_numba_for_foreign_envs():
     assert len({info["pid"] for info in infos} | {os.getpid()}) == 3
 
 
-GUARDLESS = """
+WITHOUT_MAIN_GUARD = """
 from functools import partial
 from helpers import third_party_envs
 from hundredfold.backends.processes.backend import ProcessBackend
@@ -116,8 +123,8 @@ backend.close()
 
 
 def run_script(tmp_path, method):
-    script = tmp_path / "guardless.py"
-    script.write_text(GUARDLESS.format(method=method))
+    script = tmp_path / "without_main_guard.py"
+    script.write_text(WITHOUT_MAIN_GUARD.format(method=method))
     return subprocess.run(
         [sys.executable, script],
         capture_output=True,
@@ -128,23 +135,23 @@ def run_script(tmp_path, method):
     )
 
 
-def test_a_script_without_a_main_guard_works_where_workers_fork(tmp_path):
-    done = run_script(tmp_path, "fork")
-    assert done.stdout == "envs: 4\n", done.stderr
+def test_a_script_without_a_main_guard_works_with_fork(tmp_path):
+    process = run_script(tmp_path, "fork")
+    assert process.stdout == "envs: 4\n", process.stderr
 
 
 @pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_elsewhere_it_is_told_what_to_do(tmp_path, method):
-    done = run_script(tmp_path, method)
-    assert done.returncode == 1
-    assert "WorkerError" in done.stderr
-    assert "if __name__ == '__main__':" in done.stderr
+def test_a_script_without_a_main_guard_raises_with_advice_otherwise(tmp_path, method):
+    process = run_script(tmp_path, method)
+    assert process.returncode == 1
+    assert "WorkerError" in process.stderr
+    assert "if __name__ == '__main__':" in process.stderr
 
 
 def test_workers_can_be_started_from_any_thread():
-    """And go on when that thread has ended."""
+    """They keep running when that thread has ended."""
     found = []
-    thread = threading.Thread(target=lambda: found.append(made(workers=2)))
+    thread = threading.Thread(target=lambda: found.append(process_backend(workers=2)))
     thread.start()
     thread.join()
     with closing(found[0]) as backend:
@@ -152,8 +159,8 @@ def test_workers_can_be_started_from_any_thread():
         assert backend.health()["worker_restarts"] == 0
 
 
-def test_two_backends_live_side_by_side():
-    with closing(made(workers=2)) as one, closing(made(workers=2)) as other:
+def test_two_backends_run_side_by_side():
+    with closing(process_backend(workers=2)) as one, closing(process_backend(workers=2)) as other:
         trajectories = [record_trajectory(one, SEED, 10), record_trajectory(other, SEED, 10)]
         one.close()
         trajectories.append(record_trajectory(other, SEED, 10))
@@ -164,32 +171,34 @@ def test_two_backends_live_side_by_side():
 # --- infos
 
 
-def test_infos_are_pickled_once_somebody_reads_them():
+def test_infos_are_pickled_only_after_the_first_read():
     def step():
         backend.send(np.zeros(NUM_ENVS, np.int64))
         return backend.recv().infos
 
-    with closing(made(make_batch(foreign.PicklingCountInfo), workers=1)) as backend:
+    with closing(
+        process_backend(make_batch(third_party_envs.PicklingCountInfo), workers=1)
+    ) as backend:
         backend.reset(SEED)
         backend.recv()
         for _ in range(3):
             infos = step()
         assert infos[2]["pickled"] == 1
         assert infos[0]["pickled"] == 2
-        # From now on with every step, in order.
+        # From now on in every step, in order.
         assert [info["pickled"] for info in step()] == [3 + row for row in range(NUM_ENVS)]
 
 
-def test_infos_that_nobody_has_read_are_gone_with_the_backend():
-    with closing(made(make_batch(foreign.DiceEnv), workers=2)) as backend:
+def test_reading_infos_after_close_raises():
+    with closing(process_backend(make_batch(third_party_envs.DiceEnv), workers=2)) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
     with pytest.raises(WorkerError, match="closed"):
         infos[0]
 
 
-def test_infos_stay_bytes_until_they_are_read():
-    with closing(made(make_batch(foreign.DiceEnv), workers=2)) as backend:
+def test_infos_are_unpickled_when_they_are_read():
+    with closing(process_backend(make_batch(third_party_envs.DiceEnv), workers=2)) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
         assert len(infos) == NUM_ENVS
@@ -200,43 +209,45 @@ def test_infos_stay_bytes_until_they_are_read():
         backend.send(np.zeros(NUM_ENVS, np.int64))
         infos = backend.recv().infos
         totals = backend.batch.observation["observation"][:, 1].tolist()
-        start = 2 * INFO_SLOT
+        start = 2 * INFO_SLOT_BYTES
         backend.arrays["info_bytes"][start : start + 10] = 255
         assert infos[1]["total"] == totals[1]
         with pytest.raises(Exception, match=r"pickle|load key"):
             infos[2]
 
 
-def test_an_info_that_is_too_large_for_its_place_comes_anyway():
-    with closing(made(make_batch(foreign.LargeInfo), workers=2)) as backend:
+def test_an_info_larger_than_its_slot_is_fetched_from_the_worker():
+    with closing(process_backend(make_batch(third_party_envs.LargeInfo), workers=2)) as backend:
         backend.reset(SEED)
         backend.recv()
-        for turn in range(1, 5):
+        for step in range(1, 5):
             backend.send(np.zeros(NUM_ENVS, np.int64))
             sizes = [len(info["data"]) for info in backend.recv().infos]
-            assert sizes == [turn * 150_000] * NUM_ENVS
+            assert sizes == [step * 150_000] * NUM_ENVS
 
 
-def test_what_cannot_travel_comes_as_the_text_it_prints():
-    with closing(made(make_batch(foreign.UnpicklableInfo), workers=1)) as backend:
+def test_an_unpicklable_info_value_becomes_its_repr():
+    with closing(
+        process_backend(make_batch(third_party_envs.UnpicklableInfo), workers=1)
+    ) as backend:
         backend.reset(SEED)
         info = backend.recv().infos[0]
     assert info["total"] == backend.batch.observation["observation"][0, 1]
     assert "lambda" in info["function"]
 
 
-def test_an_env_of_ours_has_no_foreign_infos():
-    with closing(made()) as backend:
+def test_a_built_in_env_has_no_infos():
+    with closing(process_backend()) as backend:
         backend.reset(SEED)
         assert backend.recv().infos is None
         assert "info_bytes" not in backend.arrays
 
 
-# --- small parts
+# --- ranges, groups, settings
 
 
 @pytest.mark.parametrize(
-    ("env_ids", "spans"),
+    ("env_ids", "ranges"),
     [
         ([], []),
         ([4], [(4, 5)]),
@@ -245,9 +256,9 @@ def test_an_env_of_ours_has_no_foreign_infos():
         ([1, 3, 5], [(1, 2), (3, 4), (5, 6)]),
     ],
 )
-def test_env_ids_become_as_few_spans_as_there_are(env_ids, spans):
-    packed = spans_of(np.array(env_ids, np.int64))
-    assert list(SPAN.iter_unpack(packed)) == spans
+def test_env_ids_are_packed_into_as_few_ranges_as_possible(env_ids, ranges):
+    packed = pack_ranges(np.array(env_ids, np.int64))
+    assert list(RANGE.iter_unpack(packed)) == ranges
 
 
 @pytest.mark.parametrize(
@@ -260,8 +271,8 @@ def test_env_ids_become_as_few_spans_as_there_are(env_ids, spans):
         (range(0, 3), 1, [0, 1, 2, 3]),
     ],
 )
-def test_shards_are_about_as_large_as_the_batches_asked_for(env_ids, batch_envs, edges):
-    assert shard_edges(env_ids, batch_envs, num_envs=12) == edges
+def test_groups_are_about_as_large_as_batch_envs(env_ids, batch_envs, edges):
+    assert group_edges(env_ids, batch_envs, num_envs=12) == edges
 
 
 @pytest.mark.parametrize(
@@ -277,7 +288,7 @@ def test_shards_are_about_as_large_as_the_batches_asked_for(env_ids, batch_envs,
         {"start_method": "teleport"},
     ],
 )
-def test_settings_that_make_no_sense_are_refused_by_name(wrong):
+def test_invalid_worker_settings_are_named(wrong):
     (name,) = wrong
     with pytest.raises(SettingsError, match=name if name != "start_method" else "teleport"):
         WorkerSettings(**wrong)

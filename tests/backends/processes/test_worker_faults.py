@@ -1,4 +1,4 @@
-"""Envs that fail and workers that are lost: real signals, real hangs, nothing pretended."""
+"""Failing envs and dead workers: restarts, truncations and diagnoses, with real signals."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from helpers import third_party_envs as foreign
+from helpers import third_party_envs
 from helpers.cases import BACKEND_CASES, ENV_CASES
 from helpers.training_runs import wait_until
 from helpers.trajectories import (
@@ -31,15 +31,19 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
 
 SEED = 7
 NUM_ENVS = 6
-TROUBLED = 1
-TURN = foreign.FaultyEnv.fault_step
+FAULTY = 1
+FAULT_STEP = third_party_envs.FaultyEnv.fault_step
 STEPS = 7
 # Long enough for a busy machine, short enough to wait for.
 TIMEOUT = 1.5
 
-everywhere = pytest.mark.parametrize("kind", BACKEND_CASES)
-with_workers = pytest.mark.parametrize("kind", ["processes", "first_ready"])
-every_start = pytest.mark.parametrize(
+pytestmark = pytest.mark.process
+
+VALID_ENVS = partial(GymnasiumBatchEnv, make_env=third_party_envs.FaultyEnv)
+
+each_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
+each_process_backend = pytest.mark.parametrize("kind", ["processes", "first_ready"])
+each_start_method = pytest.mark.parametrize(
     "method",
     ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))],
 )
@@ -49,13 +53,13 @@ def seed_of(env_id, episode=0):
     return int(rng.stream_keys(SEED, env_id, episode)) >> 33
 
 
-def troubled(rude, *args):
-    """An env of polite envs, of which one meets its trouble in its first episode."""
-    return partial(GymnasiumBatchEnv, make_env=partial(rude, *args, fault_seed=seed_of(TROUBLED)))
+def with_one_faulty(faulty, *args):
+    """Envs of which one is faulty in its first episode."""
+    return partial(GymnasiumBatchEnv, make_env=partial(faulty, *args, fault_seed=seed_of(FAULTY)))
 
 
-def polite_story(good=foreign.FaultyEnv):
-    with closing(SerialBackend(partial(GymnasiumBatchEnv, make_env=good), NUM_ENVS)) as backend:
+def fault_free_trajectory(valid=third_party_envs.FaultyEnv):
+    with closing(SerialBackend(partial(GymnasiumBatchEnv, make_env=valid), NUM_ENVS)) as backend:
         return record_trajectory(backend, SEED, STEPS)
 
 
@@ -64,68 +68,74 @@ def without_infos(trajectory):
     return Trajectory(trajectory.env_ids, arrays)
 
 
-def assert_undisturbed(trajectory, env_ids, good=foreign.FaultyEnv):
-    expected = polite_story(good).select_envs(env_ids)
+def assert_fault_free(trajectory, env_ids, valid=third_party_envs.FaultyEnv):
+    expected = fault_free_trajectory(valid).select_envs(env_ids)
     assert_same_trajectory(without_infos(trajectory.select_envs(env_ids)), without_infos(expected))
 
 
-def assert_cut_off(trajectory, env_id, moment=TURN, mates=()):
-    """An env's episode is truncated where it was last sound, and another has begun.
+def assert_truncated(trajectory, env_id, moment=FAULT_STEP, shard_mates=()):
+    """An env's episode is truncated at its last valid observation, and the next has begun.
 
-    So are those of its mates in a worker that was lost, some of whom had just done their step.
+    The same holds for other envs of a dead worker; some of them had just done their step.
     """
-    seen, final = trajectory["observation/observation"], trajectory["final_observation/observation"]
-    assert_array_equal(final[moment, env_id], seen[moment - 1, env_id])
-    for one in (env_id, *mates):
+    observations, final = (
+        trajectory["observation/observation"],
+        trajectory["final_observation/observation"],
+    )
+    assert_array_equal(final[moment, env_id], observations[moment - 1, env_id])
+    for one in (env_id, *shard_mates):
         assert trajectory["truncated"][moment, one]
         assert not trajectory["terminated"][moment, one]
         assert trajectory["reward"][moment, one] == 0
         assert final[moment, one, 0] in (moment - 1, moment)
-        assert seen[moment - 1 : moment + 3, one, 0].tolist() == [moment - 1, 0, 1, 2]
+        assert observations[moment - 1 : moment + 3, one, 0].tolist() == [moment - 1, 0, 1, 2]
 
 
-def others_than(*env_ids):
+def all_but(*env_ids):
     return [env_id for env_id in range(NUM_ENVS) if env_id not in env_ids]
 
 
-# --- envs that fail where they stand
+# --- envs that fail without ending their process
 
 FAULTS = {
-    "raises": (foreign.RaisesInStep, "raised in step.*ZeroDivisionError: the env failed in step"),
-    "exits": (foreign.CallsSysExit, "raised in step.*SystemExit: the env called sys.exit"),
-    "old": (foreign.StepReturnsFourValues, "raised in step.*ValueError"),
-    "nan": (foreign.NanObservation, "returned nan in .*observation"),
-    "inf": (foreign.InfObservation, "returned -inf in .*observation"),
-    "inf_reward": (foreign.InfReward, "returned inf in .*reward"),
-    "no_reward": (foreign.RewardIsNone, "raised in step.*TypeError"),
-    "shape": (foreign.WrongObservationShape, r"of shape \(3,\)"),
-    "dtype": (foreign.WrongObservationType, "cannot be converted to float32"),
-    "mask": (foreign.MaskMethodRaises, "action_masks.*the mask could not be computed"),
+    "raises": (
+        third_party_envs.RaisesInStep,
+        "raised in step.*ZeroDivisionError: the env failed in step",
+    ),
+    "exits": (third_party_envs.CallsSysExit, "raised in step.*SystemExit: the env called sys.exit"),
+    "old": (third_party_envs.StepReturnsFourValues, "raised in step.*ValueError"),
+    "nan": (third_party_envs.NanObservation, "returned nan in .*observation"),
+    "inf": (third_party_envs.InfObservation, "returned -inf in .*observation"),
+    "inf_reward": (third_party_envs.InfReward, "returned inf in .*reward"),
+    "no_reward": (third_party_envs.RewardIsNone, "raised in step.*TypeError"),
+    "shape": (third_party_envs.WrongObservationShape, r"of shape \(3,\)"),
+    "dtype": (third_party_envs.WrongObservationType, "cannot be converted to float32"),
+    "mask": (third_party_envs.MaskMethodRaises, "action_masks.*the mask could not be computed"),
 }
 
 
-@everywhere
+@each_backend
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_failed_env_starts_again_and_the_others_go_on(kind, fault):
-    rude, message = FAULTS[fault]
-    with closing(BACKEND_CASES[kind](troubled(rude), NUM_ENVS)) as backend:
+def test_a_failed_env_restarts_and_the_others_continue(kind, fault):
+    faulty, message = FAULTS[fault]
+    with closing(BACKEND_CASES[kind](with_one_faulty(faulty), NUM_ENVS)) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
-    assert_cut_off(trajectory, TROUBLED)
-    good = foreign.ValidMaskMethod if fault == "mask" else foreign.FaultyEnv
-    assert_undisturbed(trajectory, others_than(TROUBLED), good)
+    assert_truncated(trajectory, FAULTY)
+    valid = third_party_envs.ValidMaskMethod if fault == "mask" else third_party_envs.FaultyEnv
+    assert_fault_free(trajectory, all_but(FAULTY), valid)
     assert health == {"env_failures": 1, "env_restarts": 1, "worker_restarts": 0}
-    (told,) = [text for text in trajectory["infos"][:, TROUBLED] if "env_error" in text]
-    assert re.search(f"env {TROUBLED} of .*step {TURN} of its episode 0.*{message}", told)
+    (info,) = [text for text in trajectory["infos"][:, FAULTY] if "env_error" in text]
+    assert re.search(f"env {FAULTY} of .*step {FAULT_STEP} of its episode 0.*{message}", info)
 
 
-@everywhere
+@each_backend
 @pytest.mark.parametrize("fault", FAULTS)
-def test_with_stop_a_failed_env_ends_the_play_and_is_named(kind, fault):
-    rude, message = FAULTS[fault]
+def test_on_env_error_stop_raises_an_error_that_names_the_env(kind, fault):
+    faulty, message = FAULTS[fault]
     settings = WorkerSettings(on_env_error="stop")
-    with closing(BACKEND_CASES[kind](troubled(rude), NUM_ENVS, settings)) as backend:
-        with pytest.raises(EnvError, match=f"env {TROUBLED} of .*step {TURN}.*{message}"):
+    with closing(BACKEND_CASES[kind](with_one_faulty(faulty), NUM_ENVS, settings)) as backend:
+        with pytest.raises(EnvError, match=f"env {FAULTY} of .*step {FAULT_STEP}.*{message}"):
             record_trajectory(backend, SEED, STEPS)
         with pytest.raises(CallOrderError, match="reset"):
             backend.recv()
@@ -133,149 +143,153 @@ def test_with_stop_a_failed_env_ends_the_play_and_is_named(kind, fault):
         assert len(backend.recv()) == NUM_ENVS
 
 
-@with_workers
-def test_an_error_names_the_worker_and_shows_the_envs_own_traceback(kind):
+@each_process_backend
+def test_an_error_names_the_worker_and_shows_the_traceback_of_the_env(kind):
     settings = WorkerSettings(on_env_error="stop")
     with (
-        closing(BACKEND_CASES[kind](troubled(foreign.RaisesInStep), NUM_ENVS, settings)) as backend,
-        pytest.raises(EnvError, match=r"\[worker 0 \(envs 0\.\.2, process \d+\)\]") as refusal,
+        closing(
+            BACKEND_CASES[kind](with_one_faulty(third_party_envs.RaisesInStep), NUM_ENVS, settings)
+        ) as backend,
+        pytest.raises(EnvError, match=r"\[worker 0 \(envs 0\.\.2, process \d+\)\]") as raised,
     ):
         record_trajectory(backend, SEED, STEPS)
-    shown = str(refusal.value.__cause__)
+    shown = str(raised.value.__cause__)
     assert "third_party_envs" in shown
     assert "ZeroDivisionError: the env failed in step" in shown
 
 
-@everywhere
-def test_an_env_that_fails_between_episodes_leaves_the_finished_one_as_it_was(kind):
-    with closing(BACKEND_CASES[kind](troubled(foreign.RaisesInSecondReset), NUM_ENVS)) as backend:
+@each_backend
+def test_a_failure_in_reset_does_not_change_the_finished_episode(kind):
+    with closing(
+        BACKEND_CASES[kind](with_one_faulty(third_party_envs.RaisesInSecondReset), NUM_ENVS)
+    ) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
-    last_turn = foreign.RaisesInSecondReset.max_steps
-    assert trajectory["truncated"][last_turn, TROUBLED]
-    assert trajectory["reward"][last_turn, TROUBLED] > 0
-    assert trajectory["final_observation/observation"][last_turn, TROUBLED, 0] == last_turn
-    assert trajectory["observation/observation"][last_turn, TROUBLED, 0] == 0
+    last_step = third_party_envs.RaisesInSecondReset.max_steps
+    assert trajectory["truncated"][last_step, FAULTY]
+    assert trajectory["reward"][last_step, FAULTY] > 0
+    assert trajectory["final_observation/observation"][last_step, FAULTY, 0] == last_step
+    assert trajectory["observation/observation"][last_step, FAULTY, 0] == 0
     assert health["env_restarts"] == 1
 
 
-@everywhere
-def test_an_env_is_made_again_until_it_can_be_made(kind, tmp_path):
-    make_envs = troubled(foreign.RaisesWhenRecreated, tmp_path)
+@each_backend
+def test_an_env_is_recreated_until_its_constructor_succeeds(kind, tmp_path):
+    make_envs = with_one_faulty(third_party_envs.RaisesWhenRecreated, tmp_path)
     with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS)) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
-    assert_cut_off(trajectory, TROUBLED)
+    assert_truncated(trajectory, FAULTY)
     assert health["env_failures"] == 3
 
 
-@everywhere
-def test_an_env_that_fails_again_and_again_ends_the_play_with_its_history(kind):
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInStep)
+@each_backend
+def test_too_many_failures_in_a_row_raise_an_error_with_the_history(kind):
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
     settings = WorkerSettings(max_env_failures=3)
     with (
         closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend,
-        pytest.raises(EnvError) as refusal,
+        pytest.raises(EnvError) as raised,
     ):
         record_trajectory(backend, SEED, 40)
-    told = str(refusal.value)
-    assert re.search(r"env \d failed 3 times in a row", told)
+    message = str(raised.value)
+    assert re.search(r"env \d failed 3 times in a row", message)
     for episode in range(3):
-        assert f"{episode + 1}. env " in told
-        assert f"(step 3 of its episode {episode})" in told
-    assert "max_env_failures" in told
+        assert f"{episode + 1}. env " in message
+        assert f"(step 3 of its episode {episode})" in message
+    assert "max_env_failures" in message
 
 
-@everywhere
-def test_an_env_that_comes_to_its_ends_in_between_may_fail_as_often_as_it_likes(kind):
-    """It fails in every other episode, ten times, where two in a row would end the play."""
-    unlucky = frozenset(seed_of(TROUBLED, episode) for episode in range(0, 20, 2))
-    make_envs = partial(GymnasiumBatchEnv, make_env=partial(FailsInSome, unlucky))
+@each_backend
+def test_a_finished_episode_resets_the_failure_count(kind):
+    """It fails in every other episode, ten times; two failures in a row would raise."""
+    faulty_seeds = frozenset(seed_of(FAULTY, episode) for episode in range(0, 20, 2))
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(RaisesInSomeEpisodes, faulty_seeds))
     settings = WorkerSettings(max_env_failures=2)
     with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend:
-        record_trajectory(backend, SEED, 10 * (TURN + foreign.FaultyEnv.max_steps))
-        assert backend.health()["env_failures"] == len(unlucky)
+        record_trajectory(backend, SEED, 10 * (FAULT_STEP + third_party_envs.FaultyEnv.max_steps))
+        assert backend.health()["env_failures"] == len(faulty_seeds)
 
 
-class FailsInSome(foreign.RaisesInStep):
-    def __init__(self, unlucky):
+class RaisesInSomeEpisodes(third_party_envs.RaisesInStep):
+    def __init__(self, faulty_seeds):
         super().__init__()
-        self.unlucky = unlucky
+        self.faulty_seeds = faulty_seeds
 
     def reset(self, *, seed=None, options=None):
-        self.fault_seed = seed if seed in self.unlucky else -1
+        self.fault_seed = seed if seed in self.faulty_seeds else -1
         return super().reset(seed=seed, options=options)
 
 
-@everywhere
-def test_an_env_that_cannot_be_made_is_refused_at_the_start(kind):
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInConstructor)
+@each_backend
+def test_a_constructor_error_is_raised_at_the_start(kind):
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInConstructor)
     with pytest.raises(
         EnvError, match=r"env [03] could not be created: OSError: the env failed in its constructor"
     ):
         BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
 
-@everywhere
-def test_an_env_that_never_resets_is_refused_at_the_start(kind):
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.RaisesInFirstReset)
+@each_backend
+def test_an_error_in_the_first_reset_is_raised_at_the_start(kind):
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInFirstReset)
     with pytest.raises(EnvError, match=r"env [03] of RaisesInFirstReset raised in its first reset"):
         BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
 
-@with_workers
-def test_wrong_settings_of_an_env_are_refused_as_everywhere(kind):
+@each_process_backend
+def test_wrong_env_settings_raise_a_settings_error(kind):
     with pytest.raises(SettingsError, match=r"FrozenLake-v1.*9x9"):
         BACKEND_CASES[kind](GymnasiumFactory("FrozenLake-v1", {"map_name": "9x9"}), NUM_ENVS)
 
 
-# --- workers that are lost
+# --- dead workers
 
 
-def made(make_envs, method, **settings):
+def two_workers(make_envs, method, **settings):
     """Two workers with three envs each."""
     wanted = WorkerSettings(workers=2, start_method=method, step_timeout=TIMEOUT, **settings)
     return ProcessBackend(make_envs, NUM_ENVS, wanted)
 
 
-LOSSES = {
-    "killed": (foreign.KillsProcess, "was killed .SIGKILL"),
-    "ended": (foreign.ExitsProcess, "ended by itself with exit code 3"),
-    "stopped": (foreign.StopsProcess, "hung"),
-    "hangs": (foreign.HangsInStep, "hung"),
-    "hangs_in_compiled_code": (foreign.HangsHoldingGil, "hung"),
+CRASHES = {
+    "killed": (third_party_envs.KillsProcess, "was killed by SIGKILL"),
+    "ended": (third_party_envs.ExitsProcess, "ended by itself with exit code 3"),
+    "stopped": (third_party_envs.StopsProcess, "hung"),
+    "hangs": (third_party_envs.HangsInStep, "hung"),
+    "hangs_in_compiled_code": (third_party_envs.HangsHoldingGil, "hung"),
 }
 
 
-@every_start
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_lost_worker_is_replaced_and_its_episodes_are_cut_off(loss, method):
-    rude, message = LOSSES[loss]
-    with closing(made(troubled(rude), method)) as backend:
+@each_start_method
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_dead_worker_is_replaced_and_its_episodes_are_truncated(crash, method):
+    faulty, message = CRASHES[crash]
+    with closing(two_workers(with_one_faulty(faulty), method)) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         health, (failure,) = backend.health(), backend.recent_failures
-    assert_cut_off(trajectory, TROUBLED, mates=[0, 2])
-    assert_undisturbed(trajectory, [3, 4, 5])
+    assert_truncated(trajectory, FAULTY, shard_mates=[0, 2])
+    assert_fault_free(trajectory, [3, 4, 5])
     assert health == {"env_failures": 1, "env_restarts": 3, "worker_restarts": 1}
-    assert (failure.env_id, failure.worker) == (TROUBLED, 0)
+    assert (failure.env_id, failure.worker) == (FAULTY, 0)
     assert re.search(message, failure.message)
-    assert f"env {TROUBLED} " in failure.message
+    assert f"env {FAULTY} " in failure.message
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_with_stop_a_lost_worker_ends_the_play_and_a_reset_starts_over(loss):
-    rude, message = LOSSES[loss]
-    with closing(made(troubled(rude), "fork", on_env_error="stop")) as backend:
-        with pytest.raises(EnvError, match=message) as refusal:
+@pytest.mark.parametrize("crash", CRASHES)
+def test_on_env_error_stop_raises_for_a_dead_worker_and_reset_replaces_it(crash):
+    faulty, message = CRASHES[crash]
+    with closing(two_workers(with_one_faulty(faulty), "fork", on_env_error="stop")) as backend:
+        with pytest.raises(EnvError, match=message) as raised:
             record_trajectory(backend, SEED, STEPS)
-        assert f"env {TROUBLED}" in str(refusal.value)
-        assert "worker 0 (envs 0..2, process" in str(refusal.value)
+        assert f"env {FAULTY}" in str(raised.value)
+        assert "worker 0 (envs 0..2, process" in str(raised.value)
         trajectory = record_trajectory(backend, SEED + 1, STEPS)
     assert trajectory["observation/observation"][0, :, 0].tolist() == [0] * NUM_ENVS
 
 
-def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
+def test_infos_of_a_dead_worker_are_empty_rather_than_of_another_episode():
+    with closing(two_workers(VALID_ENVS, "fork")) as backend:
         backend.reset(SEED)
         infos = backend.recv().infos
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
@@ -283,22 +297,24 @@ def test_infos_that_went_with_a_lost_worker_are_not_those_of_another_episode():
         assert infos[4]["total"] == backend.batch.observation["observation"][4, 1]
 
 
-def test_with_stop_infos_of_a_lost_worker_are_refused():
-    with closing(made(troubled(foreign.KillsProcess), "fork", on_env_error="stop")) as backend:
+def test_on_env_error_stop_reading_infos_of_a_dead_worker_raises():
+    with closing(
+        two_workers(with_one_faulty(third_party_envs.KillsProcess), "fork", on_env_error="stop")
+    ) as backend:
         backend.reset(SEED)
-        for _ in range(TURN):
+        for _ in range(FAULT_STEP):
             infos = backend.recv().infos
             backend.send(np.zeros(NUM_ENVS, np.int64))
         with pytest.raises(EnvError, match="SIGKILL"):
             backend.recv()
-        with pytest.raises(WorkerError, match=r"worker 0 .* was lost"):
+        with pytest.raises(WorkerError, match=r"infos of worker 0 .* are gone"):
             infos[0]
 
 
 @pytest.mark.parametrize("moment", [0, 2])
-@every_start
-def test_workers_killed_between_two_steps_are_replaced(method, moment):
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), method)) as backend:
+@each_start_method
+def test_workers_killed_between_steps_are_replaced(method, moment):
+    with closing(two_workers(VALID_ENVS, method)) as backend:
         backend.reset(SEED)
         first = continue_trajectory(backend, moment)
         for worker in backend.pool.workers:
@@ -314,25 +330,25 @@ def test_workers_killed_between_two_steps_are_replaced(method, moment):
         assert backend.recv().observation["observation"][:, 0].tolist() == [1] * NUM_ENVS
 
 
-def test_a_worker_stopped_between_two_steps_is_replaced():
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
+def test_a_worker_stopped_between_steps_misses_its_heartbeat_and_is_replaced():
+    with closing(two_workers(VALID_ENVS, "fork")) as backend:
         backend.reset(SEED)
         backend.recv()
         os.kill(backend.pool.workers[1].process.pid, signal.SIGSTOP)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         assert backend.recv().truncated.tolist() == [False] * 3 + [True] * 3
-        assert "no sign of life" in backend.recent_failures[-1].message
+        assert "no heartbeat" in backend.recent_failures[-1].message
 
 
 @pytest.mark.parametrize("env", ["corridor", "cartpole", "dvrp", "cage2"])
-@with_workers
-def test_a_worker_that_holds_an_env_of_ours_is_replaced_too(kind, env):
+@each_process_backend
+def test_a_dead_worker_with_built_in_envs_is_replaced(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         before = record_trajectory(backend, SEED, 4)
         backend.state()
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.pool.workers[0].process.join()
-        after = follow_next(backend, 3)
+        after = continue_play(backend, 3)
     assert after["truncated"][0].tolist() == [True] * 3 + [False] * 3
     assert not after["terminated"][0, :3].any()
     for name in after.arrays:
@@ -340,87 +356,87 @@ def test_a_worker_that_holds_an_env_of_ours_is_replaced_too(kind, env):
             last = before[name.removeprefix("final_")][-1, :3]
             assert_array_equal(after[name][0, :3], last)
     assert_same_trajectory(
-        after.select_envs([3, 4, 5]), undisturbed(env).between(5, 8).select_envs([3, 4, 5])
+        after.select_envs([3, 4, 5]), fault_free(env).between(5, 8).select_envs([3, 4, 5])
     )
 
 
-def undisturbed(env):
+def fault_free(env):
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         return record_trajectory(backend, SEED, 8)
 
 
-def follow_next(backend, steps):
-    """What comes of the fifth action and some more; the envs have played four."""
-    everyone = np.arange(NUM_ENVS)
-    waiting = backend.batch.take(everyone)
-    backend.send(fixed_actions(waiting, backend.spec, np.full(NUM_ENVS, 4)), everyone)
+def continue_play(backend, steps):
+    """The trajectory from the fifth action on; four were taken."""
+    all_env_ids = np.arange(NUM_ENVS)
+    waiting = backend.batch.take(all_env_ids)
+    backend.send(fixed_actions(waiting, backend.spec, np.full(NUM_ENVS, 4)), all_env_ids)
     return continue_trajectory(backend, steps, first_step=5)
 
 
-def test_an_action_chosen_before_the_loss_is_taken_whatever_the_new_mask_says():
-    """Envs of ours move left, which their new episodes may forbid at once."""
+def test_an_action_sampled_before_the_crash_is_accepted_whatever_the_new_mask():
+    """Built-in envs move left, which the mask of their new episodes may forbid."""
     with closing(BACKEND_CASES["first_ready"](ENV_CASES["corridor"], 40)) as backend:
         backend.reset(SEED)
-        seen = backend.recv().take(np.arange(40))
-        movable = np.flatnonzero(seen.mask[:20, LEFT])
+        observations = backend.recv().take(np.arange(40))
+        movable = np.flatnonzero(observations.mask[:20, LEFT])
         elsewhere = np.arange(20, 40)
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         while not backend.health()["worker_restarts"]:
             backend.send(np.full(20, RIGHT), elsewhere)
-            came = set(backend.recv().env_ids.tolist())
-            while len(came) < 20:
+            received = set(backend.recv().env_ids.tolist())
+            while len(received) < 20:
                 backend.send([], [])
-                came |= set(backend.recv().env_ids.tolist())
-        backend.broadcast({})  # the new worker has done all it was told so far
+                received |= set(backend.recv().env_ids.tolist())
+        backend.broadcast({})  # waits until the new worker has recovered
         assert not backend.batch.mask[movable, LEFT].all()
         backend.send(np.full(len(movable), LEFT), movable)
         assert backend.recv().truncated.all()
 
 
-def test_a_new_worker_knows_what_was_broadcast_before_and_after_a_restore():
+def test_a_replaced_worker_gets_the_shared_params_broadcast_before_and_after_a_restore():
     with closing(BACKEND_CASES["processes"](ENV_CASES["corridor"], NUM_ENVS)) as backend:
         backend.broadcast({"toll": np.full(6, 0.5)})
         record_trajectory(backend, SEED, 3)
-        assert_tolls_after_a_loss(backend, 0.5)
+        assert_toll_after_sigkill(backend, 0.5)
         backend.broadcast({"toll": np.full(6, 0.25)})
         backend.restore(backend.state())
         backend.recv()
-        assert_tolls_after_a_loss(backend, 0.25)
+        assert_toll_after_sigkill(backend, 0.25)
         backend.broadcast({"toll": np.full(6, 0.125)})
-        assert_tolls_after_a_loss(backend, 0.125)
+        assert_toll_after_sigkill(backend, 0.125)
         backend.reset(SEED)
         backend.recv()
-        assert_tolls_after_a_loss(backend, 0.125)
+        assert_toll_after_sigkill(backend, 0.125)
 
 
-def assert_tolls_after_a_loss(backend, toll):
-    """Whoever enters a cell after its worker was replaced pays this much."""
+def assert_toll_after_sigkill(backend, toll):
+    """Envs whose worker was replaced pay this toll when they enter a cell."""
     os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
-    paid = []
+    tolls = []
     for _ in range(4):
         backend.send(np.ones(NUM_ENVS, np.int64))
-        paid += backend.recv().info["toll_paid"][:3].tolist()
-    assert set(paid) == {0.0, toll}
+        tolls += backend.recv().info["toll_paid"][:3].tolist()
+    assert set(tolls) == {0.0, toll}
 
 
-def test_a_new_episode_after_a_loss_is_one_that_was_not_played_yet():
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv)
+def test_the_episode_after_a_crash_is_the_next_one():
+    make_envs = VALID_ENVS
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 30)
-    with closing(made(make_envs, "fork")) as backend:
+    with closing(two_workers(make_envs, "fork")) as backend:
         record_trajectory(
-            backend, SEED, foreign.FaultyEnv.max_steps + 2
+            backend, SEED, third_party_envs.FaultyEnv.max_steps + 2
         )  # in the middle of episode 1
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         batch = backend.recv()
-        episode_2 = expected["observation/observation"][2 * foreign.FaultyEnv.max_steps]
+        episode_2 = expected["observation/observation"][2 * third_party_envs.FaultyEnv.max_steps]
         assert_array_equal(batch.observation["observation"][:3], episode_2[:3])
 
 
 @pytest.mark.parametrize("call", ["reset", "state", "restore", "broadcast"])
-def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
-    with closing(made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")) as backend:
+def test_a_request_is_repeated_when_a_worker_dies_in_it(call):
+    with closing(two_workers(VALID_ENVS, "fork")) as backend:
         record_trajectory(backend, SEED, 2)
         state = backend.state()
         for worker in backend.pool.workers:
@@ -435,60 +451,64 @@ def test_a_worker_lost_during_another_call_is_replaced_and_asked_again(call):
                 backend.restore(state)
             assert backend.recv().truncated.all()
         else:
-            backend.broadcast({"gossip": np.ones(3)})
+            backend.broadcast({"unused": np.ones(3)})
         assert backend.health()["worker_restarts"] == 2
 
 
-def test_an_env_that_hangs_in_reset_is_replaced_with_its_worker():
-    with closing(made(troubled(foreign.HangsInSecondReset), "fork")) as backend:
+def test_an_env_that_hangs_in_reset_times_out_and_its_worker_is_replaced():
+    with closing(
+        two_workers(with_one_faulty(third_party_envs.HangsInSecondReset), "fork")
+    ) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         assert backend.health()["worker_restarts"] == 1
-    assert trajectory["truncated"][foreign.HangsInSecondReset.max_steps, :3].all()
+    assert trajectory["truncated"][third_party_envs.HangsInSecondReset.max_steps, :3].all()
 
 
-def test_an_env_that_hangs_again_and_again_ends_the_play_with_its_history(monkeypatch):
-    monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)  # others still hang when it is over
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.HangsInStep)
+def test_too_many_timeouts_in_a_row_raise_an_error_with_the_history(monkeypatch):
+    monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)  # the other workers still hang
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.HangsInStep)
     with (
-        closing(made(make_envs, "fork", max_env_failures=2)) as backend,
-        pytest.raises(EnvError, match=r"env \d failed 2 times in a row") as refusal,
+        closing(two_workers(make_envs, "fork", max_env_failures=2)) as backend,
+        pytest.raises(EnvError, match=r"env \d failed 2 times in a row") as raised,
     ):
         record_trajectory(backend, SEED, 20)
-    assert str(refusal.value).count("hung: it did not return") == 2
+    assert str(raised.value).count("hung: it did not return") == 2
 
 
-def test_a_worker_that_is_killed_again_and_again_ends_the_play_with_its_history():
-    make_envs = partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv)
-    with closing(made(make_envs, "fork", max_env_failures=3)) as backend:
+def test_too_many_worker_deaths_in_a_row_raise_an_error_with_the_history():
+    make_envs = VALID_ENVS
+    with closing(two_workers(make_envs, "fork", max_env_failures=3)) as backend:
         record_trajectory(backend, SEED, 1)
         for _ in range(2):
-            play_after_a_kill(backend)
-        with pytest.raises(WorkerError, match="worker 0 failed 3 times in a row") as refusal:
-            play_after_a_kill(backend)
-    assert str(refusal.value).count("SIGKILL") == 3
+            step_after_sigkill(backend)
+        with pytest.raises(WorkerError, match="worker 0 failed 3 times in a row") as raised:
+            step_after_sigkill(backend)
+    assert str(raised.value).count("SIGKILL") == 3
 
 
-def play_after_a_kill(backend):
+def step_after_sigkill(backend):
     os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
     backend.send(np.zeros(NUM_ENVS, np.int64))
     return backend.recv()
 
 
-def test_with_threads_a_hanging_env_is_found_among_those_that_work():
+def test_with_env_threads_the_hung_env_is_identified():
     settings = {"env_threads": 3}
-    with closing(made(troubled(foreign.HangsInStep), "fork", **settings)) as backend:
+    with closing(
+        two_workers(with_one_faulty(third_party_envs.HangsInStep), "fork", **settings)
+    ) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         (failure,) = backend.recent_failures
-    assert_cut_off(trajectory, TROUBLED, mates=[0, 2])
-    assert_undisturbed(trajectory, [3, 4, 5])
-    assert failure.env_id == TROUBLED
+    assert_truncated(trajectory, FAULTY, shard_mates=[0, 2])
+    assert_fault_free(trajectory, [3, 4, 5])
+    assert failure.env_id == FAULTY
 
 
 # --- closing
 
 
-def gone(pid):
-    """Over, or a zombie that only waits for its parent to look."""
+def has_ended(pid):
+    """Whether the process has ended or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] == "Z"
@@ -497,32 +517,35 @@ def gone(pid):
 
 
 @pytest.mark.parametrize(
-    "rude", [foreign.HangsInStep, foreign.HangsHoldingGil, foreign.StopsProcess]
+    "faulty",
+    [third_party_envs.HangsInStep, third_party_envs.HangsHoldingGil, third_party_envs.StopsProcess],
 )
-def test_closing_ends_workers_that_hang_or_are_stopped(rude, monkeypatch):
+def test_close_kills_workers_that_hang_or_are_stopped(faulty, monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)
     settings = WorkerSettings(workers=2)
-    backend = ProcessBackend(troubled(rude), NUM_ENVS, settings)
-    record_trajectory(backend, SEED, TURN - 1)
+    backend = ProcessBackend(with_one_faulty(faulty), NUM_ENVS, settings)
+    record_trajectory(backend, SEED, FAULT_STEP - 1)
     pids = [worker.process.pid for worker in backend.pool.workers]
     backend.send(np.zeros(NUM_ENVS, np.int64))
-    wait_until(lambda: backend.arrays["entered"][TROUBLED] > 0)
+    wait_until(lambda: backend.arrays["busy_since"][FAULTY] > 0)
     backend.close()
-    assert all(gone(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
-def test_what_an_env_has_started_ends_with_its_worker(tmp_path):
-    make_envs = partial(GymnasiumBatchEnv, make_env=partial(foreign.StartsSubprocess, tmp_path))
-    with closing(made(make_envs, "fork")) as backend:
+def test_subprocesses_of_envs_end_with_their_worker(tmp_path):
+    make_envs = partial(
+        GymnasiumBatchEnv, make_env=partial(third_party_envs.StartsSubprocess, tmp_path)
+    )
+    with closing(two_workers(make_envs, "fork")) as backend:
         record_trajectory(backend, SEED, 1)
-        programs = [int(path.name) for path in tmp_path.iterdir()]
-        assert len(programs) == NUM_ENVS
-        assert not any(gone(pid) for pid in programs)
-    wait_until(lambda: all(gone(pid) for pid in programs))
+        pids = [int(path.name) for path in tmp_path.iterdir()]
+        assert len(pids) == NUM_ENVS
+        assert not any(has_ended(pid) for pid in pids)
+    wait_until(lambda: all(has_ended(pid) for pid in pids))
 
 
-def test_a_backend_that_nobody_closes_is_closed_when_it_is_forgotten():
-    backend = made(partial(GymnasiumBatchEnv, make_env=foreign.FaultyEnv), "fork")
+def test_a_backend_is_closed_when_it_is_garbage_collected():
+    backend = two_workers(VALID_ENVS, "fork")
     pids = [worker.process.pid for worker in backend.pool.workers]
     del backend
-    wait_until(lambda: all(gone(pid) for pid in pids))
+    wait_until(lambda: all(has_ended(pid) for pid in pids))

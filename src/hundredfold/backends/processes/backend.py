@@ -1,13 +1,13 @@
-"""Envs in worker processes: few workers, many envs each, everything in shared memory.
+"""Backends with worker processes: few workers, many envs each, all arrays in shared memory.
 
-`processes` waits for everybody; `first_ready` is the same backend asked for fewer, so that fast
-envs never wait for slow ones. Failed envs, hanging envs and lost workers are replaced while the
-others go on.
+`processes` waits for all envs; `first_ready` returns partial batches, so that fast envs never wait
+for slow ones. Failed envs, hung envs and dead workers are replaced while the others continue.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from multiprocessing.util import Finalize
 from typing import Final
 
@@ -21,8 +21,8 @@ from hundredfold.backends.call_checks import (
     checked_actions,
     refuse_while_importing_main,
 )
-from hundredfold.backends.processes.env_shards import pairs, shard_edges
-from hundredfold.backends.processes.shared_memory import LazyInfos, batch_over
+from hundredfold.backends.processes.env_shards import group_edges
+from hundredfold.backends.processes.shared_memory import LazyInfos, shared_batch
 from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import (
@@ -40,12 +40,18 @@ from hundredfold.core.errors import CallOrderError, ShapeError
 from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, SharedParams
 
-# The share of envs that `first_ready` waits for when nobody says otherwise.
+# `first_ready` waits by default for 1 / READY_DIVISOR of the envs.
 READY_DIVISOR: Final = 8
 
 
 class ProcessBackend:
-    """Slices of an env in worker processes, side by side in shared memory."""
+    """Backend that shards the envs over worker processes; `recv` waits for all envs.
+
+    Args:
+        make_envs: creates the envs of a worker.
+        num_envs: number of envs in total.
+        settings: number of workers, batch size, timeouts, restart policy.
+    """
 
     def __init__(
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
@@ -55,43 +61,44 @@ class ProcessBackend:
         refuse_while_importing_main("start workers")
         self.call_order = CallOrder()
         self.batch_envs = min(self.settings.batch_envs or self.num_envs, self.num_envs)
-        self.traffic = InFlight(self.num_envs)
-        self.pool = WorkerPool(make_envs, self.traffic, self.settings, self.batch_envs)
-        # Also when nobody calls `close`: at the end of the program, or of this object.
-        self.closing = Finalize(self, self.pool.close, exitpriority=10)
+        self.in_flight = InFlight(self.num_envs)
+        self.pool = WorkerPool(make_envs, self.in_flight, self.settings, self.batch_envs)
+        # Also without a call of `close`: when the program ends or this object is collected.
+        self.finalizer = Finalize(self, self.pool.close, exitpriority=10)
         self.spec = self.pool.spec
         self.arrays = self.pool.arrays
         self.groups = self._groups()
         if not self.pool.is_per_env:
-            self.pool.doorbell.step_together(self.groups)
-        self.batch = batch_over(self.arrays, self.spec)
-        self.everyone = self.batch.env_ids
+            self.pool.ready_flags.set_groups(self.groups)
+        self.batch = shared_batch(self.arrays, self.spec)
+        self.all_env_ids = self.batch.env_ids
         if self.pool.is_per_env:
+            pending_truncation = self.pool.recovery.pending_truncation
             self.batch.infos = LazyInfos(
-                self.arrays, self.everyone, self.pool.info_of, self.pool.story.cut_off
+                self.arrays, self.all_env_ids, self.pool.info_bytes, pending_truncation
             )
-        self.received = self.everyone  # whom the last recv() was about
+        self.received = self.all_env_ids  # env ids of the last recv()
 
     def reset(self, seed: int) -> None:
         self.call_order.expect_open("reset()")
         with self.call_order.transition_to("recv"):
             self.pool.request("reset", [(seed,)] * self.num_workers)
-            self.pool.story.begin_with(seed)
-            self.pool.start_over()
+            self.pool.recovery.reset_with(seed)
+            self.pool.mark_all_ready()
 
     def recv(self) -> StepBatch:
         self.call_order.expect("recv", "recv()")
-        at_work = self.traffic.num_at_work
-        if not at_work:
+        in_flight = self.in_flight.count
+        if not in_flight:
             raise CallOrderError("recv() was called with no step in flight: call send() first.")
         with self.call_order.transition_to("send"):
-            self.pool.wait_for(min(self.batch_envs, at_work))
-        env_ids = self.pool.fetch()
+            self.pool.wait_for(min(self.batch_envs, in_flight))
+        env_ids = self.pool.take_ready()
         if env_ids is None:
-            self.received, batch = self.everyone, self.batch
+            self.received, batch = self.all_env_ids, self.batch
         else:
             self.received, batch = env_ids, self.batch.take(env_ids)
-        self._follow(batch)
+        self._count_episodes(batch)
         return batch
 
     def send(self, actions: Array, env_ids: IntArray | None = None) -> None:
@@ -100,19 +107,19 @@ class ProcessBackend:
         if not len(ids):
             self.call_order.pending = "recv"
             return
-        chosen = checked_actions(actions, WaitingEnvs(ids, self._mask_of(ids)), self.spec)
-        self.arrays["actions"][slice(None) if ids is self.everyone else ids] = chosen
+        checked = checked_actions(actions, WaitingEnvs(ids, self._mask_of(ids)), self.spec)
+        self.arrays["actions"][slice(None) if ids is self.all_env_ids else ids] = checked
         with self.call_order.transition_to("recv"):
             if len(ids) == self.num_envs:
                 self.pool.send(None)
             else:
-                # What recv() returned is in order already.
+                # Env ids of recv() are sorted already.
                 self.pool.send(ids if env_ids is None else np.sort(ids))
 
     def broadcast(self, shared_params: SharedParams) -> None:
         self.call_order.expect_open("broadcast()")
-        self.pool.request("inform", [(dict(shared_params),)] * self.num_workers)
-        self.pool.story.shared_params |= copies(shared_params)
+        self.pool.request("set_shared_params", [(dict(shared_params),)] * self.num_workers)
+        self.pool.recovery.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
         self.call_order.expect("send", "state()")
@@ -123,107 +130,115 @@ class ProcessBackend:
     def restore(self, state: State) -> None:
         self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
-        kept = copies(state)
+        saved = copies(state)
         with self.call_order.transition_to("recv"):
-            self.pool.request(
-                "restore", [(slice_rows(kept, worker.rows),) for worker in self.pool.workers]
-            )
-            self.pool.story.go_on_from(kept)
-            self.pool.start_over()
+            shards = [(slice_rows(saved, worker.rows),) for worker in self.pool.workers]
+            self.pool.request("restore", shards)
+            self.pool.recovery.restored_from(saved)
+            self.pool.mark_all_ready()
 
     def timings(self) -> dict[str, float]:
-        """Of the busiest worker, since they work at once; one that was replaced counts anew."""
+        """Timings of the busiest worker, since workers run in parallel.
+
+        A replaced worker starts at 0.
+        """
         if self.pool.is_per_env:
             return {}
-        told = self.pool.request("timings")
-        return {name: max(part[name] for part in told) for name in told[0]}
+        timings = self.pool.request("timings")
+        return {name: max(part[name] for part in timings) for name in timings[0]}
 
     def health(self) -> dict[str, int]:
         if self.call_order.pending != "closed":
-            self.pool.catch_up()
+            self.pool.read_messages()
         return self.pool.health.counts()
 
     @property
     def recent_failures(self) -> list[Failure]:
-        """The last things that went wrong, oldest first."""
+        """The last failures, oldest first."""
         self.health()
         return list(self.pool.health.recent)
 
     def close(self) -> None:
         if self.call_order.close():
-            self.closing()
+            self.finalizer()
 
     @property
     def num_workers(self) -> int:
         return len(self.pool.workers)
 
-    def _follow(self, batch: StepBatch) -> None:
-        """Count episodes, and forgive envs that came to the end of one by themselves."""
-        story, restart_policy, ended = self.pool.story, self.pool.restart_policy, batch.ended
+    def _count_episodes(self, batch: StepBatch) -> None:
+        """Count ended episodes, and clear the failures of envs that ended one themselves."""
+        recovery, restart_policy, ended = self.pool.recovery, self.pool.restart_policy, batch.ended
         if np.count_nonzero(ended):
-            story.ended[batch.env_ids] += ended
-        if story.any_cut_off:
-            ended = ended & ~story.tell(batch.env_ids)
+            recovery.num_ended[batch.env_ids] += ended
+        if recovery.any_pending:
+            ended = ended & ~recovery.take_truncated(batch.env_ids)
         if restart_policy.consecutive:
             for env_id in batch.env_ids[ended].tolist():
                 restart_policy.clear_failures(env_id)
 
     def _mask_of(self, env_ids: IntArray) -> BoolArray | None:
-        """What these envs allow, as far as it can be held against their actions."""
-        if self.batch.mask is None or env_ids is self.everyone:
+        """Masks to check the actions of these envs against."""
+        if self.batch.mask is None or env_ids is self.all_env_ids:
             return self.batch.mask
         mask: BoolArray = self.batch.mask[env_ids]
-        if self.pool.story.any_cut_off:
-            # Actions of episodes that are lost: they were chosen under masks that are lost, too.
-            mask[self.pool.story.cut_off[env_ids]] = True
+        if self.pool.recovery.any_pending:
+            # Their worker died: the actions belong to old episodes, whose masks are gone.
+            mask[self.pool.recovery.pending_truncation[env_ids]] = True
         return mask
 
     def _checked_ids(self, env_ids: IntArray) -> IntArray:
-        """Refuse envs that do not wait, or that leave some of their group behind."""
-        given = np.asarray(env_ids, np.int64).reshape(-1)
-        inside = (given >= 0) & (given < self.num_envs)
-        if not inside.all() or len(np.unique(given)) < len(given):
+        """Check that these envs wait for an action and are whole groups."""
+        ids = np.asarray(env_ids, np.int64).reshape(-1)
+        is_valid = (ids >= 0) & (ids < self.num_envs)
+        if not is_valid.all() or len(np.unique(ids)) < len(ids):
             raise ShapeError(
-                f"send() got the env_ids {given.tolist()}; name each of 0..{self.num_envs - 1} at "
+                f"send() got the env_ids {ids.tolist()}; name each of 0..{self.num_envs - 1} at "
                 "most once."
             )
-        waits = self.traffic.waiting(given)
+        waits = self.in_flight.waiting(ids)
         if not waits.all():
             raise CallOrderError(
-                f"send() got an action for env {given[~waits][0]}, which does not wait for one: "
+                f"send() got an action for env {ids[~waits][0]}, which does not wait for one: "
                 "recv() has not returned it since its last action."
             )
         if not self.pool.is_per_env:
             sizes = np.bincount(self.groups)
-            named = np.bincount(self.groups[given], minlength=len(sizes))
-            torn = np.flatnonzero((named > 0) & (named < sizes))
-            if len(torn):
-                together = np.flatnonzero(self.groups == torn[0])
+            counts = np.bincount(self.groups[ids], minlength=len(sizes))
+            partial_groups = np.flatnonzero((counts > 0) & (counts < sizes))
+            if len(partial_groups):
+                group = np.flatnonzero(self.groups == partial_groups[0])
                 raise ShapeError(
-                    f"send() got actions for some of the envs {together[0]}..{together[-1]}, which "
+                    f"send() got actions for some of the envs {group[0]}..{group[-1]}, which "
                     "step together; name all of them or none."
                 )
-        return given
+        return ids
 
     def _groups(self) -> IntArray:
-        """Envs that step together: a shard of a built-in env, or each on its own."""
+        """(envs,) group of each env: built-in envs step in groups, third-party ones alone."""
         if self.pool.is_per_env:
             return np.arange(self.num_envs)
         groups = np.zeros(self.num_envs, np.int64)
         for worker in self.pool.workers:
-            env_ids = range(worker.plan.first, worker.plan.last)
-            for first, _ in pairs(shard_edges(env_ids, self.batch_envs, self.num_envs)):
+            env_ids = range(worker.shard.first, worker.shard.last)
+            for first, _ in pairwise(group_edges(env_ids, self.batch_envs, self.num_envs)):
                 groups[first:] += 1
         return groups - 1
 
 
 class FirstReadyBackend(ProcessBackend):
-    """Worker processes that are not waited for: `recv` returns whoever is ready."""
+    """Process backend with partial batches: `recv` returns the envs that are ready first.
+
+    Args:
+        make_envs: creates the envs of a worker.
+        num_envs: number of envs in total.
+        settings: as of `ProcessBackend`; `batch_envs` 0 = an eighth of the envs.
+    """
 
     def __init__(
         self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
     ) -> None:
         settings = settings or WorkerSettings()
-        share = max(1, check_num_envs(num_envs) // READY_DIVISOR)
-        batch_envs = settings.batch_envs or share
+        default = max(1, check_num_envs(num_envs) // READY_DIVISOR)
+        batch_envs = settings.batch_envs or default
         super().__init__(make_envs, num_envs, replace(settings, batch_envs=batch_envs))

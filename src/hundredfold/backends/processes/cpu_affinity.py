@@ -1,9 +1,9 @@
-"""How a worker's threads share a core.
+"""CPU affinity of worker threads, and the local rank of programs that share a machine.
 
-Threads of one interpreter take turns anyway. On one core they queue for that core; on several they
-wake up beside each other, and all but one go back to sleep until the interpreter lock is free,
-which costs more than their turn. On one core, too, who wakes up should let the other finish rather
-than take the core from the one who has the lock.
+Threads of one interpreter take turns on the GIL. On one core they queue for that core; on several
+they wake up in parallel and all but one go back to sleep until the GIL is free, which costs more
+than their turn. On one core, a thread that wakes up should also not preempt the one that holds the
+GIL.
 """
 
 from __future__ import annotations
@@ -17,64 +17,63 @@ from typing import Final
 from hundredfold.backends.settings import usable_cores
 from hundredfold.core.errors import SettingsError
 
-# Where a process that sits at a table with others finds its seat; so do the workers it starts.
-LOCAL_RANK_VARIABLE: Final = "HUNDREDFOLD_SEAT"
+# RANK/COUNT, for example 0/2 and 1/2; inherited by the workers of a program.
+LOCAL_RANK_VARIABLE: Final = "HUNDREDFOLD_LOCAL_RANK"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRank:
-    """Which of so many programs on this machine that work on the same thing we are."""
+    """Rank of this program among `count` programs that share the cores of a machine."""
 
-    number: int
-    seats: int
+    rank: int
+    count: int
 
 
-def set_local_rank(seat: LocalRank | None) -> None:
-    """Sit down here, with all processes that are started from now on; None: by ourselves."""
+def set_local_rank(local_rank: LocalRank | None) -> None:
+    """Set the local rank of this process and of all it starts from now on; None removes it."""
     os.environ.pop(LOCAL_RANK_VARIABLE, None)
-    if seat is not None:
-        os.environ[LOCAL_RANK_VARIABLE] = f"{seat.number}/{seat.seats}"
+    if local_rank is not None:
+        os.environ[LOCAL_RANK_VARIABLE] = f"{local_rank.rank}/{local_rank.count}"
 
 
 def get_local_rank() -> LocalRank | None:
-    """Where we sit, if somebody has said so."""
-    given = os.environ.get(LOCAL_RANK_VARIABLE, "")
-    if not given:
+    """The local rank from the environment, if it is set."""
+    value = os.environ.get(LOCAL_RANK_VARIABLE, "")
+    if not value:
         return None
-    found = re.fullmatch(r"([0-9]+)/([0-9]+)", given)
-    seat = LocalRank(int(found[1]), int(found[2])) if found else None
-    if seat is None or seat.number >= seat.seats:
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", value)
+    local_rank = LocalRank(int(match[1]), int(match[2])) if match else None
+    if local_rank is None or local_rank.rank >= local_rank.count:
         raise SettingsError(
             f"{LOCAL_RANK_VARIABLE} must be RANK/COUNT, e.g. 0/2 and 1/2 for two programs on one "
-            f"machine; got {given!r}."
+            f"machine; got {value!r}."
         )
-    return seat
+    return local_rank
 
 
-def core_for(number: int, num_workers: int) -> int | None:
-    """The core of this worker, or None where it should stay free to move.
+def core_for_worker(index: int, num_workers: int) -> int | None:
+    """The core to pin this worker's threads to; None = not pinned.
 
-    Fewer workers than cores leave cores to whatever their envs do without the interpreter.
+    With fewer workers than cores the rest is left to whatever envs run outside the interpreter.
     """
-    seat = get_local_rank()
-    all_workers = num_workers if seat is None else num_workers * seat.seats
+    local_rank = get_local_rank()
+    all_workers = num_workers if local_rank is None else num_workers * local_rank.count
     if not hasattr(os, "sched_setaffinity") or all_workers < usable_cores():
         return None
-    # Without a seat: another program that does the same probably begins elsewhere.
-    first = os.getppid() if seat is None else num_workers * seat.number
+    # Without a rank, the parent's pid: another program that does the same starts elsewhere.
+    first = os.getppid() if local_rank is None else num_workers * local_rank.rank
     cores = sorted(os.sched_getaffinity(0))
-    return cores[(first + number) % len(cores)]
+    return cores[(first + index) % len(cores)]
 
 
-def share(core: int | None) -> None:
-    """Have this thread, and those it starts, share that core, or none in particular.
+def pin_threads(core: int | None) -> None:
+    """Pin this thread and those it starts to a core (None = any), without wake-up preemption.
 
-    Who wakes up asks for a turn and takes the core from nobody. Not where envs have started
-    programs: those would inherit it as soon as one of them is started anew.
+    Does nothing where envs have started subprocesses: these would inherit both.
     """
     if has_children():
         return
-    with suppress(OSError):  # forbidden, or the core was taken from us: nothing depends on it
+    with suppress(OSError):  # forbidden, or the core is no longer ours: only speed depends on it
         if hasattr(os, "SCHED_BATCH"):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with suppress(OSError):
@@ -83,7 +82,7 @@ def share(core: int | None) -> None:
 
 
 def has_children() -> bool:
-    """Whether this process has started others that are still there."""
+    """Whether this process has running child processes."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -1,14 +1,9 @@
-"""The envs one worker owns, and how it steps them when their env is one of ours.
+"""The shard of envs that one worker owns, and how the worker steps it.
 
-Such an env is a batch: it is cut into shards, and a shard steps when all its envs have their
-actions.
-
-Envs of somebody else's making in a worker: each of them steps by itself.
-
-Where they compute they are stepped one after another, and the parent hears of them about every
-half millisecond. Where they wait there is a thread for each, so that all of them wait at once; an
-env may find itself on another thread at every step. Which of the two it is is measured while they
-play.
+Built-in envs are batches: the shard is divided into groups, and a group steps when all its envs
+have their actions. Third-party envs step one by one. Envs that compute are stepped in turn, and
+become ready about every half millisecond; envs that block (on I/O, a simulator, a sleep) get a
+thread each, so that all of them block at once. Which of the two they do is measured while they run.
 """
 
 from __future__ import annotations
@@ -29,179 +24,197 @@ from hundredfold.backends.processes import cpu_affinity
 from hundredfold.backends.processes.channel import Channel
 from hundredfold.backends.processes.ready_flags import ReadyFlags
 from hundredfold.backends.processes.remote_errors import capture_error
-from hundredfold.backends.processes.shared_memory import InfoWriter, batch_over, pickled_info
+from hundredfold.backends.processes.shared_memory import InfoWriter, pickle_info, shared_batch
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies, slice_rows
 from hundredfold.core.protocols import BatchEnv, PerEnvBatch, SharedParams
 
+# With partial batches, ready envs are reported about this often.
+REPORT_SECONDS: Final = 0.0005
+MAX_THREADS: Final = 512
+# Queued for a thread instead of an env id: wait at the barrier.
+DRAIN: Final = -1
+# Envs block rather than compute if they give up their core in at least half of their steps and are
+# off it for this fraction of the time. A busy machine takes cores away, too, but that is not a
+# voluntary context switch.
+MIN_SWITCHES_PER_STEP: Final = 0.5
+MIN_BLOCKED_FRACTION: Final = 0.25
+MEASURED_STEPS: Final = 8
+# So many failures fit into a message that the socket buffers, so sending it never blocks.
+FAILURES_PER_MESSAGE: Final = 10
 
-def shard_edges(env_ids: range, batch_envs: int, num_envs: int) -> list[int]:
-    """Where a slice of a batch env is cut: nowhere, or near the batches that are asked for."""
+
+def group_edges(env_ids: range, batch_envs: int, num_envs: int) -> list[int]:
+    """First env of each group of a shard, and the end of the last one.
+
+    Args:
+        env_ids: envs of the shard.
+        batch_envs: envs that the parent waits for; groups are about as large.
+        num_envs: envs of all workers; if the parent waits for all, the shard is one group.
+    """
     size = len(env_ids)
-    shards = 1 if batch_envs >= num_envs else -(-size // min(batch_envs, size))
-    return [env_ids.start + shard * size // shards for shard in range(shards + 1)]
+    groups = 1 if batch_envs >= num_envs else -(-size // min(batch_envs, size))
+    return [env_ids.start + group * size // groups for group in range(groups + 1)]
 
 
-class Slice(ABC):
-    """Envs side by side, each writing into its rows of the shared batch."""
+class Shard(ABC):
+    """The envs of one worker, each group of them writing to its rows of the shared batch.
 
-    # Whether a snapshot has to wait until nothing is being stepped.
-    rests_for_state = True
+    Args:
+        envs: one batch of envs per group.
+        edges: first env of each group, and the end of the last one.
+    """
+
+    # Whether a snapshot must wait for steps in flight.
+    drains_for_state = True
 
     def __init__(self, envs: list[BatchEnv], edges: list[int]) -> None:
         self.envs = envs
-        self.edges = edges
         self.first, self.last = edges[0], edges[-1]
+        rows = [slice(first, last) for first, last in pairwise(edges)]
+        self.groups = list(zip(envs, rows, strict=True))
         self.spec = envs[0].spec
 
-    def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
-        """Work in these shared arrays and report over this wire."""
-        self.wire = wire
+    def set_output_buffers(self, arrays: Arrays, channel: Channel) -> None:
+        """Use these shared arrays and report to the parent over this channel."""
+        self.channel = channel
         self.actions = arrays["actions"]
-        self.entered = arrays["entered"]
-        self.entered[self.first : self.last] = 0.0
-        self.doorbell = ReadyFlags(arrays)
-        batch = batch_over(arrays, self.spec)
+        self.busy_since = arrays["busy_since"]
+        self.busy_since[self.first : self.last] = 0.0
+        self.ready_flags = ReadyFlags(arrays)
+        batch = shared_batch(arrays, self.spec)
         self.out = batch.rows(self.first, self.last)
-        # Envs whose episode was cut off when a lost worker was replaced. Their next action belongs
-        # to that episode: it is not played, the end of the episode is the answer to it.
-        self.lost: set[int] = set()
-        for env, (first, last) in zip(self.envs, pairs(self.edges), strict=True):
-            env.set_output_buffers(batch.rows(first, last))
+        # Envs whose episode was truncated because their worker died. Their next action belongs to
+        # that episode: it is answered by the truncation and not played.
+        self.pending_truncation: set[int] = set()
+        for env, rows in self.groups:
+            env.set_output_buffers(batch.rows(rows.start, rows.stop))
 
     @abstractmethod
     def step(self, first: int, last: int) -> None:
-        """Step these envs, now or soon, and post each when it is ready."""
+        """Step envs first..last-1, now or soon, and mark each as ready when it is done."""
 
-    def post(self, first: int, last: int) -> None:
-        """These envs are ready, from any thread."""
-        if self.doorbell.finish(first, last):
-            self.wire.ring()
+    def mark_ready(self, first: int, last: int) -> None:
+        """Set the ready flags of these envs and wake the parent if due, from any thread."""
+        if self.ready_flags.set_ready(first, last):
+            self.channel.wake()
 
-    def settle(self) -> None:
-        """Wait until nothing is being stepped."""
+    def drain(self) -> None:
+        """Wait until no step is in flight."""
 
     @contextmanager
-    def at_work(self, rows: slice) -> Iterator[None]:
-        """Let the parent see since when these envs are at work."""
-        self.entered[rows] = monotonic()
+    def busy(self, rows: slice) -> Iterator[None]:
+        """Show the parent since when these envs are busy, so that it notices a hang."""
+        self.busy_since[rows] = monotonic()
         try:
             yield
         finally:
-            self.entered[rows] = 0.0
+            self.busy_since[rows] = 0.0
 
     def reset(self, seed: int) -> None:
-        self.lost.clear()
-        for env, rows in self._parts():
-            with self.at_work(rows):
+        self.pending_truncation.clear()
+        for env, rows in self.groups:
+            with self.busy(rows):
                 env.reset(seed)
 
     def restore(self, state: State) -> None:
-        self.lost.clear()
-        for env, rows in self._parts():
-            cut = slice(rows.start - self.first, rows.stop - self.first)
-            with self.at_work(rows):
-                env.restore(slice_rows(state, cut))
+        self.pending_truncation.clear()
+        for env, rows in self.groups:
+            with self.busy(rows):
+                env.restore(slice_rows(state, self._local(rows)))
 
-    def truncate_all(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
-        """Cut off all episodes, with these as their last observations, and begin later ones."""
-        for env, rows in self._parts():
-            with self.at_work(rows):
-                env.truncate_all(ahead[rows.start - self.first : rows.stop - self.first], seed)
-        for name, array in last_seen.items():
+    def truncate_all(self, skip: IntArray, seed: int | None, final_observation: Arrays) -> None:
+        """Truncate all episodes, with these final observations, and begin later ones.
+
+        Args:
+            skip: (envs of the shard,) episodes to skip.
+            seed: count episodes from episode 0 of this seed; None = from the current ones.
+            final_observation: each (envs of the shard, ...).
+        """
+        for env, rows in self.groups:
+            with self.busy(rows):
+                env.truncate_all(skip[self._local(rows)], seed)
+        for name, array in final_observation.items():
             self.out.final_observation[name][...] = array
-        self.lost.update(range(self.first, self.last))
+        self.pending_truncation.update(range(self.first, self.last))
 
-    def observations(self) -> Arrays:
-        """What the envs last showed; zeros where a worker died before it could check them."""
-        seen = copies(self.out.observation)
-        for array in seen.values():
+    def last_observations(self) -> Arrays:
+        """Copies of the last observations; 0 where a worker died before it could check them."""
+        observations = copies(self.out.observation)
+        for array in observations.values():
             if array.dtype.kind == "f":
                 array[~np.isfinite(array)] = 0
-        return seen
+        return observations
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
         for env in self.envs:
             env.set_shared_params(shared_params)
 
     def state(self) -> Arrays:
-        states = [env.state() for env in self.envs]
-        return concat_rows(states)
+        return concat_rows([env.state() for env in self.envs])
 
     def timings(self) -> dict[str, float]:
-        told = [env.timings() for env in self.envs]
-        return {name: sum(part[name] for part in told) for name in told[0]}
+        timings = [env.timings() for env in self.envs]
+        return {name: sum(part[name] for part in timings) for name in timings[0]}
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
-    def tell_failures(self) -> None:
-        """Tell the parent which envs failed and were made anew."""
+    def report_failures(self) -> None:
+        """Send the parent the failures of envs that were recreated."""
 
-    def info_of(self, env_id: int) -> bytes:
-        """The info of a foreign env, pickled."""
+    def info_bytes(self, env_id: int) -> bytes:
+        """The pickled info of a third-party env."""
         raise KeyError(env_id)
 
-    def _parts(self) -> list[tuple[BatchEnv, slice]]:
-        cuts = [slice(first, last) for first, last in pairs(self.edges)]
-        return list(zip(self.envs, cuts, strict=True))
+    def _local(self, rows: slice) -> slice:
+        """These rows, counted from the first env of the shard."""
+        return slice(rows.start - self.first, rows.stop - self.first)
 
 
-class BatchSlice(Slice):
-    """Shards of a built-in env: what belongs to one shard steps as one."""
+class BatchShard(Shard):
+    """Built-in envs: each group is one batch and steps as a whole."""
 
-    def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
-        super().set_output_buffers(arrays, wire)
-        self.asked = np.zeros(self.last, bool)
+    def set_output_buffers(self, arrays: Arrays, channel: Channel) -> None:
+        super().set_output_buffers(arrays, channel)
+        self.has_action = np.zeros(self.last, bool)
 
     def step(self, first: int, last: int) -> None:
-        self.asked[first:last] = True
-        for env, rows in self._parts():
-            if rows.start < last and first < rows.stop and self.asked[rows].all():
-                self.asked[rows] = False
-                self._step_shard(env, rows)
+        self.has_action[first:last] = True
+        for env, rows in self.groups:
+            if rows.start < last and first < rows.stop and self.has_action[rows].all():
+                self.has_action[rows] = False
+                self._step_group(env, rows)
 
-    def _step_shard(self, env: BatchEnv, rows: slice) -> None:
-        if rows.start in self.lost:
-            self.lost.difference_update(range(rows.start, rows.stop))
+    def _step_group(self, env: BatchEnv, rows: slice) -> None:
+        if rows.start in self.pending_truncation:
+            self.pending_truncation.difference_update(range(rows.start, rows.stop))
         else:
             try:
-                with self.at_work(rows):
+                with self.busy(rows):
                     env.step(self.actions[rows])
             except BaseException as error:
-                self.wire.say("error", capture_error("step()", error))
+                self.channel.send_message("error", capture_error("step()", error))
                 return
-        self.post(rows.start, rows.stop)
+        self.mark_ready(rows.start, rows.stop)
 
 
-def pairs(edges: list[int]) -> list[tuple[int, int]]:
-    """(first, last) of each piece between the edges."""
-    return list(pairwise(edges))
+class PerEnvShard(Shard):
+    """Third-party envs, each of which steps by itself, on a thread of its own if envs block.
 
-
-# Where the parent takes whoever is ready, it hears of ready envs about this often.
-SPAN_SECONDS: Final = 0.0005
-MAX_THREADS: Final = 512
-# Tells a thread to wait until everything before has been done.
-SETTLE: Final = -1
-# Envs wait rather than compute if they give up their core in at least half of their steps, and are
-# off it for this share of the time. A busy machine takes cores away, too, but makes nobody give
-# one up, and that is what voluntary context switches count.
-MIN_SWITCHES_PER_STEP: Final = 0.5
-MIN_BLOCKED_FRACTION: Final = 0.25
-MEASURED_STEPS: Final = 8
-# So many failures fit into one message that never has to wait for the parent to read it.
-FAILURES_PER_NOTE: Final = 10
-
-
-class ForeignSlice(Slice):
-    """Envs of somebody else's making, each of which steps by itself."""
+    Args:
+        env: the envs.
+        env_ids: their ids.
+        settings: restart policy and number of threads.
+        is_chunked: step in small chunks, because the parent takes partial batches.
+        core: core for the threads; None = any.
+    """
 
     env: PerEnvBatch
-    # Whoever goes on from such a snapshot begins new episodes, so a step more or less does not
-    # matter; waiting for the slowest at every snapshot would.
-    rests_for_state = False
+    # Such a snapshot holds no episodes, only their numbers, so a step more or less does not matter;
+    # waiting for the slowest env would.
+    drains_for_state = False
 
     def __init__(
         self,
@@ -209,54 +222,55 @@ class ForeignSlice(Slice):
         env_ids: range,
         settings: WorkerSettings,
         *,
-        in_pieces: bool,
+        is_chunked: bool,
         core: int | None = None,
     ) -> None:
         super().__init__([env], [env_ids.start, env_ids.stop])
         self.env = env
         env.restart_policy = settings.restart_policy()
-        self.in_pieces = in_pieces
-        self.piece = 1 if in_pieces else len(env_ids)
+        self.is_chunked = is_chunked
+        self.chunk_size = 1 if is_chunked else len(env_ids)
         self.num_threads = settings.env_threads
-        self.core = core  # where threads gather, if they should
-        # One queue for all threads: who has just finished a step goes on without falling asleep.
+        self.core = core
+        # One queue for all threads: a thread that finishes a step takes the next without sleeping.
         self.queue: SimpleQueue[int] = SimpleQueue()
-        self.meeting: threading.Barrier | None = None  # where threads gather once all is done
-        self.watch = BlockingDetector()
+        self.drain_barrier: threading.Barrier | None = None  # None while there are no threads
+        self.detector = BlockingDetector()
 
-    def set_output_buffers(self, arrays: Arrays, wire: Channel) -> None:
-        super().set_output_buffers(arrays, wire)
-        self.env.set_busy_since(self.entered[self.first : self.last])
+    def set_output_buffers(self, arrays: Arrays, channel: Channel) -> None:
+        super().set_output_buffers(arrays, channel)
+        self.env.set_busy_since(self.busy_since[self.first : self.last])
         self.own_actions = self.actions[self.first : self.last]
         self.infos = InfoWriter(arrays)
         if self.num_threads > 1:
             self._start_threads(self.num_threads)
 
     @contextmanager
-    def at_work(self, rows: slice) -> Iterator[None]:
-        """The env itself marks each env in turn."""
+    def busy(self, rows: slice) -> Iterator[None]:
+        """Does nothing: the batch itself marks each env in turn."""
         yield
 
     def step(self, first: int, last: int) -> None:
-        while first < last and self.meeting is None:
-            stop = min(first + self.piece, last)
-            self.watch.begin()
-            done = self._step_span(first, stop)
-            seconds = self.watch.end(stop - first)
-            if not done:
+        while first < last and self.drain_barrier is None:
+            stop = min(first + self.chunk_size, last)
+            self.detector.begin()
+            succeeded = self._step_chunk(first, stop)
+            seconds = self.detector.end(stop - first)
+            if not succeeded:
                 return
-            self._fit_piece(stop - first, seconds)
-            if self.num_threads == 0 and self.watch.waiting and self.last - self.first > 1:
+            self._adapt_chunk_size(stop - first, seconds)
+            is_blocking = self.detector.is_blocking and self.last - self.first > 1
+            if self.num_threads == 0 and is_blocking:
                 self._start_threads(MAX_THREADS)
             first = stop
         for env_id in range(first, last):
             self.queue.put(env_id)
 
-    def settle(self) -> None:
-        if self.meeting is not None:
-            for _ in range(self.meeting.parties - 1):
-                self.queue.put(SETTLE)
-            self.meeting.wait()
+    def drain(self) -> None:
+        if self.drain_barrier is not None:
+            for _ in range(self.drain_barrier.parties - 1):
+                self.queue.put(DRAIN)
+            self.drain_barrier.wait()
 
     def reset(self, seed: int) -> None:
         super().reset(seed)
@@ -266,61 +280,62 @@ class ForeignSlice(Slice):
         super().restore(state)
         self._write_infos(self.first, self.last)
 
-    def truncate_all(self, ahead: IntArray, seed: int | None, last_seen: Arrays) -> None:
-        super().truncate_all(ahead, seed, last_seen)
+    def truncate_all(self, skip: IntArray, seed: int | None, final_observation: Arrays) -> None:
+        super().truncate_all(skip, seed, final_observation)
         self._write_infos(self.first, self.last)
 
-    def tell_failures(self) -> None:
-        news = self.env.restart_policy.drain()
-        for start in range(0, len(news), FAILURES_PER_NOTE):
-            self.wire.say("failures", news[start : start + FAILURES_PER_NOTE])
+    def report_failures(self) -> None:
+        failures = self.env.restart_policy.drain()
+        for start in range(0, len(failures), FAILURES_PER_MESSAGE):
+            part = failures[start : start + FAILURES_PER_MESSAGE]
+            self.channel.send_message("failures", part)
 
-    def info_of(self, env_id: int) -> bytes:
-        return pickled_info(self.env.infos[env_id - self.first])
+    def info_bytes(self, env_id: int) -> bytes:
+        return pickle_info(self.env.infos[env_id - self.first])
 
-    def _step_span(self, first: int, last: int) -> bool:
-        """Step these envs and post them; False when the run must stop."""
-        if self.lost and last - first > 1:
-            return all(self._step_span(env_id, env_id + 1) for env_id in range(first, last))
-        if first in self.lost:
-            self.lost.discard(first)
+    def _step_chunk(self, first: int, last: int) -> bool:
+        """Step these envs and mark them as ready; False when the run must stop."""
+        if self.pending_truncation and last - first > 1:
+            return all(self._step_chunk(env_id, env_id + 1) for env_id in range(first, last))
+        if first in self.pending_truncation:
+            self.pending_truncation.discard(first)
         else:
             try:
                 rows = first - self.first, last - self.first
                 self.env.step_rows(*rows, self.actions[first:last])
             except BaseException as error:
-                return self._give_up(error)
+                self._report_error(error)
+                return False
             self._write_infos(first, last)
             if self.env.restart_policy.unreported:
-                self.tell_failures()
-        self.post(first, last)
+                self.report_failures()
+        self.mark_ready(first, last)
         return True
 
-    def _step_alone(self, env_id: int) -> None:
-        """The same for one env, on a thread of its own."""
-        if env_id in self.lost:
-            self.lost.discard(env_id)
+    def _step_one(self, env_id: int) -> None:
+        """`_step_chunk` of one env, on a thread."""
+        if env_id in self.pending_truncation:
+            self.pending_truncation.discard(env_id)
         else:
             row, env = env_id - self.first, self.env
             try:
                 env.step_row(row, self.own_actions)
             except BaseException as error:
-                self._give_up(error)
+                self._report_error(error)
                 return
             if info := env.infos[row]:
                 self.infos.write(env_id, info)
             else:
-                self.infos.size_one[env_id] = 0
+                self.infos.size_view[env_id] = 0
             if env.restart_policy.unreported:
-                self.tell_failures()
-        if self.doorbell.finish_one(env_id):
-            self.wire.ring()
+                self.report_failures()
+        if self.ready_flags.set_one_ready(env_id):
+            self.channel.wake()
 
-    def _give_up(self, error: BaseException) -> bool:
-        """Tell the parent why the run must stop; always False."""
-        self.tell_failures()
-        self.wire.say("error", capture_error("step()", error))
-        return False
+    def _report_error(self, error: BaseException) -> None:
+        """Send the parent the error that must stop the run."""
+        self.report_failures()
+        self.channel.send_message("error", capture_error("step()", error))
 
     def _write_infos(self, first: int, last: int) -> None:
         infos = self.env.infos[first - self.first : last - self.first]
@@ -329,64 +344,69 @@ class ForeignSlice(Slice):
             if info:
                 self.infos.write(env_id, info)
 
-    def _fit_piece(self, envs: int, seconds: float) -> None:
-        """Step as many envs between two reports as fill the time between them."""
-        if not self.in_pieces:
+    def _adapt_chunk_size(self, num_envs: int, seconds: float) -> None:
+        """Step as many envs between two reports as take about `REPORT_SECONDS`."""
+        if not self.is_chunked:
             return
-        if seconds > 2 * SPAN_SECONDS:
-            self.piece = max(1, envs // 2)
-        elif seconds < SPAN_SECONDS / 2 and envs == self.piece:
-            self.piece = min(2 * envs, self.last - self.first)
+        if seconds > 2 * REPORT_SECONDS:
+            self.chunk_size = max(1, num_envs // 2)
+        elif seconds < REPORT_SECONDS / 2 and num_envs == self.chunk_size:
+            self.chunk_size = min(2 * num_envs, self.last - self.first)
 
-    def _start_threads(self, wanted: int) -> None:
-        threads = min(wanted, self.last - self.first)
-        cpu_affinity.share(self.core)
-        self.meeting = threading.Barrier(threads + 1)
-        for number in range(threads):
-            name = f"envs {number}"
+    def _start_threads(self, max_threads: int) -> None:
+        num_threads = min(max_threads, self.last - self.first)
+        cpu_affinity.pin_threads(self.core)
+        self.drain_barrier = threading.Barrier(num_threads + 1)
+        for number in range(num_threads):
             threading.Thread(
-                target=self._work, args=(self.meeting,), name=name, daemon=True
+                target=self._run_thread,
+                args=(self.drain_barrier,),
+                name=f"envs {number}",
+                daemon=True,
             ).start()
 
-    def _work(self, meeting: threading.Barrier) -> None:
+    def _run_thread(self, drain_barrier: threading.Barrier) -> None:
         while True:
             env_id = self.queue.get()
-            if env_id == SETTLE:
-                meeting.wait()
+            if env_id == DRAIN:
+                drain_barrier.wait()
             else:
-                self._step_alone(env_id)
+                self._step_one(env_id)
 
 
 class BlockingDetector:
-    """Tells envs that wait from envs that compute, by what the kernel counts."""
+    """Detects envs that block (I/O, sleep) rather than compute, from the kernel's counters."""
 
     def __init__(self) -> None:
-        self.waiting = False
-        self._forget()
+        self.is_blocking = False
+        self._clear()
 
     def begin(self) -> None:
-        self.marks = (voluntary_switches(), thread_time(), perf_counter())
+        """Start measuring a few steps."""
+        self.start = (voluntary_switches(), thread_time(), perf_counter())
 
-    def end(self, steps: int) -> float:
-        """Count these steps; returns how many seconds they took."""
-        switches, cpu_seconds, begun = self.marks
-        seconds = perf_counter() - begun
-        self.steps += steps
+    def end(self, num_steps: int) -> float:
+        """Count these steps and update `is_blocking`; returns the seconds they took."""
+        switches, cpu_seconds, start = self.start
+        seconds = perf_counter() - start
+        self.steps += num_steps
         self.switches += voluntary_switches() - switches
         self.cpu_seconds += thread_time() - cpu_seconds
         self.seconds += seconds
         if self.steps >= MEASURED_STEPS:
-            gave_up = self.switches >= MIN_SWITCHES_PER_STEP * self.steps
-            idle = self.seconds - self.cpu_seconds >= MIN_BLOCKED_FRACTION * self.seconds
-            self.waiting = gave_up and idle
-            self._forget()
+            gives_up_core = self.switches >= MIN_SWITCHES_PER_STEP * self.steps
+            blocked_seconds = self.seconds - self.cpu_seconds
+            is_idle = blocked_seconds >= MIN_BLOCKED_FRACTION * self.seconds
+            self.is_blocking = gives_up_core and is_idle
+            self._clear()
         return seconds
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self.steps, self.switches, self.cpu_seconds, self.seconds = 0, 0, 0.0, 0.0
 
 
 def voluntary_switches() -> int:
-    # Where threads are not counted apart, the process stands in: others sleep while this one works.
+    """Voluntary context switches of this thread so far."""
+    # Where threads are not counted separately, the process: its other threads sleep meanwhile.
     who = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
     return resource.getrusage(who).ru_nvcsw

@@ -1,9 +1,8 @@
-"""How ready envs come to the parent's notice without waking it for each of them.
+"""Ready flags in shared memory, with a futex-like wake-up of the parent.
 
-Whoever is done raises a flag in shared memory, which stays up until the parent takes the env. A
-parent that has nothing to do says how many flags it wants before it goes to sleep, and whoever
-raises the last of them rings, once for each nap; a parent that is busy finds the flags up when it
-looks, and nobody had to ring at all.
+A worker sets the flag of an env when its step is done; it stays set until the parent takes the
+env. Before the parent sleeps it writes how many flags it wants, and the worker that sets the last
+of them wakes it, once per sleep. A parent that is busy finds the flags set, and no wake-up is sent.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ import numpy as np
 
 from hundredfold.core.batch import Arrays, BoolArray, IntArray
 
-# What is in `bell`: how many flags the parent wants (0 while it does not sleep), the number of its
-# nap, and the nap that it was last rung out of.
+# Entries of the `wakeup` array: flags the parent wants (0 while it is awake), the id of its current
+# sleep, and the id of the sleep it was last woken from.
 WANTED: Final = 0
-NAP: Final = 1
-RUNG: Final = 2
+SLEEP_ID: Final = 1
+WOKEN_ID: Final = 2
 
 _lock = threading.Lock()
 
 
-def fence() -> None:
-    """Let everything written before be seen before anything written after, on any processor.
+def memory_fence() -> None:
+    """Memory barrier: writes before it become visible before writes after it, on any processor.
 
-    Taking and releasing a lock orders memory. Twice, because both sides of one such pair may still
-    slip into it and change places there.
+    Taking and releasing a lock orders memory. Twice, because accesses on both sides of one such
+    pair may still move into it and change places there.
     """
     with _lock:
         pass
@@ -37,90 +36,98 @@ def fence() -> None:
 
 
 class ReadyFlags:
-    """The flags of all envs, and what the parent waits for."""
+    """Ready flags of all envs and the wake-up request of the parent.
+
+    Args:
+        arrays: shared arrays, of which it uses `ready` (envs,) and `wakeup` (3,).
+    """
 
     def __init__(self, arrays: Arrays) -> None:
-        self.done = arrays["done"]
-        # Seen as plain memory: numpy takes twice as long for a single number.
-        self.done_one: Any = self.done.data
-        self.bell: Any = arrays["bell"].data
+        self.ready = arrays["ready"]
+        # Memoryviews: numpy takes twice as long for a single element.
+        self.ready_view: Any = self.ready.data
+        self.wakeup: Any = arrays["wakeup"].data
         self.groups: IntArray | None = None
 
-    def step_together(self, groups: IntArray) -> None:
-        """(envs,) which group each env belongs to: a group is ready when all of it is.
+    def set_groups(self, groups: IntArray) -> None:
+        """Make envs ready by whole groups: (envs,) group of each env.
 
-        Its flags come up one by one, and the parent may look in between.
+        Flags of a group are set one by one, and the parent may read them in between.
         """
-        self.groups, self.sizes = groups, np.bincount(groups)
+        self.groups, self.group_sizes = groups, np.bincount(groups)
 
-    def finish(self, first: int, last: int) -> bool:
-        """Raise the flags of these envs; True when the parent sleeps and should be woken."""
-        fence()
-        self.done[first:last] = True
-        fence()
-        return self._is_enough()
+    # -- the workers' side ----------------------------------------------------------------------
 
-    def finish_one(self, env_id: int) -> bool:
-        """The same for a single env, in half the time."""
-        fence()
-        self.done_one[env_id] = True
-        fence()
-        return self._is_enough()
+    def set_ready(self, first: int, last: int) -> bool:
+        """Set the flags of envs first..last-1; True when the parent must be woken."""
+        memory_fence()
+        self.ready[first:last] = True
+        memory_fence()
+        return self._wakeup_is_due()
 
-    def _is_enough(self) -> bool:
-        bell = self.bell
-        wanted = bell[WANTED]
+    def set_one_ready(self, env_id: int) -> bool:
+        """`set_ready` of a single env, in half the time."""
+        memory_fence()
+        self.ready_view[env_id] = True
+        memory_fence()
+        return self._wakeup_is_due()
+
+    def _wakeup_is_due(self) -> bool:
+        wakeup = self.wakeup
+        wanted = wakeup[WANTED]
         if wanted == 0:
             return False
-        # Who is late with this, because the parent naps again, makes it wake up once too often.
-        nap = bell[NAP]
-        if bell[RUNG] == nap or np.count_nonzero(self.done) < wanted:
+        # If the parent sleeps again meanwhile, it is woken once too often, which does no harm.
+        sleep_id = wakeup[SLEEP_ID]
+        if wakeup[WOKEN_ID] == sleep_id or np.count_nonzero(self.ready) < wanted:
             return False
-        bell[RUNG] = nap
+        wakeup[WOKEN_ID] = sleep_id
         return True
 
-    def has(self, wanted: int) -> bool:
-        """Whether so many envs are ready."""
-        count = np.count_nonzero(self.done)
-        if self.groups is None or count < wanted or count == len(self.done):
-            return bool(count >= wanted)
-        return bool(np.count_nonzero(self._whole(self.done.copy())) >= wanted)
+    # -- the parent's side ----------------------------------------------------------------------
 
-    def take(self) -> IntArray | None:
-        """Envs that are ready, in order, None for everybody; takes their flags down."""
-        up = self.done.copy()  # as it is at one moment: flags go up while we look
-        if np.count_nonzero(up) == len(up):
-            fence()
-            self.done[:] = False
+    def has_ready(self, wanted: int) -> bool:
+        """Whether at least so many envs are ready."""
+        count = np.count_nonzero(self.ready)
+        if self.groups is None or count < wanted or count == len(self.ready):
+            return bool(count >= wanted)
+        return bool(np.count_nonzero(self._in_ready_groups(self.ready.copy())) >= wanted)
+
+    def take_ready(self) -> IntArray | None:
+        """Ids of the ready envs, ascending, None for all; clears their flags."""
+        ready = self.ready.copy()  # one consistent view: flags are set meanwhile
+        if np.count_nonzero(ready) == len(ready):
+            memory_fence()
+            self.ready[:] = False
             return None
-        (env_ids,) = up.nonzero() if self.groups is None else self._whole(up).nonzero()
-        fence()
-        self.done[env_ids] = False
+        (env_ids,) = (ready if self.groups is None else self._in_ready_groups(ready)).nonzero()
+        memory_fence()
+        self.ready[env_ids] = False
         return env_ids
 
-    def raise_all(self) -> None:
-        """Everybody is ready; nobody is at work."""
-        self.done[:] = True
+    def set_all(self) -> None:
+        """Make all envs ready; no step may be in flight."""
+        self.ready[:] = True
 
-    def lower(self, rows: slice) -> None:
-        """Nobody of these is ready: their worker is gone."""
-        self.done[rows] = False
+    def clear(self, rows: slice) -> None:
+        """Clear the flags of a dead worker's envs."""
+        self.ready[rows] = False
 
-    def may_sleep(self, wanted: int) -> bool:
-        """Ask to be woken when so many flags are up; False when they are up already."""
-        bell = self.bell
-        bell[NAP] += 1
-        bell[WANTED] = wanted
-        fence()
-        return not self.has(wanted)
+    def arm_wakeup(self, wanted: int) -> bool:
+        """Ask to be woken when so many envs are ready; False when they are already."""
+        wakeup = self.wakeup
+        wakeup[SLEEP_ID] += 1
+        wakeup[WANTED] = wanted
+        memory_fence()
+        return not self.has_ready(wanted)
 
-    def awake(self) -> None:
-        """Nobody needs to ring."""
-        self.bell[WANTED] = 0
+    def disarm(self) -> None:
+        """Ask for no wake-up."""
+        self.wakeup[WANTED] = 0
 
-    def _whole(self, up: BoolArray) -> BoolArray:
-        """(envs,) those of these whose whole group is among them."""
+    def _in_ready_groups(self, ready: BoolArray) -> BoolArray:
+        """(envs,) True where all envs of the group are ready."""
         assert self.groups is not None
-        counts = np.bincount(self.groups[up], minlength=len(self.sizes))
-        whole: BoolArray = (counts == self.sizes)[self.groups]
-        return whole
+        counts = np.bincount(self.groups[ready], minlength=len(self.group_sizes))
+        complete: BoolArray = (counts == self.group_sizes)[self.groups]
+        return complete

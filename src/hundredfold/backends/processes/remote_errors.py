@@ -1,4 +1,4 @@
-"""How errors travel from a worker to the parent."""
+"""Exceptions of another process: captured there, pickled, raised here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hundredfold.core.errors import EnvError, HundredfoldError, WorkerError
 
 
 class RemoteTraceback(Exception):  # noqa: N818
-    """Stands in for what was raised in a worker; prints the traceback it had there."""
+    """Cause of an error that was raised in another process; prints the traceback it had there."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -23,23 +23,27 @@ class RemoteTraceback(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """Something that was raised in a worker."""
+    """An exception of another process, in a form that can be pickled."""
 
     call: str
     line: str  # the last line of the traceback
-    traceback: str  # of the cause, where there is one: the env's own; empty where it has none
-    error: HundredfoldError | None  # itself, if it is one of ours
+    traceback: str  # of the cause if there is one (the env's own error); may be empty
+    error: HundredfoldError | None  # the exception itself, if it is one of ours
 
     def __str__(self) -> str:
         return str(self.error) if self.error is not None else self.line
 
     @property
     def cause(self) -> RemoteTraceback | None:
-        """What to raise it from."""
+        """The exception to raise it from."""
         return RemoteTraceback(self.traceback) if self.traceback else None
 
     def raise_here(self, worker: str) -> NoReturn:
-        """Raise it here: our own errors as they are, anything else as a `WorkerError`."""
+        """Raise it in this process: our own errors as they are, others as a `WorkerError`.
+
+        Args:
+            worker: the other process, for the message.
+        """
         cause = self.cause
         if self.error is None:
             raise WorkerError(f"{worker} failed in {self.call}: {self.line}") from cause
@@ -49,29 +53,34 @@ class RemoteError:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of an order."""
+class RequestResult:
+    """Result of a request to a worker."""
 
     value: Any = None
-    refusal: RemoteError | None = None
+    error: RemoteError | None = None
     warnings: list[tuple[str, type[Warning]]] = field(default_factory=list)
 
 
 def capture_error(call: str, error: BaseException) -> RemoteError:
-    """What there is to say about an error, in a form that can be pickled."""
+    """Capture an exception so that it can be raised in another process.
+
+    Args:
+        call: the call that raised it, for the message.
+        error: the exception.
+    """
     cause = error.__cause__
     if cause is None and not isinstance(error, EnvError):
         cause = error
-    # What we found wrong with an env needs no traceback: it would show nothing but our own code.
+    # An invalid value of an env needs no traceback: it would only show our own code.
     text = "" if cause is None else "".join(traceback.format_exception(cause))
     line = traceback.format_exception_only(error)[-1].strip()
-    return RemoteError(call, line, text, _bare(error))
+    return RemoteError(call, line, text, picklable_error(error))
 
 
-def _bare(error: BaseException) -> HundredfoldError | None:
-    """The error without its causes, if it is ours and survives the journey."""
+def picklable_error(error: BaseException) -> HundredfoldError | None:
+    """The error without its causes, if it is ours and can be pickled."""
     try:
-        found = pickle.loads(pickle.dumps(error))
+        copy = pickle.loads(pickle.dumps(error))
     except Exception:
         return None
-    return found if isinstance(found, HundredfoldError) else None
+    return copy if isinstance(copy, HundredfoldError) else None

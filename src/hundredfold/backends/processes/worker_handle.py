@@ -1,6 +1,6 @@
-"""The parent's hold on one worker: its process, its wire, its signs of life.
+"""The parent's handle on one worker: its process, its channel, its last heartbeat.
 
-Whose fault it was that a worker is lost, and what to say about it.
+Also the diagnosis of a dead worker: which env or signal ended it, and the error that says so.
 """
 
 from __future__ import annotations
@@ -20,217 +20,238 @@ from typing import Any, NoReturn
 import cloudpickle  # type: ignore[import-untyped]
 
 from hundredfold.backends.call_checks import MAIN_GUARD_HINT
-from hundredfold.backends.processes.channel import SPAN, ParentChannel
+from hundredfold.backends.processes.channel import RANGE, ParentChannel
 from hundredfold.backends.processes.remote_errors import RemoteError
-from hundredfold.backends.processes.worker_main import WorkerPlan, worker_main
+from hundredfold.backends.processes.worker_main import ShardSpec, worker_main
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import EnvError, HundredfoldError, WorkerError
 from hundredfold.core.protocols import EnvFactory
 
-# What a write meets when the worker is gone.
-GONE = (BrokenPipeError, ConnectionResetError)
+# What a write raises when the worker is gone.
+WORKER_GONE = (BrokenPipeError, ConnectionResetError)
 
 
-class WorkerProcess:
-    """A worker that has been started; whether it is well shows on its wire."""
+class EnvTimeoutError(EnvError):
+    """An env did not return in time, and its worker was killed."""
 
-    def __init__(self, plan: WorkerPlan, context: BaseContext, memory: int | None) -> None:
-        self.plan = plan
-        self.size = plan.last - plan.first
-        self.whole = SPAN.pack(plan.first, plan.last)
-        self.ready = False
+
+class WorkerHandle:
+    """A started worker process.
+
+    Args:
+        shard: the envs it owns.
+        context: start method of `multiprocessing`.
+        memory_fd: shared memory, if it exists already.
+    """
+
+    def __init__(self, shard: ShardSpec, context: BaseContext, memory_fd: int | None) -> None:
+        self.shard = shard
+        self.num_envs = shard.last - shard.first
+        self.all_envs = RANGE.pack(shard.first, shard.last)
+        self.is_ready = False  # has created its envs
         self.is_per_env = False
-        self.last_sign = monotonic()
-        self.exit_code: int | None = None  # known once it is over, unless it had to be ended
-        ours, theirs = socket.socketpair()
-        self.wire = ParentChannel(ours, self.size, plan.settings.step_timeout)
+        # Heartbeat: when it last sent something, or was sent something.
+        self.last_heartbeat = monotonic()
+        self.exit_code: int | None = None  # None while it runs, and if it had to be killed
+        parent_socket, worker_socket = socket.socketpair()
+        self.channel = ParentChannel(parent_socket, self.num_envs, shard.settings.step_timeout)
         try:
-            with signals_held():
-                self.process = _start(context, theirs, plan)
-            self.wire.hand_over()
-            if memory is not None:
-                self.wire.hand_memory(memory)
+            with signals_blocked():
+                self.process = _start(context, worker_socket, shard)
+            self.channel.send_worker_fds()
+            if memory_fd is not None:
+                self.channel.send_memory_fd(memory_fd)
         except BaseException:
-            self.wire.close()
+            self.channel.close()
             raise
         finally:
-            theirs.close()
+            worker_socket.close()
 
     def __str__(self) -> str:
-        envs = f"envs {self.plan.first}..{self.plan.last - 1}"
-        return f"worker {self.plan.number} ({envs}, process {self.process.pid})"
+        envs = f"envs {self.shard.first}..{self.shard.last - 1}"
+        return f"worker {self.shard.worker} ({envs}, process {self.process.pid})"
+
+    @property
+    def index(self) -> int:
+        return self.shard.worker
 
     @property
     def rows(self) -> slice:
-        return slice(self.plan.first, self.plan.last)
+        """Rows of its envs in the shared arrays."""
+        return slice(self.shard.first, self.shard.last)
 
     @property
-    def patience(self) -> float:
-        """Seconds without a sign of life that are still no reason to worry."""
-        settings = self.plan.settings
-        return settings.start_timeout if not self.ready else self.step_timeout
+    def heartbeat_timeout(self) -> float:
+        """Seconds without a heartbeat after which it counts as hung."""
+        return self.step_timeout if self.is_ready else self.shard.settings.start_timeout
 
     @property
     def step_timeout(self) -> float:
-        """Seconds a step may take. built-in envs never hang, but compile now and then."""
-        settings = self.plan.settings
+        """Seconds that a step may take. Built-in envs never hang, but may compile kernels."""
+        settings = self.shard.settings
         if self.is_per_env:
             return settings.step_timeout
         return max(settings.step_timeout, settings.start_timeout)
 
     @property
-    def ended_by_itself(self) -> bool:
-        """Whether it is over, and no signal was needed for that."""
+    def exited_by_itself(self) -> bool:
+        """Whether it has ended without a signal."""
         return self.exit_code is not None and self.exit_code >= 0
 
-    def has_news(self) -> bool:
-        """Whether there is something on the wire that has not been read."""
-        return bool(select.select([self.wire.inbox], [], [], 0)[0])
+    def has_unread_data(self) -> bool:
+        """Whether it has sent something that was not read yet."""
+        return bool(select.select([self.channel.read_fd], [], [], 0)[0])
 
-    def post(self, spans: bytes) -> None:
-        """Ask for steps; if the worker is gone, that shows when it is listened to."""
-        self.last_sign = monotonic()
+    def send_ranges(self, ranges: bytes) -> None:
+        """Request steps of these envs; a dead worker shows when its channel is read."""
+        self.last_heartbeat = monotonic()
         try:
-            self.wire.post_bytes(spans)
-        except GONE:
+            self.channel.write_ranges(ranges)
+        except WORKER_GONE:
             return
 
-    def say(self, *message: Any) -> None:
-        """Give an order; if the worker is gone, that shows when it is listened to."""
-        self.last_sign = monotonic()
+    def send_message(self, *message: Any) -> None:
+        """Send a message; a dead worker shows when its channel is read."""
+        self.last_heartbeat = monotonic()
         try:
-            self.wire.say(*message)
+            self.channel.send_message(*message)
         except TimeoutError:
-            self.last_sign = -inf  # it does not read: to be ended at the next look
-        except GONE:
+            self.last_heartbeat = -inf  # it does not read: the next health check kills it
+        except WORKER_GONE:
             pass
 
-    def ask_to_close(self) -> None:
-        """Let it close its envs, if it is still there and listens."""
-        self.wire.messages.settimeout(0.1)
-        self.say("close", 0)
+    def request_close(self) -> None:
+        """Ask it to close its envs and end."""
+        self.channel.messages.settimeout(0.1)
+        self.send_message("close", 0)
 
-    def end(self) -> str:
-        """Make sure the process is over; how it ended, in words."""
+    def terminate(self) -> str:
+        """Make sure that the process has ended; returns how it ended."""
         self.process.join(0.2)
         self.exit_code = self.process.exitcode
         with suppress(ProcessLookupError, PermissionError, TypeError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # with whatever its envs have started
+            os.killpg(self.process.pid, signal.SIGKILL)  # with the subprocesses of its envs
         self.process.kill()
         self.process.join(5)
         if self.exit_code is None and self.process.exitcode != -signal.SIGKILL:
             self.exit_code = self.process.exitcode  # on a busy machine it took a little longer
-        self.wire.close()
-        return _words(self.exit_code)
+        self.channel.close()
+        return describe_exit(self.exit_code)
 
     def close(self, deadline: float) -> None:
-        """Wait for it to close its envs and end by itself, until its time is up."""
+        """Wait for it to end by itself until the deadline (`time.monotonic()`), then kill it."""
         self.process.join(max(0.0, deadline - monotonic()))
-        self.end()
+        self.terminate()
 
 
 def pickle_factory(make_envs: EnvFactory, start_method: str) -> EnvFactory | bytes:
-    """The factory as it travels to a worker: a forked one simply has it."""
+    """The env factory as it is sent to a worker: pickled, or as it is to a forked one."""
     if start_method == "fork":
         return make_envs
     try:
-        packed: bytes = cloudpickle.dumps(make_envs)
+        data: bytes = cloudpickle.dumps(make_envs)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise WorkerError(
-            f"the env cannot be sent to a worker that starts by {start_method}: {error}. Let it "
-            "make its parts itself rather than carry them along, or use the start method fork."
+            f"the env factory cannot be pickled for the start method {start_method}: {error}. "
+            "Create such objects inside the env, or use --start-method fork."
         ) from error
-    return packed
+    return data
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM for later, so that a worker is born deaf to them."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+def signals_blocked() -> Iterator[None]:
+    """Block SIGINT and SIGTERM, so that a new worker starts with them blocked."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _start(context: BaseContext, theirs: socket.socket, plan: WorkerPlan) -> Any:
+def _start(context: BaseContext, worker_socket: socket.socket, shard: ShardSpec) -> Any:
     process = context.Process(  # type: ignore[attr-defined]
-        target=worker_main, args=(theirs, plan), name=f"hundredfold-worker-{plan.number}"
+        target=worker_main, args=(worker_socket, shard), name=f"hundredfold-worker-{shard.worker}"
     )
     try:
         process.start()
     except (OSError, AssertionError, RuntimeError) as error:
         raise WorkerError(
-            f"worker {plan.number} could not start: {error}. {MAIN_GUARD_HINT}"
+            f"worker {shard.worker} could not start: {error}. {MAIN_GUARD_HINT}"
         ) from error
     return process
 
 
-def _words(exit_code: int | None) -> str:
+def describe_exit(exit_code: int | None) -> str:
+    """How a worker ended, from its exit code; None = it had to be killed."""
     if exit_code is None:
-        return "it no longer answered and was ended"
+        return "it no longer responded and was killed"
     if exit_code == -signal.SIGKILL:
-        return "it was killed (SIGKILL: by hand, or because memory ran out)"
+        return "it was killed by SIGKILL (by hand, or out of memory)"
     if exit_code < 0:
-        return f"it was ended by {signal.Signals(-exit_code).name}"
+        return f"it was killed by {signal.Signals(-exit_code).name}"
     return f"it ended by itself with exit code {exit_code}"
 
 
-class EnvTimeoutError(EnvError):
-    """An env did not return in time, and its worker was ended."""
-
-
 def diagnose_exit(
-    worker: WorkerProcess,
-    how: str,
-    report: RemoteError | None,
-    hanging: IntArray | None,
-    inside: IntArray,
+    worker: WorkerHandle,
+    exit_description: str,
+    *,
+    error: RemoteError | None,
+    hung_env_ids: IntArray | None,
+    busy_env_ids: IntArray,
 ) -> tuple[int | None, HundredfoldError]:
-    """The env that is at fault, or None for the worker, and the error that tells of it.
+    """Diagnose a dead worker: the env at fault and the error to report.
 
-    `hanging`: envs whose time was up, none if the worker as a whole said nothing, None if it ended
-    by itself. `inside`: envs that were at work at that moment.
+    Args:
+        worker: the worker, terminated.
+        exit_description: how it ended.
+        error: error in its recovery, if any.
+        hung_env_ids: envs beyond their timeout; empty if the worker sent no heartbeat; None if it
+            ended by itself.
+        busy_env_ids: envs that were in step or reset when it ended.
+
+    Returns:
+        The env at fault, None if it cannot be told, and the error.
     """
-    if report is not None:
-        error = WorkerError(f"{worker} could not take its place: {report}")
-        error.__cause__ = report.cause
-        return None, error
-    if hanging is not None and not len(hanging):
+    if error is not None:
+        failed = WorkerError(f"{worker} could not replace a dead worker: {error}")
+        failed.__cause__ = error.cause
+        return None, failed
+    if hung_env_ids is not None and not len(hung_env_ids):
         return None, WorkerError(
-            f"{worker} gave no sign of life for {worker.patience:g} seconds, as if it were "
-            "stopped, and was ended. Allow more with step_timeout or start_timeout."
+            f"{worker} sent no heartbeat for {worker.heartbeat_timeout:g} seconds and was killed. "
+            "Raise --step-timeout or --start-timeout if it needs longer."
         )
-    if hanging is not None and worker.is_per_env:
-        env_id = int(hanging[0])
+    if hung_env_ids is not None and worker.is_per_env:
+        env_id = int(hung_env_ids[0])
         return env_id, EnvTimeoutError(
             f"env {env_id} hung: it did not return from step() or reset() within "
-            f"{worker.step_timeout:g} seconds, and {worker} was ended. Mend the env, or allow "
-            "more with step_timeout."
+            f"{worker.step_timeout:g} seconds, and {worker} was killed. Fix the env or raise "
+            "--step-timeout."
         )
-    if hanging is not None:
+    if hung_env_ids is not None:
         return None, WorkerError(
             f"{worker} did not return from a step within {worker.step_timeout:g} seconds and was "
-            "ended. Allow more with step_timeout."
+            "killed. Raise --step-timeout if it needs longer."
         )
-    if worker.is_per_env and len(inside) == 1:
-        env_id = int(inside[0])
+    if worker.is_per_env and len(busy_env_ids) == 1:
+        env_id = int(busy_env_ids[0])
         return env_id, EnvError(
-            f"{worker} is gone while env {env_id} was in step() or reset(): {how}."
+            f"{worker} died while env {env_id} was in step() or reset(): {exit_description}."
         )
-    return None, WorkerError(f"{worker} is gone: {how}.")
+    return None, WorkerError(f"{worker} died: {exit_description}.")
 
 
-def refuse_start(worker: WorkerProcess, how: str) -> NoReturn:
-    """A worker is gone before it had made its envs: say so.
+def raise_start_error(worker: WorkerHandle, exit_description: str) -> NoReturn:
+    """Raise the error of a worker that died before it had created its envs.
 
-    Only one that ended by itself is a `WorkerError`, after which the envs may be tried in this
-    process. What a signal ended, or what never came to an end, would do the same here.
+    Only one that ended by itself raises a `WorkerError`, after which the envs may be tried in this
+    process. Envs that crash or hang their worker would do the same here.
     """
-    if worker.ended_by_itself:
-        raise WorkerError(f"{worker} did not start: {how}. {MAIN_GUARD_HINT}")
+    if worker.exited_by_itself:
+        raise WorkerError(f"{worker} did not start: {exit_description}. {MAIN_GUARD_HINT}")
     raise EnvError(
-        f"{worker} did not come to the end of making its envs: {how}. They are not tried in this "
-        "process, which they might take along. Mend the env; if it is the start method that it "
-        "does not bear, try another one, or ask for --backend in_process."
+        f"{worker} crashed while creating its envs ({exit_description}). They are not retried in "
+        "the main process because they could crash it too. Fix the env, try another "
+        "--start-method, or force --backend in_process."
     )

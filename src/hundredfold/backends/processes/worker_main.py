@@ -1,13 +1,11 @@
-"""A worker process: makes its slice of the env and does what the parent asks.
+"""Main function of a worker process: creates its shard of envs and handles the parent's requests.
 
-Spans of env ids come in and go out as they are stepped; rare things (reset, snapshots, what a
-belief model has learned) come as messages, in order with the spans. Torch is never imported here.
+Ranges of env ids to step come through a pipe; rare requests (reset, snapshots, shared parameters)
+come as messages, in order with the ranges. Torch is never imported here.
 
-How a worker lives and dies: signals that are not meant for it, and the end of its parent.
-
-The parent holds the other end of a pipe, the lifeline, into which nobody ever writes. When the
-parent ends, however it ends, the kernel breaks the pipe and kills the worker with everything the
-worker started, even if an env hangs in compiled code at that moment.
+A worker dies with its parent: the parent holds the write end of a pipe and never writes to it. When
+the parent ends, however it ends, the kernel signals the broken pipe with SIGKILL to the worker's
+process group, even if an env hangs in compiled code at that moment.
 """
 
 from __future__ import annotations
@@ -23,191 +21,183 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
 from hundredfold.backends.env_profile import measure_steps
-from hundredfold.backends.processes.channel import Channel, receive_handles
-from hundredfold.backends.processes.cpu_affinity import core_for
-from hundredfold.backends.processes.env_shards import (
-    BatchSlice,
-    ForeignSlice,
-    Slice,
-    pairs,
-    shard_edges,
-)
-from hundredfold.backends.processes.remote_errors import Answer, capture_error
-from hundredfold.backends.processes.shared_memory import layout_of, mapped
+from hundredfold.backends.processes.channel import Channel, recv_fds
+from hundredfold.backends.processes.cpu_affinity import core_for_worker
+from hundredfold.backends.processes.env_shards import BatchShard, PerEnvShard, Shard, group_edges
+from hundredfold.backends.processes.recovery import RecoveryPoint
+from hundredfold.backends.processes.remote_errors import RequestResult, capture_error
+from hundredfold.backends.processes.shared_memory import map_arrays, memory_layout
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import IntArray, State
-from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
+from hundredfold.core.protocols import EnvFactory, PerEnvBatch
 
 
-def settle_in() -> None:
-    """Take leave of the parent's terminal and of its signal handlers."""
-    # A process group of its own: Ctrl-C goes to the parent alone, and whatever an env starts can be
-    # ended together with its worker.
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """Which envs a worker owns, and how it creates them."""
+
+    worker: int  # index of the worker
+    first: int  # first env id
+    last: int  # last env id + 1
+    num_envs: int  # of all workers
+    batch_envs: int  # envs that the parent waits for
+    settings: WorkerSettings
+    # Pickled unless the worker is forked; it unpickles it itself, so that errors are reported.
+    make_envs: EnvFactory | bytes
+
+
+def worker_main(messages: socket.socket, shard_spec: ShardSpec) -> None:
+    """Entry point of a worker process."""
+    detach_from_terminal()
+    try:
+        read_fd, write_fd, parent_death_fd = recv_fds(messages, 3)
+        die_with_parent(parent_death_fd)
+        serve(Channel(messages, read_fd, write_fd), shard_spec)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent has closed its end
+
+
+def detach_from_terminal() -> None:
+    """Leave the parent's process group and drop its signal handlers."""
+    # In a process group of its own: Ctrl-C goes to the parent alone, and subprocesses of the envs
+    # can be killed together with the worker.
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    # What a forked process inherits is not its own garbage: looking through it would copy it.
+    # Garbage collection of objects inherited by fork would copy their pages.
     gc.freeze()
 
 
-def tie_to_parent(lifeline: int) -> None:
-    """From now on this process ends when the parent does."""
+def die_with_parent(parent_death_fd: int) -> None:
+    """Kill this worker and its subprocesses when the parent ends.
+
+    Args:
+        parent_death_fd: read end of a pipe whose write end only the parent holds.
+    """
     if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
-        # It may have broken before we were listening.
+        fcntl.fcntl(parent_death_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(parent_death_fd, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(parent_death_fd, fcntl.F_GETFL)
+        fcntl.fcntl(parent_death_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+        # The pipe may have broken before the signal was set up.
         poll = select.poll()
-        poll.register(lifeline, select.POLLIN)
+        poll.register(parent_death_fd, select.POLLIN)
         if poll.poll(0):
-            end_group()
+            kill_process_group()
     else:
-        threading.Thread(target=_wait_for_end, args=(lifeline,), daemon=True).start()
+        threading.Thread(target=_wait_for_death, args=(parent_death_fd,), daemon=True).start()
 
 
-def end_group() -> None:
-    """End this worker and everything it started."""
+def kill_process_group() -> None:
+    """Kill this worker and everything it started."""
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _wait_for_end(lifeline: int) -> None:
-    os.read(lifeline, 1)
-    end_group()
+def _wait_for_death(parent_death_fd: int) -> None:
+    os.read(parent_death_fd, 1)
+    kill_process_group()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """Which envs a worker holds, and how."""
-
-    number: int
-    first: int
-    last: int
-    num_envs: int
-    batch_envs: int
-    settings: WorkerSettings
-    # The factory itself for a forked worker, else its bytes: so the worker can say what is wrong.
-    make_envs: EnvFactory | bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryPoint:
-    """Where the current story began, and how many episodes ago: what a new worker goes on from."""
-
-    seed: int | None
-    state: State | None
-    shared_params: SharedParams
-    ahead: IntArray  # (envs of the worker,) episodes to go on from there
-
-
-def worker_main(messages: socket.socket, plan: WorkerPlan) -> None:
-    """What runs in a worker process."""
-    settle_in()
+def serve(channel: Channel, shard_spec: ShardSpec) -> None:
+    """Create the shard, then step it and handle requests until the parent closes the channel."""
     try:
-        inbox, outbox, lifeline = receive_handles(messages, 3)
-        tie_to_parent(lifeline)
-        serve(Channel(messages, inbox, outbox), plan)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent has closed its end: nothing is left to do
-
-
-def serve(wire: Channel, plan: WorkerPlan) -> None:
-    """Make the slice, then step it until the parent has had enough."""
-    try:
-        part = make_slice(plan)
+        shard = create_shard(shard_spec)
     except BaseException as error:
-        wire.say("unmade", capture_error("being made", error))
+        channel.send_message("not_created", capture_error("creating its envs", error))
         return
     try:
-        is_per_env = isinstance(part, ForeignSlice)
-        wire.say("ready", part.spec, is_per_env)
-        (memory,) = receive_handles(wire.messages, 1)
-        layout = layout_of(part.spec, plan.num_envs, foreign=is_per_env)
-        part.set_output_buffers(mapped(layout, memory), wire)
-        while (spans := wire.collect()) is not None:
-            for first, last in spans:
+        is_per_env = isinstance(shard, PerEnvShard)
+        channel.send_message("ready", shard.spec, is_per_env)
+        (memory_fd,) = recv_fds(channel.messages, 1)
+        layout = memory_layout(shard.spec, shard_spec.num_envs, is_per_env=is_per_env)
+        shard.set_output_buffers(map_arrays(layout, memory_fd), channel)
+        while (ranges := channel.read_ranges()) is not None:
+            for first, last in ranges:
                 if first >= 0:
-                    part.step(first, last)
+                    shard.step(first, last)
                     continue
-                order, serial, *arguments = wire.hear()
-                if order not in UNHURRIED or (order == "state" and part.rests_for_state):
-                    part.settle()
-                if order == "close":
+                name, request_id, *arguments = channel.recv_message()
+                if name not in NOT_DRAINING or (name == "state" and shard.drains_for_state):
+                    shard.drain()
+                if name == "close":
                     return
-                obey(wire, part, order, serial, arguments)
+                handle_request(channel, shard, name, request_id, arguments)
     finally:
-        part.close()
+        shard.close()
 
 
-def make_slice(plan: WorkerPlan) -> Slice:
-    """The slice that holds the planned envs, made as suits their env."""
+def create_shard(shard_spec: ShardSpec) -> Shard:
+    """Create the envs of a shard: one by one if they are third-party, else one batch per group."""
     make_envs: EnvFactory = (
-        pickle.loads(plan.make_envs) if isinstance(plan.make_envs, bytes) else plan.make_envs
+        pickle.loads(shard_spec.make_envs)
+        if isinstance(shard_spec.make_envs, bytes)
+        else shard_spec.make_envs
     )
-    env_ids = range(plan.first, plan.last)
-    env = make_envs(np.arange(plan.first, plan.last))
+    settings, num_envs = shard_spec.settings, shard_spec.num_envs
+    env_ids = range(shard_spec.first, shard_spec.last)
+    env = make_envs(np.arange(env_ids.start, env_ids.stop))
     if isinstance(env, PerEnvBatch):
-        in_pieces = plan.batch_envs < plan.num_envs
-        core = core_for(plan.number, plan.settings.num_workers(plan.num_envs))
-        return ForeignSlice(env, env_ids, plan.settings, in_pieces=in_pieces, core=core)
-    edges = shard_edges(env_ids, plan.batch_envs, plan.num_envs)
+        is_chunked = shard_spec.batch_envs < num_envs
+        core = core_for_worker(shard_spec.worker, settings.num_workers(num_envs))
+        return PerEnvShard(env, env_ids, settings, is_chunked=is_chunked, core=core)
+    edges = group_edges(env_ids, shard_spec.batch_envs, num_envs)
     if len(edges) == 2:
-        return BatchSlice([env], edges)
+        return BatchShard([env], edges)
     env.close()
-    return BatchSlice([make_envs(np.arange(*ends)) for ends in pairs(edges)], edges)
+    return BatchShard([make_envs(np.arange(*ends)) for ends in pairwise(edges)], edges)
 
 
-def obey(wire: Channel, part: Slice, order: str, serial: int, arguments: list[Any]) -> None:
-    """Carry out one order and answer, whatever comes of it."""
-    kind, answer = "answer", Answer()
+def handle_request(
+    channel: Channel, shard: Shard, name: str, request_id: int, arguments: list[Any]
+) -> None:
+    """Handle one request and send its result or its error."""
     try:
-        value, told = _done(part, order, arguments)
-        answer = Answer(value, warnings=told if order == "restore" else [])
+        value, caught = _call_recording_warnings(shard, name, arguments)
+        result = RequestResult(value, warnings=caught if name == "restore" else [])
     except BaseException as error:
-        kind, answer = "refusal", Answer(refusal=capture_error(f"{order}()", error))
-    part.tell_failures()
-    wire.say(kind, serial, answer)
+        result = RequestResult(error=capture_error(f"{name}()", error))
+    shard.report_failures()
+    channel.send_message("result", request_id, result)
 
 
-def _done(
-    part: Slice, order: str, arguments: list[Any]
+def _call_recording_warnings(
+    shard: Shard, name: str, arguments: list[Any]
 ) -> tuple[Any, list[tuple[str, type[Warning]]]]:
-    """What an order comes to, and what was warned of meanwhile."""
-    if order in UNHURRIED:
-        # Threads are at work, and warnings are caught for all threads or none.
-        return ORDERS[order](part, *arguments), []
+    if name in NOT_DRAINING:
+        # Env threads are running, and warnings are recorded for all threads or none.
+        return REQUESTS[name](shard, *arguments), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        value = ORDERS[order](part, *arguments)
+        value = REQUESTS[name](shard, *arguments)
         return value, [(str(one.message), one.category) for one in caught]
 
 
-def rejoin(part: Slice, origin: RecoveryPoint) -> None:
-    """Take the place of a worker that is lost: all its episodes are cut off where they were."""
-    last_seen = part.observations()
-    if origin.state is not None:
-        part.restore(origin.state)
-    part.set_shared_params(origin.shared_params)
-    part.truncate_all(origin.ahead, origin.seed, last_seen)
+def recover(shard: Shard, point: RecoveryPoint) -> None:
+    """Take over from a dead worker: truncate all its episodes where they were."""
+    final_observation = shard.last_observations()
+    if point.state is not None:
+        shard.restore(point.state)
+    shard.set_shared_params(point.shared_params)
+    shard.truncate_all(point.skip, point.seed, final_observation)
 
 
-# What can be asked while envs are at work. An env whose info is asked for is not: it has been
-# heard and waits for an action.
-UNHURRIED: Final = ("state", "info")
+# Requests that do not wait for steps in flight. An env whose info is requested is never in flight:
+# it waits for an action.
+NOT_DRAINING: Final = ("state", "info")
 
-ORDERS: dict[str, Callable[..., Any]] = {
-    "reset": lambda part, seed: part.reset(seed),
-    "restore": lambda part, state: part.restore(state),
-    "inform": lambda part, shared_params: part.set_shared_params(shared_params),
-    "state": lambda part: part.state(),
-    "timings": lambda part: part.timings(),
-    "info": lambda part, env_id: part.info_of(env_id),
-    "measure_steps": lambda part: measure_steps(part.env),
-    "rejoin": rejoin,
+REQUESTS: dict[str, Callable[..., Any]] = {
+    "reset": lambda shard, seed: shard.reset(seed),
+    "restore": lambda shard, state: shard.restore(state),
+    "set_shared_params": lambda shard, shared_params: shard.set_shared_params(shared_params),
+    "state": lambda shard: shard.state(),
+    "timings": lambda shard: shard.timings(),
+    "info": lambda shard, env_id: shard.info_bytes(env_id),
+    "measure_steps": lambda shard: measure_steps(shard.env),
+    "recover": recover,
 }

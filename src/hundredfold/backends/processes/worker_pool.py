@@ -1,13 +1,9 @@
-"""All workers of a backend: listening to them, giving them orders, replacing those that are lost.
+"""Worker pool: starts worker processes, sends them requests, replaces dead and hung ones.
 
-Everything happens inside the parent's own calls; there is no thread in the background. A lost
-worker is replaced by a new process that makes the same envs; their episodes are cut off where they
-were and count as truncated. What the lost worker was asked is asked again, and while the new one
-is starting the others go on.
-
-Where the current play began, for workers that have to join in later.
-
-Who is where: every env waits for an action, or is at work.
+Everything happens inside the parent's own calls; there is no background thread. A dead worker is
+replaced by a new process that creates the same envs; their episodes are truncated where they were.
+Requests that the dead worker had not answered are sent again, and the other workers continue while
+the new one starts.
 """
 
 from __future__ import annotations
@@ -15,190 +11,120 @@ from __future__ import annotations
 import multiprocessing
 import os
 import select
-import struct
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from time import monotonic
 from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.backends.processes.channel import SPAN
-from hundredfold.backends.processes.env_shards import pairs
+from hundredfold.backends.processes.channel import pack_ranges
 from hundredfold.backends.processes.ready_flags import ReadyFlags
-from hundredfold.backends.processes.remote_errors import Answer, RemoteError
-from hundredfold.backends.processes.shared_memory import anonymous_memory, layout_of, mapped
+from hundredfold.backends.processes.recovery import RecoveryState
+from hundredfold.backends.processes.remote_errors import RemoteError, RequestResult
+from hundredfold.backends.processes.shared_memory import create_memory, map_arrays, memory_layout
 from hundredfold.backends.processes.worker_handle import (
-    WorkerProcess,
+    WorkerHandle,
     diagnose_exit,
     pickle_factory,
-    refuse_start,
+    raise_start_error,
 )
-from hundredfold.backends.processes.worker_main import RecoveryPoint, WorkerPlan
+from hundredfold.backends.processes.worker_main import ShardSpec
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import BoolArray, FloatArray, IntArray, State, slice_rows
+from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Failure, Health
 from hundredfold.core.protocols import EnvFactory
 
-
-class RecoveryState:
-    """What was told to everybody, and how many episodes ago."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.seed: int | None = None
-        self.state: State | None = None
-        self.shared_params: dict[str, Any] = {}
-        self.begun = False
-        self.ended = np.zeros(num_envs, np.int64)  # episodes since the beginning
-        # Envs whose worker was lost and whose end of episode is still to be told.
-        self.cut_off = np.zeros(num_envs, bool)
-        self.any_cut_off = False
-
-    def lose(self, rows: slice) -> None:
-        """The worker of these envs is lost."""
-        self.cut_off[rows] = True
-        self.any_cut_off = True
-
-    def tell(self, env_ids: IntArray) -> BoolArray:
-        """Which of these come with an end of episode that is their worker's loss."""
-        told = self.cut_off[env_ids]
-        self.cut_off[env_ids] = False
-        self.any_cut_off = bool(self.cut_off.any())
-        return told
-
-    def begin_with(self, seed: int) -> None:
-        """Everybody was reset; what they had learned stays with them."""
-        self.seed, self.begun = seed, True
-        self._forget_the_past()
-
-    def go_on_from(self, state: State) -> None:
-        """Everybody was restored; what they had learned is part of the snapshot."""
-        self.seed, self.state, self.shared_params, self.begun = None, state, {}, True
-        self._forget_the_past()
-
-    def origin(self, rows: slice) -> RecoveryPoint:
-        """What a worker of these rows needs to know."""
-        state = self.state
-        if state is not None:
-            state = slice_rows(state, rows)
-        return RecoveryPoint(self.seed, state, self.shared_params, self.ended[rows] + 1)
-
-    def _forget_the_past(self) -> None:
-        self.ended[:] = 0
-        self.cut_off[:] = False
-        self.any_cut_off = False
-
-
-# So few env ids are looked through one by one: numpy takes longer to begin.
-FEW: Final = 24
+# Time for workers to close their envs before they are killed.
+CLOSE_SECONDS: Final = 5.0
+# Interval of health checks, at most.
+HEALTH_CHECK_SECONDS: Final = 1.0
+# First poll while waiting for envs. Wake-ups arrive in time; polling does not depend on them.
+FIRST_POLL_SECONDS: Final = 0.02
+# A parent that has not checked for this much longer was itself stopped or busy elsewhere.
+PARENT_STALL_SECONDS: Final = 2.0
+# Id of the one request whose result is not awaited: a new worker's recovery.
+RECOVER_ID: Final = 0
 
 
 class InFlight:
-    """The whereabouts of every env, as the parent knows them."""
+    """Which envs have a step in flight: an action was sent and its result not yet taken."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        # (envs,) True from the moment an env gets its action until what came of it is fetched.
-        self.at_work = np.zeros(num_envs, bool)
-        self.num_at_work = 0
+        self.in_flight = np.zeros(num_envs, bool)  # (envs,)
+        self.count = 0
 
-    def sent(self, env_ids: IntArray | None) -> None:
-        """These got their action; None for everybody."""
+    def mark_sent(self, env_ids: IntArray | None) -> None:
+        """Actions were sent to these envs; None = all."""
         if env_ids is None:
-            self.at_work[:] = True
-            self.num_at_work = self.num_envs
+            self.in_flight[:] = True
+            self.count = self.num_envs
         else:
-            self.at_work[env_ids] = True
-            self.num_at_work += len(env_ids)
+            self.in_flight[env_ids] = True
+            self.count += len(env_ids)
 
-    def fetched(self, env_ids: IntArray | None) -> None:
-        """These wait for their next action; None for everybody."""
+    def mark_taken(self, env_ids: IntArray | None) -> None:
+        """The results of these envs were taken, and they wait for actions; None = all."""
         if env_ids is None:
-            self.at_work[:] = False
-            self.num_at_work = 0
+            self.in_flight[:] = False
+            self.count = 0
         else:
-            self.at_work[env_ids] = False
-            self.num_at_work -= len(env_ids)
+            self.in_flight[env_ids] = False
+            self.count -= len(env_ids)
 
     def waiting(self, env_ids: IntArray) -> BoolArray:
-        waits: BoolArray = ~self.at_work[env_ids]
+        """(rows,) True where an env waits for an action."""
+        waits: BoolArray = ~self.in_flight[env_ids]
         return waits
 
-    def working(self, first: int, last: int) -> IntArray:
-        """Those of these who are at work."""
-        return first + np.flatnonzero(self.at_work[first:last])
-
-
-def spans_of(env_ids: IntArray) -> bytes:
-    """Rising env ids as spans for the wire."""
-    if len(env_ids) <= FEW:
-        return _few_spans(env_ids.tolist())
-    (breaks,) = (env_ids[1:] - env_ids[:-1] != 1).nonzero()
-    if not len(breaks):
-        return SPAN.pack(int(env_ids[0]), int(env_ids[-1]) + 1)
-    spans = np.empty((len(breaks) + 1, 2), np.int32)
-    spans[0, 0] = env_ids[0]
-    spans[1:, 0] = env_ids[breaks + 1]
-    spans[:-1, 1] = env_ids[breaks] + 1
-    spans[-1, 1] = env_ids[-1] + 1
-    return spans.tobytes()
-
-
-def _few_spans(env_ids: list[int]) -> bytes:
-    found: list[int] = []
-    for env_id in env_ids:
-        if found and found[-1] == env_id:
-            found[-1] += 1
-        else:
-            found += (env_id, env_id + 1)
-    return struct.pack(f"={len(found)}i", *found)
-
-
-# How long workers may take to close their envs before they are ended.
-CLOSE_SECONDS: Final = 5.0
-# Looking whether everybody is well, at most this often.
-LOOK_SECONDS: Final = 1.0
-# The bell is rung in time, but this costs nothing and does not depend on it.
-FIRST_NAP_SECONDS: Final = 0.02
-# Who has not looked for longer than this was itself stopped, frozen or busy elsewhere.
-ABSENCE_SECONDS: Final = 2.0
-# The number of the one order that is not waited for: to take the place of a lost worker.
-REJOIN: Final = 0
+    def env_ids(self, rows: slice) -> IntArray:
+        """Those of these envs that have a step in flight."""
+        env_ids: IntArray = rows.start + np.flatnonzero(self.in_flight[rows])
+        return env_ids
 
 
 class WorkerPool:
-    """The workers of one backend and the memory they share."""
+    """The workers of one backend and the memory they share.
+
+    Args:
+        make_envs: creates the envs of a worker.
+        in_flight: bookkeeping of steps in flight, shared with the backend.
+        settings: number of workers, start method, timeouts, restart policy.
+        batch_envs: envs that the backend waits for.
+    """
 
     def __init__(
-        self, make_envs: EnvFactory, traffic: InFlight, settings: WorkerSettings, batch_envs: int
+        self, make_envs: EnvFactory, in_flight: InFlight, settings: WorkerSettings, batch_envs: int
     ) -> None:
-        self.traffic, self.settings = traffic, settings
-        self.story = RecoveryState(traffic.num_envs)
+        self.in_flight = in_flight
+        self.recovery = RecoveryState(in_flight.num_envs)
         self.restart_policy, self.health = settings.restart_policy(), Health()
-        self.context = multiprocessing.get_context(settings.resolved_start_method())
-        self.owner = os.getpid()
-        self.memory: int | None = None
-        self.workers: list[WorkerProcess] = []
-        self.at_wire: dict[int, WorkerProcess] = {}  # those we listen to, by their wire's inbox
+        start_method = settings.resolved_start_method()
+        self.context = multiprocessing.get_context(start_method)
+        self.owner_pid = os.getpid()
+        self.memory_fd: int | None = None
+        self.workers: list[WorkerHandle] = []
+        self.alive: dict[int, WorkerHandle] = {}  # workers we read from, by their read_fd
         self.poll = select.poll()
-        self.look_seconds = min(LOOK_SECONDS, settings.step_timeout / 4)
-        self.last_look = monotonic()
-        # Time before this moment is held against nobody: we were not there to see.
-        self.awake_since = 0.0
-        # Steps of every env since its worker started.
-        self.played = np.zeros(traffic.num_envs, np.int64)
-        self.serial = REJOIN
-        self.pending: dict[int, tuple[Any, ...]] = {}  # orders without an answer, by worker
-        self.answers: dict[int, Any] = {}
+        self.check_seconds = min(HEALTH_CHECK_SECONDS, settings.step_timeout / 4)
+        self.last_check = monotonic()
+        # Time before this moment counts towards no timeout: this process was not running.
+        self.running_since = 0.0
+        self.steps_taken = np.zeros(in_flight.num_envs, np.int64)  # (envs,) by the current worker
+        self.request_id = RECOVER_ID
+        self.pending: dict[int, tuple[Any, ...]] = {}  # requests without a result, by worker
+        self.results: dict[int, RequestResult] = {}
         self.step_errors: list[tuple[str, RemoteError]] = []
         self.is_per_env = self.is_started = False
-        num_envs, num_workers = traffic.num_envs, settings.num_workers(traffic.num_envs)
-        self.edges = np.arange(num_workers + 1) * num_envs // num_workers
-        packed = pickle_factory(make_envs, settings.resolved_start_method())
+        num_envs, num_workers = in_flight.num_envs, settings.num_workers(in_flight.num_envs)
+        self.shard_edges = np.arange(num_workers + 1) * num_envs // num_workers
+        factory = pickle_factory(make_envs, start_method)
         try:
-            for number, (first, last) in enumerate(pairs(self.edges.tolist())):
-                self._hire(WorkerPlan(number, first, last, num_envs, batch_envs, settings, packed))
+            for index, (first, last) in enumerate(pairwise(self.shard_edges.tolist())):
+                self._spawn(ShardSpec(index, first, last, num_envs, batch_envs, settings, factory))
             self._share_memory()
         except BaseException:
             self.close()
@@ -207,268 +133,286 @@ class WorkerPool:
     # -- every step -----------------------------------------------------------------------------
 
     def send(self, env_ids: IntArray | None) -> None:
-        """Ask for a step of these envs, in rising order; None for everybody."""
-        self.traffic.sent(env_ids)
+        """Start a step of these envs, in ascending order; None = all."""
+        self.in_flight.mark_sent(env_ids)
         if env_ids is None:
             for worker in self.workers:
-                worker.post(worker.whole)
+                worker.send_ranges(worker.all_envs)
             return
-        cuts: list[int] = env_ids.searchsorted(self.edges).tolist()
-        for worker, (first, last) in zip(self.workers, pairs(cuts), strict=True):
+        cuts: list[int] = env_ids.searchsorted(self.shard_edges).tolist()
+        for worker, (first, last) in zip(self.workers, pairwise(cuts), strict=True):
             if first < last:
-                worker.post(spans_of(env_ids[first:last]))
+                worker.send_ranges(pack_ranges(env_ids[first:last]))
 
     def wait_for(self, num_envs: int) -> None:
-        """Wait until so many envs have arrived."""
-        nap = FIRST_NAP_SECONDS
-        if monotonic() - self.last_look >= self.look_seconds:
-            self._listen(0.0)
+        """Wait until so many envs are ready."""
+        poll_seconds = FIRST_POLL_SECONDS
+        if monotonic() - self.last_check >= self.check_seconds:
+            self._poll(0.0)
         while not self.step_errors:
-            if self.doorbell.has(num_envs):
+            if self.ready_flags.has_ready(num_envs):
                 return
-            if self.doorbell.may_sleep(num_envs):
-                self._listen(nap)
-                nap = min(2 * nap, self.look_seconds)
-            self.doorbell.awake()
-        worker, report = self.step_errors[0]
+            if self.ready_flags.arm_wakeup(num_envs):
+                self._poll(poll_seconds)
+                poll_seconds = min(2 * poll_seconds, self.check_seconds)
+            self.ready_flags.disarm()
+        worker, error = self.step_errors[0]
         self.step_errors.clear()
-        report.raise_here(worker)
+        error.raise_here(worker)
 
-    def fetch(self) -> IntArray | None:
-        """Take all who are ready, in order; None for everybody."""
-        env_ids = self.doorbell.take()
-        self.played[slice(None) if env_ids is None else env_ids] += 1
-        self.traffic.fetched(env_ids)
+    def take_ready(self) -> IntArray | None:
+        """Take all ready envs, in ascending order; None = all."""
+        env_ids = self.ready_flags.take_ready()
+        self.steps_taken[slice(None) if env_ids is None else env_ids] += 1
+        self.in_flight.mark_taken(env_ids)
         return env_ids
 
-    def start_over(self) -> None:
-        """Everybody has been reset or restored; what was under way before no longer counts."""
+    def mark_all_ready(self) -> None:
+        """All envs were reset or restored; steps that were in flight no longer count."""
         self.step_errors.clear()
-        self.traffic.sent(None)
-        self.doorbell.raise_all()
+        self.in_flight.mark_sent(None)
+        self.ready_flags.set_all()
 
-    def catch_up(self) -> None:
-        """Hear what has been said and not been listened to."""
-        self._listen(0.0)
+    def read_messages(self) -> None:
+        """Read what workers have sent, without waiting."""
+        self._poll(0.0)
 
-    # -- orders ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def request(self, name: str, arguments: list[tuple[Any, ...]] | None = None) -> list[Any]:
-        """Have everybody do something once their steps are done; their answers, worker by worker.
+        """Send a request to all workers and wait for the results, worker by worker.
 
-        `arguments` has one tuple per worker.
+        Args:
+            name: a name in `worker_main.REQUESTS`.
+            arguments: one tuple per worker; None = no arguments.
         """
-        self._replace_missing()
-        everybody = [()] * len(self.workers) if arguments is None else arguments
-        return self._ask(self.workers, name, everybody)
+        self._respawn_missing()
+        per_worker = [()] * len(self.workers) if arguments is None else arguments
+        return self._request_from(self.workers, name, per_worker)
 
-    def info_of(self, env_id: int) -> bytes:
-        """An info that is not in shared memory, from the worker that has it."""
+    def info_bytes(self, env_id: int) -> bytes:
+        """A pickled info that is not in shared memory, from the worker that has it."""
         if not self.workers:
-            raise WorkerError("the backend is closed: infos can be read until then.")
-        number = int(np.searchsorted(self.edges, env_id, side="right")) - 1
-        worker = self.workers[number]
-        if worker not in self.at_wire.values():
-            raise WorkerError(f"{worker} was lost, and with it what its envs had to say.")
-        found: bytes = self._ask([worker], "info", [(env_id,)])[0]
-        return found
+            raise WorkerError("the infos are gone: read them before the backend is closed.")
+        index = int(np.searchsorted(self.shard_edges, env_id, side="right")) - 1
+        worker = self.workers[index]
+        if worker not in self.alive.values():
+            raise WorkerError(
+                f"the infos of {worker} are gone: the worker died before they were read."
+            )
+        data: bytes = self._request_from([worker], "info", [(env_id,)])[0]
+        return data
 
-    def _ask(
-        self, workers: list[WorkerProcess], name: str, arguments: list[tuple[Any, ...]]
+    def _request_from(
+        self, workers: list[WorkerHandle], name: str, arguments: list[tuple[Any, ...]]
     ) -> list[Any]:
-        self.serial += 1
-        self.answers.clear()
-        numbers = [worker.plan.number for worker in workers]
+        self.request_id += 1
+        self.results.clear()
+        indices = [worker.index for worker in workers]
         self.pending = {
-            number: (name, self.serial, *given)
-            for number, given in zip(numbers, arguments, strict=True)
+            index: (name, self.request_id, *one)
+            for index, one in zip(indices, arguments, strict=True)
         }
         for worker in workers:
-            worker.say(*self.pending[worker.plan.number])
+            worker.send_message(*self.pending[worker.index])
         while self.pending:
-            self._listen(self.look_seconds)
-        answers: list[Answer] = [self.answers[number] for number in numbers]
-        for number, answer in zip(numbers, answers, strict=True):
-            if answer.refusal is not None:
-                answer.refusal.raise_here(str(self.workers[number]))
-        for message, category in {warning: None for one in answers for warning in one.warnings}:
+            self._poll(self.check_seconds)
+        results = [self.results[index] for index in indices]
+        for index, result in zip(indices, results, strict=True):
+            if result.error is not None:
+                result.error.raise_here(str(self.workers[index]))
+        # Each distinct warning once, in order.
+        for message, category in {warning: None for one in results for warning in one.warnings}:
             warnings.warn(message, category, stacklevel=4)
-        return [answer.value for answer in answers]
+        return [result.value for result in results]
 
     def close(self) -> None:
-        """End all workers, gently if they let us; safe to call twice."""
-        if self.owner != os.getpid():
-            return  # a forked copy of us: the workers are not its to close
-        for worker in self.at_wire.values():
-            worker.ask_to_close()
+        """Close all workers, and kill those that do not end in time; safe to call twice."""
+        if self.owner_pid != os.getpid():
+            return  # a forked copy of the pool: the workers belong to the original
+        for worker in self.alive.values():
+            worker.request_close()
         deadline = monotonic() + CLOSE_SECONDS
-        for worker in self.at_wire.values():
+        for worker in self.alive.values():
             worker.close(deadline)
         self.workers.clear()
-        self.at_wire.clear()
-        if self.memory is not None:
-            os.close(self.memory)
-            self.memory = None
+        self.alive.clear()
+        if self.memory_fd is not None:
+            os.close(self.memory_fd)
+            self.memory_fd = None
 
     # -- starting -------------------------------------------------------------------------------
 
-    def _hire(self, plan: WorkerPlan) -> WorkerProcess:
-        worker = WorkerProcess(plan, self.context, self.memory)
-        self.workers[plan.number : plan.number + 1] = [worker]
-        self.at_wire[worker.wire.inbox] = worker
-        self.poll.register(worker.wire.inbox, select.POLLIN)
+    def _spawn(self, shard: ShardSpec) -> WorkerHandle:
+        worker = WorkerHandle(shard, self.context, self.memory_fd)
+        self.workers[worker.index : worker.index + 1] = [worker]
+        self.alive[worker.channel.read_fd] = worker
+        self.poll.register(worker.channel.read_fd, select.POLLIN)
         return worker
 
     def _share_memory(self) -> None:
-        """Wait until everybody has made their envs, and give them memory to show them in."""
-        while not all(worker.ready for worker in self.workers):
-            self._listen(self.look_seconds)
-        layout = layout_of(self.spec, self.traffic.num_envs, foreign=self.is_per_env)
-        self.memory = anonymous_memory(layout)
+        """Wait until all workers have created their envs, and share memory with them."""
+        while not all(worker.is_ready for worker in self.workers):
+            self._poll(self.check_seconds)
+        layout = memory_layout(self.spec, self.in_flight.num_envs, is_per_env=self.is_per_env)
+        self.memory_fd = create_memory(layout)
         for worker in self.workers:
-            worker.wire.hand_memory(self.memory)
-        self.arrays = mapped(layout, self.memory)
-        self.doorbell = ReadyFlags(self.arrays)
+            worker.channel.send_memory_fd(self.memory_fd)
+        self.arrays = map_arrays(layout, self.memory_fd)
+        self.ready_flags = ReadyFlags(self.arrays)
         if self.spec.has_mask:
             self.arrays["batch/mask"][:] = True
         self.is_started = True
 
-    # -- listening ------------------------------------------------------------------------------
+    # -- reading channels -----------------------------------------------------------------------
 
-    def _listen(self, seconds: float) -> None:
-        """Wait so long for somebody to say something; look from time to time who does not."""
-        for handle, _ in self.poll.poll(1000 * seconds):
-            if handle in self.at_wire:
-                self._read(self.at_wire[handle])
+    def _poll(self, seconds: float) -> None:
+        """Wait so long for a wake-up or message, and check the health of all workers if due."""
+        for read_fd, _ in self.poll.poll(1000 * seconds):
+            if read_fd in self.alive:
+                self._read_channel(self.alive[read_fd])
         now = monotonic()
-        if now - self.last_look >= self.look_seconds:
-            self._look(now)
+        if now - self.last_check >= self.check_seconds:
+            self._check_health(now)
 
-    def _read(self, worker: WorkerProcess) -> None:
-        spans = worker.wire.collect()
-        if spans is None:
-            self._lose(worker)
+    def _read_channel(self, worker: WorkerHandle) -> None:
+        ranges = worker.channel.read_ranges()
+        if ranges is None:
+            self._handle_death(worker)
             return
-        worker.last_sign = monotonic()
-        for first, _ in spans:
-            if first < 0 and not self._hear(worker):
+        worker.last_heartbeat = monotonic()
+        for first, _ in ranges:
+            if first < 0 and not self._read_message(worker):
                 return
 
-    def _hear(self, worker: WorkerProcess) -> bool:
-        """Take one message; False when the worker was lost over it."""
+    def _read_message(self, worker: WorkerHandle) -> bool:
+        """Read one message; False when it showed that the worker is dead."""
         try:
-            kind, *content = worker.wire.hear()
+            kind, *content = worker.channel.recv_message()
         except (EOFError, OSError):
-            self._lose(worker)
+            self._handle_death(worker)
             return False
         except BaseException:
-            # Interrupted in the middle of a message: what follows would make no sense.
-            self._let_go(worker)
+            # Interrupted in the middle of a message: the rest of the stream makes no sense.
+            self._reap(worker)
             raise
         if kind == "ready":
-            worker.ready = True
+            worker.is_ready = True
             self.spec, self.is_per_env = content
             worker.is_per_env = self.is_per_env
         elif kind == "failures":
-            self.health.count_restarts(_from(worker, content[0]))
+            self.health.count_restarts(_with_worker(content[0], worker.index))
         elif kind == "error":
             self.step_errors.append((str(worker), content[0]))
-        elif kind == "unmade" or (kind == "refusal" and content[0] == REJOIN):
-            report = content[0] if kind == "unmade" else content[1].refusal
-            self._lose(worker, report=report)
+        elif kind == "not_created":
+            self._handle_death(worker, error=content[0])
             return False
         else:
-            self._take_answer(worker, *content)
+            request_id, result = content
+            if request_id == RECOVER_ID and result.error is not None:
+                self._handle_death(worker, error=result.error)
+                return False
+            self._store_result(worker.index, request_id, result)
         return True
 
-    def _take_answer(self, worker: WorkerProcess, serial: int, answer: Any) -> None:
-        number = worker.plan.number
-        # An answer to an earlier order may still come after somebody else refused that order.
-        if number in self.pending and self.pending[number][1] == serial:
-            del self.pending[number]
-            self.answers[number] = answer
+    def _store_result(self, index: int, request_id: int, result: RequestResult) -> None:
+        # Results of an earlier request may still arrive after another worker failed in it.
+        if index in self.pending and self.pending[index][1] == request_id:
+            del self.pending[index]
+            self.results[index] = result
 
-    # -- losing and replacing -------------------------------------------------------------------
+    # -- health checks, death and recovery ------------------------------------------------------
 
-    def _look(self, now: float) -> None:
-        """Notice workers that are gone, envs that hang, and workers that say nothing at all."""
-        if now - self.last_look > self.look_seconds + ABSENCE_SECONDS:
-            self.awake_since = now
-        self.last_look = now
-        for worker in list(self.at_wire.values()):
-            entered = self._entered(worker)
-            since = np.maximum(entered, self.awake_since)
-            hanging = (entered > 0) & (now - since > worker.step_timeout)
-            last_sign = max(worker.last_sign, self.awake_since, float(entered.max(initial=0.0)))
-            if hanging.any():
-                self._lose(worker, hanging=worker.plan.first + np.flatnonzero(hanging))
-            elif self._owes_us(worker) and now - last_sign > worker.patience:
-                self._lose(worker, hanging=np.zeros(0, np.int64))
-            elif not worker.process.is_alive() and not worker.has_news():
-                self._lose(worker)
+    def _check_health(self, now: float) -> None:
+        """Find dead workers, hung envs and workers without a heartbeat."""
+        if now - self.last_check > self.check_seconds + PARENT_STALL_SECONDS:
+            self.running_since = now
+        self.last_check = now
+        for worker in list(self.alive.values()):
+            busy_since = self._busy_since(worker)
+            is_hung = (busy_since > 0) & (
+                now - np.maximum(busy_since, self.running_since) > worker.step_timeout
+            )
+            last_heartbeat = max(
+                worker.last_heartbeat, self.running_since, float(busy_since.max(initial=0.0))
+            )
+            if is_hung.any():
+                hung_env_ids = worker.shard.first + np.flatnonzero(is_hung)
+                self._handle_death(worker, hung_env_ids=hung_env_ids)
+            elif self._has_pending(worker) and now - last_heartbeat > worker.heartbeat_timeout:
+                self._handle_death(worker, hung_env_ids=np.zeros(0, np.int64))
+            elif not worker.process.is_alive() and not worker.has_unread_data():
+                self._handle_death(worker)
 
-    def _owes_us(self, worker: WorkerProcess) -> bool:
-        if worker.plan.number in self.pending or not worker.ready:
+    def _has_pending(self, worker: WorkerHandle) -> bool:
+        """Whether the worker owes a result, a step or its envs."""
+        if worker.index in self.pending or not worker.is_ready:
             return True
         if not self.is_started:
             return False
         rows = worker.rows
-        return bool((self.traffic.at_work[rows] & ~self.arrays["done"][rows]).any())
+        return bool((self.in_flight.in_flight[rows] & ~self.arrays["ready"][rows]).any())
 
-    def _lose(
+    def _handle_death(
         self,
-        worker: WorkerProcess,
+        worker: WorkerHandle,
         *,
-        report: RemoteError | None = None,
-        hanging: IntArray | None = None,
+        error: RemoteError | None = None,
+        hung_env_ids: IntArray | None = None,
     ) -> None:
-        """Say farewell to a worker and put another in its place, unless enough is enough."""
-        inside = worker.plan.first + np.flatnonzero(self._entered(worker))
-        how = self._let_go(worker)
-        if self.is_started:
-            self.arrays["entered"][worker.rows] = 0.0
-            # Rows that nobody has fetched yet are about to be written over.
-            self.doorbell.lower(worker.rows)
+        """Reap a dead or hung worker and replace it, or raise if the restart policy says so."""
+        busy_env_ids = worker.shard.first + np.flatnonzero(self._busy_since(worker))
+        exit_description = self._reap(worker)
         if not self.is_started:
-            if report is not None:
-                report.raise_here(str(worker))
-            refuse_start(worker, how)
-        env_id, error = diagnose_exit(worker, how, report, hanging, inside)
-        played = self.played[worker.rows].sum() if env_id is None else self.played[env_id]
-        self.played[worker.rows] = 0
-        self.restart_policy.record_failure(
-            env_id, error, good_steps=int(played), worker=worker.plan.number
+            if error is not None:
+                error.raise_here(str(worker))
+            raise_start_error(worker, exit_description)
+        self.arrays["busy_since"][worker.rows] = 0.0
+        # Ready rows that were not taken yet are about to be overwritten.
+        self.ready_flags.clear(worker.rows)
+        env_id, failure = diagnose_exit(
+            worker,
+            exit_description,
+            error=error,
+            hung_env_ids=hung_env_ids,
+            busy_env_ids=busy_env_ids,
         )
-        self.health.count_worker_restart(self.restart_policy.drain(), worker.size)
-        self._replace(worker)
+        steps_taken = self.steps_taken[worker.rows if env_id is None else env_id].sum()
+        self.steps_taken[worker.rows] = 0
+        self.restart_policy.record_failure(
+            env_id, failure, good_steps=int(steps_taken), worker=worker.index
+        )
+        self.health.count_worker_restart(self.restart_policy.drain(), worker.num_envs)
+        self._respawn(worker)
 
-    def _let_go(self, worker: WorkerProcess) -> str:
-        self.poll.unregister(worker.wire.inbox)
-        del self.at_wire[worker.wire.inbox]
-        return worker.end()
+    def _reap(self, worker: WorkerHandle) -> str:
+        """End a worker and stop reading from it; returns how it ended."""
+        self.poll.unregister(worker.channel.read_fd)
+        del self.alive[worker.channel.read_fd]
+        return worker.terminate()
 
-    def _replace(self, worker: WorkerProcess) -> None:
-        """A new worker for the same envs, that is told and asked what the old one was."""
-        new = self._hire(worker.plan)
-        if self.story.begun:
-            self.story.lose(new.rows)
-            new.say("rejoin", REJOIN, self.story.origin(new.rows))
-            new.post(spans_of(self.traffic.working(new.plan.first, new.plan.last)))
-        if new.plan.number in self.pending:
-            new.say(*self.pending[new.plan.number])
+    def _respawn(self, worker: WorkerHandle) -> None:
+        """Start a new worker for the same envs, and repeat what the old one had to do."""
+        new = self._spawn(worker.shard)
+        if self.recovery.has_begun:
+            self.recovery.mark_truncated(new.rows)
+            new.send_message("recover", RECOVER_ID, self.recovery.point_for(new.rows))
+            new.send_ranges(pack_ranges(self.in_flight.env_ids(new.rows)))
+        if new.index in self.pending:
+            new.send_message(*self.pending[new.index])
 
-    def _replace_missing(self) -> None:
-        """Fill the places of workers that were lost when the run was to stop."""
+    def _respawn_missing(self) -> None:
+        """Replace workers whose death stopped the run."""
         for worker in self.workers:
-            if worker not in self.at_wire.values():
-                self._replace(worker)
+            if worker not in self.alive.values():
+                self._respawn(worker)
 
-    def _entered(self, worker: WorkerProcess) -> FloatArray:
-        """(envs of the worker,) since when each is at work, as it is at this moment."""
+    def _busy_since(self, worker: WorkerHandle) -> FloatArray:
+        """(envs of the worker,) since when each is in step or reset, 0 = it is not; a copy."""
         if not self.is_started:
-            return np.zeros(worker.size)
-        return self.arrays["entered"][worker.rows].copy()
+            return np.zeros(worker.num_envs)
+        return self.arrays["busy_since"][worker.rows].copy()
 
 
-def _from(worker: WorkerProcess, failures: list[Failure]) -> list[Failure]:
-    return [replace(failure, worker=worker.plan.number) for failure in failures]
+def _with_worker(failures: list[Failure], index: int) -> list[Failure]:
+    return [replace(failure, worker=index) for failure in failures]
