@@ -51,7 +51,7 @@ def test_every_arm_is_trained_judged_and_drawn_and_what_is_done_is_not_done_agai
     assert rows["4-envs"]["samples_per_update"] == rows["2-envs-x2"]["samples_per_update"] == 20
     for row in rows.values():
         assert row["known_low"] <= row["known"] <= row["known_high"]
-        assert {"unseen_trips", "unseen_customers", "reward_std_within_seed"} <= row.keys()
+        assert {"unseen_trips", "unseen_customers", "return_std_within_seed"} <= row.keys()
     page = (tmp_path / "arms" / "compare.html").read_text("utf-8")
     assert "2-envs-x2" in page
 

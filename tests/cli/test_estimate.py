@@ -20,7 +20,7 @@ def test_the_question_of_the_scripts_is_answered_before_anything_runs(capsys):
     rows = rows_of(said)
     assert rows["epochs"]["value"] == 4
     assert rows["samples per epoch"]["value"] == 7_680
-    assert rows["memory: oracle plans"]["value"] > 0
+    assert rows["memory: oracle routes"]["value"] > 0
     assert rows["largest num_envs"]["value"] > 256
     assert rows["recommended: --episodes"]["value"] == 25_600
 

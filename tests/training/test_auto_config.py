@@ -1,4 +1,4 @@
-"""Settings fitted to env and device: what was measured decides, what was given stays."""
+"""Settings chosen for env and device: what was measured decides, what was given stays."""
 
 import faulthandler
 import os
@@ -17,7 +17,7 @@ from hundredfold.config.presets import preset_settings
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.registry import callable_factory
-from hundredfold.training.auto_config import auto_configure, fitted
+from hundredfold.training.auto_config import auto_configure, choose_settings
 
 CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, device_memory=8 * 2**30)
 GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, device_memory=15 * 2**30)
@@ -35,7 +35,7 @@ def probe_of(seconds, waits=False):
 
 def fit(algo="ppo", spec=SMALL, seconds=10e-6, waits=False, device=CPU, given=()):
     start = preset_settings("CartPole-v1", algo=algo)
-    return fitted(start, set(given), spec, probe_of(seconds, waits), device)
+    return choose_settings(start, set(given), spec, probe_of(seconds, waits), device)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_number_of_envs_follows_what_a_step_costs(seconds, waits, num_envs):
     settings, fits = fit(seconds=seconds, waits=waits)
     assert settings.rollout.num_envs == num_envs
     assert settings.rollout.samples_per_epoch == 2_048
-    (reason,) = [fit.told for fit in fits if fit.name == "num_envs"]
+    (reason,) = [fit.summary for fit in fits if fit.name == "num_envs"]
     assert reason.startswith(f"  --num-envs {num_envs}: a step ")
     assert ("waiting" in reason) == waits
 
@@ -58,7 +58,9 @@ def test_many_cores_are_kept_busy():
 def test_what_the_user_has_set_stays_and_the_rest_fits_around_it():
     start = preset_settings("CartPole-v1")
     start = replace(start, rollout=replace(start.rollout, num_envs=4))
-    settings, fits = fitted(start, {"num_envs", "hidden_sizes"}, SMALL, probe_of(1e-5), CPU)
+    settings, fits = choose_settings(
+        start, {"num_envs", "hidden_sizes"}, SMALL, probe_of(1e-5), CPU
+    )
     assert settings.rollout.num_envs == 4
     assert settings.rollout.num_steps == 512
     assert settings.network == start.network
@@ -104,7 +106,7 @@ def test_continuous_actions_and_pictures_get_what_they_need():
 def test_an_env_is_tried_out_and_the_backend_chosen_with_the_rest():
     settings, lines = auto_configure(preset_settings("CartPole-v1"), {"hidden_sizes"})
     assert settings.machine.backend == "in_process"
-    assert lines[0].startswith("fitted to CartPole-v1")
+    assert lines[0].startswith("chosen for CartPole-v1")
     assert any(line.startswith("  --num-envs") for line in lines)
     assert not any(line.startswith("  --hidden-sizes") for line in lines)
     assert lines[-1].startswith("backend: in_process")
@@ -146,7 +148,7 @@ def test_an_env_that_is_to_run_here_is_tried_out_here():
 def test_what_the_user_has_set_is_never_made_impossible():
     start = preset_settings("CartPole-v1")
     apart = replace(start.ppo, num_value_epochs=2, num_policy_epochs=2, minibatch_size=64)
-    settings, fits = fitted(
+    settings, fits = choose_settings(
         replace(start, ppo=apart),
         {"num_value_epochs", "num_policy_epochs", "minibatch_size"},
         LARGE,

@@ -13,7 +13,7 @@ from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training import estimate as planning
 from hundredfold.training.build import build
-from hundredfold.training.estimate import Change, estimate_run, gradient_steps
+from hundredfold.training.estimate import Recommendation, estimate_run, gradient_steps
 
 
 def asked(env="dvrp", preset=None, num_envs=None, **length):
@@ -36,9 +36,12 @@ def test_too_few_epochs_get_the_warning_and_the_advice_that_mends_it():
     assert plan.warnings[0] == (
         "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100"
     )
-    assert Change("episodes", 1000, 25600, "4 epochs are too few to learn from") in plan.changes
-    assert planned(plan.advised).settings.length.epochs == 100
-    assert planned(plan.advised).warnings == []
+    assert (
+        Recommendation("episodes", 1000, 25600, "4 epochs are too few to learn from")
+        in plan.recommendations
+    )
+    assert planned(plan.recommended).settings.length.epochs == 100
+    assert planned(plan.recommended).warnings == []
 
 
 def test_a_rest_of_episodes_is_told():
@@ -64,20 +67,22 @@ def test_a_run_of_a_hundred_epochs_warns_of_nothing():
 def test_scaling_the_first_preset_up_leads_to_the_second():
     start = asked(preset="meta-train-64")
     settings = asked(preset="meta-train-64", num_envs=256, episodes=25_600)
-    advised = {change.setting: change.advised for change in planned(settings, start).changes}
+    advised = {
+        change.setting: change.recommended for change in planned(settings, start).recommendations
+    }
     second = preset_settings("dvrp", "meta-train-256").ppo
     assert advised["minibatch_size"] == second.minibatch_size == 128
     assert advised["num_value_epochs"] == second.num_value_epochs == 30
     assert advised["num_policy_epochs"] == second.num_policy_epochs == 8
     assert advised["learning_rate"] == pytest.approx(3e-4 * 2**0.5, rel=0.02)
-    assert all(change.reason for change in planned(settings, start).changes)
+    assert all(change.reason for change in planned(settings, start).recommendations)
 
 
 def test_what_the_user_chose_is_left_alone():
     start = asked(preset="meta-train-64")
     settings = asked(preset="meta-train-64", num_envs=256, episodes=25_600)
     settings = replace(settings, ppo=replace(settings.ppo, minibatch_size=512, num_value_epochs=5))
-    advised = {change.setting for change in planned(settings, start).changes}
+    advised = {change.setting for change in planned(settings, start).recommendations}
     assert advised.isdisjoint({"minibatch_size", "num_value_epochs", "learning_rate"})
 
 
@@ -91,12 +96,12 @@ def test_the_memory_of_a_plan_is_that_of_the_arrays():
     assert plan.memory["masks"] == held.mask.nbytes
     assert plan.memory["actions"] == held.actions.nbytes
     env.reset(0)
-    assert plan.memory["last epoch's snapshot"] == sum(a.nbytes for a in env.state().values())
+    assert plan.memory["last snapshot"] == sum(a.nbytes for a in env.state().values())
 
 
 def test_an_env_with_an_oracle_tells_the_memory_of_its_plans():
     plan = planned(asked(num_envs=4))
-    assert plan.memory["oracle plans"] > 0
+    assert plan.memory["oracle routes"] > 0
     assert plan.memory["envs"] > 0
 
 

@@ -103,7 +103,7 @@ def test_a_file_that_chooses_otherwise_is_refused(tmp_path):
     policy.policy.__class__ = Contrary
     with torch.no_grad():
         policy.policy.network.policy_head.weight.mul_(100.0)
-    with pytest.raises(HundredfoldError, match="does not choose as the policy"):
+    with pytest.raises(HundredfoldError, match="does not agree with the policy"):
         export_torchscript(policy, tmp_path / "policy.pt")
     assert not (tmp_path / "policy.pt").exists()
 
@@ -113,7 +113,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path):
     code = f"""
 import sys
 sys.modules["onnx"] = sys.modules["onnxscript"] = None
-from hundredfold.cli import main
+from hundredfold.cli.main import main
 assert main(["export", {str(run.path)!r}, "--onnx"]) == 1
 """
     done = run_python(code, expect=0)

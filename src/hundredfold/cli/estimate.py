@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         title=f"estimate for {env}: {settings.rollout.num_envs} envs",
     )
     if options.write_config:
-        write_atomically(options.write_config, to_toml(estimate.advised))
+        write_atomically(options.write_config, to_toml(estimate.recommended))
         path = options.write_config
         note(f"wrote {path}; train with: hundredfold train {env} --config {path}")
     return 0
@@ -108,9 +108,9 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         )
         enough = timing.epoch * ENOUGH_EPOCHS
         yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough), "s", format_duration(enough))
-    for change in estimate.changes:
+    for change in estimate.recommendations:
         what = f"recommended: --{change.setting.replace('_', '-')}"
-        yield _row(what, change.advised, f"instead of {change.present}", change.reason)
+        yield _row(what, change.recommended, f"instead of {change.present}", change.reason)
 
 
 def _row(what: str, value: object, unit: str, reason: str) -> Row:

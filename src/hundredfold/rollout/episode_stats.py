@@ -23,7 +23,7 @@ class EpisodeStats:
             return {}
         means = {
             "return_mean": float(np.mean(self.returns)),
-            "reward_std": float(np.std(self.returns)),
+            "return_std": float(np.std(self.returns)),
             "avg_episode_steps": float(np.mean(self.lengths)),
         }
         for name, values in self.info.items():

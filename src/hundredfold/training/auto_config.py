@@ -1,10 +1,9 @@
-"""Settings fitted to what was measured: the env, the device, the memory; each with its reason.
+"""Automatic configuration: settings of third-party envs from measurements, each with its reason.
 
-A built-in env has settings made for it. What somebody else's env needs is not known, but what its
-steps cost, how large its observations are and what there is to compute with can be measured, and
-these decide more than anything else how many envs and how large batches pay. Values are few and
-far apart, so that the same env on the same machine is fitted alike every time; whatever the user
-has set stays as it is.
+Built-in envs have presets. For other envs the cost of a step, the size of observations and the
+device are measured: they decide how many envs and how large batches pay. Values are few and far
+apart, so that the same env on the same machine gets the same settings every time; settings that the
+user chose stay as they are.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
 from hundredfold.training.engines import OWN
 
-# Steps that cost less than so many seconds: a call of the policy costs as much as many of them.
+# Below this a policy call costs as much as many steps.
 CHEAP_SECONDS: Final = 150e-6
 COSTLY_SECONDS: Final = 3e-3
-# Samples of one PPO update: enough for steady advantages, few enough to learn often.
+# Samples of one PPO update: enough for low-variance advantages, few enough to update often.
 SAMPLES_PER_UPDATE: Final = 2_048
-# Share of the free memory that experience may take.
+# Share of the free memory that buffers may take.
 MEMORY_SHARE: Final = 0.25
-# Observations of more numbers than this deserve a wider network.
-MANY_NUMBERS: Final = 64
+# Larger observations get a wider network.
+MANY_INPUTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """A setting that was chosen for the user, and why."""
+class AutoSetting:
+    """A setting that was chosen automatically, and why."""
 
     name: str
     value: Any
     reason: str
 
     @property
-    def told(self) -> str:
-        """One line for the person who left the choice to us."""
+    def summary(self) -> str:
+        """One line: flag, value and reason."""
         value = " ".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
         return f"  --{self.name.replace('_', '-')} {value}: {self.reason}"
 
@@ -55,74 +54,94 @@ class Fit:
 def auto_configure(
     settings: RunSettings, given: Container[str], make_envs: EnvFactory | None = None
 ) -> tuple[RunSettings, list[str]]:
-    """The settings of a run fitted to its env and this machine, and lines that say how and why.
+    """Fit settings to a third-party env and this machine.
 
-    Somebody else's env is played for a moment. A built-in env has settings made for it, and an
-    env that hangs tells nothing: these stay as they are.
+    The env is profiled for a moment; settings of built-in envs, and of envs that hang while they
+    are profiled, stay as they are.
+
+    Args:
+        settings: Run settings.
+        given: Names of settings that the user chose.
+        make_envs: Env factory; by default that of `settings.env`.
+
+    Returns:
+        The settings, and lines of text that name each choice and its reason.
     """
     factory = make_envs or env_factory(settings.env, settings.env_settings)
     here = settings.machine.backend in ("in_process", "serial")
-    found = profile_env(factory, settings.processes, in_worker=not here)
-    if not found.is_per_env:
+    profile = profile_env(factory, settings.processes, in_worker=not here)
+    if not profile.is_per_env:
         return settings, []
     lines = []
-    if found.step_costs is not None:
+    if profile.step_costs is not None:
         device = detect_device(settings.machine.device)
-        settings, fits = fitted(settings, given, found.spec, found.step_costs, device)
-        lines = [fit.told for fit in fits]
+        settings, chosen = choose_settings(
+            settings, given, profile.spec, profile.step_costs, device
+        )
+        lines = [setting.summary for setting in chosen]
     if lines:
-        lines.insert(0, f"fitted to {settings.env} and this machine; a flag sets it otherwise:")
+        lines.insert(0, f"chosen for {settings.env} and this machine; flags override:")
     # Other engines have workers of their own.
     if settings.machine.backend == "auto" and settings.engine == OWN:
-        choice = choose_from_profile(found, settings.rollout.num_envs, settings.processes)
+        choice = choose_from_profile(profile, settings.rollout.num_envs, settings.processes)
         lines.append(choice.summary)
         machine = replace(settings.machine, backend=choice.backend)
         settings = replace(settings, machine=machine, processes=choice.settings)
     return settings, lines
 
 
-def fitted(
-    settings: RunSettings, given: Container[str], spec: EnvSpec, found: StepCosts, device: Device
-) -> tuple[RunSettings, list[Fit]]:
-    """The settings with everything fitted that the user did not set, and what that was."""
-    fits: list[Fit] = []
+def choose_settings(
+    settings: RunSettings, given: Container[str], spec: EnvSpec, costs: StepCosts, device: Device
+) -> tuple[RunSettings, list[AutoSetting]]:
+    """Settings for measured step costs and a device.
 
-    def fit(name: str, value: Any, reason: str) -> None:
+    Args:
+        settings: Run settings.
+        given: Names of settings that the user chose; they stay.
+        spec: Observation and action spec of the env.
+        costs: Measured costs of a step.
+        device: Device of the networks.
+
+    Returns:
+        The settings, and those that were chosen.
+    """
+    chosen: list[AutoSetting] = []
+
+    def choose(name: str, value: Any, reason: str) -> None:
         nonlocal settings
         if name in given:
             return
         settings = with_overrides(settings, {name: value})
-        fits[:] = [fit for fit in fits if fit.name != name]
-        fits.append(Fit(name, value, reason))
+        chosen[:] = [setting for setting in chosen if setting.name != name]
+        chosen.append(AutoSetting(name, value, reason))
 
-    fit("num_envs", *_num_envs(settings, found, device))
+    choose("num_envs", *_num_envs(settings, costs, device))
     if settings.algo == "ppo":
-        fit("num_steps", *_num_steps(settings, spec, device))
+        choose("num_steps", *_num_steps(settings, spec, device))
         for name, value, reason in _by_spaces(settings, spec):
-            fit(name, value, reason)
+            choose(name, value, reason)
     else:
-        fit("replay_size", *_replay_size(settings, spec, device))
-        fit("batch_size", *_batch_size(device))
-    fit("hidden_sizes", *_hidden(settings, spec, device))
-    return settings, fits
+        choose("replay_size", *_replay_size(settings, spec, device))
+        choose("batch_size", *_batch_size(device))
+    choose("hidden_sizes", *_hidden_sizes(settings, spec, device))
+    return settings, chosen
 
 
-def _num_envs(settings: RunSettings, found: StepCosts, device: Device) -> tuple[int, str]:
-    step = format_duration(found.step_seconds)
-    if found.waits:
-        return 64, f"a step takes {step}, {100 * found.waiting_share:.0f} % of it waiting"
+def _num_envs(settings: RunSettings, costs: StepCosts, device: Device) -> tuple[int, str]:
+    step = format_duration(costs.step_seconds)
+    if costs.waits:
+        return 64, f"a step takes {step}, {100 * costs.waiting_share:.0f} % of it waiting"
     least = 2 * device.cores
     if settings.engine == "sb3":
-        return max(8, least), f"a step computes for {step}; every env is a process of its own"
+        return max(8, least), f"a step computes for {step}; every env has its own process"
     if settings.algo == "dqn":
         return max(8, least), f"a step computes for {step}; new samples at every gradient step"
-    if found.step_seconds < CHEAP_SECONDS:
-        return max(32, least), f"a step computes for only {step}: many share a call of the policy"
-    if found.step_seconds < COSTLY_SECONDS:
+    if costs.step_seconds < CHEAP_SECONDS:
+        return max(32, least), f"a step computes for only {step}: many share a policy call"
+    if costs.step_seconds < COSTLY_SECONDS:
         return max(16, least), f"a step computes for {step}"
-    return max(
-        8, least
-    ), f"a step computes for {step}: no more than keeps {device.cores} cores busy"
+    reason = f"a step computes for {step}: enough to keep {device.cores} cores busy"
+    return max(8, least), reason
 
 
 def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[int, str]:
@@ -136,26 +155,34 @@ def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[in
 
 
 def _by_spaces(settings: RunSettings, spec: EnvSpec) -> Iterator[tuple[str, Any, str]]:
-    """What pictures and continuous actions ask for, where it goes with what the user has set."""
+    """Choices for images and continuous actions, where they fit the user's settings."""
     joint, by_number = not settings.ppo.separate_epochs, not settings.ppo.minibatch_size
     if any(image_layout(array) for array in spec.observation.values()):
         if joint:
-            yield "shared", True, "policy and value look at pictures with the same eyes"
+            yield "shared", True, "share one image encoder between policy and value"
         if by_number:
-            yield "num_minibatches", 8, "more, smaller steps for a network that must learn to see"
+            yield "num_minibatches", 8, "more, smaller gradient steps for an image encoder"
     if spec.continuous_action is not None:
-        if settings.engine != "rllib":  # which would keep the scales of random actions
-            yield "normalise_observations", True, "continuous envs observe in units of their own"
-        yield "entropy_coefficient", 0.0, "a reward for spread would widen actions without end"
+        if settings.engine != "rllib":  # whose statistics would be those of random actions
+            yield (
+                "normalise_observations",
+                True,
+                "inputs of continuous envs differ in scale",
+            )
+        yield (
+            "entropy_coefficient",
+            0.0,
+            "an entropy bonus would widen actions without limit",
+        )
         if joint:
-            yield "update_epochs", 10, "aiming takes more passes than choosing"
+            yield "update_epochs", 10, "continuous control benefits from more epochs"
         if by_number:
-            yield "num_minibatches", 8, "in smaller steps"
+            yield "num_minibatches", 8, "smaller minibatches"
 
 
 def _replay_size(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[int, str]:
     wanted = settings.dqn.replay_size
-    # A checkpoint keeps a copy, and for a moment there is another.
+    # The last snapshot holds a copy, and saving it another for a moment.
     copies = 3 if settings.dqn.save_replay else 1
     room = int(MEMORY_SHARE * device.memory) // (copies * row_bytes(spec))
     if room < wanted:
@@ -169,14 +196,16 @@ def _batch_size(device: Device) -> tuple[int, str]:
     return 64, "a CPU takes longer for more"
 
 
-def _hidden(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[tuple[int, ...], str]:
-    numbers = sum(
+def _hidden_sizes(
+    settings: RunSettings, spec: EnvSpec, device: Device
+) -> tuple[tuple[int, ...], str]:
+    num_inputs = sum(
         sum(array.categories) if array.categories else array.size
         for array in spec.observation.values()
     )
-    seen = f"{numbers} numbers are observed"
+    inputs = f"{num_inputs} inputs"
     if device.kind == "cuda":
-        return (256, 256), f"{seen}, and {device.name} has time for them"
-    # Values of all actions at once ask more of a network than a preference for one of them.
-    wide = numbers > MANY_NUMBERS or settings.algo == "dqn"
-    return ((128, 128) if wide else (64, 64)), f"{seen}, on a CPU"
+        return (256, 256), f"{inputs}, on {device.name}"
+    # Action values need a larger network than a policy.
+    wide = num_inputs > MANY_INPUTS or settings.algo == "dqn"
+    return ((128, 128) if wide else (64, 64)), f"{inputs}, on a CPU"

@@ -1,7 +1,7 @@
-"""Checkpoints: arrays in safetensors, everything else in JSON, whole or not at all.
+"""Atomic checkpoints: arrays in safetensors, everything else in JSON.
 
-A checkpoint is written under a temporary name, pushed to the disk and renamed, so that a name
-without a leading dot always holds a complete one. Checksums tell a damaged file from a sound one.
+A checkpoint is written under a temporary name, fsynced and renamed, so that a folder without a
+leading dot is always complete. Checksums detect damaged files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANIFEST: Final = "manifest.json"
 
 @dataclass(slots=True)
 class Checkpoint:
-    """A run at the end of an epoch."""
+    """State of a run at the end of an epoch."""
 
     epoch: int
     counters: dict[str, Any]
@@ -39,7 +39,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint; on failure nothing that was there before is touched."""
+    """Write a checkpoint; on failure earlier checkpoints stay untouched."""
     path = folder.checkpoints / f"{checkpoint.epoch:06d}"
     temporary = folder.checkpoints / f".{checkpoint.epoch:06d}.{os.getpid()}"
     try:
@@ -65,10 +65,10 @@ def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint) -> Path:
         _sync(folder.checkpoints)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        kept = ", ".join(str(epoch) for epoch in saved_epochs(folder)) or "none"
+        saved = ", ".join(str(epoch) for epoch in saved_epochs(folder)) or "none"
         raise CheckpointError(
             f"cannot save epoch {checkpoint.epoch} to {folder.checkpoints}: {error.strerror}. "
-            f"Checkpoints that are safe: {kept}. Make room, then use --resume {folder.path}."
+            f"Saved checkpoints: {saved}. Free some space, then use --resume {folder.path}."
         ) from error
     return path
 
@@ -76,7 +76,13 @@ def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint) -> Path:
 def load_checkpoint(
     folder: RunFolder, which: str = "last", parts: set[str] | None = None
 ) -> Checkpoint:
-    """Read a checkpoint (`last`, `best` or an epoch), all of it or only some parts."""
+    """Read a checkpoint.
+
+    Args:
+        folder: Run folder.
+        which: "last", "best" or an epoch.
+        parts: Names of the parts to read; all by default.
+    """
     path = folder.checkpoints / f"{_epoch_of(folder, which):06d}"
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
@@ -87,7 +93,7 @@ def load_checkpoint(
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} is not a checkpoint of this version of hundredfold "
-            f"(format {FORMAT}); read it with the version named in the run's versions.json."
+            f"(format {FORMAT}); use the version named in the run's versions.json."
         )
     try:
         arrays = {
@@ -118,12 +124,12 @@ def best_epoch(folder: RunFolder) -> tuple[int, float] | None:
         return int(table["epoch"]), float(table["score"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{folder.best_file} is damaged; delete it, and `best` means the last checkpoint."
+            f"{folder.best_file} is damaged; delete it to use the last checkpoint as `best`."
         ) from error
 
 
 def mark_best(folder: RunFolder, epoch: int, score: float) -> None:
-    """Remember which checkpoint scored best."""
+    """Record the epoch and score of the best evaluation."""
     write_atomically(folder.best_file, json.dumps({"epoch": epoch, "score": score}) + "\n")
 
 
@@ -136,7 +142,7 @@ def prune(folder: RunFolder, keep_last: int) -> None:
 
 
 def remove_leftovers(folder: RunFolder) -> None:
-    """Delete what a killed process left half-written."""
+    """Delete incomplete files of a killed process."""
     for path in folder.checkpoints.glob(".*"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -167,16 +173,15 @@ def spec_table(spec: EnvSpec) -> dict[str, Any]:
 
 
 def read_spec(table: Mapping[str, Any]) -> EnvSpec:
-    """The part of a spec that a policy needs."""
+    """The part of a spec that a policy needs, from its JSON table."""
     return EnvSpec(
         name=table["name"],
         action_nvec=tuple(table["action_nvec"]),
         has_mask=table["has_mask"],
         episode_steps=table["episode_steps"],
-        # Absent in older runs, whose envs had none.
-        logit_bias=table.get("logit_bias"),
+        logit_bias=table["logit_bias"],
         continuous_action=None
-        if table.get("continuous_action") is None
+        if table["continuous_action"] is None
         else _read_box(table["continuous_action"]),
         observation={
             name: ArraySpec(
@@ -190,7 +195,7 @@ def read_spec(table: Mapping[str, Any]) -> EnvSpec:
 
 
 def _box_table(box: ArraySpec) -> dict[str, Any]:
-    """Bounds entry by entry, as text: JSON has no word for infinity."""
+    """Bounds entry by entry, as text: JSON has no infinity."""
     bounds = {"low": flat_bound(box.low, box), "high": flat_bound(box.high, box)}
     return {
         "shape": list(box.shape),
@@ -234,7 +239,7 @@ def _read_arrays(path: Path, name: str, checksum: str) -> Arrays:
 
 def _damaged(path: Path, file: str) -> CheckpointError:
     return CheckpointError(
-        f"{path / file} is damaged or missing. Delete {path} to go on from the one before it."
+        f"{path / file} is damaged or missing. Delete {path} to resume from an earlier one."
     )
 
 

@@ -1,7 +1,7 @@
-"""What a run will be before it starts: its epochs, its memory, its time, and what to change.
+"""Estimate of a run before it starts: epochs, memory, time and recommended settings.
 
-Memory is counted on the arrays themselves, made for one env. Time is measured on two epochs of at
-most 256 envs; where the device is not at hand it is modelled, and said to be.
+Memory is counted on arrays made for one env. Time is measured on two epochs of at most 256 envs;
+updates on a CUDA device that is not present are modelled, and marked as such.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from hundredfold.core.protocols import EnvFactory
 from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
-from hundredfold.training.build import build
+from hundredfold.training.build import Components, build
 
-# A policy that is updated less often than this has hardly begun to learn.
+# Fewer updates than this are too few to learn from.
 FEW_EPOCHS: Final = 50
 ENOUGH_EPOCHS: Final = 100
-# Share of the memory at hand that envs and rollout may take; networks and the system want theirs.
+# Share of the available memory for envs and buffers; the rest is for networks and the system.
 MEMORY_SHARE: Final = 0.5
 MEASURED_ENVS: Final = 256
-# The model of a CUDA device that is not here: what starting one gradient step costs, and how fast
-# a mid-range card multiplies small matrices.
+# Model of an absent CUDA device: overhead of one gradient step, and the speed of a mid-range card
+# on small matrices.
 MODEL_STEP_SECONDS: Final = 1.2e-3
 MODEL_FLOPS: Final = 5e12
-# What DQN keeps, whatever the number of envs.
-REPLAY: Final = ("replay", "last epoch's replay")
-# Forward and backward through a weight cost about six operations per sample.
+# Memory of DQN that does not depend on the number of envs.
+REPLAY: Final = ("replay buffer", "snapshot of the replay buffer")
+# Forward and backward pass: about six operations per weight and sample.
 FLOPS_PER_WEIGHT: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A setting that would suit the run better, and why."""
+class Recommendation:
+    """A recommended setting, and why."""
 
     setting: str
     present: Any
-    advised: Any
+    recommended: Any
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one epoch by phase, and how they were found."""
+    """Seconds of one epoch by phase."""
 
     collect: float
     update: float
@@ -65,7 +65,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Everything `hundredfold plan` tells."""
+    """Result of `hundredfold estimate`."""
 
     settings: RunSettings
     gradient_steps: int  # of one epoch
@@ -73,28 +73,35 @@ class Estimate:
     largest_num_envs: int
     timing: Timing | None
     warnings: list[str]
-    changes: list[Change]
+    recommendations: list[Recommendation]
 
     @property
-    def advised(self) -> RunSettings:
-        """The settings with every advice taken."""
+    def recommended(self) -> RunSettings:
+        """The settings with all recommendations applied."""
         settings = self.settings
-        for change in self.changes:
-            settings = _with(settings, change.setting, change.advised)
+        for item in self.recommendations:
+            settings = _with(settings, item.setting, item.recommended)
         return settings
 
 
 def estimate_run(
     settings: RunSettings, start: RunSettings, *, measure: bool = True, cuda: bool = False
 ) -> Estimate:
-    """The plan of a run; `start` is where its settings began, `cuda` asks for that device."""
+    """Estimate a run.
+
+    Args:
+        settings: Run settings.
+        start: Settings of the preset they started from.
+        measure: Measure two epochs.
+        cuda: The run is for a CUDA device; modelled where there is none.
+    """
     factory = env_factory(settings.env, settings.env_settings)
     spec = _spec_of(factory)
     resolved = settings.resolved(spec)
     per_env = bytes_per_env(resolved, spec, factory)
     timing = None
     if measure:
-        timing = measured(resolved, modelled_update=cuda and not torch.cuda.is_available())
+        timing = measure_epoch(resolved, modelled_update=cuda and not torch.cuda.is_available())
     return Estimate(
         settings=resolved,
         gradient_steps=gradient_steps(resolved),
@@ -102,29 +109,29 @@ def estimate_run(
         largest_num_envs=largest_num_envs(resolved, per_env),
         timing=timing,
         warnings=warnings_for(settings, resolved, spec),
-        changes=advice(settings, resolved, start, spec),
+        recommendations=recommend(settings, resolved, start, spec),
     )
 
 
-def warnings_for(asked: RunSettings, resolved: RunSettings, spec: EnvSpec) -> list[str]:
-    """What a person should know before starting; `train` says the same."""
-    episodes, epochs = asked.length.episodes, resolved.length.epochs
+def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -> list[str]:
+    """Warnings about the length of a run; `train` prints the same."""
+    episodes, epochs = requested.length.episodes, resolved.length.epochs
     if not episodes or spec.episode_steps is None:
         return []
     steps = resolved.rollout.samples_per_epoch
-    found = []
+    warnings = []
     if epochs < FEW_EPOCHS:
         enough = -(-ENOUGH_EPOCHS * steps // spec.episode_steps)
-        found.append(
+        warnings.append(
             f"{episodes} episodes at {resolved.rollout.num_envs} envs are {epochs} epochs; "
             f"use --episodes {enough} for {ENOUGH_EPOCHS}"
         )
     if epochs * steps != episodes * spec.episode_steps:
-        found.append(
+        warnings.append(
             f"{episodes} episodes do not divide into epochs of {steps // spec.episode_steps}; "
             f"{epochs * steps // spec.episode_steps} are trained"
         )
-    return found
+    return warnings
 
 
 def gradient_steps(settings: RunSettings) -> int:
@@ -141,7 +148,7 @@ def gradient_steps(settings: RunSettings) -> int:
 
 
 def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> dict[str, int]:
-    """Bytes that one more env costs, by component."""
+    """Bytes per env, by component."""
     sizes = (
         _replay_bytes(settings, spec) if settings.algo == "dqn" else _rollout_bytes(settings, spec)
     )
@@ -153,11 +160,11 @@ def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> 
         state = env.state()
     finally:
         env.close()
-    plans = {name: array for name, array in state.items() if name.startswith("plans/")}
-    if plans:
-        sizes["oracle plans"] = _size(plans)
-    # The last whole epoch is kept beside the running one, so that nothing is lost.
-    return sizes | {"envs": _size(state) - _size(plans), "last epoch's snapshot": _size(state)}
+    routes = {name: array for name, array in state.items() if name.startswith("plans/")}
+    if routes:
+        sizes["oracle routes"] = _size(routes)
+    # The last complete epoch is kept as a snapshot.
+    return sizes | {"envs": _size(state) - _size(routes), "last snapshot": _size(state)}
 
 
 def _replay_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
@@ -177,25 +184,25 @@ def _rollout_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
         "rewards and flags": rollout.rewards.nbytes
         + rollout.terminated.nbytes
         + rollout.ended.nbytes,
-        # Values, advantages and targets, and the rows in shuffled order.
+        # Values, advantages and targets, and the shuffled rows.
         "update": 3 * rollout.rewards.nbytes + _size(rollout.observation),
     }
 
 
 def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
-    """Envs that fit into the memory at hand; a replay takes its part however many there are."""
+    """Number of envs that fit into memory; the replay buffer does not depend on it."""
     room = int(MEMORY_SHARE * available_memory())
     if settings.algo == "ppo":
         return max(1, room // max(sum(per_env.values()), 1))
     replay = sum(per_env[name] for name in REPLAY) * settings.rollout.num_envs
     others = sum(size for name, size in per_env.items() if name not in REPLAY)
-    # Every env's ring must hold more than one look ahead.
+    # Every env's ring must hold more than one n-step return.
     rings = settings.dqn.replay_size // (settings.dqn.n_step + 2)
     return max(1, min((room - replay) // max(others, 1), rings))
 
 
 def auto_num_envs(settings: RunSettings) -> tuple[int, str]:
-    """What `--num-envs auto` means for these settings, and the reason."""
+    """Value of `--num-envs auto` for these settings, and the reason."""
     factory = env_factory(settings.env, settings.env_settings)
     spec = _spec_of(factory)
     any_length = replace(settings, length=LengthSettings(epochs=1)).resolved(spec)
@@ -214,8 +221,8 @@ def auto_num_envs(settings: RunSettings) -> tuple[int, str]:
 # --- time
 
 
-def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
-    """Seconds of an epoch: of the second of two, with one pass of PPO's update, scaled up."""
+def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timing:
+    """Seconds of an epoch, from the second of two with one pass of PPO's update, scaled up."""
     rollout, ppo = settings.rollout, settings.ppo
     num_envs = min(rollout.num_envs, MEASURED_ENVS)
     one_pass = (
@@ -223,33 +230,33 @@ def measured(settings: RunSettings, modelled_update: bool = False) -> Timing:
         if ppo.separate_epochs
         else replace(ppo, update_epochs=1)
     )
-    at_once = min(settings.dqn.learning_starts, num_envs * rollout.num_steps)
+    learning_starts = min(settings.dqn.learning_starts, num_envs * rollout.num_steps)
     trial = replace(
         settings,
         length=LengthSettings(epochs=2),
         rollout=replace(rollout, num_envs=num_envs, policy_update_interval=1),
         ppo=one_pass,
-        dqn=replace(settings.dqn, learning_starts=at_once),
+        dqn=replace(settings.dqn, learning_starts=learning_starts),
         processes=replace(settings.processes, batch_envs=0),
     )
-    parts = build(trial)
+    components = build(trial)
     try:
-        parts.collector.start(settings.seed)
-        seconds = [_epoch_seconds(parts, trial) for _ in range(2)]
+        components.collector.start(settings.seed)
+        seconds = [_epoch_seconds(components, trial) for _ in range(2)]
     finally:
-        parts.close()
-    # The first epoch warmed up compilers and caches.
+        components.close()
+    # The first epoch compiles kernels and fills caches.
     collect, update = seconds[-1]
     growth = rollout.num_envs / num_envs
-    share = _num_passes(ppo) / (2 if ppo.separate_epochs else 1) if settings.algo == "ppo" else 1.0
+    passes = _num_passes(ppo) / (2 if ppo.separate_epochs else 1) if settings.algo == "ppo" else 1.0
     if modelled_update:
-        weights = sum(part.numel() for part in parts.learner.network.parameters())
+        weights = sum(weight.numel() for weight in components.learner.network.parameters())
         return Timing(collect * growth, modelled_seconds(settings, weights), True)
-    return Timing(collect * growth, update * growth * share, False)
+    return Timing(collect * growth, update * growth * passes, False)
 
 
 def modelled_seconds(settings: RunSettings, weights: int) -> float:
-    """Seconds of an update on a CUDA device nobody has measured."""
+    """Modelled seconds of an update on a CUDA device."""
     steps = gradient_steps(settings)
     rows = steps * settings.dqn.batch_size
     if settings.algo == "ppo":
@@ -257,36 +264,36 @@ def modelled_seconds(settings: RunSettings, weights: int) -> float:
     return steps * MODEL_STEP_SECONDS + FLOPS_PER_WEIGHT * weights * rows / MODEL_FLOPS
 
 
-def _epoch_seconds(parts: Any, settings: RunSettings) -> tuple[float, float]:
-    learner = parts.learner
+def _epoch_seconds(components: Components, settings: RunSettings) -> tuple[float, float]:
+    learner = components.learner
     learned = learner.learning_seconds
     begin = time.perf_counter()
-    parts.collector.collect(learner.policy, learner.buffer, settings.rollout.num_steps)
+    components.collector.collect(learner.policy, learner.buffer, settings.rollout.num_steps)
     middle = time.perf_counter()
     learner.update()
     learned = learner.learning_seconds - learned
     return middle - begin - learned, time.perf_counter() - middle + learned
 
 
-# --- advice
+# --- recommendations
 
 
-def advice(
-    asked: RunSettings, resolved: RunSettings, start: RunSettings, spec: EnvSpec
-) -> list[Change]:
-    """Changes for a run whose epochs are larger or smaller than those its settings were made for.
+def recommend(
+    requested: RunSettings, resolved: RunSettings, start: RunSettings, spec: EnvSpec
+) -> list[Recommendation]:
+    """Recommended settings for epochs larger than those that the preset was made for.
 
-    Only what the user has left at its starting point is advised on.
+    Only settings that still have the preset's value are changed.
     """
-    changes: list[Change] = []
-    if asked.length.episodes and resolved.length.epochs < FEW_EPOCHS and spec.episode_steps:
+    changes: list[Recommendation] = []
+    if requested.length.episodes and resolved.length.epochs < FEW_EPOCHS and spec.episode_steps:
         reason = f"{resolved.length.epochs} epochs are too few to learn from"
         enough = -(-ENOUGH_EPOCHS * resolved.rollout.samples_per_epoch // spec.episode_steps)
-        changes.append(Change("episodes", asked.length.episodes, enough, reason))
-    begun = replace(start, length=LengthSettings(epochs=1)).resolved(spec)
-    before = begun.rollout.samples_per_epoch
+        changes.append(Recommendation("episodes", requested.length.episodes, enough, reason))
+    preset = replace(start, length=LengthSettings(epochs=1)).resolved(spec)
+    before = preset.rollout.samples_per_epoch
     growth = resolved.rollout.samples_per_epoch / before
-    # DQN takes its gradient steps per sample, whatever the size of an epoch.
+    # DQN takes gradient steps per sample, whatever the size of an epoch.
     if growth <= 1.0 or resolved.algo != "ppo":
         return changes
     ppo, first = resolved.ppo, start.ppo
@@ -296,12 +303,12 @@ def advice(
     if (ppo.minibatch_size, ppo.num_minibatches) == (first.minibatch_size, first.num_minibatches):
         if first.minibatch_size:
             wider = _power_of_two(size * growth**0.5)
-            reason = f"{times}: share them between larger and more minibatches"
-            changes.append(Change("minibatch_size", size, wider, reason))
+            reason = f"{times}: larger and more minibatches"
+            changes.append(Recommendation("minibatch_size", size, wider, reason))
         faster = _rounded(min(first.learning_rate * (wider / size) ** 0.5, 3e-3))
         if ppo.learning_rate == first.learning_rate and faster != first.learning_rate:
-            reason = f"minibatches of {wider} instead of {size} have steadier gradients"
-            changes.append(Change("learning_rate", first.learning_rate, faster, reason))
+            reason = f"minibatches of {wider} instead of {size} have less gradient noise"
+            changes.append(Recommendation("learning_rate", first.learning_rate, faster, reason))
     passes: Sequence[str] = (
         ("num_value_epochs", "num_policy_epochs") if ppo.separate_epochs else ("update_epochs",)
     )
@@ -311,8 +318,8 @@ def advice(
         present = getattr(ppo, name)
         fewer = max(1, round(present * growth**-0.2))
         if present == getattr(first, name) and fewer < present:
-            reason = f"{times}: each pass makes more gradient steps, so fewer will do"
-            changes.append(Change(name, present, fewer, reason))
+            reason = f"{times}: each pass makes more gradient steps, so fewer passes suffice"
+            changes.append(Recommendation(name, present, fewer, reason))
     return changes
 
 
@@ -337,7 +344,7 @@ def _power_of_two(number: float) -> int:
 
 
 def _rounded(number: float) -> float:
-    """Two digits are as much as a learning rate deserves."""
+    """Two significant digits."""
     return float(f"{number:.1e}")
 
 

@@ -1,10 +1,10 @@
-"""A policy for programs that know nothing of hundredfold: ONNX, or TorchScript.
+"""Export of a policy to ONNX or TorchScript.
 
-What goes out is the whole way from an observation, as the env gives it, to an action: category
-numbers, scales, pictures, masks and bounds are part of it. Inputs are the arrays of an observation
-by name, with `mask` where the env has masks; outputs are what the network says of every action
-and the best allowed one. Any number of rows. Before a file is called done it has played beside our
-own policy, and agreed.
+The exported model maps observations, as the env returns them, to actions: one-hot encoding,
+normalisation, image encoding, masks and bounds are part of it. Inputs are the arrays of an
+observation by name, with `mask` where the env has masks; outputs are the network's output for every
+action and the best allowed action, for any number of rows. A file is kept only if it agrees with
+the original policy on random observations.
 """
 
 from __future__ import annotations
@@ -37,120 +37,136 @@ from hundredfold.training.torchscript import ByName, ByNameMasked
 
 MASK: Final = "mask"
 ACTION: Final = "action"
-# What a network says of every action, by kind.
+# Names of the network output, by kind of policy.
 LOGITS, VALUES, MEANS = "logits", "q_values", "means"
 
-# Rows a file plays beside our own policy, and how far its numbers may be from ours.
+# Rows of the check against the original policy, and its tolerance.
 ROWS: Final = 64
 TOLERANCE: Final = 1e-4
-# The draws of these rows: any will do, and always the same.
+# Seed of these rows.
 SEED: Final = 20
 
-Play = Callable[[Arrays, BoolArray | None], tuple[Array, Array]]
+Model = Callable[[Arrays, BoolArray | None], tuple[Array, Array]]
 
 
-class Exported(nn.Module):
-    """From the arrays of an observation, in the order of the spec, to the best allowed action."""
+class ExportedPolicy(nn.Module):
+    """Network output and best allowed action from observation arrays in the order of the spec."""
 
     def __init__(self, policy: EvaluationPolicy, spec: EnvSpec) -> None:
         super().__init__()
         self.spec = spec
         assert isinstance(policy, NetworkPolicy | QPolicy)
-        # A copy that learns no more: who plays it need not think of gradients.
+        # A frozen copy: its users need not disable gradients.
         self.network = deepcopy(policy.network).cpu().eval().requires_grad_(False)
 
     @property
-    def says(self) -> str:
-        """What the first output is called."""
+    def output_name(self) -> str:
+        """Name of the first output."""
         if isinstance(self.network, QNetwork):
             return VALUES
         return LOGITS if self.network.bounds is None else MEANS
 
     def forward(self, arrays: list[Tensor], mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        found = self._all_actions(dict(zip(self.spec.observation, arrays, strict=True)))
+        output = self._network_output(dict(zip(self.spec.observation, arrays, strict=True)))
         if isinstance(self.network, ActorCritic) and self.network.bounds is not None:
-            action = self.network.bounds(found)
-            return found, action.reshape(found.shape[0], *self.spec.action_shape)
-        allowed = found if mask is None else torch.where(mask, found, -torch.inf)
+            action = self.network.bounds(output)
+            return output, action.reshape(output.shape[0], *self.spec.action_shape)
+        allowed = output if mask is None else torch.where(mask, output, -torch.inf)
         parts = torch.split(allowed, list(self.spec.action_nvec), dim=-1)
         best = torch.stack([part.argmax(dim=-1) for part in parts], dim=-1)
-        return found, best.squeeze(-1) if len(parts) == 1 else best
+        return output, best.squeeze(-1) if len(parts) == 1 else best
 
-    def _all_actions(self, observation: dict[str, Tensor]) -> Tensor:
+    def _network_output(self, observation: dict[str, Tensor]) -> Tensor:
         network = self.network
-        row = _side_by_side(network.inputs, observation)
+        inputs = _flatten(network.inputs, observation)
         if isinstance(network, QNetwork):
-            return network.values(row)
+            return network.values(inputs)
         if network.policy_encoder is not None:
-            row = torch.cat([row, network.policy_encoder(observation)], dim=-1)
-        logits: Tensor = network.policy_head(network.policy_layers(row))
+            inputs = torch.cat([inputs, network.policy_encoder(observation)], dim=-1)
+        logits: Tensor = network.policy_head(network.policy_layers(inputs))
         bias = network.logit_bias
         return logits if bias is None else logits + observation[bias]
 
 
-class Flat(nn.Module):
-    """One input after another, the mask last: ONNX has no dictionaries."""
+class PositionalInputs(nn.Module):
+    """An exported policy with positional inputs, the mask last: ONNX has no dictionaries."""
 
-    def __init__(self, exported: Exported) -> None:
+    def __init__(self, exported: ExportedPolicy) -> None:
         super().__init__()
         self.exported = exported
         self.count = len(exported.spec.observation)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         mask = inputs[self.count] if len(inputs) > self.count else None
-        found: tuple[Tensor, Tensor] = self.exported(list(inputs[: self.count]), mask)
-        return found
+        outputs: tuple[Tensor, Tensor] = self.exported(list(inputs[: self.count]), mask)
+        return outputs
 
 
 def export_torchscript(loaded: LoadedPolicy, path: Path) -> Path:
-    """Write a policy that `torch.jit.load` reads, in Python or C++: (observation by name, mask)."""
+    """Export to TorchScript, for `torch.jit.load` in Python or C++.
+
+    Args:
+        loaded: The policy.
+        path: File to write.
+
+    Returns:
+        The path, after the file was checked against the policy.
+    """
     spec = loaded.spec
-    exported = Exported(loaded.policy, spec).eval()
-    observation, mask = _some_rows(spec, 2)
+    exported = ExportedPolicy(loaded.policy, spec).eval()
+    observation, mask = _random_rows(spec, 2)
     names = list(spec.observation)
     examples: tuple[object, ...] = ([torch.from_numpy(observation[name]) for name in names],)
     if mask is not None:
         examples = (*examples, torch.from_numpy(mask))
-    with torch.no_grad(), _torchscript_asked_for():
+    with torch.no_grad(), _ignore_deprecation():
         traced = torch.jit.trace(exported, examples)  # type: ignore[no-untyped-call]
         kind = ByName if mask is None else ByNameMasked
         scripted = torch.jit.script(kind(traced, names))
         _write(path, scripted.save)
-        played = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        restored = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
 
-    def play(observation: Arrays, mask: BoolArray | None) -> tuple[Array, Array]:
-        given = {name: torch.from_numpy(array) for name, array in observation.items()}
+    def model(observation: Arrays, mask: BoolArray | None) -> tuple[Array, Array]:
+        arrays = {name: torch.from_numpy(array) for name, array in observation.items()}
         masks = () if mask is None else (torch.from_numpy(mask),)
         with torch.no_grad():
-            said, action = played(given, *masks)
-        return said.numpy(), action.numpy()
+            output, action = restored(arrays, *masks)
+        return output.numpy(), action.numpy()
 
-    return _checked(loaded, play, path)
+    return _checked(loaded, model, path)
 
 
 def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
-    """Write a policy for ONNX runtimes, and play it where one is installed."""
+    """Export to ONNX; checked where onnxruntime is installed.
+
+    Args:
+        loaded: The policy.
+        path: File to write.
+
+    Returns:
+        The path.
+    """
     require_export_extra()
     spec = loaded.spec
-    exported = Exported(loaded.policy, spec).eval()
-    observation, mask = _some_rows(spec, 2)
+    exported = ExportedPolicy(loaded.policy, spec).eval()
+    observation, mask = _random_rows(spec, 2)
     inputs = dict(observation) if mask is None else {**observation, MASK: mask}
     rows = torch.export.Dim("rows")
-    with torch.no_grad(), _less_talk():
-        made = torch.onnx.export(
-            Flat(exported).eval(),
+    with torch.no_grad(), _quiet_exporter():
+        program = torch.onnx.export(
+            PositionalInputs(exported).eval(),
             tuple(torch.from_numpy(array) for array in inputs.values()),
             input_names=list(inputs),
-            output_names=[exported.says, ACTION],
+            output_names=[exported.output_name, ACTION],
             dynamic_shapes=[tuple({0: rows} for _ in inputs)],
             dynamo=True,
             verbose=False,
         )
-    assert made is not None
-    _write(path, lambda file: made.save(file, external_data=False))
+    assert program is not None
+    _write(path, lambda file: program.save(file, external_data=False))
     if not is_installed("onnxruntime"):
         warnings.warn(
-            f"{path} was not played: onnxruntime is not installed "
+            f"{path} was not checked: onnxruntime is not installed "
             "(pip install 'hundredfold[export]').",
             stacklevel=2,
         )
@@ -159,120 +175,121 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
-    def play(observation: Arrays, mask: BoolArray | None) -> tuple[Array, Array]:
-        given = observation if mask is None else {**observation, MASK: mask}
-        said, action = session.run(None, given)
-        return np.asarray(said), np.asarray(action)
+    def model(observation: Arrays, mask: BoolArray | None) -> tuple[Array, Array]:
+        arrays = observation if mask is None else {**observation, MASK: mask}
+        output, action = session.run(None, arrays)
+        return np.asarray(output), np.asarray(action)
 
-    return _checked(loaded, play, path)
+    return _checked(loaded, model, path)
 
 
 def require_export_extra() -> None:
-    """Refuse ONNX early, in one line, when it cannot be written."""
+    """Raise MissingExtraError if the packages for ONNX export are not installed."""
     for package in ("onnx", "onnxscript"):
         if not is_installed(package):
             raise MissingExtraError(package, "export", "export to ONNX")
 
 
-def _checked(loaded: LoadedPolicy, play: Play, path: Path) -> Path:
-    """The file, once it has chosen as our own policy does on random observations."""
-    # Another number of rows than it was written with: that must not matter.
+def _checked(loaded: LoadedPolicy, model: Model, path: Path) -> Path:
+    """The path, if the exported model agrees with the policy on random observations."""
+    # The number of rows must not matter.
     for rows in (ROWS, 1):
-        observation, mask = _some_rows(loaded.spec, rows)
-        said, action = play(observation, mask)
-        wanted = _our_word(loaded.policy, observation)
+        observation, mask = _random_rows(loaded.spec, rows)
+        output, action = model(observation, mask)
+        expected = _network_output(loaded.policy, observation)
         best = loaded.policy.act_deterministic(observation, mask)
-        if not np.allclose(said, wanted, TOLERANCE, TOLERANCE) or not _as_good(
-            action, best, wanted, loaded.spec
-        ):
+        agrees = np.allclose(output, expected, TOLERANCE, TOLERANCE)
+        if not agrees or not _equally_good(action, best, expected, loaded.spec):
             path.unlink()
             raise HundredfoldError(
-                f"{path} was written but does not choose as the policy of the run does, so it was "
-                "removed; another version of torch or of the runtime may do better."
+                f"the exported model {path} does not agree with the policy of the run, so it was "
+                "removed; try another version of torch or of the runtime."
             )
     return path
 
 
-def _our_word(policy: EvaluationPolicy, observation: Arrays) -> Array:
-    """What our own network says of every action."""
+def _network_output(policy: EvaluationPolicy, observation: Arrays) -> Array:
+    """Output of the original network for every action."""
     assert isinstance(policy, NetworkPolicy | QPolicy)
-    given = tensors(observation, torch.device("cpu"))
+    inputs = tensors(observation, torch.device("cpu"))
     with torch.no_grad():
         network = policy.network
-        found = network(given) if isinstance(network, QNetwork) else network.logits(given)
-        said: Array = found.numpy()
-    return said
+        output = network(inputs) if isinstance(network, QNetwork) else network.logits(inputs)
+        array: Array = output.numpy()
+    return array
 
 
-def _as_good(action: Array, best: Array, said: Array, spec: EnvSpec) -> bool:
-    """The same actions, or others that are valued the same up to rounding."""
+def _equally_good(action: Array, best: Array, output: Array, spec: EnvSpec) -> bool:
+    """Whether actions are the same, or have the same value up to rounding."""
     if action.shape != best.shape:
         return False
     if spec.continuous_action is not None:
         return np.allclose(action, best, TOLERANCE, TOLERANCE)
-    rows = np.arange(len(said))
-    theirs, ours = (array.reshape(len(said), -1) for array in (action, best))
+    rows = np.arange(len(output))
+    exported, original = (array.reshape(len(output), -1) for array in (action, best))
     first = 0
-    for part, count in enumerate(spec.action_nvec):
-        worth = said[:, first : first + count]
-        gap = worth[rows, theirs[:, part]] - worth[rows, ours[:, part]]
+    for dim, count in enumerate(spec.action_nvec):
+        values = output[:, first : first + count]
+        gap = values[rows, exported[:, dim]] - values[rows, original[:, dim]]
         if np.abs(gap).max() > TOLERANCE:
             return False
         first += count
     return True
 
 
-def _side_by_side(inputs: InputLayer, observation: dict[str, Tensor]) -> Tensor:
-    """What `Inputs` does, in words that keep the number of rows open in a trace."""
+def _flatten(inputs: InputLayer, observation: dict[str, Tensor]) -> Tensor:
+    """`InputLayer.forward` in operations that keep the number of rows open in a trace."""
     some = next(iter(observation.values()))
-    pieces = [some.new_zeros((some.shape[0], 0), dtype=torch.float32)]
-    pieces += [_flat(observation[name], spec) for name, spec in inputs.specs.items()]
-    row = torch.cat(pieces, dim=-1)
+    parts = [some.new_zeros((some.shape[0], 0), dtype=torch.float32)]
+    parts += [_flat(observation[name], spec) for name, spec in inputs.specs.items()]
+    flat = torch.cat(parts, dim=-1)
     if not inputs.normalise:
-        return row
-    return ((row - inputs.mean) / inputs.std).clamp(-MAX_NORMALISED_INPUT, MAX_NORMALISED_INPUT)
+        return flat
+    return ((flat - inputs.mean) / inputs.std).clamp(-MAX_NORMALISED_INPUT, MAX_NORMALISED_INPUT)
 
 
 def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
     entries = array.reshape(array.shape[0], spec.size)
     if spec.categories is None:
         return entries.float()
-    hot = [
-        entries[:, place : place + 1] == torch.arange(count)
-        for place, count in enumerate(spec.categories)
+    one_hot = [
+        entries[:, index : index + 1] == torch.arange(count)
+        for index, count in enumerate(spec.categories)
     ]
-    return torch.cat(hot, dim=-1).float()
+    return torch.cat(one_hot, dim=-1).float()
 
 
-def _some_rows(spec: EnvSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
-    """Random observations of this shape and type, and masks that forbid half of everything."""
-    luck = np.random.default_rng(SEED)
-    observation = {name: _random(array, rows, luck) for name, array in spec.observation.items()}
+def _random_rows(spec: EnvSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
+    """Random observations, and masks that forbid about half of the actions."""
+    generator = np.random.default_rng(SEED)
+    observation = {
+        name: _random(array, rows, generator) for name, array in spec.observation.items()
+    }
     if not spec.has_mask:
         return observation, None
-    mask = luck.random((rows, spec.num_logits)) < 0.5
+    mask = generator.random((rows, spec.num_logits)) < 0.5
     first = 0
     for count in spec.action_nvec:
-        mask[np.arange(rows), first + luck.integers(0, count, rows)] = True
+        mask[np.arange(rows), first + generator.integers(0, count, rows)] = True
         first += count
     return observation, mask
 
 
-def _random(array: ArraySpec, rows: int, luck: np.random.Generator) -> Array:
+def _random(array: ArraySpec, rows: int, generator: np.random.Generator) -> Array:
     shape = (rows, *array.shape)
     if array.categories is not None:
         counts = np.reshape(array.categories, array.shape)
-        return luck.integers(0, counts, shape).astype(array.dtype)
+        return generator.integers(0, counts, shape).astype(array.dtype)
     kind = np.dtype(array.dtype)
     if kind.kind == "f":
-        return luck.normal(size=shape).astype(kind)
-    return luck.integers(0, 2 if kind.kind == "b" or array.dtype == "int8" else 200, shape).astype(
-        kind
-    )
+        return generator.normal(size=shape).astype(kind)
+    return generator.integers(
+        0, 2 if kind.kind == "b" or array.dtype == "int8" else 200, shape
+    ).astype(kind)
 
 
 def _write(path: Path, save: Callable[[str], object]) -> None:
-    """All of a file or nothing, as far as its name goes."""
+    """Write a file under a temporary name and rename it."""
     temporary = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,23 +302,23 @@ def _write(path: Path, save: Callable[[str], object]) -> None:
 
 
 @contextmanager
-def _torchscript_asked_for() -> Iterator[None]:
-    """Torch calls TorchScript deprecated at every turn; whoever asks for it by name knows."""
+def _ignore_deprecation() -> Iterator[None]:
+    """Without torch's warnings that TorchScript is deprecated."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         yield
 
 
 @contextmanager
-def _less_talk() -> Iterator[None]:
-    """Without what the exporter says of itself: axes that share a name, torchvision's absence."""
-    talker = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = talker.level
-    talker.setLevel(logging.ERROR)
+def _quiet_exporter() -> Iterator[None]:
+    """Without the exporter's messages about shared axis names and torchvision."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*The axis name", UserWarning)
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             yield
     finally:
-        talker.setLevel(level)
+        logger.setLevel(level)

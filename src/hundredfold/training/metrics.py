@@ -1,6 +1,6 @@
-"""What a run has to say about itself: a line of JSON per epoch, TensorBoard, and W&B on request.
+"""Metrics of a run: a line of JSON per epoch, TensorBoard, and Weights & Biases on request.
 
-Everything that is drawn or compared later comes from `metrics.jsonl`. Keys under `time/`,
+Reports and comparisons read `metrics.jsonl`. Keys under `time/`,
 `samples_per_second` and `wall_seconds` depend on the machine; all others repeat for a seed.
 """
 
@@ -26,7 +26,7 @@ Metrics = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """Whoever else wants to hear the metrics."""
+    """An experiment tracker."""
 
     def log(self, metrics: Metrics, step: int) -> None: ...
 
@@ -34,7 +34,14 @@ class Tracker(Protocol):
 
 
 class MetricsLog:
-    """Writes every epoch's metrics to the run folder and to the trackers."""
+    """Writes every epoch's metrics to the run folder and to the trackers.
+
+    Args:
+        folder: Run folder.
+        settings: Run settings, for the trackers.
+        first_step: Steps before this process started.
+        wandb: Also log to Weights & Biases.
+    """
 
     def __init__(
         self,
@@ -45,14 +52,14 @@ class MetricsLog:
         wandb: bool = False,
     ) -> None:
         self.folder = folder
-        # Unbuffered: a line is in the file or it is not, and closing has nothing left to write.
+        # Unbuffered: nothing is left to write when the file is closed.
         self.file = folder.metrics_file.open("ab", buffering=0)
         self.trackers: list[Tracker] = [TensorBoard(folder.path, first_step)]
         if wandb:
             self.trackers.append(WeightsAndBiases(folder, settings))
 
     def write(self, metrics: Metrics) -> None:
-        """One line; a number that is not finite is written as null."""
+        """Append one line; numbers that are not finite become null."""
         row = {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         try:
             self._append(json.dumps(row).encode() + b"\n")
@@ -60,14 +67,14 @@ class MetricsLog:
                 tracker.log(metrics, int(metrics["total_steps"]))
         except OSError as error:
             raise CheckpointError(
-                f"cannot write metrics to {self.folder.path}: {error.strerror}. Checkpoints up to "
-                f"here are safe; make room, then use --resume {self.folder.path}."
+                f"cannot write metrics to {self.folder.path}: {error.strerror}. Saved "
+                f"checkpoints are complete; free some space, then use --resume {self.folder.path}."
             ) from error
 
     def close(self) -> None:
         self.file.close()
         for tracker in self.trackers:
-            # A full disk was reported when a line could not be written; closing repeats it.
+            # A full disk was already reported when a line could not be written.
             with contextlib.suppress(OSError):
                 tracker.close()
 
@@ -77,7 +84,7 @@ class MetricsLog:
 
 
 class TensorBoard:
-    """Event files beside the metrics; a resumed run takes back what a killed one had said more."""
+    """TensorBoard event files; a resumed run purges steps after its checkpoint."""
 
     def __init__(self, path: Path, first_step: int) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -95,7 +102,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A W&B run of the same name; offline, to be synced later, when the network is away."""
+    """Weights & Biases run of the same name; offline where the server cannot be reached."""
 
     def __init__(self, folder: RunFolder, settings: RunSettings) -> None:
         require_wandb()
@@ -126,13 +133,13 @@ class WeightsAndBiases:
 
 
 def require_wandb() -> None:
-    """Refuse `--wandb` early when it cannot work."""
+    """Raise MissingExtraError if wandb is not installed."""
     if not is_installed("wandb"):
         raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases (--wandb)")
 
 
 def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
-    """All epochs written so far; a last line that was cut off is left out."""
+    """One dictionary per epoch; an incomplete last line is skipped."""
     rows = []
     try:
         lines = folder.metrics_file.read_text(encoding="utf-8").splitlines()
@@ -151,15 +158,15 @@ def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
 
 def best_of(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
     """Epoch and score of the first best evaluation, if there was one."""
-    judged = [row for row in rows if row.get("eval/return_mean") is not None]
-    if not judged:
+    evaluations = [row for row in rows if row.get("eval/return_mean") is not None]
+    if not evaluations:
         return None
-    best = max(judged, key=lambda row: float(row["eval/return_mean"]))
+    best = max(evaluations, key=lambda row: float(row["eval/return_mean"]))
     return int(best["epoch"]), float(best["eval/return_mean"])
 
 
 def drop_after(folder: RunFolder, epoch: int) -> None:
-    """Drop metrics of epochs that a killed run had begun after its last checkpoint."""
+    """Delete metrics of epochs after this one, which a killed run wrote after its checkpoint."""
     rows = [row for row in read_metrics(folder) if row["epoch"] <= epoch]
     write_atomically(folder.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
 

@@ -1,4 +1,4 @@
-"""A run is a folder. This page knows what lies where, and that one process at a time writes."""
+"""Run folders: paths, settings and versions of one run, written by one process at a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,13 @@ class RunFolder:
 
     @classmethod
     def create(cls, settings: RunSettings, save_dir: Path, name: str | None) -> RunFolder:
-        """A new folder with the run's settings; refuses to write over another run."""
+        """Create a folder with the run's settings.
+
+        Args:
+            settings: Run settings.
+            save_dir: Where to create it.
+            name: Its name; by default env, time and seed. An existing folder is an error.
+        """
         path = save_dir / name if name else _free_name(save_dir, settings)
         if path.exists():
             raise SettingsError(
@@ -72,26 +78,28 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run."""
+        """Open an existing run."""
         folder = cls(path)
         if not folder.settings_file.is_file():
             what = "there is no such folder" if not path.exists() else "it has no settings.toml"
             raise CheckpointError(
-                f"{path} is not a run folder: {what}. `ls runs` lists runs made here."
+                f"{path} is not a run folder: {what}. `ls runs` lists the runs of this directory."
             )
         return folder
 
     def settings(self) -> RunSettings:
-        """What the run was started with."""
+        """Settings of the run."""
         table = read_toml(self.settings_file)
         env = table.get("env")
         if not isinstance(env, str):
-            raise CheckpointError(f"{self.settings_file} names no env; it is not of a run.")
-        # What an older run does not name was not there yet: plain defaults, not today's presets.
+            raise CheckpointError(
+                f"{self.settings_file} has no `env`; it is not the settings file of a run."
+            )
+        # Settings that the file lacks get class defaults, not those of a preset.
         return apply_table(default_settings(env, table), table, str(self.settings_file))
 
     def claim(self) -> None:
-        """Make sure no other process writes here; the system lets go when this one ends."""
+        """Lock the folder for this process; the lock is released when the process ends."""
         self.lock = (self.path / ".lock").open("w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,7 +115,7 @@ class RunFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write all of a file or nothing: a temporary name, the disk, then the real name."""
+    """Write a file atomically: temporary name, fsync, rename."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -120,13 +128,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """What this run was made with."""
+    """Versions of Python, platform and packages."""
     found = {name: metadata.version(name) for name in PACKAGES}
     return {"python": sys.version.split()[0], "platform": platform.platform(), **found}
 
 
 def _free_name(save_dir: Path, settings: RunSettings) -> Path:
-    """<env>-<time>-<seed>, with a number behind it should two runs start in one second."""
+    """<env>-<time>-<seed>, with a number appended if it exists."""
     env = re.sub(r"[^A-Za-z0-9_.-]+", "-", settings.env)
     stem = f"{env}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}-{settings.seed}"
     path, number = save_dir / stem, 2

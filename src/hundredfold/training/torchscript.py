@@ -1,6 +1,6 @@
-"""What TorchScript compiles: a traced policy that takes its arrays by name.
+"""TorchScript modules of an exported policy: a traced policy that takes its arrays by name.
 
-Its compiler reads annotations as objects, so this page does without postponed ones.
+TorchScript's compiler reads annotations as objects, so this module does not postpone them.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ class ByName(nn.Module):
 
 
 class ByNameMasked(nn.Module):
-    """The same with a mask."""
+    """For envs with masks."""
 
     names: list[str]
 
