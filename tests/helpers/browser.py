@@ -1,4 +1,4 @@
-"""Looking at a page in a real browser, in a frame as wide as a phone or a desk."""
+"""Inspect a page in headless Chromium, in a frame as wide as a phone or a desktop."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FLAGS = (
     "--dump-dom",
 )
 
-needs_browser = pytest.mark.skipif(
+BROWSER = pytest.mark.skipif(
     CHROMIUM is None, reason="needs a browser: the program `chromium` is not installed"
 )
 
-# The page tells the frame's owner what it sees, first as it is and then with curves against time.
+# The page posts what it contains to its frame, first as it is, then with curves against time.
 PROBE = """<script>
 const all = (selector) => [...document.querySelectorAll(selector)];
 const waiting = setInterval(async () => {
@@ -52,7 +52,7 @@ const waiting = setInterval(async () => {
   parent.postMessage(seen, "*");
 }, 50);
 </script>"""
-# Chromium opens no window narrower than 500 pixels, so the phone is a frame.
+# Chromium opens no window narrower than 500 pixels, so the page is put into a frame.
 FRAME = """<!DOCTYPE html><body>
 <script>addEventListener("message", (event) => {{
   document.body.dataset.seen = JSON.stringify(event.data);
@@ -60,8 +60,8 @@ FRAME = """<!DOCTYPE html><body>
 <iframe src="{page}" width="{width}" height="740" style="border:0"></iframe>"""
 
 
-def look_at(page: Path, width: int, profile: Path) -> dict:
-    """What a page looks like at this width, in pixels; fails on any error its scripts report."""
+def inspect_page(page: Path, width: int, profile: Path) -> dict:
+    """Contents of a page at this width in pixels; fails on any console error."""
     probed = page.with_name("probed.html")
     probed.write_text(page.read_text("utf-8") + PROBE, "utf-8")
     frame = page.with_name("frame.html")
@@ -73,8 +73,8 @@ def look_at(page: Path, width: int, profile: Path) -> dict:
         timeout=120,
         check=True,
     )
-    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    assert not complaints, complaints
+    errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert not errors, errors
     found = re.search(r'data-seen="([^"]*)"', done.stdout)
     assert found, "the page did not finish drawing"
     return json.loads(unescape(found[1]))

@@ -1,4 +1,4 @@
-"""Run folders made up by hand, so that pages can be tested without training."""
+"""Synthetic run folders, to test reports without training."""
 
 from __future__ import annotations
 
@@ -53,14 +53,16 @@ def make_run(
 
 
 def metrics(epochs: int, *, evaluate_every: int = 5, steps: int = 2048) -> list[dict]:
-    """The lines of a training that goes well, with every key a real one has."""
+    """Metrics of a successful run, with all keys of a real one."""
     return [
         {
             "epoch": epoch,
             "total_steps": epoch * steps,
             "total_episodes": epoch * 40,
-            **_learned(1 - math.exp(-epoch / 12)),
-            **(_judged(epoch) if evaluate_every and epoch % evaluate_every == 0 else {}),
+            **_training_metrics(1 - math.exp(-epoch / 12)),
+            **(
+                _evaluation_metrics(epoch) if evaluate_every and epoch % evaluate_every == 0 else {}
+            ),
             "samples_per_second": 40_000.0,
             "wall_seconds": 0.05 * epoch,
             "time/collect": 0.02,
@@ -71,7 +73,7 @@ def metrics(epochs: int, *, evaluate_every: int = 5, steps: int = 2048) -> list[
     ]
 
 
-def _learned(progress: float) -> dict[str, float]:
+def _training_metrics(progress: float) -> dict[str, float]:
     return {
         "return_mean": 20 + 400 * progress,
         "avg_episode_steps": 20 + 400 * progress,
@@ -85,7 +87,9 @@ def _learned(progress: float) -> dict[str, float]:
     }
 
 
-def _judged(epoch: int) -> dict[str, float]:
+def _evaluation_metrics(epoch: int, evaluate_every: int) -> dict[str, float]:
+    if not evaluate_every or epoch % evaluate_every:
+        return {}
     mean = 25 + 20 * min(epoch, 20)
     return {
         "eval/episodes": 32.0,

@@ -1,4 +1,4 @@
-"""The page of a dvrp run: drawn from a file alone, whatever is missing, on any screen."""
+"""Report sections of a dvrp run: from files alone, with missing data, in a browser."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from helpers.browser import look_at, needs_browser
+from helpers.browser import BROWSER, inspect_page
 from helpers.run_folders import make_run, metrics
 from hundredfold.core.errors import CheckpointError
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
@@ -30,16 +30,16 @@ SECTIONS = [
     "Improvement",
     "Compared with heuristic baselines",
     "Unseen trips and customers",
-    "One ordinary day",
-    "Who is asked for what",
-    "Who is flexible",
+    "Median day",
+    "Offers and acceptance",
+    "Acceptance model",
 ]
 NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 3
 
 
 @pytest.fixture(scope="module")
 def report_data():
-    """Eight real days under random offers, with an acceptance model that knows everybody."""
+    """Eight simulated days with random offers and a perfect acceptance model."""
     population = population_for(SETTINGS)
     shared_params = {
         "type_probabilities": np.eye(NUM_TYPES)[population.customers.types],
@@ -67,20 +67,20 @@ def dvrp_run(path):
     return make_run(path, rows, env="dvrp", best=20)
 
 
-def test_a_showcase_comes_back_as_it_was_written(folder, report_data):
+def test_report_data_round_trip(folder, report_data):
     assert read_report_data(folder) is None
     write_report_data(folder, report_data)
     assert read_report_data(folder) == report_data
 
 
-def test_a_file_that_is_no_showcase_is_refused_by_name(folder):
-    for text, said in (("{", "cannot be read as JSON"), ('{"format": 99}', "has format 99")):
+def test_invalid_report_data_raise(folder):
+    for text, message in (("{", "cannot be read as JSON"), ('{"format": 99}', "has format 99")):
         (folder.path / "report_data.json").write_text(text)
-        with pytest.raises(CheckpointError, match=said):
+        with pytest.raises(CheckpointError, match=message):
             read_report_data(folder)
 
 
-def test_all_sections_are_made_from_the_files_alone(folder, report_data):
+def test_all_sections_are_drawn_from_files_alone(folder, report_data):
     write_report_data(folder, json.loads(json.dumps(report_data)))
     sections = dvrp_sections(folder)
     assert [section.title for section in sections] == SECTIONS
@@ -89,32 +89,32 @@ def test_all_sections_are_made_from_the_files_alone(folder, report_data):
     assert all(len(figure.data) for figure in figures)
 
 
-def test_without_a_showcase_one_line_names_the_command(folder):
+def test_without_report_data_the_command_is_named(folder):
     improvement, missing = dvrp_sections(folder)
     assert improvement.title == "Improvement"
     assert missing.contents == ()
     assert f"hundredfold report {folder.path}" in missing.explanation
 
 
-def test_without_days_or_acceptance_model_the_page_has_fewer_sections(folder, report_data):
+def test_missing_parts_of_the_report_data_are_left_out(folder, report_data):
     known = [row for row in report_data["policies"] if row["split"] == "known"]
     less = {**report_data, "beliefs": None, "day": None, "policies": known}
     write_report_data(folder, less)
     titles = [section.title for section in dvrp_sections(folder)]
-    assert titles == [*SECTIONS[:2], "One day", SECTIONS[4]]
+    assert titles == [*SECTIONS[:2], "Median day", SECTIONS[4]]
 
 
-def test_a_broken_showcase_does_not_cost_the_page(folder):
+def test_broken_report_data_do_not_lose_the_rest(folder):
     (folder.path / "report_data.json").write_text("[]")
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         page = write_report(folder).read_text("utf-8")
-    assert any("could not be drawn" in str(one.message) for one in heard)
-    assert "Learning health" in page
+    assert any("could not be drawn" in str(one.message) for one in warned)
+    assert "Learner diagnostics" in page
     assert "has format None" in page
 
 
-def test_the_improvement_curve_has_both_axes_and_the_evaluations(folder):
+def test_the_improvement_curve_has_both_axes_and_evaluations(folder):
     (figure,) = dvrp_sections(folder)[0].contents
     training, evaluated = figure.data
     assert training.meta["clock"][-1] == 1.0
@@ -135,10 +135,10 @@ def test_routes_start_and_end_at_the_depot_and_pass_every_stop(report_data):
     assert figure.layout.yaxis.scaleratio == pytest.approx(1.265, abs=0.01)
 
 
-def test_places_nobody_can_locate_leave_a_gap(report_data):
+def test_unknown_positions_leave_a_gap(report_data):
     day = json.loads(json.dumps(report_data["day"]))
-    lost = day["calls"][0]["cells"][0]
-    day["city"]["points"][lost] = None
+    unknown = day["calls"][0]["cells"][0]
+    day["city"]["points"][unknown] = None
     gaps = [
         point
         for trace in route_map(day, day["before"], "Before").data
@@ -157,7 +157,7 @@ def test_a_city_without_coordinates_is_drawn_on_a_square(report_data):
     assert not any("km" in str(trace.text) for trace in figure.data)
 
 
-def test_every_caller_has_a_row_and_refusals_are_crossed(report_data):
+def test_every_customer_has_a_row_and_refusals_a_cross(report_data):
     day = report_data["day"]
     figure = window_chart(day)
     assert len(figure.layout.yaxis.ticktext) == SETTINGS.num_customers
@@ -166,13 +166,13 @@ def test_every_caller_has_a_row_and_refusals_are_crossed(report_data):
     assert refused
     assert len(traces["refused"].x) == len(refused)
     assert len(traces["ride"].x) == 3 * SETTINGS.num_customers
-    # Rides lie inside the windows that were booked.
+    # Rides begin within the booked pickup windows.
     begins = list(traces["ride"].x[::3])
     for begin, base, width in zip(begins, traces["pickup"].base, traces["pickup"].x, strict=True):
         assert base - 0.01 <= begin <= base + width + 0.01
 
 
-def test_hindsight_is_a_line_and_this_run_stands_out(report_data):
+def test_hindsight_is_a_line_and_this_run_is_highlighted(report_data):
     rows = [row for row in report_data["policies"] if row["split"] == SPLITS[0]]
     figure = policy_bars(rows)
     (bars,) = figure.data
@@ -183,52 +183,53 @@ def test_hindsight_is_a_line_and_this_run_stands_out(report_data):
     assert line.x0 == next(row["mean"] for row in rows if row["policy"] == "hindsight")
 
 
-def test_names_in_the_trade_off_stand_apart(report_data):
+def test_trade_off_labels_do_not_overlap(report_data):
     row = report_data["policies"][0]
     together = [{**row, "policy": f"policy {number}"} for number in range(4)]
     (dots,) = trade_off(together).data
     assert len(set(dots.textposition)) == 4
 
 
-def test_a_policy_at_several_prices_is_a_curve_from_cheap_to_dear(report_data):
-    prices = [
+def test_a_policy_at_several_shift_penalties_is_a_curve(report_data):
+    points = [
         {
             "policy": "lookahead",
-            "shift_penalty": price,
+            "shift_penalty": penalty,
             "saved_minutes": 20.0,
-            "shift_minutes": moved,
+            "shift_minutes": shift,
         }
-        for price, moved in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0), (None, 50.0))
+        for penalty, shift in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0), (None, 50.0))
     ]
-    curve, dots = trade_off(report_data["policies"], prices).data
+    curve, dots = trade_off(report_data["policies"], points).data
     assert list(curve.x) == [300.0, 120.0, 30.0]
     assert list(curve.customdata) == [0.0, 0.1, 0.5]
     assert len(dots.x) == len(report_data["policies"])
 
 
-def test_offers_nobody_heard_are_blank():
+def test_offers_never_made_are_blank():
     offers = [(earlier, later) for earlier in (30, 20, 10, 0) for later in (0, 10, 20, 30)]
     made, accepted = [0] * 16, [0] * 16
     made[3], accepted[3] = 8, 2  # half an hour both ways
     counts = {"made": [made, [0] * 16], "accepted": [accepted, [0] * 16]}
-    figure = acceptance_maps("Acceptance", ["some", "nobody"], counts, offers, columns=2)
-    (square,) = figure.data
-    assert square.z[3][3] == 25.0
-    assert sum(value is not None for row in square.z for value in row) == 1
+    figure = acceptance_maps("Acceptance", ["some", "none"], counts, offers, columns=2)
+    (heatmap,) = figure.data
+    assert heatmap.z[3][3] == 25.0
+    assert sum(value is not None for row in heatmap.z for value in row) == 1
 
 
-def test_minutes_become_times_of_day():
+def test_clock_formats_minutes_after_midnight():
     assert [clock(minutes) for minutes in (0.0, 489.6, 1439.0)] == ["00:00", "08:10", "23:59"]
 
 
-@needs_browser
-@pytest.mark.parametrize("width", [390, 1200], ids=["phone", "desk"])
-def test_a_browser_draws_every_figure_and_scrolls_in_one_direction(tmp_path, report_data, width):
+@BROWSER
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1200], ids=["phone", "desktop"])
+def test_a_browser_draws_every_figure_within_the_width(tmp_path, report_data, width):
     folder = dvrp_run(tmp_path / "run")
     write_report_data(folder, report_data)
-    seen = look_at(write_report(folder), width, tmp_path / "profile")
+    seen = inspect_page(write_report(folder), width, tmp_path / "profile")
     assert [title for title in seen["sections"] if title in SECTIONS] == SECTIONS
-    # Beside dvrp's own: learning, two averages, six of the learner, shares and throughput.
+    # Besides dvrp's own: learning, two averages, six diagnostics, shares and throughput.
     assert seen["charts"] == seen["drawn"] == NUM_FIGURES + 1 + 2 + 6 + 2
     assert seen["failed"] == []
     assert seen["wanted_width"] <= seen["given_width"] <= width

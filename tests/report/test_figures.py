@@ -1,3 +1,5 @@
+"""Figures of any run: axes, bands, smoothing, thinning."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,7 +15,7 @@ from hundredfold.report.figures import (
 from hundredfold.report.run_data import read_record
 
 
-def test_curves_carry_steps_and_time(tmp_path):
+def test_curves_have_both_x_axes(tmp_path):
     rows = metrics(20)
     for row in rows:
         row["wall_seconds"] = 60.0 * row["epoch"]
@@ -25,7 +27,7 @@ def test_curves_carry_steps_and_time(tmp_path):
     assert figure.layout.yaxis.title.text == "return per episode"
 
 
-def test_the_band_runs_along_the_high_ends_and_back_along_the_low_ones(tmp_path):
+def test_the_interval_band_is_a_closed_polygon(tmp_path):
     figure = learning_curves(read_record(make_run(tmp_path / "run", metrics(10))))
     _, band, evaluated = figure.data
     assert list(band.y) == [133.0, 233.0, 217.0, 117.0]
@@ -46,7 +48,7 @@ def test_a_noisy_curve_gets_a_trailing_mean(tmp_path):
     assert len(smooth.y) == 99
 
 
-def test_shares_of_every_epoch_add_up_to_a_hundred(tmp_path):
+def test_phase_shares_add_up_to_100_percent(tmp_path):
     figure = phase_shares(read_record(make_run(tmp_path / "run", metrics(500))))
     assert [trace.name for trace in figure.data] == ["update", "collect", "evaluate"]
     assert len(figure.data[0].y) <= 120
@@ -54,7 +56,7 @@ def test_shares_of_every_epoch_add_up_to_a_hundred(tmp_path):
         assert sum(bars) == pytest.approx(100)
 
 
-def test_a_curve_that_never_moves_has_room_around_it(tmp_path):
+def test_a_constant_curve_gets_an_axis_range(tmp_path):
     record = read_record(make_run(tmp_path / "run", metrics(5)))
     room = small_multiple(record, measure_of("approx_kl")).layout.yaxis.range
     assert room == pytest.approx((0.0015, 0.0045))

@@ -1,4 +1,4 @@
-"""The page of made-up runs: what it says, what it leaves out, and that nothing slips through."""
+"""Reports of synthetic runs: contents, missing data, escaping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hundredfold.training.run_folder import RunFolder
 
 
 class Page(HTMLParser):
-    """What a browser would find in a page: its tags, its texts, its charts."""
+    """Tags, texts, charts and scripts of a page."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Page(HTMLParser):
         return sum(tag == name for tag, _ in self.tags)
 
 
-def test_a_finished_run_tells_its_whole_story(tmp_path):
+def test_report_of_a_finished_run_has_all_sections(tmp_path):
     page = Page(make_run(tmp_path / "cartpole-20260102-030405-7", metrics(20), best=20))
 
     for words in (
@@ -71,23 +71,23 @@ def test_a_finished_run_tells_its_whole_story(tmp_path):
         "2.13.0+cpu",
     ):
         assert words in page.text, words
-    # Learning, one average, six of the learner, shares and throughput.
+    # Learning, one average, six learner diagnostics, phase shares and throughput.
     assert len(page.charts) == 1 + 1 + 6 + 2
     assert "not drawn: skipped_gradients 0" in page.text
 
 
-def test_the_best_evaluation_stands_out_in_the_table(tmp_path):
+def test_the_best_evaluation_is_highlighted(tmp_path):
     page = Page(make_run(tmp_path / "run", metrics(20), best=10))
     marked = [attrs for tag, attrs in page.tags if tag == "tr" and attrs.get("class") == "marked"]
     assert len(marked) == 1
     assert "epoch 10, the best of 4 evaluations" in page.text
 
 
-def test_without_a_marked_checkpoint_the_highest_evaluation_is_the_best(tmp_path):
+def test_without_a_best_checkpoint_the_highest_evaluation_is_best(tmp_path):
     assert "epoch 20, the best of 4" in Page(make_run(tmp_path / "run", metrics(20))).text
 
 
-def test_one_epoch_is_enough_for_a_page(tmp_path):
+def test_one_epoch_is_enough_for_a_report(tmp_path):
     page = Page(make_run(tmp_path / "run", metrics(1, evaluate_every=1), epochs=1, best=1))
     evaluated = page.charts[0]["data"][-1]
     assert "finished, 1 epoch" in page.texts
@@ -95,7 +95,7 @@ def test_one_epoch_is_enough_for_a_page(tmp_path):
     assert evaluated["error_y"]["array"] == [8.0]
 
 
-def test_a_run_that_never_evaluated_says_so(tmp_path):
+def test_a_run_without_evaluations(tmp_path):
     page = Page(make_run(tmp_path / "run", metrics(20, evaluate_every=0)))
     assert "the policy was never evaluated" in page.text
     assert "best evaluated return" not in page.text
@@ -103,7 +103,7 @@ def test_a_run_that_never_evaluated_says_so(tmp_path):
     assert [trace["name"] for trace in page.charts[0]["data"]] == ["training"]
 
 
-def test_an_interrupted_run_says_how_far_it_came(tmp_path):
+def test_an_interrupted_run_shows_its_progress(tmp_path):
     folder = make_run(tmp_path / "run", metrics(12))
     with folder.metrics_file.open("a") as file:
         file.write('{"epoch": 13, "total_st')
@@ -112,7 +112,7 @@ def test_an_interrupted_run_says_how_far_it_came(tmp_path):
     assert "has not reached its end" in page.text
 
 
-def test_a_number_that_is_not_finite_leaves_a_gap(tmp_path):
+def test_non_finite_values_leave_a_gap(tmp_path):
     rows = metrics(20)
     rows[7]["return_mean"] = rows[7]["policy_loss"] = None
     rows[14]["eval/ci_low"] = None
@@ -133,7 +133,7 @@ def test_all_nulls_and_missing_keys_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("keep_file", [True, False])
-def test_a_run_without_metrics_says_so(tmp_path, keep_file):
+def test_a_run_without_metrics(tmp_path, keep_file):
     folder = make_run(tmp_path / "run", [])
     if not keep_file:
         folder.metrics_file.unlink()
@@ -144,7 +144,7 @@ def test_a_run_without_metrics_says_so(tmp_path, keep_file):
     assert "num_envs" in page.text
 
 
-def test_metrics_nobody_described_are_drawn_with_their_unit(tmp_path):
+def test_unknown_metrics_are_drawn_with_their_unit(tmp_path):
     rows = metrics(20)
     for row in rows:
         row |= {"avg_wait_minutes": 9 - 0.1 * row["epoch"], "epsilon": 1 / row["epoch"]}
@@ -157,7 +157,7 @@ def test_metrics_nobody_described_are_drawn_with_their_unit(tmp_path):
     assert charts["min"]["data"][1]["y"] == [7.5]
 
 
-def test_a_long_run_stays_small_and_keeps_its_best_row(tmp_path):
+def test_a_long_run_is_thinned_and_keeps_its_best_row(tmp_path):
     rows = metrics(5_000, evaluate_every=5)
     rows[6]["eval/return_mean"] = 999.5
     page = Page(make_run(tmp_path / "run", rows, epochs=5_000, best=7))
@@ -168,7 +168,7 @@ def test_a_long_run_stays_small_and_keeps_its_best_row(tmp_path):
     assert page.texts.count("999.5") == 2  # the card and the table
 
 
-def test_whatever_a_run_is_called_nothing_is_injected(tmp_path):
+def test_names_from_a_run_cannot_inject_markup(tmp_path):
     evil = "<script>alert(1)</script>"
     rows = metrics(20)
     for row in rows:
@@ -187,10 +187,10 @@ def test_whatever_a_run_is_called_nothing_is_injected(tmp_path):
     assert len(page.scripts) == 2
     assert not any("alert(1)" in script for script in page.scripts)
     names = [trace.get("name", "") for chart in page.charts for trace in chart["data"]]
-    assert not any("<" in name for name in names)  # plotly, too, reads markup in names
+    assert not any("<" in name for name in names)  # plotly interprets markup in names
 
 
-def test_the_page_loads_nothing_from_anywhere(tmp_path):
+def test_the_page_loads_nothing_from_the_network(tmp_path):
     page = Page(make_run(tmp_path / "run", metrics(20)))
     addresses = [
         value
@@ -215,14 +215,14 @@ def test_an_env_adds_its_own_sections(tmp_path, monkeypatch):
         table = Table(
             columns=["policy", "improvement (%)"], rows=[["ours", 6.25], ["random", None]]
         )
-        return [Section("Offers", "Who said yes.", [figure, table])]
+        return [Section("Offers", "Share accepted.", [figure, table])]
 
     monkeypatch.setitem(sys.modules, "stand_in_figures", SimpleNamespace(draw=figures))
     monkeypatch.setitem(ENV_FIGURES, "stand-in", "stand_in_figures:draw")
     folder = make_run(tmp_path / "run", metrics(20), env="stand-in")
     page = Page(folder)
     assert seen == [folder.path]
-    for words in ("Offers", "Who said yes.", "Accepted <offers>", "improvement (%)", "6.25"):
+    for words in ("Offers", "Share accepted.", "Accepted <offers>", "improvement (%)", "6.25"):
         assert words in page.texts
     own = page.charts[1]
     assert own["data"][0]["type"] == "heatmap"
@@ -230,7 +230,7 @@ def test_an_env_adds_its_own_sections(tmp_path, monkeypatch):
     assert "Offers" not in Page(make_run(tmp_path / "other", metrics(20))).texts
 
 
-def test_an_env_whose_figures_fail_still_gets_the_rest(tmp_path, monkeypatch):
+def test_failing_env_sections_do_not_lose_the_rest(tmp_path, monkeypatch):
     monkeypatch.setitem(ENV_FIGURES, "stand-in", "no_such_module:draw")
     folder = make_run(tmp_path / "run", metrics(20), env="stand-in")
     with pytest.warns(UserWarning, match="figures of stand-in could not be drawn"):
@@ -239,7 +239,7 @@ def test_an_env_whose_figures_fail_still_gets_the_rest(tmp_path, monkeypatch):
     assert "Policy loss" in page.text
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_a_folder_that_is_not_a_run_raises(tmp_path):
     with pytest.raises(CheckpointError, match="not a run folder: there is no such folder"):
         write_report(RunFolder(tmp_path / "nothing"))
     with pytest.raises(CheckpointError, match=r"no settings\.toml"):
@@ -249,7 +249,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         write_report(RunFolder(tmp_path))
 
 
-def test_a_page_is_drawn_anew_and_leaves_nothing_behind(tmp_path):
+def test_a_report_is_rewritten_without_leftovers(tmp_path):
     folder = make_run(tmp_path / "run", metrics(3))
     first = write_report(folder).read_text("utf-8")
     assert write_report(folder).read_text("utf-8") == first
@@ -262,7 +262,7 @@ def test_a_page_is_drawn_anew_and_leaves_nothing_behind(tmp_path):
     ]
 
 
-def test_a_full_disk_is_told_without_harm(tmp_path, monkeypatch):
+def test_a_full_disk_raises_checkpoint_error(tmp_path, monkeypatch):
     def full(path, text):
         raise OSError(28, "No space left on device")
 

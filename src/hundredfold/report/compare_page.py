@@ -1,4 +1,4 @@
-"""The page of a comparison: curves over samples and over time, final scores, a table."""
+"""HTML page of `hundredfold compare`: learning curves, final scores, a table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ Row = Mapping[str, Any]
 def draw_comparison(
     env: str, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]], command: str
 ) -> str:
-    """The whole page as text."""
+    """The page as HTML.
+
+    Args:
+        env: Name of the env.
+        rows: One row of results per arm.
+        curves: Learning curves of each arm, one per seed.
+        command: The command that made the comparison.
+    """
     best = max(rows, key=lambda row: row["known"])
     num_seeds = len(next(iter(curves.values())))
     sections = [
@@ -43,15 +50,17 @@ def draw_comparison(
         ),
         Section(
             "Final improvement",
-            "On fixed days priced by one closing oracle; bars are 95 % intervals over seeds and "
-            "days. Unseen trips and unseen customers were never met in training.",
+            "On fixed days scored by one oracle; whiskers are 95 % intervals over seeds and days. "
+            "Unseen trips and customers are held out from training.",
             [final_scores(rows)],
         ),
-        Section("All figures", "Levels are reached by the mean over seeds.", [_table(rows)]),
+        Section("All numbers", "Levels are reached by the mean over seeds.", [_table(rows)]),
     ]
-    within = format_interval(best["known_low"], best["known_high"])
+    interval = format_interval(best["known_low"], best["known_high"])
     cards = [
-        Card("best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {within})"),
+        Card(
+            "best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {interval})"
+        ),
         *(
             Card(
                 row["arm"],
@@ -74,7 +83,7 @@ def draw_comparison(
 
 
 def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
-    """Evaluated improvement of every arm, over samples or over time."""
+    """Evaluated improvement of every arm, by samples or by time."""
     longest = max(float(curve.seconds[-1]) for arm in curves.values() for curve in arm)
     clock, unit_seconds = axis_time_unit(longest)
     axes = {"steps": "environment steps", "clock": f"wall-clock time ({clock})"}
@@ -87,7 +96,7 @@ def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
         around = {key: [*place, *reversed(place)] for key, place in places.items()}
         figure.add_scatter(
             x=around["steps"],
-            y=_short(np.concatenate([scores.max(axis=0), scores.min(axis=0)[::-1]])),
+            y=_rounded(np.concatenate([scores.max(axis=0), scores.min(axis=0)[::-1]])),
             meta=around,
             mode="lines",
             line={"width": 0, "color": colour},
@@ -98,7 +107,7 @@ def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
         )
         figure.add_scatter(
             x=places["steps"],
-            y=_short(means),
+            y=_rounded(means),
             meta=places,
             name=name,
             mode="lines+markers",
@@ -111,7 +120,7 @@ def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
 
 
 def final_scores(rows: Sequence[Row]) -> go.Figure:
-    """Bars by split, one colour per arm."""
+    """Final improvement by split, one colour per arm."""
     figure = go.Figure(layout={"height": 340, "barmode": "group", "showlegend": True})
     for colour, row in zip(COLOURS, rows, strict=False):
         splits = [split for split in SPLITS if split in row]
@@ -132,7 +141,7 @@ def final_scores(rows: Sequence[Row]) -> go.Figure:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    """Figures down, arms across: it stays narrow on a phone."""
+    """Metrics as rows and arms as columns, which stays narrow on a phone."""
     names = [name for name in rows[0] if name != "arm"]
     names += [name for row in rows for name in row if name not in (*names, "arm")]
     titled = ((name, metric_label(name)) for name in dict.fromkeys(names))
@@ -145,5 +154,5 @@ def _table(rows: Sequence[Row]) -> Table:
     )
 
 
-def _short(values: FloatArray) -> list[float]:
+def _rounded(values: FloatArray) -> list[float]:
     return [float(f"{value:.5g}") for value in values]

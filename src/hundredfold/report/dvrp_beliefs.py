@@ -15,16 +15,16 @@ GREY = COLOURS[-1]
 
 
 def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> go.Figure:
-    """True personality by the one believed most likely, in percent of the true one."""
-    people = [sum(row) for row in confusion]
+    """Confusion matrix of true and most likely type, in percent of the true type."""
+    customers = [sum(row) for row in confusion]
     shares = [
         [round(100 * count / total, 1) if count else None for count in row]
-        for row, total in zip(confusion, people, strict=True)
+        for row, total in zip(confusion, customers, strict=True)
     ]
     figure = go.Figure(
         go.Heatmap(
             x=list(types),
-            y=[f"{name} ({total}) " for name, total in zip(types, people, strict=True)],
+            y=[f"{name} ({total}) " for name, total in zip(types, customers, strict=True)],
             z=shares,
             text=[[str(count) if count else "" for count in row] for row in confusion],
             texttemplate="%{text}",
@@ -38,10 +38,10 @@ def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> g
     )
     figure.update_layout(
         title={
-            "text": "Personalities told apart",
+            "text": "Confusion matrix",
             "subtitle": {
-                "text": "Customers by their true personality (rows) and the one believed most "
-                "likely (columns); all of them on the diagonal would be perfect."
+                "text": "Customers by their true type (rows) and the one believed most likely "
+                "(columns); all of them on the diagonal would be perfect."
             },
         },
         height=HEIGHT,
@@ -53,14 +53,14 @@ def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> g
 
 
 def accuracy_curve(by_responses: dict[str, Any]) -> go.Figure:
-    """How often the most likely personality is right after so many answers."""
+    """Type accuracy by number of responses."""
     figure = go.Figure()
-    looks = {
-        "learned": ("rates learned", BLUE, "solid"),
+    styles = {
+        "learned": ("learned rates", BLUE, "solid"),
         "true": ("true rates", GREY, "dash"),
     }
     for model, shares in by_responses["accuracy"].items():
-        name, colour, dash = looks[model]
+        name, colour, dash = styles[model]
         figure.add_scatter(
             x=by_responses["responses"],
             y=[round(100 * share, 1) for share in shares],
@@ -71,24 +71,24 @@ def accuracy_curve(by_responses: dict[str, Any]) -> go.Figure:
         )
     figure.update_layout(
         title={
-            "text": "How soon a personality is known",
+            "text": "Accuracy by number of responses",
             "subtitle": {
-                "text": "Percent of customers whose most likely personality is the true one after "
-                "so many answers to random offers; the true rates show what is possible at best "
-                f"({by_responses['sequences']:,} trials from nothing)."
+                "text": "Percent of customers whose most likely type is the true one after so "
+                "many responses to random offers, starting from the prior; the true rates are the "
+                f"upper bound ({by_responses['sequences']:,} sequences)."
             },
         },
         height=HEIGHT,
         hovermode="x unified",
         showlegend=True,
     )
-    figure.update_xaxes(title_text="answers per customer", rangemode="tozero")
-    figure.update_yaxes(title_text="% told right", range=[0, 102])
+    figure.update_xaxes(title_text="responses per customer", rangemode="tozero")
+    figure.update_yaxes(title_text="type accuracy (%)", range=[0, 102])
     return figure
 
 
 def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
-    """Believed chances of acceptance against what really happened."""
+    """Reliability diagram of the believed acceptance probabilities."""
     figure = go.Figure()
     scores: list[str] = []
     figure.add_scatter(
@@ -107,7 +107,7 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
         if not found["count"]:
             continue
         scores.append(f"{found['brier_score']:.3f} for {name}")
-        most = max(found["count"])
+        largest = max(found["count"])
         figure.add_scatter(
             x=[round(100 * share, 1) for share in found["believed"]],
             y=[round(100 * share, 1) for share in found["accepted"]],
@@ -117,16 +117,16 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
             line={"color": colour, "width": 1.5},
             marker={
                 "color": colour,
-                "size": [round(6 + 10 * (count / most) ** 0.5, 1) for count in found["count"]],
+                "size": [round(6 + 10 * (count / largest) ** 0.5, 1) for count in found["count"]],
             },
             hovertemplate="believed %{x:.0f} %, accepted %{y:.0f} % of %{customdata:,}"
             "<extra></extra>",
         )
     figure.update_layout(
         title={
-            "text": "Is belief in a yes justified?",
+            "text": "Calibration",
             "subtitle": {
-                "text": "Offers by the believed chance of acceptance, against how many are "
+                "text": "Offers by their believed probability of acceptance, against the share "
                 "accepted, in percent; on the dashed line beliefs are exact, larger dots are more "
                 f"offers. Brier score {', '.join(scores)}."
             },
@@ -135,6 +135,6 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
         showlegend=True,
         hovermode="closest",
     )
-    figure.update_xaxes(title_text="believed chance of a yes (%)", range=[-3, 103])
+    figure.update_xaxes(title_text="believed probability (%)", range=[-3, 103])
     figure.update_yaxes(title_text="accepted (%)", range=[-3, 103])
     return figure

@@ -1,4 +1,4 @@
-"""One day drawn: routes on a map without tiles, and every caller's windows in a row."""
+"""Figures of one day: routes on a map without tiles, and every customer's time windows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ROW_PIXELS = 21
 KM_PER_DEGREE = 111.2
 
 
-def route_map(day: Day, plan: Day, title: str, compare: Day | None = None) -> go.Figure:
-    """The plan's routes, a colour per vehicle; `compare` is the plan it is told against."""
+def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -> go.Figure:
+    """Routes of a solution, a colour per vehicle; `compare` is the solution to compare with."""
     city, calls = day["city"], day["calls"]
     figure = go.Figure()
     _add_places(figure, city)
-    for route in plan["routes"]:
+    for route in solution["routes"]:
         cells = [calls[(stop - 1) // 2]["cells"][(stop - 1) % 2] for stop in route["stops"]]
         path = [city["depot"], *cells, city["depot"]]
         points = [city["points"][cell] or (None, None) for cell in path]
@@ -43,14 +43,14 @@ def route_map(day: Day, plan: Day, title: str, compare: Day | None = None) -> go
             hovertemplate="%{text}<extra>vehicle " + str(route["vehicle"] + 1) + "</extra>",
         )
     _add_depot(figure, city)
-    used = format_count(len(plan["routes"]), "vehicle")
-    meaning = f"{format_number(round(plan['driving_minutes'], 1))} driving minutes with {used}"
+    used = format_count(len(solution["routes"]), "vehicle")
+    subtitle = f"{format_number(round(solution['driving_minutes'], 1))} driving minutes with {used}"
     if compare is not None:
-        saved = compare["driving_minutes"] - plan["driving_minutes"]
-        meaning += f", {format_number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
-    meaning += ". Lines go straight from stop to stop; touch a vehicle's name to hide it."
+        saved = compare["driving_minutes"] - solution["driving_minutes"]
+        subtitle += f", {format_number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
+    subtitle += ". Lines go straight from stop to stop; touch a vehicle's name to hide it."
     figure.update_layout(
-        title={"text": title, "subtitle": {"text": meaning}},
+        title={"text": title, "subtitle": {"text": subtitle}},
         height=MAP_HEIGHT,
         hovermode="closest",
         showlegend=True,
@@ -61,13 +61,13 @@ def route_map(day: Day, plan: Day, title: str, compare: Day | None = None) -> go
     if city["unit"] == "degrees":
         ratio = 1.0 / math.cos(math.radians(sum(frame[0]) / 2))
         _add_scale(figure, frame)
-    figure.update_xaxes(visible=False, range=_widened(*frame[1]))
-    figure.update_yaxes(visible=False, range=_widened(*frame[0]), scaleanchor="x", scaleratio=ratio)
+    figure.update_xaxes(visible=False, range=_padded(*frame[1]))
+    figure.update_yaxes(visible=False, range=_padded(*frame[0]), scaleanchor="x", scaleratio=ratio)
     return figure
 
 
 def window_chart(day: Day) -> go.Figure:
-    """A row per caller: windows asked for and booked, the planned ride, offers refused."""
+    """A row per customer: requested and booked windows, the scheduled ride, refused offers."""
     calls = sorted(
         enumerate(day["calls"]), key=lambda item: item[1]["requested"][0][0], reverse=True
     )
@@ -96,9 +96,9 @@ def window_chart(day: Day) -> go.Figure:
             base=[calls[k][1]["requested"][end][0] - zero[k] for k in moved],
             x=[calls[k][1]["requested"][end][1] - calls[k][1]["requested"][end][0] for k in moved],
             y=moved,
-            name="as asked",
+            name="as requested",
             legendrank=1001,
-            legendgroup="asked",
+            legendgroup="requested",
             showlegend=end == 0,
             **place,
             marker={"color": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": GREY}},
@@ -128,11 +128,11 @@ def window_chart(day: Day) -> go.Figure:
     )
     figure.update_layout(
         title={
-            "text": "Windows of that day",
+            "text": "Time windows of that day",
             "subtitle": {
-                "text": "One row per caller, in minutes from the start of the pickup window asked "
-                "for: a ride begins inside the upper window and ends inside the lower one; frames "
-                "show windows before they moved, crosses an offer refused."
+                "text": "One row per customer, in minutes from the start of the requested pickup "
+                "window: a ride begins in the upper window and ends in the lower one; frames are "
+                "windows before they moved, crosses refused offers."
             },
         },
         barmode="overlay",
@@ -140,7 +140,7 @@ def window_chart(day: Day) -> go.Figure:
         hovermode="closest",
         showlegend=True,
     )
-    figure.update_xaxes(title_text="minutes from asked pickup", dtick=30)
+    figure.update_xaxes(title_text="minutes from requested pickup", dtick=30)
     figure.update_yaxes(
         tickvals=places, ticktext=rows, range=[-0.7, len(calls) - 0.3], showgrid=False
     )
@@ -148,7 +148,7 @@ def window_chart(day: Day) -> go.Figure:
 
 
 def clock(minutes: float) -> str:
-    """Minutes after midnight as a time of day."""
+    """Minutes after midnight as a time of day: 489.6 is 08:10."""
     whole = round(minutes)
     return f"{whole // 60:02d}:{whole % 60:02d}"
 
@@ -182,7 +182,7 @@ def _add_depot(figure: go.Figure, city: Day) -> None:
 
 
 def _frame(day: Day) -> tuple[tuple[float, float], tuple[float, float]]:
-    """South and north, west and east of everything that is driven to on this day."""
+    """(south, north), (west, east) of all stops of the day."""
     city = day["city"]
     cells = {city["depot"], *(cell for call in day["calls"] for cell in call["cells"])}
     known = [city["points"][cell] for cell in cells if city["points"][cell]]
@@ -190,20 +190,20 @@ def _frame(day: Day) -> tuple[tuple[float, float], tuple[float, float]]:
     return (min(first), max(first)), (min(second), max(second))
 
 
-def _widened(low: float, high: float) -> list[float]:
-    room = 0.05 * (high - low) or 1.0
-    return [low - room, high + room]
+def _padded(low: float, high: float) -> list[float]:
+    padding = 0.05 * (high - low) or 1.0
+    return [low - padding, high + padding]
 
 
 def _add_scale(figure: go.Figure, frame: tuple[tuple[float, float], tuple[float, float]]) -> None:
-    """A line of a round length in the lower left corner."""
+    """A scale bar of a round length in the lower left corner."""
     (south, north), (west, east) = frame
     km_per_degree = KM_PER_DEGREE * math.cos(math.radians((south + north) / 2))
-    wanted = 0.2 * (east - west) * km_per_degree
-    if wanted <= 0:
+    max_km = 0.2 * (east - west) * km_per_degree
+    if max_km <= 0:
         return
-    power = 10.0 ** math.floor(math.log10(wanted))
-    length = max(step * power for step in (1, 2, 5) if step * power <= wanted)
+    power = 10.0 ** math.floor(math.log10(max_km))
+    length = max(step * power for step in (1, 2, 5) if step * power <= max_km)
     figure.add_scatter(
         x=[west, west + length / km_per_degree],
         y=[south, south],
@@ -218,14 +218,14 @@ def _add_scale(figure: go.Figure, frame: tuple[tuple[float, float], tuple[float,
 
 
 def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
-    """What is to be read at every stop of a route, both ends at the depot included."""
+    """Hover texts of all stops of a route, including the depot at both ends."""
     names = day["city"]["names"]
     texts = [f"{clock(route['start_minutes'])} leaves the depot"]
     for stop, minute, cell in zip(route["stops"], route["stop_minutes"], path[1:-1], strict=True):
         call = day["calls"][(stop - 1) // 2]
-        does = "picks up" if stop % 2 else "sets down"
+        action = "picks up" if stop % 2 else "drops off"
         texts.append(
-            f"{clock(minute)} {does} customer {call['customer']}, {escape(call['purpose'])}"
+            f"{clock(minute)} {action} customer {call['customer']}, {escape(call['purpose'])}"
             f"<br>{escape(names[cell])}"
         )
     return [*texts, f"{clock(route['end_minutes'])} back at the depot"]
@@ -233,23 +233,23 @@ def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
 
 def _call_text(call: Day) -> str:
     earlier, later = call["offer"]
-    told = {
-        "no offer": "nothing offered",
+    outcome = {
+        "no offer": "no offer",
         "accepted": f"accepted: pickup {earlier} min earlier, dropoff {later} min later",
         "refused": f"refused: pickup {earlier} min earlier, dropoff {later} min later",
     }
     pickup, dropoff = (f"{clock(w[0])} to {clock(w[1])}" for w in call["booked"])
     return (
         f"customer {call['customer']}, {escape(call['purpose'])} (flexible: {call['type']})"
-        f"<br>pickup {pickup}, dropoff {dropoff}<br>{told[call['response']]}"
+        f"<br>pickup {pickup}, dropoff {dropoff}<br>{outcome[call['response']]}"
     )
 
 
-def _rides(plan: Day) -> dict[int, tuple[float, float]]:
-    """Pickup and dropoff minute of every caller who is served."""
+def _rides(solution: Day) -> dict[int, tuple[float, float]]:
+    """Pickup and dropoff minute of every served call."""
     times = {
         stop: minute
-        for route in plan["routes"]
+        for route in solution["routes"]
         for stop, minute in zip(route["stops"], route["stop_minutes"], strict=True)
     }
     return {

@@ -1,7 +1,4 @@
-"""Sixteen offers as a square of four by four, one square for each group of customers.
-
-Policies side by side: what each saves, how sure that is, and what it asks of customers.
-"""
+"""Figures of dvrp policies: savings with intervals, shift trade-off, heat maps of offers."""
 
 from __future__ import annotations
 
@@ -16,60 +13,60 @@ from hundredfold.report.figures import BLUE, COLOURS, VERMILION
 Counts = dict[str, list[list[int]]]
 Offers = Sequence[Sequence[int]]  # minutes earlier and later of every offer
 
-# Height of a square and size of what is written in it, by how many stand side by side.
+# Height of a heat map and size of its text, by the number of columns.
 PANEL_PIXELS = {2: 180, 3: 130}
 TEXT_PIXELS = {2: 12, 3: 9}
 TITLE_PIXELS, AXIS_PIXELS = 24, 48
-# Behind squares without a number; faint on light and on dark.
+# Background of cells without data; faint on light and on dark.
 BLANK = "rgba(140, 140, 140, 0.12)"
 
 
 class Panel(NamedTuple):
-    """One group of customers: a number, what is written and what is told for every offer."""
+    """Heat map of one group of customers, with one entry per offer."""
 
     name: str
     values: Sequence[float | None]
     texts: Sequence[str]
-    told: Sequence[str]
+    hover_texts: Sequence[str]
 
 
 def offer_maps(
     title: str, names: Sequence[str], counts: Counts, offers: Offers, columns: int
 ) -> go.Figure:
-    """What share of a group's calls heard each offer; groups that never called are left out."""
+    """Share of each group's calls that got each offer; groups without calls are left out."""
     panels = []
     for name, made in zip(names, counts["made"], strict=True):
         if calls := sum(made):
             shares = [100 * count / calls if count else None for count in made]
             texts = [_percent(share) for share in shares]
-            told = [f"heard by {count:,} of {calls:,} callers" for count in made]
-            panels.append(Panel(name, shares, texts, told))
-    meaning = "Percent of the group's calls that heard each offer; blank where nobody did."
-    return _maps(title, meaning, panels, offers, columns)
+            hover_texts = [f"made in {count:,} of {calls:,} calls" for count in made]
+            panels.append(Panel(name, shares, texts, hover_texts))
+    subtitle = "Percent of the group's calls that got each offer; blank where none did."
+    return _maps(title, subtitle, panels, offers, columns)
 
 
 def acceptance_maps(
     title: str, names: Sequence[str], counts: Counts, offers: Offers, columns: int
 ) -> go.Figure:
-    """What share of a group accepted each offer that was made to it."""
+    """Share of each group's offers that were accepted."""
     panels = []
     for name, made, accepted in zip(names, counts["made"], counts["accepted"], strict=True):
         if sum(made):
-            heard = list(zip(made, accepted, strict=True))
-            shares = [100 * yes / count if count else None for count, yes in heard]
+            pairs = list(zip(made, accepted, strict=True))
+            shares = [100 * yes / count if count else None for count, yes in pairs]
             texts = [_percent(share) for share in shares]
-            told = [f"accepted by {yes:,} of {count:,} callers" for count, yes in heard]
-            panels.append(Panel(name, shares, texts, told))
-    meaning = "Percent of those who heard an offer and accepted it; blank where nobody heard it."
-    figure = _maps(title, meaning, panels, offers, columns)
+            hover_texts = [f"accepted {yes:,} of {count:,} times" for count, yes in pairs]
+            panels.append(Panel(name, shares, texts, hover_texts))
+    subtitle = "Percent of the offers made that were accepted; blank where none was made."
+    figure = _maps(title, subtitle, panels, offers, columns)
     figure.update_coloraxes(cmin=0, cmax=100)
     return figure
 
 
 def _maps(
-    title: str, meaning: str, panels: Sequence[Panel], offers: Offers, columns: int
+    title: str, subtitle: str, panels: Sequence[Panel], offers: Offers, columns: int
 ) -> go.Figure:
-    """All panels in the same colours; axes are written where nothing stands below or beside."""
+    """Panels on one colour scale; axes are labelled on the left and at the bottom only."""
     rows = max(1, -(-len(panels) // columns))
     height = PANEL_PIXELS[columns] * rows
     figure = make_subplots(
@@ -82,11 +79,11 @@ def _maps(
     for place, panel in enumerate(panels):
         row, column = divmod(place, columns)
         where = {"row": row + 1, "col": column + 1}
-        figure.add_trace(_square(panel, offers), **where)
-        lowest = place + columns >= len(panels)
-        figure.update_xaxes(showticklabels=lowest, showgrid=False, zeroline=False, **where)
+        figure.add_trace(_heatmap(panel, offers), **where)
+        is_lowest = place + columns >= len(panels)
+        figure.update_xaxes(showticklabels=is_lowest, showgrid=False, zeroline=False, **where)
         figure.update_yaxes(showticklabels=column == 0, showgrid=False, zeroline=False, **where)
-        if lowest:
+        if is_lowest:
             figure.update_xaxes(title_text="min later", **where)
         if column == 0:
             figure.update_yaxes(title_text="min earlier", **where)
@@ -100,7 +97,7 @@ def _maps(
     figure.update_yaxes(ticks="")
     figure.update_layout(
         plot_bgcolor=BLANK,
-        title={"text": title, "subtitle": {"text": meaning}},
+        title={"text": title, "subtitle": {"text": subtitle}},
         height=height + AXIS_PIXELS,
         margin={"t": TITLE_PIXELS},
         coloraxis={"colorscale": "Cividis", "showscale": False, "cmin": 0},
@@ -108,21 +105,21 @@ def _maps(
     return figure
 
 
-def _square(panel: Panel, offers: Offers) -> go.Heatmap:
-    """The offers of a panel: earlier pickups upwards, later dropoffs to the right."""
+def _heatmap(panel: Panel, offers: Offers) -> go.Heatmap:
+    """Heat map of a panel: earlier pickups upwards, later dropoffs to the right."""
     offer_index = {(earlier, later): place for place, (earlier, later) in enumerate(offers)}
     up = sorted({earlier for earlier, _ in offers})
     right = sorted({later for _, later in offers})
 
-    def square(values: Sequence[Any]) -> list[list[Any]]:
+    def grid(values: Sequence[Any]) -> list[list[Any]]:
         return [[values[offer_index[earlier, later]] for later in right] for earlier in up]
 
     return go.Heatmap(
         x=[str(later) for later in right],
         y=[str(earlier) for earlier in up],
-        z=square([None if value is None else round(value, 2) for value in panel.values]),
-        text=square(panel.texts),
-        customdata=square(panel.told),
+        z=grid([None if value is None else round(value, 2) for value in panel.values]),
+        text=grid(panel.texts),
+        customdata=grid(panel.hover_texts),
         texttemplate="%{text}",
         hovertemplate="%{y} min earlier, %{x} min later<br>%{customdata}"
         f"<extra>{panel.name}</extra>",
@@ -133,7 +130,7 @@ def _square(panel: Panel, offers: Offers) -> go.Heatmap:
 
 
 def _percent(share: float | None) -> str:
-    """What stands in a square; something rare is not the same as nothing."""
+    """Text of a cell; a rare offer is written <1, not 0."""
     if share is None:
         return ""
     return f"{share:.0f}" if share == 0 or share >= 0.5 else "&lt;1"
@@ -142,71 +139,74 @@ def _percent(share: float | None) -> str:
 Row = dict[str, Any]
 
 GREY = COLOURS[-1]
-CEILING = "hindsight"
+UPPER_BOUND = "hindsight"
 BAR_PIXELS = 34
-# Room for axes and their titles, in pixels; and of a drawing on a phone, for placing names.
+# Pixels: space for axes and their titles; size of a figure on a phone, for placing labels.
 AXIS_PIXELS, PHONE_WIDTH, PAIR_HEIGHT = 60, 290, 360
 LETTER_WIDTH, LETTER_HEIGHT, GAP = 6.5, 14, 7
 
 
 def policy_bars(rows: Sequence[Row]) -> go.Figure:
-    """Improvement of every policy, best on top, with hindsight as a line; the first is the run."""
+    """Improvement of every policy, best on top; the first row is this run, hindsight a line."""
     this_run = rows[0]["policy"]
-    bars = sorted((row for row in rows if row["policy"] != CEILING), key=lambda row: row["mean"])
+    bars = sorted(
+        (row for row in rows if row["policy"] != UPPER_BOUND), key=lambda row: row["mean"]
+    )
     figure = _bars(
         bars,
         [row["policy"] for row in bars],
         [BLUE if row["policy"] == this_run else GREY for row in bars],
     )
-    meaning = "Driving minutes saved, in percent; the whiskers are 95 % intervals."
+    subtitle = "Driving minutes saved, in percent; the whiskers are 95 % intervals."
     for row in rows:
-        if row["policy"] == CEILING:
+        if row["policy"] == UPPER_BOUND:
             figure.add_vline(x=row["mean"], line={"color": VERMILION, "dash": "dash", "width": 2})
-            meaning += (
-                f" The dashed line is hindsight ({row['mean']:.1f} %), which knows all callers and "
-                "their answers beforehand."
+            subtitle += (
+                f" The dashed line is hindsight ({row['mean']:.1f} %), which knows all requests "
+                "and responses in advance."
             )
     figure.update_layout(
-        title={"text": "What it saves", "subtitle": {"text": meaning}}, height=PAIR_HEIGHT
+        title={"text": "Improvement", "subtitle": {"text": subtitle}}, height=PAIR_HEIGHT
     )
     return figure
 
 
 def split_bars(rows: Sequence[Row]) -> go.Figure:
-    """Improvement of one policy on each split of people and trips, the known one on top."""
+    """Improvement of one policy on each split, the known one on top."""
     names = {
-        "known": "known people and trips",
-        "unseen_trips": "known people, new trips",
-        "unseen_customers": "new people",
+        "known": "known customers and trips",
+        "unseen_trips": "known customers, unseen trips",
+        "unseen_customers": "unseen customers",
     }
     bars = list(reversed(rows))
     return _bars(bars, [names.get(row["split"]) or str(row["split"]) for row in bars], [BLUE] * 3)
 
 
 def trade_off(rows: Sequence[Row], curves: Sequence[Row] = ()) -> go.Figure:
-    """Minutes saved against minutes moved, one dot per policy.
+    """Driving minutes saved against minutes of shift, one dot per policy.
 
-    `curves` are rows of policies that were played at several prices of a minute moved; a row
-    without a price is left out.
+    Args:
+        rows: One row per policy; the first is this run.
+        curves: Rows of policies at several shift penalties; rows without one are left out.
     """
     curves = [row for row in curves if row["shift_penalty"] is not None]
     this_run = rows[0]["policy"]
-    moved, saved = _moved_and_saved(rows)
+    shift, saved = _shift_and_saved(rows)
     names = [row["policy"] for row in rows]
     figure = go.Figure()
     for index, name in enumerate(dict.fromkeys(row["policy"] for row in curves)):
         _add_curve(figure, [row for row in curves if row["policy"] == name], COLOURS[2 + index % 4])
-    all_moved, all_saved = _moved_and_saved([*rows, *curves])
-    x_range, y_range = _roomy(all_moved), _roomy(all_saved)
+    all_shift, all_saved = _shift_and_saved([*rows, *curves])
+    x_range, y_range = _padded_range(all_shift), _padded_range(all_saved)
     dots = [
         (
             PHONE_WIDTH * (x - x_range[0]) / (x_range[1] - x_range[0]),
             PAIR_HEIGHT * (y - y_range[0]) / (y_range[1] - y_range[0]),
         )
-        for x, y in zip(moved, saved, strict=True)
+        for x, y in zip(shift, saved, strict=True)
     ]
     figure.add_scatter(
-        x=moved,
+        x=shift,
         y=saved,
         text=names,
         mode="markers+text",
@@ -215,59 +215,58 @@ def trade_off(rows: Sequence[Row], curves: Sequence[Row] = ()) -> go.Figure:
             "opacity": 1,
             "size": [13 if name == this_run else 9 for name in names],
             "color": [
-                BLUE if name == this_run else VERMILION if name == CEILING else GREY
+                BLUE if name == this_run else VERMILION if name == UPPER_BOUND else GREY
                 for name in names
             ],
         },
-        hovertemplate="%{text}<br>%{y:.1f} min saved, %{x:.0f} min moved<extra></extra>",
+        hovertemplate="%{text}<br>%{y:.1f} min saved, %{x:.0f} min shift<extra></extra>",
         cliponaxis=False,
         showlegend=False,
     )
-    meaning = (
-        "Driving minutes saved against minutes by which customers' windows were moved, both per "
+    subtitle = (
+        "Driving minutes saved against minutes by which customers' windows were shifted, both per "
         "day: high up and far to the left is best."
     )
     if curves:
-        meaning += " A curve is one policy at several prices of a minute moved."
+        subtitle += " A curve is one policy at several shift penalties."
     figure.update_layout(
-        title={"text": "What it asks of customers", "subtitle": {"text": meaning}},
+        title={"text": "Savings and shifts", "subtitle": {"text": subtitle}},
         height=PAIR_HEIGHT,
         showlegend=bool(curves),
     )
-    figure.update_xaxes(title_text="minutes moved per day", range=x_range)
+    figure.update_xaxes(title_text="minutes of shift per day", range=x_range)
     figure.update_yaxes(title_text="minutes saved per day", range=y_range)
     return figure
 
 
 def _add_curve(figure: go.Figure, rows: Sequence[Row], colour: str) -> None:
-    """One policy from the lowest price of a minute moved to the highest."""
+    """One policy, from the lowest shift penalty to the highest."""
     rows = sorted(rows, key=lambda row: float(row["shift_penalty"]))
-    moved, saved = _moved_and_saved(rows)
+    shift, saved = _shift_and_saved(rows)
     figure.add_scatter(
-        x=moved,
+        x=shift,
         y=saved,
         customdata=[row["shift_penalty"] for row in rows],
-        name=f"{rows[0]['policy']}, by price",
+        name=f"{rows[0]['policy']}, by shift penalty",
         mode="lines+markers",
         line={"color": colour, "width": 2},
         marker={"color": colour, "size": 6},
-        hovertemplate="a minute moved costs %{customdata} min<br>%{y:.1f} min saved, "
-        "%{x:.0f} min moved",
+        hovertemplate="shift penalty %{customdata}<br>%{y:.1f} min saved, %{x:.0f} min shift",
     )
 
 
-def _moved_and_saved(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """Minutes by which windows moved, and driving minutes saved, both per day."""
-    moved = [round(row["shift_minutes"], 1) for row in rows]
+def _shift_and_saved(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Minutes of shift and driving minutes saved, both per day."""
+    shift = [round(row["shift_minutes"], 1) for row in rows]
     saved = [
         row["saved_minutes"] if "saved_minutes" in row else row["reference"] - row["cost"]
         for row in rows
     ]
-    return moved, [round(minutes, 1) for minutes in saved]
+    return shift, [round(minutes, 1) for minutes in saved]
 
 
 def _bars(rows: Sequence[Row], names: Sequence[str], colours: Sequence[str]) -> go.Figure:
-    """Lying bars, the last on top, each with its interval."""
+    """Horizontal bars with intervals, the last on top."""
     figure = go.Figure(
         go.Bar(
             x=[round(row["mean"], 3) for row in rows],
@@ -292,11 +291,11 @@ def _bars(rows: Sequence[Row], names: Sequence[str], colours: Sequence[str]) -> 
     return figure
 
 
-def _roomy(values: Sequence[float]) -> list[float]:
-    """A range with room for names around the outermost dots."""
+def _padded_range(values: Sequence[float]) -> list[float]:
+    """An axis range with space for labels around the outermost dots."""
     low, high = min(*values, 0.0), max(*values, 0.0)
-    room = 0.12 * ((high - low) or 1.0)
-    return [low - room, high + room]
+    padding = 0.12 * ((high - low) or 1.0)
+    return [low - padding, high + padding]
 
 
 class _Box(NamedTuple):
@@ -312,29 +311,26 @@ class _Box(NamedTuple):
 
 
 def _label_sides(dots: Sequence[tuple[float, float]], names: Sequence[str]) -> list[str]:
-    """Where each name stands so that names cover neither each other nor a dot; pixels of a phone.
-
-    Names are placed one after another, each on the side where least is in its way.
-    """
+    """Greedy label placement: each label on the side with the least overlap, in phone pixels."""
     taken = [_Box(x - GAP, y - GAP, x + GAP, y + GAP) for x, y in dots]
     sides: list[str] = []
     for (x, y), name in zip(dots, names, strict=True):
         boxes = _boxes(x, y, LETTER_WIDTH * len(name))
         frame = _Box(0.0, 0.0, PHONE_WIDTH, PAIR_HEIGHT)
-        trouble = {
+        overlap = {
             side: sum(box.overlap(other) for other in taken)
             + (box.right - box.left) * LETTER_HEIGHT
             - box.overlap(frame)
             for side, box in boxes.items()
         }
-        side = min(trouble, key=lambda name: trouble[name])
+        side = min(overlap, key=lambda name: overlap[name])
         sides.append(side)
         taken.append(boxes[side])
     return sides
 
 
 def _boxes(x: float, y: float, width: float) -> dict[str, _Box]:
-    """What a name would cover on each side of its dot, in plotly's words for the sides."""
+    """The box of a label on each side of its dot, by plotly's `textposition`."""
     across = {
         "right": (x + GAP, x + GAP + width),
         "left": (x - GAP - width, x - GAP),

@@ -1,11 +1,7 @@
-"""The page of a dvrp run: what negotiation saves, on which day, by asking whom.
+"""Report sections of a dvrp run: savings, baselines, a median day, offers and beliefs.
 
-Curves come from the run's metrics, everything else from `report_data.json`.
-
-The file a page of dvrp is drawn from: `report_data.json` in the run folder.
-
-It is written once, when days have been played, and read whenever the page is drawn; whoever reads
-it needs neither the env nor the policy.
+Curves come from the run's metrics, everything else from `report_data.json` in the run folder,
+which is written once after the days were simulated; reading it needs neither env nor policy.
 """
 
 from __future__ import annotations
@@ -49,14 +45,14 @@ def write_report_data(folder: RunFolder, report_data: ReportData) -> Path:
         write_atomically(path, text + "\n")
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror}. The run itself is safe; make room, then "
-            "draw the page again."
+            f"cannot write {path}: {error.strerror}. The run itself is safe; free some space, then "
+            "run `hundredfold report` again."
         ) from error
     return path
 
 
 def read_report_data(folder: RunFolder) -> ReportData | None:
-    """What was recorded; None when nothing was."""
+    """The report data of a run; None if there are none."""
     path = report_data_file(folder)
     try:
         found = json.loads(path.read_bytes())
@@ -67,8 +63,8 @@ def read_report_data(folder: RunFolder) -> ReportData | None:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         known = found.get("format") if isinstance(found, dict) else None
         raise CheckpointError(
-            f"{path} has format {known}, this version draws format {FORMAT}; delete the file and "
-            "draw the page again."
+            f"{path} has format {known}, this version reads format {FORMAT}; delete the file and "
+            "run `hundredfold report` again."
         )
     return found
 
@@ -81,7 +77,7 @@ COLUMNS = (
     "driving min",
     "offers",
     "accepted",
-    "min moved",
+    "shift min",
     "vehicles",
     "failed days",
 )
@@ -89,22 +85,22 @@ IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
 
 
 def dvrp_sections(folder: RunFolder) -> list[Section]:
-    """All that the run folder has something to say about."""
+    """The sections that the run folder has data for."""
     sections = _improvement(read_record(folder))
     report_data = read_report_data(folder)
     if report_data is None:
         missing = (
-            f"There is no {FILE_NAME} in this run folder, so routes, rules and offers are not "
-            f"drawn; `hundredfold report {folder.path}` plays the days and draws them."
+            f"There is no {FILE_NAME} in this run folder, so routes, baselines and offers are not "
+            f"drawn; `hundredfold report {folder.path}` simulates the days and draws them."
         )
         return [*sections, Section("Days and routes", missing)]
-    sections += [
+    return [
+        *sections,
         *_policies(report_data),
         _day(report_data),
         _offers(report_data),
-        *_acceptance_model(report_data),
+        *_beliefs(report_data),
     ]
-    return sections
 
 
 def _improvement(record: RunRecord) -> list[Section]:
@@ -113,11 +109,11 @@ def _improvement(record: RunRecord) -> list[Section]:
     figure = small_multiple(record, IMPROVEMENT)
     figure.update_layout(height=320, showlegend=True, hovermode="x unified")
     figure.update_traces(mode="lines+markers", selector={"name": "evaluated"})
-    said = (
-        "Driving minutes saved by negotiating, in percent of the same day with nobody asked: mean "
-        "of the days that ended in an epoch, and of evaluation days, which are always the same."
+    explanation = (
+        "Driving minutes saved by negotiating, in percent of the same day without offers: mean of "
+        "the days that ended in an epoch, and of evaluation days, which are always the same."
     )
-    return [Section("Improvement", said, [figure])]
+    return [Section("Improvement", explanation, [figure])]
 
 
 def _policies(report_data: ReportData) -> list[Section]:
@@ -126,22 +122,22 @@ def _policies(report_data: ReportData) -> list[Section]:
     this_run = [row for row in rows if row["policy"] == rows[0]["policy"]]
     days = format_count(report_data["days"], "day")
     table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
-    beside = Section(
+    comparison = Section(
         "Compared with heuristic baselines",
-        f"Everybody plays the same {days} of {report_data['num_customers']} callers; one patient "
-        "oracle prices the bookings of all, so nobody wins by the quirks of the plan kept while "
-        "booking. Rules that go by belief ask this run's acceptance model. Numbers are means.",
+        f"All policies play the same {days} of {report_data['num_customers']} calls, and one "
+        "oracle solves all final bookings, so no policy profits from the solver used while "
+        "booking. Belief-based policies use this run's acceptance model. Numbers are means.",
         [policy_bars(same_days), trade_off(same_days, report_data["trade_off"]), table],
         columns=2,
     )
     if len(this_run) == 1:
-        return [beside]
+        return [comparison]
     return [
-        beside,
+        comparison,
         Section(
             "Unseen trips and customers",
-            "Driving minutes this run saves, in percent with 95 % intervals, where it cannot have "
-            "learned the answers by heart.",
+            "Driving minutes this run saves, in percent with 95 % intervals, on trips and "
+            "customers held out from training.",
             [split_bars(this_run)],
         ),
     ]
@@ -162,23 +158,23 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
 def _day(report_data: ReportData) -> Section:
     day = report_data["day"]
     if day is None:
-        return Section("One day", "On no day could everybody be served, so none is drawn.")
+        return Section("Median day", "No day served every customer, so none is drawn.")
     low, high = day["quartiles_pct"]
     before, after = day["before"], day["after"]
     calls = day["calls"]
-    asked = [call for call in calls if call["response"] != "no offer"]
-    agreed = [call for call in asked if call["response"] == "accepted"]
-    said = (
-        f"Of {format_count(report_data['days'], 'day')}, the one in the middle by what was saved: "
-        f"{fixed(day['improvement_pct'], 1)} % (half of all days lie between {fixed(low, 1)} and "
-        f"{fixed(high, 1)} %). "
-        f"{len(asked)} of {len(calls)} callers heard an offer, {len(agreed)} said yes."
+    offered = [call for call in calls if call["response"] != "no offer"]
+    accepted = [call for call in offered if call["response"] == "accepted"]
+    explanation = (
+        f"The day with the median improvement of {format_count(report_data['days'], 'day')}: "
+        f"{fixed(day['improvement_pct'], 1)} % saved (half of all days lie between "
+        f"{fixed(low, 1)} and {fixed(high, 1)} %). {len(offered)} of {len(calls)} customers got an "
+        f"offer, {len(accepted)} accepted."
     )
     return Section(
-        "One ordinary day",
-        said,
+        "Median day",
+        explanation,
         [
-            route_map(day, before, "Routes as asked"),
+            route_map(day, before, "Routes as requested"),
             route_map(day, after, "Routes after negotiation", compare=before),
             window_chart(day),
         ],
@@ -193,13 +189,13 @@ def _offers(report_data: ReportData) -> Section:
     )
     types, purposes, offers = report_data["types"], report_data["purposes"], report_data["offers"]
     return Section(
-        "Who is asked for what",
+        "Offers and acceptance",
         "Each square is one of the sixteen offers: minutes of earlier pickup upwards, minutes of "
-        "later dropoff to the right; the lower left one changes nothing. Who is late bears later "
-        "dropoffs, who is early bears earlier pickups, both bears either and none neither.",
+        "later dropoff to the right; the lower left one changes nothing. Type late tolerates later "
+        "dropoffs, early tolerates earlier pickups, both tolerates either, none neither.",
         [
-            offer_maps("Offers by personality", types, by_type, offers, columns=2),
-            acceptance_maps("Acceptance by personality", types, by_type, offers, columns=2),
+            offer_maps("Offers by type", types, by_type, offers, columns=2),
+            acceptance_maps("Acceptance by type", types, by_type, offers, columns=2),
             offer_maps("Offers by purpose", purposes, by_purpose, offers, columns=3),
             acceptance_maps("Acceptance by purpose", purposes, by_purpose, offers, columns=3),
         ],
@@ -207,11 +203,11 @@ def _offers(report_data: ReportData) -> Section:
     )
 
 
-def _acceptance_model(report_data: ReportData) -> list[Section]:
+def _beliefs(report_data: ReportData) -> list[Section]:
     found: dict[str, Any] | None = report_data["beliefs"]
     if found is None:
         return []
-    said = (
+    explanation = (
         f"The acceptance model's beliefs about {format_number(found['customers'])} customers "
         f"after {format_number(found['responses_per_customer'])} responses from each (median): its "
         f"most likely type is right for {format_percent(found['accuracy'])} of them."
@@ -222,9 +218,9 @@ def _acceptance_model(report_data: ReportData) -> list[Section]:
     ]
     if found["by_responses"]["responses"]:
         figures.append(accuracy_curve(found["by_responses"]))
-    return [Section("Who is flexible", said, figures, columns=2)]
+    return [Section("Acceptance model", explanation, figures, columns=2)]
 
 
 def fixed(value: float, digits: int = 2) -> str:
-    """A number with always as many digits behind the point, to stand in a column."""
+    """A number with a fixed number of decimals, for a column."""
     return f"{value:.{digits}f}".replace("-", MINUS)

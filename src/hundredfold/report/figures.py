@@ -1,7 +1,7 @@
-"""The figures every run has: learning curves, small multiples, phase times.
+"""Figures of any run: learning curves, small multiples, phase times.
 
-Curves carry both horizontal axes (steps and wall-clock time) in `meta`; the page switches between
-them. Fonts, grid and background are the page's business.
+Curves carry both x axes (steps and wall-clock time) in `meta`; the page switches between them and
+sets fonts, grid and background.
 """
 
 from __future__ import annotations
@@ -17,59 +17,59 @@ import plotly.graph_objects as go
 from hundredfold.core.formatting import axis_time_unit, metric_label
 from hundredfold.report.run_data import EVALUATED, Row, RunRecord
 
-# After Okabe and Ito (2008), to be told apart with any colour vision; the blue is a little brighter
-# than theirs, because it has to be seen on white and on near-black.
+# Palette of Okabe and Ito (2008), safe for colour-blind readers; the blue is a little brighter than
+# theirs to be visible on white and on near-black.
 BLUE, VERMILION = "#1F83C4", "#D55E00"
 COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 
 MAX_POINTS = 1_000
 MAX_BARS = 120
-SMOOTH_FROM = 60  # points; a shorter curve is read as it is, point by point
+SMOOTH_FROM = 60  # points; shorter curves are not smoothed
 
-# D3's words for four digits that matter, with thousands apart.
+# D3 format: four significant digits, thousands separated.
 HOVER = ",.4~r"
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How a metric is presented."""
+    """Title, unit and scale of a metric's figure."""
 
     key: str
     title: str
     unit: str
-    meaning: str = ""
+    description: str = ""
     scale: float = 1.0
 
 
-HEALTH = (
-    Measure("policy_loss", "Policy loss", "loss", "The clipped objective; stays near 0."),
-    Measure("value_loss", "Value loss", "squared error", "Falls as values learn to foresee."),
-    Measure("entropy", "Entropy", "nats", "How undecided the policy is; falls as it commits."),
-    Measure("approx_kl", "Approximate KL", "nats", "How far an update moved the policy."),
+DIAGNOSTICS = (
+    Measure("policy_loss", "Policy loss", "loss", "Clipped PPO objective; stays near 0."),
+    Measure("value_loss", "Value loss", "squared error", "Falls as value estimates improve."),
+    Measure("entropy", "Entropy", "nats", "Randomness of the policy; falls as it commits."),
+    Measure("approx_kl", "Approximate KL", "nats", "Size of the policy update."),
     Measure(
         "clip_fraction",
         "Clip fraction",
         "% of samples",
-        "Samples that wanted to move further than allowed.",
+        "Samples whose probability ratio left the clip range.",
         scale=100,
     ),
     Measure(
         "explained_variance",
         "Explained variance",
         "share of variance",
-        "How well values foresee returns: 1 is exact, 0 no better than a constant.",
+        "How well values predict returns: 1 is exact, 0 no better than a constant.",
     ),
 )
 
 
 def measure_of(key: str) -> Measure:
-    """A presentation for a metric nobody described: its name in words, with its unit."""
+    """The measure of any other metric, with title and unit from its key."""
     title, unit = metric_label(key)
     return Measure(key, title, unit or "value", key)
 
 
 def learning_curves(record: RunRecord) -> go.Figure:
-    """Return while training and when evaluated, with the interval of the latter."""
+    """Training return and evaluated return with its confidence interval."""
     figure = _curve_figure(record, "return per episode")
     training = _rows_with(record.epochs, "return_mean")
     if 0 < len(training) < SMOOTH_FROM:
@@ -85,19 +85,19 @@ def learning_curves(record: RunRecord) -> go.Figure:
 
 
 def small_multiple(record: RunRecord, measure: Measure) -> go.Figure:
-    """One metric over the run; evaluated values of the same thing are drawn as points."""
+    """One metric over the run; its evaluated values are drawn as points."""
     figure = _curve_figure(record, measure.unit)
     rows = _rows_with(record.epochs, measure.key)
     _add_curve(figure, record, rows, measure.key, name="training", scale=measure.scale)
     names = {f"eval/{measure.key}", f"eval/{measure.key.removeprefix('avg_')}"}
     for key in sorted(names.intersection(record.keys)):
-        judged = _rows_with(record.epochs, key)
+        evaluated = _rows_with(record.epochs, key)
         _add_curve(
-            figure, record, judged, key, name="evaluated", colour=VERMILION, scale=measure.scale
+            figure, record, evaluated, key, name="evaluated", colour=VERMILION, scale=measure.scale
         )
         figure.data[-1].mode = "markers"
     figure.update_layout(
-        title={"text": measure.title, "subtitle": {"text": measure.meaning}},
+        title={"text": measure.title, "subtitle": {"text": measure.description}},
         height=210,
         showlegend=False,
     )
@@ -115,7 +115,7 @@ def throughput(record: RunRecord) -> go.Figure:
     figure.update_layout(
         title={
             "text": "Throughput",
-            "subtitle": {"text": "Samples of an epoch by all its seconds, evaluation included."},
+            "subtitle": {"text": "Samples of an epoch per second of it, evaluation included."},
         },
         height=280,
         showlegend=False,
@@ -125,7 +125,7 @@ def throughput(record: RunRecord) -> go.Figure:
 
 
 def phase_shares(record: RunRecord) -> go.Figure:
-    """What share of each epoch's time went where, stacked to 100 %."""
+    """Share of each epoch's time by phase, stacked to 100 %."""
     size = -(-len(record.epochs) // MAX_BARS)
     bars = [record.epochs[at : at + size] for at in range(0, len(record.epochs), size)]
     middles = [((bar[0]["epoch"] or 0) + (bar[-1]["epoch"] or 0)) / 2 for bar in bars]
@@ -137,9 +137,9 @@ def phase_shares(record: RunRecord) -> go.Figure:
     for index, name in enumerate(phases):
         figure.add_bar(
             x=middles,
-            y=_short(shares[index]),
+            y=_rounded(shares[index]),
             width=widths,
-            name=escape(name),  # plotly reads markup in names
+            name=escape(name),  # plotly interprets markup in names
             marker={"color": COLOURS[index % len(COLOURS)], "line": {"width": 0}},
             hovertemplate="%{y:.1f} %",
         )
@@ -159,18 +159,18 @@ def phase_shares(record: RunRecord) -> go.Figure:
 
 
 def thinned(rows: Sequence[Row], limit: int = MAX_POINTS) -> list[Row]:
-    """Every k-th row, counted from the last, so that no more than `limit` remain."""
+    """Every k-th row, counted from the last, so that at most `limit` remain."""
     every = stride(len(rows), limit)
     return list(rows[::-every][::-1])
 
 
 def stride(count: int, limit: int = MAX_POINTS) -> int:
-    """The k of `thinned`: 1 as long as everything fits."""
+    """The k of `thinned`: 1 if all rows fit."""
     return max(1, -(-count // limit))
 
 
 def _curve_figure(record: RunRecord, unit: str) -> go.Figure:
-    """An empty figure whose horizontal axis can be steps or time."""
+    """An empty figure whose x axis can be steps or time."""
     clock, _ = axis_time_unit(record.wall_seconds)
     axes = {"steps": "environment steps", "clock": f"wall-clock time ({clock})"}
     figure = go.Figure(layout={"meta": axes})
@@ -191,12 +191,14 @@ def _add_curve(
     opacity: float = 1,
     scale: float = 1,
 ) -> None:
-    """A line through one metric; few points are marked, so that even a single one is seen."""
+    """A line through one metric; with few points they are marked, so even a single one shows."""
     rows = thinned(rows)
     axes = _axes(record, rows)
     figure.add_scatter(
         x=axes["steps"],
-        y=[None if value is None else value * scale for value in _short(row[key] for row in rows)],
+        y=[
+            None if value is None else value * scale for value in _rounded(row[key] for row in rows)
+        ],
         meta=axes,
         name=name,
         mode="lines+markers" if len(rows) < SMOOTH_FROM else "lines",
@@ -208,17 +210,19 @@ def _add_curve(
 
 
 def _add_evaluations(figure: go.Figure, record: RunRecord) -> None:
-    """The evaluated return: a band for its interval, a bar when there is only one evaluation."""
-    judged = thinned(record.evaluations)
-    if not judged:
+    """Evaluated return with its interval as a band, or as an error bar for one evaluation."""
+    evaluated = thinned(record.evaluations)
+    if not evaluated:
         return
-    sure = [row for row in judged if None not in (row.get("eval/ci_low"), row.get("eval/ci_high"))]
-    if len(sure) > 1:
-        axes = _axes(record, [*sure, *reversed(sure)])
-        lows, highs = ([row[f"eval/ci_{end}"] for row in sure] for end in ("low", "high"))
+    bounded = [
+        row for row in evaluated if None not in (row.get("eval/ci_low"), row.get("eval/ci_high"))
+    ]
+    if len(bounded) > 1:
+        axes = _axes(record, [*bounded, *reversed(bounded)])
+        lows, highs = ([row[f"eval/ci_{end}"] for row in bounded] for end in ("low", "high"))
         figure.add_scatter(
             x=axes["steps"],
-            y=_short([*highs, *reversed(lows)]),
+            y=_rounded([*highs, *reversed(lows)]),
             meta=axes,
             name="95 % interval",
             mode="lines",
@@ -226,38 +230,40 @@ def _add_evaluations(figure: go.Figure, record: RunRecord) -> None:
             fill="toself",
             fillcolor="rgba(213, 94, 0, 0.22)",
             hoverinfo="skip",
-            legendrank=1001,  # behind the curve it belongs to
+            legendrank=1001,  # after its curve
         )
-    _add_curve(figure, record, judged, EVALUATED, name="evaluated", colour=VERMILION)
+    _add_curve(figure, record, evaluated, EVALUATED, name="evaluated", colour=VERMILION)
     trace = figure.data[-1]
-    trace.customdata = [_short([row.get("eval/ci_low"), row.get("eval/ci_high")]) for row in judged]
+    trace.customdata = [
+        _rounded([row.get("eval/ci_low"), row.get("eval/ci_high")]) for row in evaluated
+    ]
     trace.hovertemplate = (
         f"%{{y:{HOVER}}} (%{{customdata[0]:{HOVER}}} to %{{customdata[1]:{HOVER}}})"
     )
-    if len(judged) == 1 and sure:
+    if len(evaluated) == 1 and bounded:
         mean, low, high = (
-            sure[0][key] or 0.0 for key in (EVALUATED, "eval/ci_low", "eval/ci_high")
+            bounded[0][key] or 0.0 for key in (EVALUATED, "eval/ci_low", "eval/ci_high")
         )
         trace.error_y = {"array": [high - mean], "arrayminus": [mean - low], "color": VERMILION}
 
 
 def _axes(record: RunRecord, rows: Iterable[Row]) -> dict[str, list[Any]]:
-    """Where the rows stand on either horizontal axis."""
+    """Positions of the rows on both x axes."""
     _, unit_seconds = axis_time_unit(record.wall_seconds)
     rows = list(rows)
     return {
         "steps": [row["total_steps"] for row in rows],
-        "clock": _short((row.get("wall_seconds") or 0.0) / unit_seconds for row in rows),
+        "clock": _rounded((row.get("wall_seconds") or 0.0) / unit_seconds for row in rows),
     }
 
 
 def _rows_with(rows: Sequence[Row], key: str) -> list[Row]:
-    """Epochs in which the metric was measured, even if it came out as no number."""
+    """Epochs that have the metric, even if its value is not finite."""
     return [row for row in rows if key in row]
 
 
 def _trailing_means(rows: Sequence[Row], key: str, window: int) -> list[Row]:
-    """The rows with the mean of each number and those before it, `window` in all."""
+    """The rows with the metric replaced by its trailing mean over `window` rows."""
     known = [row for row in rows if row[key] is not None]
     sums = np.cumsum([0.0, *(row[key] or 0.0 for row in known)])
     ends = np.arange(1, len(known) + 1)
@@ -267,7 +273,7 @@ def _trailing_means(rows: Sequence[Row], key: str, window: int) -> list[Row]:
 
 
 def _range_around(value: float) -> list[float]:
-    """Room above and below a curve that never moves; plotly would make it one whole unit."""
+    """Axis range around a constant curve; plotly would choose a whole unit."""
     return [value - abs(value) / 2, value + abs(value) / 2] if value else [0.0, 1.0]
 
 
@@ -275,6 +281,6 @@ def _total(rows: Iterable[Row], key: str) -> float:
     return sum(row.get(key) or 0.0 for row in rows)
 
 
-def _short(values: Iterable[float | None]) -> list[float | None]:
-    """Six digits are more than a screen can show and keep the page small."""
+def _rounded(values: Iterable[float | None]) -> list[float | None]:
+    """Six significant digits: more than a screen can show, and the page stays small."""
     return [None if value is None else float(f"{value:.6g}") for value in values]

@@ -1,6 +1,6 @@
-"""What a run folder says about its run: the files read once, in a form that is easy to draw.
+"""Data of a run for its report: the files of the run folder, read once.
 
-Settings are read as plain tables, so a page can be drawn where the run's env is not installed.
+Settings are read as plain tables, so a report can be drawn where the run's env is not installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hundredfold.training.checkpoint import best_epoch
 from hundredfold.training.metrics import read_metrics
 from hundredfold.training.run_folder import RunFolder
 
-# A number, None where training met one that is not finite; a key is absent if nothing was measured.
+# None where a value was not finite; a key is absent where nothing was measured.
 Row = dict[str, float | None]
 
 EVALUATED = "eval/return_mean"
@@ -28,7 +28,7 @@ EVALUATED = "eval/return_mean"
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as its files tell it."""
+    """Settings, versions and metrics of a run."""
 
     name: str
     env: str
@@ -36,12 +36,12 @@ class RunRecord:
     settings: dict[str, Any]
     versions: dict[str, Any]
     epochs: list[Row]  # one per finished epoch, oldest first
-    keys: list[str]  # every metric that has a number somewhere, in order of appearance
+    keys: list[str]  # every metric with a finite value somewhere, in order of appearance
     marked_best: tuple[int, float] | None  # epoch and score of the best checkpoint
 
     @property
     def num_epochs(self) -> int:
-        """Epochs the run was to have; 0 when its settings do not say."""
+        """Planned epochs of the run; 0 if its settings have none."""
         length = self.settings.get("length")
         planned = length.get("epochs", 0) if isinstance(length, dict) else 0
         return planned if isinstance(planned, int) else 0
@@ -65,7 +65,7 @@ class RunRecord:
 
     @property
     def best(self) -> Row | None:
-        """The evaluation of the best checkpoint, or the highest one if none was marked."""
+        """The evaluation of the best checkpoint, or the highest one if none is marked."""
         if self.marked_best is None:
             return max(self.evaluations, key=lambda row: row[EVALUATED] or 0.0, default=None)
         epoch, score = self.marked_best
@@ -73,7 +73,7 @@ class RunRecord:
         return found[-1] if found else {"epoch": epoch, EVALUATED: score}
 
     def last(self, key: str) -> float | None:
-        """The latest number of a metric."""
+        """The last finite value of a metric."""
         return next((row[key] for row in reversed(self.epochs) if row.get(key) is not None), None)
 
     def phases(self) -> dict[str, float]:
@@ -87,14 +87,14 @@ class RunRecord:
 
 
 def read_record(folder: RunFolder) -> RunRecord:
-    """Read the run folder; refuses a folder that is not one."""
+    """Read a run folder; raises CheckpointError if it is not one."""
     folder = RunFolder.open(folder.path)
     settings = read_toml(folder.settings_file)
     env = settings.get("env")
     if not isinstance(env, str):
-        raise CheckpointError(f"{folder.settings_file} names no env; it is not of a run.")
+        raise CheckpointError(f"{folder.settings_file} names no env; it does not belong to a run.")
     name = folder.path.resolve().name
-    epochs = list(_numbers(read_metrics(folder)))
+    epochs = list(_clean_rows(read_metrics(folder)))
     found = (key for row in epochs for key, value in row.items() if value is not None)
     return RunRecord(
         name=name,
@@ -108,8 +108,8 @@ def read_record(folder: RunFolder) -> RunRecord:
     )
 
 
-def _numbers(rows: Iterable[Any]) -> Iterable[Row]:
-    """Rows with a place on the axis; whatever is not a finite number becomes None."""
+def _clean_rows(rows: Iterable[Any]) -> Iterable[Row]:
+    """Rows that have epoch and steps; values that are not finite numbers become None."""
     for row in rows:
         if not isinstance(row, dict):
             continue
@@ -132,11 +132,11 @@ def _read_versions(path: Path) -> dict[str, Any]:
 
 
 def _start_time(name: str, settings_file: Path) -> datetime:
-    """From the run's name, which survives copying; else from its oldest file."""
+    """From the run's name, which survives copying; else from the settings file."""
     stamp = re.search(r"-(\d{8}-\d{6})-", name)
     if stamp:
         try:
             return datetime.strptime(stamp[1], "%Y%m%d-%H%M%S")
         except ValueError:
-            pass  # a run that was named by hand
+            pass  # a name chosen by the user
     return datetime.fromtimestamp(settings_file.stat().st_mtime)

@@ -1,10 +1,8 @@
-"""The sections of any run, whatever its env; what has nothing to show is left out.
+"""Sections of a report: what they consist of, those of any run, and where an env adds its own.
 
-What a page is made of, and where an env adds to it.
-
-A section holds ordinary plotly figures and tables. A figure's title and subtitle become a heading
-and a sentence above it, so that they wrap on a phone; `layout.height` is kept; colours, fonts and
-background come from the page unless a trace names its own.
+A section holds plotly figures and tables. A figure's title and subtitle become HTML above it, so
+that they wrap on a phone; `layout.height` is kept; colours, fonts and background come from the page
+unless a trace sets its own.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from hundredfold.core.formatting import (
     metric_label,
 )
 from hundredfold.report.figures import (
-    HEALTH,
+    DIAGNOSTICS,
     learning_curves,
     measure_of,
     phase_shares,
@@ -42,63 +40,63 @@ Cell = str | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of text and numbers; numbers are written for people and stand on the right."""
+    """Rows of text and numbers; numbers are formatted and aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
-    marked: int | None = None  # the row to point out
+    marked: int | None = None  # index of the highlighted row
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: a title, a sentence that says how to read it, and what it shows."""
+    """A part of the page: title, explanation, figures and tables."""
 
     title: str
     explanation: str
     contents: Sequence[go.Figure | Table] = ()
-    columns: int = 1  # 1, 2 or 3 side by side where there is room
-    folded: bool = False  # opened by a click
+    columns: int = 1  # 1, 2 or 3, on a screen that is wide enough
+    folded: bool = False  # collapsed until clicked
 
 
-# Env name -> "module:function". The function takes the run folder and returns a list of sections;
-# it is imported when a page of that env is drawn.
+# Env name -> "module:function", imported on use. The function takes the run folder and returns a
+# list of sections.
 ENV_FIGURES: dict[str, str] = {"dvrp": "hundredfold.report.dvrp_sections:dvrp_sections"}
 
 
 def env_sections(env: str, folder: RunFolder) -> list[Section]:
-    """The env's own sections; none for most envs."""
+    """Sections specific to an env; none for most envs."""
     if env not in ENV_FIGURES:
         return []
     module, _, function = ENV_FIGURES[env].partition(":")
     try:
         sections: list[Section] = getattr(import_module(module), function)(folder)
-    except Exception as error:  # the rest of the page is worth having, whatever went wrong here
-        said = f"{type(error).__name__}: {error}"
-        warnings.warn(f"the figures of {env} could not be drawn ({said})", stacklevel=2)
-        return [Section(f"Figures of {env}", f"They could not be drawn: {said}")]
+    except Exception as error:  # the rest of the page is still useful
+        message = f"{type(error).__name__}: {error}"
+        warnings.warn(f"the figures of {env} could not be drawn ({message})", stacklevel=2)
+        return [Section(f"Figures of {env}", f"They could not be drawn: {message}")]
     return sections
 
 
 MAX_TABLE_ROWS = 200
 
-# Shown elsewhere on the page, or only there to place a row.
-BOOKKEEPING = {"epoch", "total_steps", "total_episodes", "wall_seconds", "samples_per_second"}
+# Shown elsewhere on the page, or x axes.
+OTHER_KEYS = {"epoch", "total_steps", "total_episodes", "wall_seconds", "samples_per_second"}
 
 
 def run_sections(record: RunRecord) -> list[Section]:
-    """All of them, in the order of the page; learning always comes first."""
-    made = (
+    """The sections of any run that have something to show, in order; learning comes first."""
+    sections = (
         _learning(record),
         _evaluations(record),
         _episodes(record),
-        _health(record),
-        _further(record),
+        _diagnostics(record),
+        _other_metrics(record),
         _times(record),
         _settings(record),
         _versions(record),
     )
-    return [section for section in made if section is not None]
+    return [section for section in sections if section is not None]
 
 
 def _learning(record: RunRecord) -> Section:
@@ -106,18 +104,18 @@ def _learning(record: RunRecord) -> Section:
         return Section("Learning", "No epoch has been finished yet, so there is nothing to draw.")
     if "return_mean" not in record.keys and not record.evaluations:
         return Section("Learning", "No episode has ended yet, so there is no return to draw.")
-    judged = (
+    evaluated = (
         "evaluated return with its 95 % interval"
         if record.evaluations
         else "the policy was never evaluated"
     )
-    said = f"Return of training episodes, averaged per epoch; {judged}."
+    explanation = f"Return of training episodes, averaged per epoch; {evaluated}."
     if not record.finished:
-        said += " The run has not reached its end; --resume continues it."
+        explanation += " The run has not reached its end; --resume continues it."
     every = stride(len(record.epochs))
     if every > 1:
-        said += f" Curves show one epoch in {every}."
-    return Section("Learning", said, [learning_curves(record)])
+        explanation += f" Curves show one epoch in {every}."
+    return Section("Learning", explanation, [learning_curves(record)])
 
 
 def _evaluations(record: RunRecord) -> Section | None:
@@ -127,9 +125,9 @@ def _evaluations(record: RunRecord) -> Section | None:
     rows = thinned(record.evaluations, MAX_TABLE_ROWS)
     if best is not None and best not in rows and best in record.evaluations:
         rows = sorted([*rows, best], key=lambda row: row["epoch"] or 0)
-    left_out = len(record.evaluations) - len(rows)
-    told = {EVALUATED, "eval/ci_low", "eval/ci_high"}
-    further = [key for key in record.keys if key.startswith("eval/") and key not in told]
+    omitted = len(record.evaluations) - len(rows)
+    shown = {EVALUATED, "eval/ci_low", "eval/ci_high"}
+    others = [key for key in record.keys if key.startswith("eval/") and key not in shown]
     lines: list[list[Cell]] = [
         [
             row["epoch"],
@@ -137,18 +135,18 @@ def _evaluations(record: RunRecord) -> Section | None:
             format_duration(row.get("wall_seconds")),
             row[EVALUATED],
             format_interval(row.get("eval/ci_low"), row.get("eval/ci_high")),
-            *(row.get(key) for key in further),
+            *(row.get(key) for key in others),
         ]
         for row in rows
     ]
     columns = ["epoch", "steps", "wall-clock", "return", "95 % interval"]
     return Section(
         "Evaluations",
-        "Whole episodes on envs of their own, always the same ones, with the policy's best actions."
-        + (f" {format_number(left_out)} rows are left out for length." if left_out else ""),
+        "Deterministic policy on the same evaluation episodes every time."
+        + (f" {format_number(omitted)} rows are left out for length." if omitted else ""),
         [
             Table(
-                columns=[*columns, *(_column_name(key) for key in further)],
+                columns=[*columns, *(_column_name(key) for key in others)],
                 rows=lines,
                 marked=rows.index(best) if best in rows else None,
             )
@@ -168,21 +166,21 @@ def _episodes(record: RunRecord) -> Section | None:
     )
 
 
-def _health(record: RunRecord) -> Section | None:
-    present = [measure for measure in HEALTH if measure.key in record.keys]
+def _diagnostics(record: RunRecord) -> Section | None:
+    present = [measure for measure in DIAGNOSTICS if measure.key in record.keys]
     if not present:
         return None
     return Section(
-        "Learning health",
-        "What the learner reported, averaged over each update.",
+        "Learner diagnostics",
+        "Metrics of the learner, averaged over each update.",
         [small_multiple(record, measure) for measure in present],
         columns=3,
     )
 
 
-def _further(record: RunRecord) -> Section | None:
-    """Metrics this page knows nothing about: drawn if they move, named if they stand still."""
-    known = BOOKKEEPING | {"return_mean"} | {measure.key for measure in HEALTH}
+def _other_metrics(record: RunRecord) -> Section | None:
+    """All other metrics: drawn if they change, listed if they are constant."""
+    known = OTHER_KEYS | {"return_mean"} | {measure.key for measure in DIAGNOSTICS}
     keys = [
         key
         for key in record.keys
@@ -190,14 +188,14 @@ def _further(record: RunRecord) -> Section | None:
     ]
     if not keys:
         return None
-    still = {key: record.last(key) for key in keys if _stands_still(record, key)}
-    moving = [small_multiple(record, measure_of(key)) for key in keys if key not in still]
-    said = ", ".join(f"{key} {format_number(value)}" for key, value in still.items())
+    constant = {key: record.last(key) for key in keys if _is_constant(record, key)}
+    figures = [small_multiple(record, measure_of(key)) for key in keys if key not in constant]
+    listed = ", ".join(f"{key} {format_number(value)}" for key, value in constant.items())
     return Section(
-        "Further measures",
-        "What else the run wrote down."
-        + (f" The same in every epoch, so not drawn: {said}." if still else ""),
-        moving,
+        "Other metrics",
+        "All other metrics of the run."
+        + (f" Constant, so not drawn: {listed}." if constant else ""),
+        figures,
         columns=3,
     )
 
@@ -228,7 +226,7 @@ def _times(record: RunRecord) -> Section | None:
 def _settings(record: RunRecord) -> Section:
     return Section(
         "Settings",
-        "Everything the run was started with, as in settings.toml.",
+        "All settings of the run, as in settings.toml.",
         [
             Table(columns=["setting", "value"], rows=rows, title=name)
             for name, rows in _groups("", record.settings)
@@ -243,26 +241,29 @@ def _versions(record: RunRecord) -> Section:
     rows = [[name, str(version)] for name, version in record.versions.items()]
     return Section(
         "Versions",
-        "What the run was made with." if rows else "The run folder has no versions.json.",
-        [Table(columns=["part", "version"], rows=rows)] if rows else [],
+        "Software versions of the run." if rows else "The run folder has no versions.json.",
+        [Table(columns=["package", "version"], rows=rows)] if rows else [],
         folded=bool(rows),
     )
 
 
 def _groups(name: str, table: dict[str, Any]) -> Iterator[tuple[str, list[list[Cell]]]]:
-    """The settings' own values first, then those of each table within."""
+    """Values of a settings table first, then those of each nested table."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    yield name or "run", [[key, _plain(value)] for key, value in table.items() if key not in inner]
+    yield (
+        name or "run",
+        [[key, _setting_text(value)] for key, value in table.items() if key not in inner],
+    )
     for key, value in inner.items():
         yield from _groups(f"{name}.{key}" if name else key, value)
 
 
-def _plain(value: Any) -> str:
-    """A setting's value as its file spells it, without brackets and quotes."""
+def _setting_text(value: Any) -> str:
+    """A setting as in its file, without brackets and quotes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return ", ".join(_plain(part) for part in value)
+        return ", ".join(_setting_text(part) for part in value)
     return str(value)
 
 
@@ -271,6 +272,6 @@ def _column_name(key: str) -> str:
     return f"{name.lower()} ({unit})" if unit and unit not in name.lower() else name.lower()
 
 
-def _stands_still(record: RunRecord, key: str) -> bool:
+def _is_constant(record: RunRecord, key: str) -> bool:
     values = {row[key] for row in record.epochs if key in row}
     return len(values) == 1

@@ -1,15 +1,15 @@
-// Draws the charts and keeps them in step with the colour scheme and the chosen axis.
+// Draws the charts and updates them with the colour scheme and the chosen x axis.
 (() => {
   "use strict";
 
   const charts = [...document.querySelectorAll(".chart")];
-  const finger = matchMedia("(pointer: coarse)").matches;
+  const touch = matchMedia("(pointer: coarse)").matches;
 
   function colour(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   }
 
-  // What plotly falls back to where a figure says nothing: the page's own look.
+  // Plotly template: defaults in the page's own style.
   function template() {
     const soft = { color: colour("--soft") };
     const axis = {
@@ -24,11 +24,11 @@
       tickfont: { ...soft, size: 11 },
       title: { font: { ...soft, size: 12 }, standoff: 8 },
     };
-    const nothing = "rgba(0,0,0,0)";
+    const transparent = "rgba(0,0,0,0)";
     return {
       layout: {
-        paper_bgcolor: nothing,
-        // The card's own colour: plotly picks contrasts against it.
+        paper_bgcolor: transparent,
+        // The card's colour: plotly picks contrasting text colours against it.
         plot_bgcolor: colour("--card"),
         font: { family: colour("--font"), color: colour("--ink"), size: 12 },
         margin: { l: 8, r: 12, t: 12, b: 8 },
@@ -40,17 +40,17 @@
           x: 0,
           y: 1.02,
           yanchor: "bottom",
-          bgcolor: nothing,
+          bgcolor: transparent,
         },
         hoverlabel: {
           bgcolor: colour("--card"),
           bordercolor: colour("--line"),
           font: { color: colour("--ink") },
         },
-        // A finger on a chart scrolls the page; a mouse zooms.
-        dragmode: finger ? false : "zoom",
+        // Touch scrolls the page; a mouse zooms.
+        dragmode: touch ? false : "zoom",
       },
-      // Even in lightness and safe for any colour vision.
+      // Perceptually uniform and safe for colour-blind readers.
       data: { heatmap: [{ colorscale: "Cividis", colorbar: { outlinewidth: 0, thickness: 12 } }] },
     };
   }
