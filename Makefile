@@ -41,6 +41,7 @@ lint: style types
 style: setup
 	$(BIN)/ruff format --check src benchmarks tests
 	$(BIN)/ruff check src benchmarks tests
+	$(BIN)/lint-imports --no-logo
 
 types: setup
 	$(BIN)/mypy

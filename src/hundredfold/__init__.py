@@ -6,7 +6,7 @@
     policy = hundredfold.load(run.path)
     envs = hundredfold.make_vec("cartpole", num_envs=256)
 
-What needs torch is imported when it is used, so `import hundredfold` is quick and quiet.
+Functions that need torch are imported when they are used, so that `import hundredfold` is fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "LoadedPolicy": "hundredfold.algorithms.loaded_policy",
     "TrainedRun": "hundredfold.api",
     "evaluate": "hundredfold.api",
@@ -46,8 +46,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'hundredfold' has no attribute {name!r}")
 
 

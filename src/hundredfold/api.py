@@ -42,6 +42,8 @@ from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder, write_atomically
 
+__all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "train"]
+
 MAX_PARALLEL_EPISODES = 256
 # Days simulated for the report of a finished dvrp run; `hundredfold report --days` changes it.
 REPORT_DAYS = 64
