@@ -42,8 +42,8 @@ def bench_rllib(
     on_ray = _settings(workers)
     with ExitStack() as stack:
         # Room for all systems at once; they are measured in turn.
-        placement.join(RaySettings(object_store_mb=400), 2 * workers + 1)
-        stack.callback(placement.leave)
+        placement.connect(RaySettings(object_store_mb=400), 2 * workers + 1)
+        stack.callback(placement.disconnect)
         actors = _started(stack, on_ray)
         in_process = _started(stack, _in_process(on_ray, workers))
         rllib: Any = engine.build(replace(on_ray, engine="rllib"), None)

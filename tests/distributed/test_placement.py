@@ -1,19 +1,23 @@
-"""Finding room for actors, and keeping away from nodes that seem lost. The cluster is played."""
+"""Placement of actors on a mocked cluster: free cores, reservations, suspected nodes."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from hundredfold.distributed import placement as module
-from hundredfold.distributed.placement import FORGIVE_SECONDS, PROMISE_SECONDS, Places
+from hundredfold.distributed.placement import (
+    RESERVATION_SECONDS,
+    SUSPECT_SECONDS,
+    ActorPlacement,
+)
 from hundredfold.distributed.settings import RaySettings
 
 
 class Cluster:
-    """What Ray says of its nodes, and the options of the actors that are asked of it."""
+    """A mock of Ray: reports its nodes and records the options of started actors."""
 
     def __init__(self, free=0.0, here="", **cores):
-        self.cores, self.free, self.here, self.hired = cores, free, here, []
+        self.cores, self.free, self.here, self.started = cores, free, here, []
 
     def get_runtime_context(self):
         return SimpleNamespace(get_node_id=lambda: self.here)
@@ -35,17 +39,17 @@ class Cluster:
         return {"CPU": self.free}
 
     def remote(self, *kind):
-        """Of a class, or of an actor with its options."""
+        """Serves as `ray.remote(cls)` and as `cls.remote()`."""
         return self
 
     def options(self, **options):
-        self.hired.append(options)
+        self.started.append(options)
         return self
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that moves when somebody sleeps."""
+    """A clock that advances with `sleep` only."""
 
     class Clock:
         now = 100.0
@@ -61,8 +65,8 @@ def clock(monkeypatch):
     return clock
 
 
-def places_on(cluster, **settings):
-    return Places(cluster, RaySettings(**settings))
+def placement_on(cluster, **settings):
+    return ActorPlacement(cluster, RaySettings(**settings))
 
 
 def avoided(options):
@@ -70,133 +74,133 @@ def avoided(options):
     return set(selector.removeprefix("!in(").removesuffix(")").split(",")) - {""}
 
 
-def test_a_suspect_is_avoided_and_what_is_free_elsewhere_is_taken(clock):
+def test_suspected_node_is_avoided_and_free_cores_elsewhere_are_used(clock):
     cluster = Cluster(free=8.0, one=8.0, two=8.0)
-    places = places_on(cluster)
-    places.suspect("one", taken_cores=8)
-    places.hire_another(16)
-    assert avoided(cluster.hired[0]) == {"one"}
-    assert cluster.hired[0]["num_cpus"] == 1
+    placement = placement_on(cluster)
+    placement.suspect("one", used_cores=8)
+    placement.start_replacement(16)
+    assert avoided(cluster.started[0]) == {"one"}
+    assert cluster.started[0]["num_cpus"] == 1
 
 
-def test_free_cores_of_a_suspect_are_nobodys_and_are_not_waited_for(clock):
-    places = places_on(cluster := Cluster(free=6.0, one=8.0, two=8.0))
-    places.suspect("one", taken_cores=2)
+def test_free_cores_of_a_suspected_node_do_not_count_and_are_not_waited_for(clock):
+    placement = placement_on(cluster := Cluster(free=6.0, one=8.0, two=8.0))
+    placement.suspect("one", used_cores=2)
     with pytest.warns(UserWarning, match="free cores for 0 of 1"):
-        places.hire_another(10)
-    assert cluster.hired[0]["num_cpus"] == 0
+        placement.start_replacement(10)
+    assert cluster.started[0]["num_cpus"] == 0
     assert clock.now == 100.0
 
 
 @pytest.mark.parametrize(
     "cores", [{"one": 4.0}, {"one": 4.0, "head": 0.0}, {"one": 4.0, "two": None}]
 )
-def test_the_only_node_with_cores_is_kept(clock, cores):
-    places = places_on(Cluster(**cores))
-    places.suspect("one", taken_cores=1)
-    assert not places.suspects
+def test_only_node_with_cores_is_never_suspected(clock, cores):
+    placement = placement_on(Cluster(**cores))
+    placement.suspect("one", used_cores=1)
+    assert not placement.suspected
 
 
-def test_nobody_is_blamed_for_an_actor_that_was_nowhere_yet(clock):
-    places = places_on(Cluster(one=4.0, two=4.0))
-    places.suspect("", taken_cores=1)
-    assert not places.suspects
+def test_actor_of_unknown_node_makes_no_node_suspected(clock):
+    placement = placement_on(Cluster(one=4.0, two=4.0))
+    placement.suspect("", used_cores=1)
+    assert not placement.suspected
 
 
-def test_the_node_we_are_on_ourselves_is_never_under_suspicion(clock):
-    places = places_on(Cluster(here="one", one=4.0, two=4.0))
-    places.suspect("one", taken_cores=1)
-    assert not places.suspects
+def test_node_of_the_driver_is_never_suspected(clock):
+    placement = placement_on(Cluster(here="one", one=4.0, two=4.0))
+    placement.suspect("one", used_cores=1)
+    assert not placement.suspected
 
 
-def test_an_old_suspicion_does_not_keep_a_new_one_away(clock):
-    places = places_on(Cluster(free=4.0, one=4.0, two=4.0))
-    places.suspect("one", taken_cores=4)
-    clock.sleep(FORGIVE_SECONDS + 1)
-    places.suspect("two", taken_cores=4)
-    assert places.suspects.keys() == {"two"}
+def test_expired_suspicion_does_not_prevent_a_new_one(clock):
+    placement = placement_on(Cluster(free=4.0, one=4.0, two=4.0))
+    placement.suspect("one", used_cores=4)
+    clock.sleep(SUSPECT_SECONDS + 1)
+    placement.suspect("two", used_cores=4)
+    assert placement.suspected.keys() == {"two"}
 
 
-def test_a_core_is_promised_once_also_before_ray_knows_that_it_is_taken(clock):
+def test_core_is_reserved_once_even_before_ray_reports_it_as_used(clock):
     cluster = Cluster(free=2.0, one=4.0, two=4.0)
-    places = places_on(cluster)
-    places.suspect("one", taken_cores=3)
+    placement = placement_on(cluster)
+    placement.suspect("one", used_cores=3)
     with pytest.warns(UserWarning, match="free cores for 0 of 1"):
-        hired = [places.hire_another(6) for _ in range(3)]
-    assert [one.cpus for one in hired] == [1, 0, 0]
-    assert [options["num_cpus"] for options in cluster.hired] == [1, 0, 0]
+        started = [placement.start_replacement(6) for _ in range(3)]
+    assert [one.cpus for one in started] == [1, 0, 0]
+    assert [options["num_cpus"] for options in cluster.started] == [1, 0, 0]
 
 
-def test_parts_of_cores_add_up(clock):
-    places = places_on(cluster := Cluster(free=1.0, one=1.0), actor_cpus=0.2)
+def test_fractions_of_cores_add_up(clock):
+    placement = placement_on(cluster := Cluster(free=1.0, one=1.0), actor_cpus=0.2)
     for _ in range(5):
-        places.hire_another(5)
-    assert [options["num_cpus"] for options in cluster.hired] == [0.2] * 5
+        placement.start_replacement(5)
+    assert [options["num_cpus"] for options in cluster.started] == [0.2] * 5
     assert clock.now == 100.0
 
 
-def test_promises_are_forgotten_when_ray_knows_of_them(clock):
-    places = places_on(cluster := Cluster(free=1.0, one=2.0))
-    places.hire_another(2)
-    places.hire_another(2)
-    assert [options["num_cpus"] for options in cluster.hired] == [1, 1]
-    assert clock.now == pytest.approx(100 + PROMISE_SECONDS, abs=0.2)
+def test_reservations_expire_once_ray_reports_them(clock):
+    placement = placement_on(cluster := Cluster(free=1.0, one=2.0))
+    placement.start_replacement(2)
+    placement.start_replacement(2)
+    assert [options["num_cpus"] for options in cluster.started] == [1, 1]
+    assert clock.now == pytest.approx(100 + RESERVATION_SECONDS, abs=0.2)
 
 
-def test_a_suspicion_ends_when_ray_confirms_it(clock):
+def test_suspicion_ends_when_ray_lists_the_node_as_dead(clock):
     cluster = Cluster(free=4.0, one=4.0, two=4.0)
-    places = places_on(cluster)
-    places.suspect("one", taken_cores=4)
+    placement = placement_on(cluster)
+    placement.suspect("one", used_cores=4)
     cluster.cores["one"] = None
-    places.hire_another(4)
-    assert avoided(cluster.hired[0]) == set()
+    placement.start_replacement(4)
+    assert avoided(cluster.started[0]) == set()
 
 
-def test_a_suspicion_ends_when_ray_does_not_confirm_it_for_long(clock):
+def test_suspicion_ends_when_ray_keeps_listing_the_node_as_alive(clock):
     cluster = Cluster(free=4.0, one=4.0, two=4.0)
-    places = places_on(cluster)
-    places.suspect("one", taken_cores=4)
-    clock.sleep(FORGIVE_SECONDS - 1)
-    places.hire_another(8)
+    placement = placement_on(cluster)
+    placement.suspect("one", used_cores=4)
+    clock.sleep(SUSPECT_SECONDS - 1)
+    placement.start_replacement(8)
     clock.sleep(2)
-    places.hire_another(8)
-    assert [avoided(options) for options in cluster.hired] == [{"one"}, set()]
+    placement.start_replacement(8)
+    assert [avoided(options) for options in cluster.started] == [{"one"}, set()]
 
 
-def test_cores_of_a_lost_actor_are_waited_for(clock):
+def test_placement_waits_for_the_cores_of_a_lost_actor(clock):
     cluster = Cluster(free=0.0, one=2.0)
-    places = places_on(cluster)
+    placement = placement_on(cluster)
     sleep = clock.sleep
 
-    def freed(seconds):
+    def sleep_and_free(seconds):
         sleep(seconds)
         cluster.free = 1.0 if clock.now > 101 else 0.0
 
-    clock.sleep = freed
-    places.hire_another(2)
-    assert cluster.hired[0]["num_cpus"] == 1
+    clock.sleep = sleep_and_free
+    placement.start_replacement(2)
+    assert cluster.started[0]["num_cpus"] == 1
     assert 101 < clock.now < 102
 
 
-def test_a_cluster_that_became_too_small_is_not_waited_for(clock):
-    places = places_on(cluster := Cluster(free=0.0, one=2.0, two=None))
+def test_placement_does_not_wait_in_a_cluster_that_became_too_small(clock):
+    placement = placement_on(cluster := Cluster(free=0.0, one=2.0, two=None))
     with pytest.warns(UserWarning, match="free cores for 0 of 1"):
-        places.hire_another(4)
-    assert cluster.hired[0]["num_cpus"] == 0
+        placement.start_replacement(4)
+    assert cluster.started[0]["num_cpus"] == 0
     assert clock.now == 100.0
 
 
-def test_at_the_start_whoever_finds_no_core_shares_the_others(clock):
-    places = places_on(cluster := Cluster(free=2.0, one=2.0), place_timeout=3.0)
+def test_actors_without_a_free_core_share_cores(clock):
+    placement = placement_on(cluster := Cluster(free=2.0, one=2.0), placement_timeout=3.0)
     with pytest.warns(UserWarning, match="free cores for 2 of 3"):
-        places.hire_all(3)
-    assert [options["num_cpus"] for options in cluster.hired] == [1, 1, 0]
+        placement.start_actors(3)
+    assert [options["num_cpus"] for options in cluster.started] == [1, 1, 0]
     assert clock.now == pytest.approx(103, abs=0.2)
 
 
-def test_actors_that_ask_for_no_cores_never_wait(clock):
-    places = places_on(cluster := Cluster(free=0.0, one=2.0), actor_cpus=0)
-    places.hire_all(2)
-    places.hire_another(2)
-    assert [options["num_cpus"] for options in cluster.hired] == [0, 0, 0]
+def test_actors_without_core_request_never_wait(clock):
+    placement = placement_on(cluster := Cluster(free=0.0, one=2.0), actor_cpus=0)
+    placement.start_actors(2)
+    placement.start_replacement(2)
+    assert [options["num_cpus"] for options in cluster.started] == [0, 0, 0]
     assert clock.now == 100.0

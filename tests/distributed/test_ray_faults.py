@@ -1,4 +1,4 @@
-"""Actors that are killed, that hang, that die with their node: training goes on to the same end."""
+"""Ray faults: actors that are killed, hang or die with their node change no result."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers.cases import ENV_CASES
-from helpers.ray_learning import NUM_STEPS, learner_for
+from helpers.ray_learning import NUM_STEPS, make_learner
 from helpers.ray_pool import ray_backend
 from helpers.training_runs import run_python
 from helpers.trajectories import assert_same_trajectory, continue_trajectory, record_trajectory
@@ -28,20 +28,22 @@ TESTS = Path(__file__).parents[1]
 NUM_ENVS = 6
 SEED = 5
 
+pytestmark = pytest.mark.ray
 
-class Unlucky(Cage2):
-    """In its 20th step, in the slice of env 0, something happens to its process; only once."""
 
-    def __init__(self, env_ids, note, happens):
+class FailsOnce(Cage2):
+    """Calls `fail` in step 20 of the shard of env 0, once: a marker file remembers it."""
+
+    def __init__(self, env_ids, marker, fail):
         super().__init__(env_ids, Cage2Settings(horizons=(20,)))
-        self.note, self.happens, self.turn = Path(note), happens, 0
-        self.is_mine = 0 in env_ids
+        self.marker, self.fail, self.num_steps = Path(marker), fail, 0
+        self.may_fail = 0 in env_ids
 
     def step(self, actions):
-        self.turn += 1
-        if self.is_mine and self.turn == 20 and not self.note.exists():
-            self.note.touch()
-            self.happens()
+        self.num_steps += 1
+        if self.may_fail and self.num_steps == 20 and not self.marker.exists():
+            self.marker.touch()
+            self.fail()
         return super().step(actions)
 
 
@@ -53,34 +55,34 @@ def hang():
     time.sleep(3600)
 
 
-def kill(backend, number):
-    """kill -9 of an actor's process."""
-    os.kill(backend.fleet.slices[number].identity.pid, signal.SIGKILL)
+def kill(backend, index):
+    """Send SIGKILL to an actor's process."""
+    os.kill(backend.pool.actors[index].info.pid, signal.SIGKILL)
 
 
-def trained(env, disturb=lambda epoch, backend: None, epochs=4, workers=2, **ray):
-    """Weights, envs and books after a few epochs, and what went wrong on the way."""
+def train(env, disturb=lambda epoch, backend: None, epochs=4, workers=2, **ray):
+    """Final weights, states and returns of a few epochs, and the health of the backend."""
     backend = ray_backend(env, NUM_ENVS, workers=workers, collecting=True, **ray)
     with closing(backend):
-        learner = learner_for(backend.spec, num_envs=NUM_ENVS)
+        learner = make_learner(backend.spec, num_envs=NUM_ENVS)
         collector = RayCollector(backend, SEED)
         collector.start(SEED)
         returns = []
         for epoch in range(epochs):
             disturb(epoch, backend)
-            found = collector.collect(learner.policy, learner.buffer, NUM_STEPS)
-            returns += found.returns
+            episodes = collector.collect(learner.policy, learner.buffer, NUM_STEPS)
+            returns += episodes.returns
             learner.update()
-        told = {f"weights/{k}": v for k, v in network_arrays(learner.network).items()}
-        told |= {f"collector/{k}": v for k, v in collector.state().items()}
-        told |= {f"env/{k}": v for k, v in backend.state().items()}
-        return told | {"returns": np.array(returns)}, backend.health()
+        result = {f"weights/{k}": v for k, v in network_arrays(learner.network).items()}
+        result |= {f"collector/{k}": v for k, v in collector.state().items()}
+        result |= {f"env/{k}": v for k, v in backend.state().items()}
+        return result | {"returns": np.array(returns)}, backend.health()
 
 
-def assert_same(told, expected):
-    assert told.keys() == expected.keys()
+def assert_same(result, expected):
+    assert result.keys() == expected.keys()
     for name, array in expected.items():
-        assert_array_equal(told[name], array, err_msg=name)
+        assert_array_equal(result[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -92,29 +94,29 @@ def test_actors_killed_between_fragments_change_nothing(env, lag):
             kill(backend, 0)
             kill(backend, 1)
 
-    expected, health = trained(ENV_CASES[env], collect_lag=lag, epochs=3)
+    expected, health = train(ENV_CASES[env], policy_lag=lag, epochs=3)
     assert not any(health.values())
-    told, health = trained(ENV_CASES[env], disturb, collect_lag=lag, epochs=3)
-    assert_same(told, expected)
+    result, health = train(ENV_CASES[env], disturb, policy_lag=lag, epochs=3)
+    assert_same(result, expected)
     assert health["worker_restarts"] == 2
     assert health["env_restarts"] == 3 + 3
 
 
-@pytest.mark.parametrize("happens", [die, hang])
-def test_an_actor_lost_in_the_middle_of_a_fragment_changes_nothing(happens, tmp_path):
+@pytest.mark.parametrize("fail", [die, hang])
+def test_actor_lost_within_a_fragment_changes_nothing(fail, tmp_path):
     def env(name):
-        return partial(Unlucky, note=tmp_path / name, happens=happens)
+        return partial(FailsOnce, marker=tmp_path / name, fail=fail)
 
-    (tmp_path / "lucky").touch()
-    expected, _ = trained(env("lucky"))
-    told, health = trained(env("unlucky"), fragment_timeout=6)
-    assert (tmp_path / "unlucky").exists()
-    assert_same(told, expected)
+    (tmp_path / "reference").touch()
+    expected, _ = train(env("reference"))
+    result, health = train(env("failing"), fragment_timeout=6)
+    assert (tmp_path / "failing").exists()
+    assert_same(result, expected)
     assert health["worker_restarts"] >= 1
 
 
-def test_a_killed_actor_is_replaced_while_belief_models_teach_and_envs_are_reset():
-    def told(disturbed):
+def test_actor_killed_before_reset_or_broadcast_changes_nothing():
+    def play(disturbed):
         backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS)
         with closing(backend):
             backend.broadcast({"toll": np.full(6, 0.5)})
@@ -127,14 +129,14 @@ def test_a_killed_actor_is_replaced_while_belief_models_teach_and_envs_are_reset
             backend.restore(backend.state())
             return first, continue_trajectory(backend, 5, first_step=5)
 
-    for one, other in zip(told(True), told(False), strict=True):
+    for one, other in zip(play(True), play(False), strict=True):
         assert_same_trajectory(one, other)
 
 
-def test_the_step_backend_plays_on_where_its_actor_was_killed():
+def test_step_backend_continues_bit_for_bit_after_a_killed_actor():
     steps = SNAPSHOT_STEPS + 7
 
-    def told(disturbed):
+    def play(disturbed):
         backend = ray_backend(ENV_CASES["cage2"], NUM_ENVS)
         with closing(backend):
             record_trajectory(backend, SEED, steps)
@@ -143,10 +145,10 @@ def test_the_step_backend_plays_on_where_its_actor_was_killed():
             backend.send(np.zeros(NUM_ENVS, np.int64))
             return continue_trajectory(backend, 20, first_step=steps)
 
-    assert_same_trajectory(told(True), told(False))
+    assert_same_trajectory(play(True), play(False))
 
 
-def test_episodes_of_foreign_envs_are_cut_off_when_their_actor_is_killed():
+def test_third_party_episodes_are_truncated_when_their_actor_is_killed():
     backend = ray_backend(ENV_CASES["CartPole-v1"], NUM_ENVS)
     with closing(backend):
         backend.reset(SEED)
@@ -163,10 +165,10 @@ def test_episodes_of_foreign_envs_are_cut_off_when_their_actor_is_killed():
         assert backend.health()["worker_restarts"] == 1
 
 
-def test_foreign_envs_go_on_training_and_earlier_steps_learn_of_the_end():
+def test_truncation_by_a_killed_actor_reaches_earlier_steps_of_the_rollout():
     backend = ray_backend(ENV_CASES["CartPole-v1"], NUM_ENVS, collecting=True)
     with closing(backend):
-        learner = learner_for(backend.spec, interval=2, num_envs=NUM_ENVS)
+        learner = make_learner(backend.spec, interval=2, num_envs=NUM_ENVS)
         collector = RayCollector(backend, SEED)
         collector.start(SEED)
         collector.collect(learner.policy, learner.buffer, NUM_STEPS)
@@ -177,12 +179,12 @@ def test_foreign_envs_go_on_training_and_earlier_steps_learn_of_the_end():
         assert learner.update()
 
 
-def test_an_actor_that_is_lost_again_and_again_ends_the_run_with_its_story():
+def test_actor_lost_repeatedly_ends_the_run_with_all_failures():
     limited = WorkerSettings(max_env_failures=2)
     backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS, limited)
     with closing(backend):
         backend.reset(SEED)
-        backend.fleet.places.hire = lambda cpus: stillborn(backend.fleet)
+        backend.pool.placement.start_actor = lambda cpus: start_dying_actor(backend.pool)
         kill(backend, 1)
         backend.recv()
         backend.send(np.full(NUM_ENVS, 1))
@@ -190,20 +192,20 @@ def test_an_actor_that_is_lost_again_and_again_ends_the_run_with_its_story():
             backend.recv()
 
 
-class Stillborn:
-    """An actor that dies of its first order."""
+class DyingActor:
+    """An actor that dies at its first call."""
 
-    def obey(self, *words):
+    def call(self, *args):
         die()
 
-    here = obey
+    hostname = call
 
 
-def stillborn(fleet):
-    return fleet.ray.remote(Stillborn).remote()
+def start_dying_actor(pool):
+    return pool.ray.remote(DyingActor).remote()
 
 
-def test_with_stop_the_first_lost_actor_ends_the_run():
+def test_on_env_error_stop_ends_the_run_at_the_first_lost_actor():
     backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS, WorkerSettings(on_env_error="stop"))
     with closing(backend):
         backend.reset(SEED)
@@ -214,9 +216,10 @@ def test_with_stop_the_first_lost_actor_ends_the_run():
             backend.recv()
 
 
-def test_a_node_that_is_lost_changes_nothing():
+@pytest.mark.process
+def test_lost_node_changes_nothing():
     pytest.importorskip("ray")
-    found = run_python(
+    done = run_python(
         "from helpers import lost_node; lost_node.main()",
         expect=0,
         timeout=280,
@@ -226,20 +229,20 @@ def test_a_node_that_is_lost_changes_nothing():
             "RAY_memory_monitor_refresh_ms": "0",
         },
     )
-    told = json.loads(found.stdout.splitlines()[-1])
-    assert told["same"]
-    # Once: a new actor is not sent to the lost node, though Ray does not know yet that it is lost.
-    assert told["health"]["worker_restarts"] == 1
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["same"]
+    # Once: the new actor is not placed on the lost node, though Ray still lists it as alive.
+    assert result["health"]["worker_restarts"] == 1
 
 
-def test_it_is_known_on_which_node_an_actor_is():
+def test_handles_know_the_node_of_their_actor():
     backend = ray_backend(ENV_CASES["corridor"], NUM_ENVS)
     with closing(backend):
         backend.reset(SEED)
-        here = backend.fleet.ray.get_runtime_context().get_node_id()
-        assert {held.node for held in backend.fleet.slices} == {here}
+        here = backend.pool.ray.get_runtime_context().get_node_id()
+        assert {handle.node_id for handle in backend.pool.actors} == {here}
         kill(backend, 1)
         backend.recv()
         backend.send(np.full(NUM_ENVS, 1))
         backend.recv()
-        assert {held.node for held in backend.fleet.slices} == {here}
+        assert {handle.node_id for handle in backend.pool.actors} == {here}

@@ -1,4 +1,4 @@
-"""`train --backend ray`: the same run folder, exact after any loss, and nobody else's cluster."""
+"""`train --backend ray`: same results, bit-exact resume, clusters that are joined or started."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.ray_pool import PooledFleet, shared_cluster
+from helpers.ray_pool import ReusingActorPool, shared_cluster
 from helpers.training_runs import (
     KILLED_RUN,
     checkpoint_arrays,
@@ -37,11 +37,13 @@ SMALL = {
 }
 ON_RAY = {"backend": "ray", "workers": 1, "actor_cpus": 0.0}
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture
 def actors(monkeypatch):
-    """Actors that other tests have warmed up."""
-    monkeypatch.setattr(RayBackend, "fleet_type", PooledFleet)
+    """Let runs reuse the actors of other tests."""
+    monkeypatch.setattr(RayBackend, "pool_class", ReusingActorPool)
     return shared_cluster()
 
 
@@ -53,8 +55,8 @@ def assert_same_run(one, other):
         assert_array_equal(array, right[name], err_msg=name)
 
 
-def cut_back(path, epoch):
-    """The run as a driver leaves it that dies after this checkpoint."""
+def truncated_run(path, epoch):
+    """A copy of the run as if its driver had died after this checkpoint."""
     half = path.with_name(f"{path.name}-half")
     shutil.copytree(path, half)
     for checkpoint in (half / "checkpoints").iterdir():
@@ -64,28 +66,28 @@ def cut_back(path, epoch):
 
 
 def actor_pids():
-    """Processes of actors in the cluster that this process has started."""
-    found = set()
+    """Actor processes of the cluster that this process started."""
+    pids = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            is_built_in = parent_of(parent_of(path.parent.name)) == str(os.getpid())
-            if is_built_in and b"ray::SliceActor" in path.read_bytes():
-                found.add(path.parent.name)
-    return found
+            is_ours = parent_of(parent_of(path.parent.name)) == str(os.getpid())
+            if is_ours and b"ray::EnvActor" in path.read_bytes():
+                pids.add(path.parent.name)
+    return pids
 
 
 def parent_of(pid):
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]
 
 
-def test_a_run_with_one_actor_is_the_run_in_one_process(actors, tmp_path):
+def test_run_with_one_actor_equals_the_run_in_one_process(actors, tmp_path):
     here = hundredfold.train("corridor", save_dir=tmp_path, name="here", **SMALL)
     there = hundredfold.train("corridor", save_dir=tmp_path, name="there", **SMALL, **ON_RAY)
     assert_same_run(there.path, here.path)
     assert RunFolder.open(there.path).settings().machine.backend == "ray"
 
 
-def test_a_belief_model_learns_the_same_from_actors(actors, tmp_path):
+def test_belief_model_learns_the_same_from_actors(actors, tmp_path):
     day = {**SMALL, "num_customers": 6, "num_steps": 0, "lns_iterations": 1, "oracle_threads": 1}
     here = hundredfold.train("dvrp", save_dir=tmp_path, name="here", **day)
     there = hundredfold.train("dvrp", save_dir=tmp_path, name="there", **day, **ON_RAY)
@@ -93,15 +95,16 @@ def test_a_belief_model_learns_the_same_from_actors(actors, tmp_path):
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_a_run_whose_driver_died_goes_on_bit_for_bit(actors, tmp_path, lag):
-    settings = {**SMALL, **ON_RAY, "workers": 2, "collect_lag": lag}
+def test_resume_after_a_dead_driver_is_bit_exact(actors, tmp_path, lag):
+    settings = {**SMALL, **ON_RAY, "workers": 2, "policy_lag": lag}
     whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
-    half = cut_back(whole.path, 2)
+    half = truncated_run(whole.path, 2)
     assert hundredfold.train(resume=half, quiet=True, report=False).finished
     assert_same_run(half, whole.path)
 
 
-def test_a_driver_that_is_killed_leaves_no_actors_and_a_run_that_goes_on(actors, tmp_path):
+@pytest.mark.process
+def test_killed_driver_leaves_no_actors_and_a_resumable_run(actors, tmp_path):
     settings = {**SMALL, **ON_RAY, "workers": 2, "save_interval": 1}
     whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
     before = actor_pids()
@@ -122,72 +125,75 @@ def test_a_driver_that_is_killed_leaves_no_actors_and_a_run_that_goes_on(actors,
 
 
 @pytest.mark.parametrize("change", [{"workers": 3}, {"backend": "serial"}])
-def test_a_run_goes_on_with_other_actors_or_without(actors, tmp_path, change):
+def test_run_resumes_with_another_number_of_actors_or_another_backend(actors, tmp_path, change):
     settings = {**SMALL, **ON_RAY, "workers": 2}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
-    half = cut_back(whole.path, 4)
+    half = truncated_run(whole.path, 4)
     assert hundredfold.train(resume=half, quiet=True, report=False, **change).finished
     assert [row["epoch"] for row in read_metrics(half)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_foreign_env_trains_and_resumes(actors, tmp_path):
+def test_third_party_env_trains_and_resumes(actors, tmp_path):
     settings = {**SMALL, **ON_RAY, "workers": 2, "policy_update_interval": 2}
     whole = hundredfold.train("CartPole-v1", save_dir=tmp_path, name="whole", **settings)
-    half = cut_back(whole.path, 4)
+    half = truncated_run(whole.path, 4)
     with pytest.warns(UserWarning, match="cannot be continued"):
         assert hundredfold.train(resume=half, quiet=True, report=False).finished
 
 
-def test_other_algorithms_are_refused_before_anything_starts(tmp_path):
+def test_other_algorithms_are_rejected_before_anything_starts(tmp_path):
     with pytest.raises(SettingsError, match="train dqn with --backend processes"):
         hundredfold.train("corridor", algo="dqn", save_dir=tmp_path, backend="ray", quiet=True)
 
 
-def test_actors_are_let_go_and_a_cluster_of_others_stays(actors, tmp_path):
+def test_joined_cluster_stays_after_the_run(actors, tmp_path):
     hundredfold.train("corridor", save_dir=tmp_path, name="run", **SMALL, **ON_RAY)
     assert actors.is_initialized()
 
 
-# --- clusters that are not there
+# --- unreachable clusters, and a cluster of the run's own
 
 
-def train_words(folder, *more):
-    words = ["train", "corridor", "--backend", "ray", "--epochs", "2", "--num-envs", "4"]
-    return [*words, "--num-steps", "16", "--save-dir", str(folder), "--name", "run", *more]
+def train_args(folder, *more):
+    args = ["train", "corridor", "--backend", "ray", "--epochs", "2", "--num-envs", "4"]
+    return [*args, "--num-steps", "16", "--save-dir", str(folder), "--name", "run", *more]
 
 
-def test_an_unreachable_head_is_told_and_training_runs_here(tmp_path):
+@pytest.mark.process
+def test_unreachable_cluster_is_reported_and_processes_run_instead(tmp_path):
     pytest.importorskip("ray")
-    words = train_words(tmp_path, "--address", "127.0.0.1:1")
+    args = train_args(tmp_path, "--address", "127.0.0.1:1")
     done = run_python(
-        f"import sys; from hundredfold.cli.main import main; main({words!r})", expect=0
+        f"import sys; from hundredfold.cli.main import main; main({args!r})", expect=0
     )
-    assert "the cluster at 127.0.0.1:1 cannot be joined" in done.stderr
+    assert "cannot join the Ray cluster at 127.0.0.1:1" in done.stderr
     assert "The backend processes runs instead" in done.stderr
     assert RunFolder.open(tmp_path / "run").settings().machine.backend == "processes"
 
 
-ASKED_FOR_A_TOKEN = """
+TOKEN_REQUIRED = """
 import socket
 from hundredfold.core.errors import WorkerError
-from hundredfold.distributed import cluster
+from hundredfold.distributed.placement import connect
 from hundredfold.distributed.settings import RaySettings
-with socket.create_server(("127.0.0.1", 0)) as somebody:
+with socket.create_server(("127.0.0.1", 0)) as server:
     try:
-        cluster.join(RaySettings(address=f"127.0.0.1:{somebody.getsockname()[1]}"), 1)
+        connect(RaySettings(address=f"127.0.0.1:{server.getsockname()[1]}"), 1)
     except WorkerError as error:
         print(error)
 """
 
 
-def test_a_cluster_that_asks_for_a_token_that_is_not_here_is_told(tmp_path):
+@pytest.mark.process
+def test_missing_token_of_a_cluster_is_reported(tmp_path):
     pytest.importorskip("ray")
-    nobody = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path), "RAY_AUTH_TOKEN": ""}
-    done = run_python(ASKED_FOR_A_TOKEN, expect=0, env=nobody)
-    assert "no authentication token was found. Somebody answers there" in done.stdout
+    no_token = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path), "RAY_AUTH_TOKEN": ""}
+    done = run_python(TOKEN_REQUIRED, expect=0, env=no_token)
+    assert "no authentication token was found. The address accepts connections" in done.stdout
     assert "RAY_AUTH_MODE=token" in done.stdout
 
 
+@pytest.mark.process
 def test_without_the_extra_one_line_says_how_to_install_it(tmp_path):
     code = f"""
 import sys
@@ -195,7 +201,7 @@ from importlib import util
 find = util.find_spec
 util.find_spec = lambda name, *more: None if name == "ray" else find(name, *more)
 from hundredfold.cli.main import main
-sys.exit(main({train_words(tmp_path)!r}))
+sys.exit(main({train_args(tmp_path)!r}))
 """
     done = run_python(code, expect=1)
     assert "pip install 'hundredfold[ray]'" in done.stderr
@@ -207,11 +213,12 @@ import hundredfold, ray
 run = hundredfold.train("corridor", save_dir={folder!r}, name="run", epochs=2, num_envs=4,
     num_steps=16, backend="ray", workers=2, object_store_mb=100, report=False, quiet=True)
 assert run.finished
-print("still there" if ray.is_initialized() else "gone")
+print("running" if ray.is_initialized() else "ended")
 """
 
 
-def test_a_cluster_of_our_own_ends_with_the_run(tmp_path):
+@pytest.mark.process
+def test_cluster_started_by_a_run_ends_with_it(tmp_path):
     pytest.importorskip("ray")
     done = run_python(textwrap.dedent(OWN_CLUSTER.format(folder=str(tmp_path))), expect=0)
-    assert done.stdout.strip().endswith("gone")
+    assert done.stdout.strip().endswith("ended")

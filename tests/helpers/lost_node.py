@@ -1,4 +1,4 @@
-"""Run by `test_ray_faults`: trains on a cluster of two nodes, loses one, and compares."""
+"""Run by `test_ray_faults`: trains on a cluster of two nodes with and without losing one."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import numpy as np
 from ray.cluster_utils import Cluster
 
 from helpers.cases import ENV_CASES
-from helpers.ray_learning import NUM_STEPS, learner_for
+from helpers.ray_learning import NUM_STEPS, make_learner
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.distributed.ray_backend import RayBackend
@@ -18,32 +18,35 @@ from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.distributed.settings import RaySettings
 
 NUM_ENVS = 6
-STORE = 150 * 2**20
+STORE_BYTES = 150 * 2**20
 
 
-def trained(address, lose=None):
-    """Weights after a few epochs; `lose` takes a node away before the third."""
+def train(address, disturb=None):
+    """Train for four epochs; `disturb` is called before the third.
+
+    Returns the weights, the health of the backend and the seconds of the slowest collection.
+    """
     settings = RaySettings(address=address)
     workers = WorkerSettings(workers=2)
     backend = RayBackend(ENV_CASES["cage2"], NUM_ENVS, workers, settings, collecting=True)
-    learner = learner_for(backend.spec, num_envs=NUM_ENVS)
+    learner = make_learner(backend.spec, num_envs=NUM_ENVS)
     collector = RayCollector(backend, 5)
     collector.start(5)
-    longest = 0.0
+    slowest_seconds = 0.0
     for epoch in range(4):
-        if lose is not None and epoch == 2:
-            lose()
-        begun = time.perf_counter()
+        if disturb is not None and epoch == 2:
+            disturb()
+        begin = time.perf_counter()
         collector.collect(learner.policy, learner.buffer, NUM_STEPS)
-        longest = max(longest, time.perf_counter() - begun)
+        slowest_seconds = max(slowest_seconds, time.perf_counter() - begin)
         learner.update()
     health = backend.health()
     backend.close()
-    return network_arrays(learner.network), health, longest
+    return network_arrays(learner.network), health, slowest_seconds
 
 
-def lose(cluster, node):
-    """Take a node away as a power cut does, with every process on it."""
+def kill_node(cluster, node):
+    """Remove a node as a power cut does, with every process on it."""
     raylet = node.all_processes["raylet"][0].process.pid
     workers = children_of(raylet)
     cluster.remove_node(node, allow_graceful=False)
@@ -51,26 +54,26 @@ def lose(cluster, node):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            continue  # it went with its raylet
+            continue  # it ended with its raylet
 
 
 def children_of(pid):
-    told = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for children in told for child in children.split()]
+    files = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for children in files for child in children.split()]
 
 
 def main():
-    small = {"object_store_memory": STORE}
+    small = {"object_store_memory": STORE_BYTES}
     head = {"num_cpus": 0, "include_dashboard": False, **small}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=1, **small)
     expendable = cluster.add_node(num_cpus=1, **small)
     try:
-        expected, _, _ = trained(cluster.address)
-        told, health, seconds = trained(cluster.address, lambda: lose(cluster, expendable))
+        expected, _, _ = train(cluster.address)
+        weights, health, seconds = train(cluster.address, lambda: kill_node(cluster, expendable))
     finally:
         cluster.shutdown()
-    same = all(np.array_equal(told[name], array) for name, array in expected.items())
+    same = all(np.array_equal(weights[name], array) for name, array in expected.items())
     print(json.dumps({"same": same, "health": health, "seconds": seconds}))
 
 

@@ -1,4 +1,4 @@
-"""A small learner for tests that collect through actors."""
+"""A small PPO learner for tests that collect through Ray actors."""
 
 import torch
 
@@ -9,7 +9,8 @@ from hundredfold.rollout.rollout_buffer import RolloutSettings
 NUM_STEPS = 12
 
 
-def learner_for(spec, interval=1, num_envs=7):
+def make_learner(spec, interval=1, num_envs=7):
+    """A learner that updates once in `interval` epochs of NUM_STEPS steps."""
     torch.set_num_threads(1)
     rollout = RolloutSettings(
         num_envs=num_envs, num_steps=NUM_STEPS, policy_update_interval=interval

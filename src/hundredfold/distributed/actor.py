@@ -1,8 +1,8 @@
-"""An actor: holds a slice of the env and, while training, a copy of the policy.
+"""Env actor: runs a shard of the envs in a Ray actor and, during training, a copy of the policy.
 
-It does one order after another and answers each with whatever came of it, errors included, and with
-a snapshot where one was taken: so whoever loses an actor goes on with another from there. Ray is
-not imported here, torch only where a policy will arrive.
+It handles one call after another and replies to each with a value or an error, and with a snapshot
+of the envs where one was taken, so that a lost actor can be replaced by one that continues from
+there. Ray is not imported here, torch only if a policy is to be run.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from hundredfold.core.batch import (
     without_prefix,
 )
 from hundredfold.core.protocols import Backend, BatchEnv, EnvFactory, PerEnvBatch, SharedParams
-from hundredfold.distributed.rollout_fragment import Fragment, Notes, cut_out
+from hundredfold.distributed.rollout_fragment import EpisodeLog, Fragment, extract
 from hundredfold.rollout.collector import Collector, PolicyNoise
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
 @dataclass(frozen=True, slots=True)
-class SlicePlan:
-    """Which envs an actor holds, and how."""
+class ShardSpec:
+    """The envs of one actor, and how it runs them."""
 
-    number: int
-    first: int
+    index: int  # of the actor
+    first: int  # env ids first..last-1
     last: int
     make_envs: EnvFactory
     backend: str
     settings: WorkerSettings
-    collecting: bool
-    local_rank: LocalRank | None = None  # among the actors on its machine, where there are others
+    collecting: bool  # whether it collects rollouts with a policy, or takes single steps
+    local_rank: LocalRank | None = None  # among the actors of its machine, if there are others
 
     @property
     def num_envs(self) -> int:
@@ -53,8 +53,8 @@ class SlicePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceFactory:
-    """Makes a slice whose envs are numbered from 0 here and keep their own streams."""
+class ShardFactory:
+    """Env factory of a shard: env ids count from 0 here, RNG streams are those of the batch."""
 
     make_envs: EnvFactory
     first: int
@@ -66,198 +66,208 @@ class SliceFactory:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Who answers."""
+class ActorInfo:
+    """What an actor reports once its envs are created."""
 
     spec: EnvSpec
-    is_per_env: bool
+    is_per_env: bool  # third-party envs, whose episodes cannot be restored
     pid: int
-    node: str  # of the cluster
+    node_id: str  # of the Ray cluster
 
 
 @dataclass(slots=True)
-class Told:
-    """What a slice's envs show, in arrays that travel."""
+class StepArrays:
+    """A step batch of a shard in a form that can be pickled."""
 
     arrays: Arrays
-    infos: list[Any] | None  # of foreign envs
+    infos: list[Any] | None  # of third-party envs
 
 
 @dataclass(slots=True)
 class Reply:
-    """What came of an order."""
+    """The result of a call."""
 
     value: Any = None
-    state: Arrays | None = None  # each (envs of the slice, ...); None where no snapshot was taken
-    refusal: RemoteError | None = None
+    state: Arrays | None = None  # snapshot, each (envs of the shard, ...); None if none was taken
+    error: RemoteError | None = None
     warnings: list[tuple[str, type[Warning]]] = field(default_factory=list)
     health: dict[str, int] = field(default_factory=dict)
 
 
-class SliceCollector(Collector):
-    """Plays a slice; its luck is what these envs would have among all the others."""
+class ShardCollector(Collector):
+    """Collector of a shard; action noise is that of these envs in the whole batch."""
 
     def __init__(self, backend: Backend, first: int) -> None:
         super().__init__(backend, 0)
         self.first = first
         self.seed: int | None = None
 
-    def take_seed(self, seed: int) -> None:
+    def set_seed(self, seed: int) -> None:
         if seed != self.seed:
             backend, self.seed = self.backend, seed
             self.noise = PolicyNoise(
                 seed, backend.num_envs, backend.spec.num_action_dims, self.first
             )
 
-    def forget(self) -> None:
-        """Begin anew, as after `__init__`."""
+    def clear(self) -> None:
+        """Set counters and running returns to 0."""
         for array in self._arrays().values():
             array[...] = 0
 
 
-class SliceActor:
-    """What runs in a Ray actor."""
+class EnvActor:
+    """The class that runs as a Ray actor. Its methods are called through `call`."""
 
     def __init__(self) -> None:
-        self.plan: SlicePlan | None = None
-        self.rollout: RolloutBuffer | None = None
+        self.shard: ShardSpec | None = None
+        self.buffer: RolloutBuffer | None = None
 
-    def here(self) -> str:
-        """The machine, as soon as there is a process."""
+    def hostname(self) -> str:
         return platform.node()
 
-    def obey(self, order: str, *arguments: Any) -> Reply:
-        """Carry out one order and answer, whatever comes of it."""
+    def call(self, method: str, *args: Any) -> Reply:
+        """Call a method; errors are part of the reply."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             try:
-                reply: Reply = getattr(self, f"do_{order}")(*arguments)
-                reply.health = {} if order == "close" else self.backend.health()
+                reply: Reply = getattr(self, method)(*args)
+                reply.health = {} if method == "close" else self.backend.health()
             except Exception as error:
-                return Reply(refusal=capture_error(f"{order}()", error))
-        if order == "restore":
+                return Reply(error=capture_error(f"{method}()", error))
+        if method == "restore":
             reply.warnings = [(str(one.message), one.category) for one in caught]
         return reply
 
-    def do_open(self, packed: bytes) -> Reply:
-        """Make the slice; the plan comes as bytes, so that what it lacks is told like any error."""
+    def open(self, pickled_shard: bytes) -> Reply:
+        """Create the envs; the spec comes pickled, so that an import error becomes a reply."""
         from hundredfold.backends import start_backend
 
-        plan: SlicePlan = pickle.loads(packed)
-        if plan.collecting:
+        shard: ShardSpec = pickle.loads(pickled_shard)
+        if shard.collecting:
             import torch
 
-            from hundredfold.distributed.weight_sync import Pupil
+            from hundredfold.distributed.weight_sync import WeightReceiver
 
-            # Actors share a machine's cores, and two threads of torch collapse under load.
+            # Actors share a machine's cores, and two torch threads each are far slower under load.
             torch.set_num_threads(1)
-            self.pupil = Pupil()
-        factory = SliceFactory(plan.make_envs, plan.first)
-        set_local_rank(plan.local_rank)
-        self.plan = plan
-        self.rollout = None
-        self.backend, _ = start_backend(plan.backend, factory, plan.num_envs, plan.settings)
-        self.collector = SliceCollector(self.backend, plan.first)
+            self.receiver = WeightReceiver()
+        factory = ShardFactory(shard.make_envs, shard.first)
+        set_local_rank(shard.local_rank)
+        self.shard = shard
+        self.buffer = None
+        self.backend, _ = start_backend(shard.backend, factory, shard.num_envs, shard.settings)
+        self.collector = ShardCollector(self.backend, shard.first)
         env = getattr(self.backend, "env", None)
         is_per_env = isinstance(env, PerEnvBatch) or not self.backend.spec.has_snapshots
-        return Reply(Identity(self.backend.spec, is_per_env, os.getpid(), _node()))
+        return Reply(ActorInfo(self.backend.spec, is_per_env, os.getpid(), _node_id()))
 
-    def do_reset(self, seed: int) -> Reply:
-        self.collector.forget()
-        self.rollout = None
+    def reset(self, seed: int) -> Reply:
+        self.collector.clear()
+        self.buffer = None
         self.collector.start(seed)
-        return Reply(self._told(), self._state())
+        return Reply(self._step_arrays(), self._state())
 
-    def do_restore(self, state: State) -> Reply:
-        """Go on from a snapshot, which says nothing of a collector where none was at work."""
-        self.rollout = None
-        self.collector.forget()
-        own = without_prefix("collector", state) or self.collector.state()
-        self.collector.restore(own, without_prefix("env", state))
-        return Reply(self._told(), self._state())
+    def restore(self, state: State) -> Reply:
+        """Continue from a snapshot; it may come from a backend without a collector."""
+        self.buffer = None
+        self.collector.clear()
+        collector_state = without_prefix("collector", state) or self.collector.state()
+        self.collector.restore(collector_state, without_prefix("env", state))
+        return Reply(self._step_arrays(), self._state())
 
-    def do_inform(self, shared_params: SharedParams, begun: bool) -> Reply:
-        """Take in what a belief model learned; before the first reset there is nothing to keep."""
+    def broadcast(self, shared_params: SharedParams, with_state: bool) -> Reply:
+        """Set shared parameters; before the first reset there is no snapshot to return."""
         self.backend.broadcast(shared_params)
-        return Reply(state=self._state() if begun else None)
+        return Reply(state=self._state() if with_state else None)
 
-    def do_step(self, with_state: bool, actions: IntArray) -> Reply:
-        self.backend.send(actions)
-        self.collector.batch = self.backend.recv()
-        return Reply(self._told(), self._state() if with_state else None)
+    def step(self, with_state: bool, actions: IntArray) -> Reply:
+        self._step(actions)
+        return Reply(self._step_arrays(), self._state() if with_state else None)
 
-    def do_replay(self, log: list[IntArray]) -> Reply:
-        """Play again what another actor had played since its last snapshot."""
-        for actions in log:
-            self.backend.send(actions)
-            self.collector.batch = self.backend.recv()
-        return Reply(self._told())
+    def replay_steps(self, actions_log: list[IntArray]) -> Reply:
+        """Repeat the steps that a lost actor took since its last snapshot."""
+        for actions in actions_log:
+            self._step(actions)
+        return Reply(self._step_arrays())
 
-    def do_state(self) -> Reply:
+    def snapshot(self) -> Reply:
         return Reply(state=self._state())
 
-    def do_timings(self) -> Reply:
+    def timings(self) -> Reply:
         return Reply(self.backend.timings())
 
-    def do_gather(
+    def collect(
         self,
-        policy: bytes,
-        weights: bytes,
+        packed_policy: bytes,
+        packed_weights: bytes,
         seed: int,
         num_steps: int,
         with_info: bool,
         shared_params: SharedParams,
     ) -> Reply:
-        """Play `num_steps` steps of every env, after passing on new belief-model parameters."""
+        """Collect a fragment.
+
+        Args:
+            packed_policy: With `packed_weights` the payload of a `WeightPublisher`.
+            packed_weights: See above.
+            seed: Seed of action sampling, for the whole batch.
+            num_steps: Steps per env.
+            with_info: Whether the fragment needs the infos of every step.
+            shared_params: New parameters of a belief model, set before the first step.
+        """
         if shared_params:
             self.backend.broadcast(shared_params)
-        collector, rollout = self.collector, self._room_for(num_steps)
-        collector.take_seed(seed)
-        player = self.pupil.learn(policy, weights)
-        begun, policy_before = time.perf_counter(), collector.policy_seconds
-        notes = Notes(rollout, with_info)
-        episodes = collector.collect(player, rollout, num_steps, step_callbacks=[notes.hear])
+        collector, buffer = self.collector, self._empty_buffer(num_steps)
+        collector.set_seed(seed)
+        policy = self.receiver.load(packed_policy, packed_weights)
+        begin, policy_before = time.perf_counter(), collector.policy_seconds
+        log = EpisodeLog(buffer, with_info)
+        episodes = collector.collect(policy, buffer, num_steps, step_callbacks=[log.record])
         policy_seconds = collector.policy_seconds - policy_before
-        # All that the policy did not take, writing steps down included.
-        env_seconds = time.perf_counter() - begun - policy_seconds
+        # All other time counts as env time, storing transitions included.
+        env_seconds = time.perf_counter() - begin - policy_seconds
         seconds = {"policy": policy_seconds, "env": env_seconds}
-        num_ahead = int(collector.steps_ahead.sum())
+        steps_ahead = int(collector.steps_ahead.sum())
         timings = self.backend.timings()
-        fragment: Fragment = cut_out(rollout, notes, episodes, num_ahead, seconds, timings)
+        fragment: Fragment = extract(buffer, log, episodes, steps_ahead, seconds, timings)
         return Reply(fragment, self._state())
 
-    def do_close(self) -> Reply:
+    def close(self) -> Reply:
         self.backend.close()
         return Reply()
 
-    def _room_for(self, num_steps: int) -> RolloutBuffer:
-        """The rollout, emptied of what was sent last time; whoever ran ahead is ahead still."""
-        if self.rollout is None or self.rollout.num_steps != num_steps:
-            self.rollout = RolloutBuffer(self.backend.spec, self.backend.num_envs, num_steps)
-        elif self.rollout.full:
-            self.rollout.clear()
-        return self.rollout
+    def _step(self, actions: IntArray) -> None:
+        self.backend.send(actions)
+        self.collector.batch = self.backend.recv()
+
+    def _empty_buffer(self, num_steps: int) -> RolloutBuffer:
+        """The rollout buffer without the last fragment; steps that ran ahead stay in it."""
+        if self.buffer is None or self.buffer.num_steps != num_steps:
+            self.buffer = RolloutBuffer(self.backend.spec, self.backend.num_envs, num_steps)
+        elif self.buffer.full:
+            self.buffer.clear()
+        return self.buffer
 
     def _state(self) -> Arrays:
-        """A snapshot; steps that ran ahead in foreign envs are not part of it."""
+        """A snapshot; it does not contain steps that third-party envs have run ahead."""
         env = self.backend.state()
-        own = self.collector.state()
+        collector = self.collector.state()
         if not self.backend.spec.has_snapshots:
-            own["steps_ahead"][:] = 0
-            own["in_flight"][:] = False
-        return {**with_prefix("env", env), **with_prefix("collector", own)}
+            collector["steps_ahead"][:] = 0
+            collector["in_flight"][:] = False
+        return {**with_prefix("env", env), **with_prefix("collector", collector)}
 
-    def _told(self) -> Told:
+    def _step_arrays(self) -> StepArrays:
         batch: StepBatch | None = self.collector.batch
         assert batch is not None
-        assert self.plan is not None
-        # Nobody reads infos while collecting, and reading one has all of them written down.
-        infos = None if self.plan.collecting else batch.infos
-        return Told(batch.arrays(), None if infos is None else [dict(info) for info in infos])
+        assert self.shard is not None
+        # Infos are not used while collecting, and reading one makes the worker write them all.
+        infos = None if self.shard.collecting else batch.infos
+        return StepArrays(batch.arrays(), None if infos is None else [dict(info) for info in infos])
 
 
-def _node() -> str:
-    """The node of the cluster that this process runs on; none where it is no actor."""
+def _node_id() -> str:
+    """The Ray node of this process; empty outside a Ray actor."""
     ray = sys.modules.get("ray")
     return (
         "" if ray is None or not ray.is_initialized() else ray.get_runtime_context().get_node_id()

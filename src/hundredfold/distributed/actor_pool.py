@@ -1,10 +1,10 @@
-"""Actors, each with a slice of the env, and what happens when one is lost.
+"""Actor pool: the actors of a backend, each with a shard of the envs, and their recovery.
 
-Every order is a function of the slice's last snapshot (and of the few steps played since), and the
-driver keeps that snapshot in its own memory. So an actor that was killed, that hangs or whose node
-is gone is replaced by another, wherever there is room: it restores, plays the steps again and gets
-the same order. Of built-in envs nothing is lost, to the last bit; episodes of foreign envs cannot
-be frozen, so theirs are cut off.
+Every call is a function of the shard's last snapshot (and of the few steps taken since), and the
+driver holds that snapshot in its own memory. An actor that was killed, that hangs or whose node is
+lost is replaced by a new one, wherever there is room: it restores the snapshot, replays the steps
+and gets the same call again. Built-in envs continue bit for bit; episodes of third-party envs
+cannot be restored, so they are truncated.
 """
 
 from __future__ import annotations
@@ -23,286 +23,303 @@ from hundredfold.core.batch import Arrays, IntArray, concat_rows, copies
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory
-from hundredfold.distributed import placement
-from hundredfold.distributed.actor import Identity, Reply, SlicePlan, Told
-from hundredfold.distributed.placement import Places
+from hundredfold.distributed.actor import ActorInfo, Reply, ShardSpec, StepArrays
+from hundredfold.distributed.placement import ActorPlacement, connect, disconnect, max_actors
 from hundredfold.distributed.settings import RaySettings
 
-# How often to look whether somebody hangs while waiting for answers.
-LOOK_SECONDS: Final = 0.5
+# Interval at which timeouts are checked while waiting for results.
+POLL_SECONDS: Final = 0.5
 CLOSE_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
-class Held:
-    """A slice as the driver sees it."""
+class ActorHandle:
+    """An actor and its shard as the driver sees them."""
 
-    plan: SlicePlan
+    shard: ShardSpec
     actor: Any = None
-    identity: Identity | None = None
-    cpus: float = 0.0  # cores that are set aside for its actor
-    node: str = ""  # where its actor is, once it has said so
+    info: ActorInfo | None = None
+    cpus: float = 0.0  # cores reserved for it
+    node_id: str = ""  # known after its first reply
     snapshot: Arrays | None = None
-    log: list[IntArray] = field(default_factory=list)  # actions since the snapshot
-    order: tuple[Any, ...] = ()  # what it is at work on
-    answer: Any = None  # where its answer will be
-    before: list[Any] = field(default_factory=list)  # answers to what a new actor does first
+    actions_log: list[IntArray] = field(default_factory=list)  # actions since the snapshot
+    pending: tuple[Any, ...] = ()  # method and arguments of the call in flight
+    result: Any = None  # reference to its reply
+    recovery_results: list[Any] = field(default_factory=list)  # replies of a new actor before that
     deadline: float = 0.0
-    health: Counter[str] = field(default_factory=Counter)  # of this actor
-    health_before: Counter[str] = field(default_factory=Counter)  # of those before it
+    health: Counter[str] = field(default_factory=Counter)
+    past_health: Counter[str] = field(default_factory=Counter)  # of the actors it replaced
 
     @property
     def rows(self) -> slice:
-        return slice(self.plan.first, self.plan.last)
+        return slice(self.shard.first, self.shard.last)
 
     def __str__(self) -> str:
-        return f"actor {self.plan.number} (envs {self.plan.first}..{self.plan.last - 1})"
+        return f"actor {self.shard.index} (envs {self.shard.first}..{self.shard.last - 1})"
 
 
-class Fleet:
-    """All slices of an env. `begin` gives orders, `answers` waits for what comes of them."""
+class ActorPool:
+    """The actors of a backend: `submit` calls a method of all actors, `results` waits for replies.
 
-    places_type: type[Places] = Places
+    Args:
+        make_envs: Env factory.
+        num_envs: Number of envs, split evenly over the actors.
+        inner_backend: Backend and settings that an actor runs so many envs with.
+        settings: Number of actors, timeouts, restart policy.
+        ray_settings: Cluster and placement.
+        collecting: Whether the actors collect rollouts with a policy, or take single steps.
+    """
+
+    placement_class: type[ActorPlacement] = ActorPlacement
 
     def __init__(
         self,
         make_envs: EnvFactory,
         num_envs: int,
-        choose: Callable[[int], tuple[str, WorkerSettings]],
+        inner_backend: Callable[[int], tuple[str, WorkerSettings]],
         settings: WorkerSettings,
-        ray: RaySettings,
+        ray_settings: RaySettings,
         *,
         collecting: bool,
     ) -> None:
-        self.settings, self.ray_settings = settings, ray
+        self.settings, self.ray_settings = settings, ray_settings
         self.restart_policy = settings.restart_policy()
-        self.record = Health()
-        # What envs were told before their first reset; later it is part of their snapshots.
+        self.actor_health = Health()
+        # Set before the first reset; later they are part of the snapshots.
         self.shared_params: Arrays = {}
         self.warned: set[str] = set()
-        # Foreign episodes that were cut off because their actor was lost, until somebody asks.
-        self.cut_off: list[tuple[Held, Told]] = []
-        self.slices: list[Held] = []
+        # Third-party episodes truncated because their actor was lost, until they are drained.
+        self.truncated: list[tuple[ActorHandle, StepArrays]] = []
+        self.actors: list[ActorHandle] = []
         self.closed = False
-        self.ray = placement.join(ray, min(settings.workers or usable_cores(), num_envs))
-        self.places = self.places_type(self.ray, ray)
+        self.ray = connect(ray_settings, min(settings.workers or usable_cores(), num_envs))
+        self.placement = self.placement_class(self.ray, ray_settings)
         try:
-            wanted = settings.workers or placement.actors_that_fit(self.ray, ray.actor_cpus)
-            num_actors = min(wanted, num_envs)
-            backend, inner = choose(-(-num_envs // num_actors))
-            edges = [number * num_envs // num_actors for number in range(num_actors + 1)]
-            self.slices = [
-                Held(SlicePlan(number, *ends, make_envs, backend, inner, collecting))
-                for number, ends in enumerate(pairwise(edges))
+            num_wanted = settings.workers or max_actors(self.ray, ray_settings.actor_cpus)
+            num_actors = min(num_wanted, num_envs)
+            backend, inner = inner_backend(-(-num_envs // num_actors))
+            edges = [index * num_envs // num_actors for index in range(num_actors + 1)]
+            self.actors = [
+                ActorHandle(ShardSpec(index, *ends, make_envs, backend, inner, collecting))
+                for index, ends in enumerate(pairwise(edges))
             ]
-            self._hire_all()
+            self._start_actors()
         except BaseException:
             self.close()
             raise
 
-    # -- orders ---------------------------------------------------------------------------------
+    # -- calls ----------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """Whether an order is on its way."""
-        return any(held.order for held in self.slices)
-
-    def begin(self, *orders: Any, each: Callable[[Held], Sequence[Any]] | None = None) -> None:
-        """Give everybody an order: its name and arguments, and arguments of each one's own."""
-        self.warned.clear()
-        for held in self.slices:
-            assert not held.order, f"{held} is still at work"
-            self._give(held, (*orders, *(() if each is None else each(held))))
-
-    def answers(self) -> Iterator[tuple[Held, Reply]]:
-        """What came of the order, as it comes; lost actors are replaced meanwhile."""
-        while waiting := {held.answer: held for held in self.slices if held.order}:
-            ready, _ = self.ray.wait(list(waiting), timeout=LOOK_SECONDS)
-            # Whoever else is done or lost: those are replaced side by side.
-            ready, _ = self.ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
-            for answer in ready:
-                held = waiting[answer]
-                try:
-                    *before, reply = self.ray.get([*held.before, answer])
-                except self.ray.exceptions.RayError as error:
-                    if isinstance(error, self.ray.exceptions.ActorUnavailableError):
-                        self.places.suspect(held.node, self._cores_taken_on(held.node))
-                    self._replace(held, _short(error))
-                else:
-                    yield held, self._heard(held, before, reply)
-            # Only when nobody has anything to say: we may have been busy ourselves for long.
-            for held in () if ready else waiting.values():
-                if time.monotonic() > held.deadline:
-                    limit = self._patience(held.order[0])
-                    self._replace(held, f"said nothing for {limit:g} seconds")
-
-    def ask(self, *orders: Any, each: Callable[[Held], Sequence[Any]] | None = None) -> list[Any]:
-        """Give an order and wait for everybody; the values of their answers in order."""
-        self.begin(*orders, each=each)
-        found = {held.plan.number: reply.value for held, reply in self.answers()}
-        return [found[number] for number in range(len(self.slices))]
-
-    def forget_orders(self) -> None:
-        """Let answers that are still on their way come to nothing, before another beginning."""
-        for held in self.slices:
-            held.order, held.answer = (), None
+        """Whether a call is in flight."""
+        return any(handle.pending for handle in self.actors)
 
     @property
     def is_per_env(self) -> bool:
-        """Whether the envs are somebody else's, whose episodes cannot be frozen."""
-        identity = self.slices[0].identity
-        return identity is not None and identity.is_per_env
-
-    def take_cut_off(self) -> list[tuple[Held, Told]]:
-        """Foreign slices whose episodes were cut off since the last call, and what they show."""
-        found, self.cut_off = self.cut_off, []
-        return found
+        """Whether these are third-party envs, whose episodes cannot be restored."""
+        info = self.actors[0].info
+        return info is not None and info.is_per_env
 
     @property
     def snapshot(self) -> Arrays | None:
-        """All envs as of the last snapshot, in order; None where steps were played since."""
-        states = [held.snapshot for held in self.slices if held.snapshot and not held.log]
-        if len(states) < len(self.slices):
+        """The last snapshot of all envs; None if steps were taken since."""
+        states = [one.snapshot for one in self.actors if one.snapshot and not one.actions_log]
+        if len(states) < len(self.actors):
             return None
         return concat_rows(states)
 
+    def submit(
+        self,
+        method: str,
+        *args: Any,
+        shard_args: Callable[[ActorHandle], Sequence[Any]] | None = None,
+    ) -> None:
+        """Call a method of every actor without waiting.
+
+        Args:
+            method: A method of `EnvActor`.
+            args: Arguments for all actors.
+            shard_args: Further arguments for each actor.
+        """
+        self.warned.clear()
+        for handle in self.actors:
+            assert not handle.pending, f"{handle} has a call in flight"
+            more = () if shard_args is None else shard_args(handle)
+            handle.pending = (method, *args, *more)
+            handle.result = handle.actor.call.remote(*handle.pending)
+            handle.deadline = time.monotonic() + self._timeout(method)
+
+    def results(self) -> Iterator[tuple[ActorHandle, Reply]]:
+        """Replies as they arrive; lost actors are replaced meanwhile."""
+        while waiting := {one.result: one for one in self.actors if one.pending}:
+            self.ray.wait(list(waiting), timeout=POLL_SECONDS)
+            # All that are ready or lost by now, so that lost actors are replaced concurrently.
+            ready, _ = self.ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for result in ready:
+                handle = waiting[result]
+                try:
+                    *recovery, reply = self.ray.get([*handle.recovery_results, result])
+                except self.ray.exceptions.RayError as error:
+                    if isinstance(error, self.ray.exceptions.ActorUnavailableError):
+                        self.placement.suspect(handle.node_id, self._reserved_on(handle.node_id))
+                    self._replace(handle, _first_lines(error))
+                else:
+                    yield handle, self._accept(handle, recovery, reply)
+            # Only if nothing is ready: the driver may itself have been busy for long.
+            for handle in () if ready else waiting.values():
+                if time.monotonic() > handle.deadline:
+                    limit = self._timeout(handle.pending[0])
+                    self._replace(handle, f"no reply within {limit:g} seconds")
+
+    def call(
+        self,
+        method: str,
+        *args: Any,
+        shard_args: Callable[[ActorHandle], Sequence[Any]] | None = None,
+    ) -> list[Any]:
+        """Call a method of every actor and wait; the values of the replies in order of actors."""
+        self.submit(method, *args, shard_args=shard_args)
+        values = {handle.shard.index: reply.value for handle, reply in self.results()}
+        return [values[index] for index in range(len(self.actors))]
+
+    def discard_pending(self) -> None:
+        """Ignore the replies to calls in flight, before a reset or restore."""
+        for handle in self.actors:
+            handle.pending, handle.result = (), None
+
+    def drain_truncated(self) -> list[tuple[ActorHandle, StepArrays]]:
+        """Third-party shards truncated since the last call, and their first steps after that."""
+        truncated, self.truncated = self.truncated, []
+        return truncated
+
     def health(self) -> dict[str, int]:
-        """What went wrong: in envs that actors mended themselves, and with actors."""
-        inside: Counter[str] = sum(
-            (held.health + held.health_before for held in self.slices), Counter()
-        )
-        counts = self.record.counts()
+        """Failure counts, of envs inside actors and of actors."""
+        inside: Counter[str] = sum((one.health + one.past_health for one in self.actors), Counter())
+        counts = self.actor_health.counts()
         return {name: count + inside[name] for name, count in counts.items()}
 
     def close(self) -> None:
-        """Let envs close, then let actors go; the cluster stays unless it is our own."""
+        """Close the envs and kill the actors; a cluster that was started here ends, too."""
         if self.closed:
             return
         self.closed = True
-        actors = [held.actor for held in self.slices if held.actor is not None]
+        started = [handle for handle in self.actors if handle.actor is not None]
         if self.ray.is_initialized():
-            idle = [held for held in self.slices if held.actor is not None and not held.order]
-            goodbyes = [held.actor.obey.remote("close") for held in idle if held.identity]
-            if goodbyes:
-                self.ray.wait(goodbyes, num_returns=len(goodbyes), timeout=CLOSE_SECONDS)
-            for actor in actors:
-                self.places.release(actor)
-        placement.leave()
+            idle = [handle for handle in started if handle.info and not handle.pending]
+            closing = [handle.actor.call.remote("close") for handle in idle]
+            if closing:
+                self.ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
+            for handle in started:
+                self.placement.release(handle.actor)
+        disconnect()
 
-    # -- actors ---------------------------------------------------------------------------------
+    # -- starting and replacing actors ----------------------------------------------------------
 
-    def _hire_all(self) -> None:
-        hired = self.places.hire_all(len(self.slices))
-        for held, (actor, cpus) in zip(self.slices, hired, strict=True):
-            held.actor, held.cpus = actor, cpus
-        self._seat_all()
-        self.begin("open", each=lambda held: (self._packed(held),))
-        for held, reply in self.answers():
-            held.identity, held.node = reply.value, reply.value.node
+    def _start_actors(self) -> None:
+        started = self.placement.start_actors(len(self.actors))
+        for handle, (actor, cpus) in zip(self.actors, started, strict=True):
+            handle.actor, handle.cpus = actor, cpus
+        self._assign_local_ranks()
+        self.submit("open", shard_args=lambda handle: (self._pickled_shard(handle),))
+        for handle, reply in self.results():
+            handle.info, handle.node_id = reply.value, reply.value.node_id
 
-    def _seat_all(self) -> None:
-        """Tell everybody who else is on their machine; whoever is replaced keeps the seat."""
-        asked = [held.actor.here.remote() for held in self.slices]
+    def _assign_local_ranks(self) -> None:
+        """Number the actors of each machine; a replacement keeps the rank."""
+        hostnames = [handle.actor.hostname.remote() for handle in self.actors]
         try:
-            machines = self.ray.get(asked, timeout=self.settings.start_timeout)
+            machines = self.ray.get(hostnames, timeout=self.settings.start_timeout)
         except self.ray.exceptions.RayError:
-            return  # somebody is lost already, and opening will show it
-        rank_counts = Counter(machines)
-        taken: Counter[str] = Counter()
-        for held, machine in zip(self.slices, machines, strict=True):
-            if rank_counts[machine] > 1:
-                held.plan = replace(
-                    held.plan, local_rank=LocalRank(taken[machine], rank_counts[machine])
-                )
-            taken[machine] += 1
+            return  # an actor is lost already; `open` will find out
+        totals = Counter(machines)
+        ranks: Counter[str] = Counter()
+        for handle, machine in zip(self.actors, machines, strict=True):
+            if totals[machine] > 1:
+                rank = LocalRank(ranks[machine], totals[machine])
+                handle.shard = replace(handle.shard, local_rank=rank)
+            ranks[machine] += 1
 
-    def _replace(self, held: Held, reason: str) -> None:
-        """Put another actor in the place of a lost one and let it repeat the order.
-
-        Nothing is waited for: the new actor does one thing after another.
-        """
-        # Raises when the run should end; else the loss is noted.
-        error = WorkerError(f"{held} was lost: {reason}")
-        self.restart_policy.record_failure(None, error, worker=held.plan.number)
-        self.record.count_worker_restart(self.restart_policy.drain(), held.plan.num_envs)
-        self.places.release(held.actor)
-        held.health_before += held.health
-        held.health = Counter()
-        (held.actor, held.cpus), held.node = self.places.hire_another(len(self.slices)), ""
-        order, obey = held.order, held.actor.obey.remote
-        held.before = []
-        if order[0] != "open":
-            held.before = [obey("open", self._packed(held)), *self._what_it_missed(held, obey)]
-        if order[0] == "step" and self.is_per_env:
-            # Its episodes are cut off, and that is the answer to this step.
-            held.answer = held.before.pop()
+    def _replace(self, handle: ActorHandle, reason: str) -> None:
+        """Replace a lost actor and repeat the call in flight, without waiting for anything."""
+        # Raises if the run has to end.
+        error = WorkerError(f"{handle} was lost: {reason}")
+        self.restart_policy.record_failure(None, error, worker=handle.shard.index)
+        self.actor_health.count_worker_restart(self.restart_policy.drain(), handle.shard.num_envs)
+        self.placement.release(handle.actor)
+        handle.past_health += handle.health
+        handle.health = Counter()
+        handle.actor, handle.cpus = self.placement.start_replacement(len(self.actors))
+        handle.node_id = ""
+        method, call = handle.pending[0], handle.actor.call.remote
+        handle.recovery_results = [call(*request) for request in self._recovery_calls(handle)]
+        if method == "step" and self.is_per_env:
+            # Its episodes are truncated by the restore, and that is the result of this step.
+            handle.result = handle.recovery_results.pop()
         else:
-            held.answer = obey(*order)
-        held.deadline = time.monotonic() + self.settings.start_timeout + self._patience(order[0])
+            handle.result = call(*handle.pending)
+        handle.deadline = time.monotonic() + self.settings.start_timeout + self._timeout(method)
 
-    def _cores_taken_on(self, node: str) -> float:
-        return sum(held.cpus for held in self.slices if held.node == node)
-
-    def _what_it_missed(self, held: Held, obey: Callable[..., Any]) -> list[Any]:
-        """Bring a new actor to where the lost one began its last order."""
-        missed = []
+    def _recovery_calls(self, handle: ActorHandle) -> list[tuple[Any, ...]]:
+        """Calls that bring a new actor to where the lost one began the call in flight."""
+        method = handle.pending[0]
+        if method == "open":
+            return []
+        calls: list[tuple[Any, ...]] = [("open", self._pickled_shard(handle))]
         if self.shared_params:
-            missed.append(obey("inform", self.shared_params, False))
-        if held.snapshot is None or held.order[0] in ("reset", "restore"):
-            return missed
-        missed.append(obey("restore", held.snapshot))
-        if held.log:
-            missed.append(obey("replay", held.log))
-        return missed
+            calls.append(("broadcast", self.shared_params, False))
+        if handle.snapshot is not None and method not in ("reset", "restore"):
+            calls.append(("restore", handle.snapshot))
+            if handle.actions_log:
+                calls.append(("replay_steps", handle.actions_log))
+        return calls
 
-    def _packed(self, held: Held) -> bytes:
-        packed: bytes = self.ray.cloudpickle.dumps(held.plan)
-        return packed
+    def _reserved_on(self, node_id: str) -> float:
+        return sum(handle.cpus for handle in self.actors if handle.node_id == node_id)
 
-    # -- one order ------------------------------------------------------------------------------
+    def _pickled_shard(self, handle: ActorHandle) -> bytes:
+        pickled: bytes = self.ray.cloudpickle.dumps(handle.shard)
+        return pickled
 
-    def _give(self, held: Held, order: tuple[Any, ...]) -> None:
-        held.order = order
-        held.answer = held.actor.obey.remote(*order)
-        held.deadline = time.monotonic() + self._patience(order[0])
+    # -- replies --------------------------------------------------------------------------------
 
-    def _patience(self, order: str) -> float:
-        if order == "gather":
+    def _timeout(self, method: str) -> float:
+        if method == "collect":
             return self.ray_settings.fragment_timeout
-        return self.settings.step_timeout if order == "step" else self.settings.start_timeout
+        return self.settings.step_timeout if method == "step" else self.settings.start_timeout
 
-    def _heard(self, held: Held, before: list[Reply], reply: Reply) -> Reply:
-        """An answer has come: keep what it says of the slice."""
-        order, held.order, held.answer, held.before = held.order, (), None, []
-        for done in before:
-            self._sound(held, done)
-            if isinstance(done.value, Identity):
-                held.identity, held.node = done.value, done.value.node
-            elif isinstance(done.value, Told) and done.state is not None and self.is_per_env:
-                self.cut_off.append((held, done.value))
-        self._sound(held, reply)
-        held.health = Counter(reply.health)
-        self.restart_policy.consecutive.pop(f"worker {held.plan.number}", None)
+    def _accept(self, handle: ActorHandle, recovery: list[Reply], reply: Reply) -> Reply:
+        """Take over what a reply and those of recovery calls before it say of the shard."""
+        request, handle.pending = handle.pending, ()
+        handle.result, handle.recovery_results = None, []
+        for one in recovery:
+            self._raise_remote(handle, one)
+            if isinstance(one.value, ActorInfo):
+                handle.info, handle.node_id = one.value, one.value.node_id
+            elif isinstance(one.value, StepArrays) and one.state is not None and self.is_per_env:
+                self.truncated.append((handle, one.value))
+        self._raise_remote(handle, reply)
+        handle.health = Counter(reply.health)
+        self.restart_policy.consecutive.pop(f"worker {handle.shard.index}", None)
         if reply.state is not None:
-            # A copy of our own: what lies in the object store may be lost with its node.
-            held.snapshot, held.log = copies(reply.state), []
-        elif order[0] == "step":
-            held.log.append(order[2])
+            # A copy: an array in the object store may be lost with its node.
+            handle.snapshot, handle.actions_log = copies(reply.state), []
+        elif request[0] == "step":
+            handle.actions_log.append(request[2])
         return reply
 
-    def _sound(self, held: Held, reply: Reply) -> Reply:
-        """Raise what was raised in the actor, warn as it did."""
-        if reply.refusal is not None:
-            self.forget_orders()
-            reply.refusal.raise_here(str(held))
+    def _raise_remote(self, handle: ActorHandle, reply: Reply) -> None:
+        """Raise the error of a reply, or emit its warnings."""
+        if reply.error is not None:
+            self.discard_pending()
+            reply.error.raise_here(str(handle))
         for text, category in reply.warnings:
             if text not in self.warned:
                 self.warned.add(text)
                 warnings.warn(text, category, stacklevel=2)
-        return reply
 
 
-def _short(error: BaseException) -> str:
-    """The first lines of what Ray says, without its advice."""
+def _first_lines(error: BaseException) -> str:
+    """The first two lines of a Ray error, without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"

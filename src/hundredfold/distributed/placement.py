@@ -1,13 +1,11 @@
-"""Where actors live: finding room for them, away from nodes that seem to be lost.
+"""Connection to a Ray cluster, and placement of actors on its nodes.
 
-Ray needs a quarter of a minute to believe that a node is gone, and goes on placing actors there.
-But whoever was connected to an actor knows at once: where the connection broke and Ray has not
-heard of the actor's end, nobody is left on its node to tell. New actors go elsewhere then, without
-waiting for Ray.
+A cluster that was not started here is joined and left, never started or stopped. All backends of a
+process share one connection; the last one to leave closes it if this module opened it.
 
-Which Ray cluster we work on. One that is not ours is joined and left, never started or stopped.
-
-All backends of a process share one connection; the last to leave closes it, if we opened it.
+Ray takes about 15 seconds to declare a node dead, and places actors on it until then. A driver that
+was connected to an actor knows earlier: if the connection broke and Ray has not reported the
+actor's death, its node no longer responds. New actors are then placed elsewhere without waiting.
 """
 
 from __future__ import annotations
@@ -25,234 +23,253 @@ from typing import Any, Final, NamedTuple
 
 from hundredfold.backends.settings import usable_cores
 from hundredfold.core.errors import MissingExtraError, WorkerError, is_installed
-from hundredfold.distributed.actor import SliceActor
+from hundredfold.distributed.actor import EnvActor
 from hundredfold.distributed.settings import RaySettings
 
-# How long a cluster may take to answer; Ray itself would go on asking for minutes.
-ANSWER_SECONDS: Final = 5.0
+# How long a cluster may take to accept a connection; Ray itself would retry for minutes.
+CONNECT_SECONDS: Final = 5.0
 CLIENT_PORT: Final = 10001
-# Says at every start that a cluster is kept safe with a token.
-TOKEN_LOG: Final = "ray._private.authentication.authentication_token_setup"
+# Logs at every start that a cluster requires a token.
+TOKEN_LOGGER: Final = "ray._private.authentication.authentication_token_setup"
 
-_users = 0
-_opened = False
+NODE_LABEL: Final = "ray.io/node-id"
+MIN_MEMORY_BYTES: Final = 1
+# By then Ray has found out whether a node is dead.
+SUSPECT_SECONDS: Final = 30.0
+# For so long the cores of a new actor may still be free in Ray's view.
+RESERVATION_SECONDS: Final = 1.0
+# Tenths of cores do not add up exactly.
+ROUNDING: Final = 1e-6
+# Interval at which free cores are polled.
+POLL_SECONDS: Final = 0.1
+
+_num_users = 0
+_opened_here = False
 
 
 def load_ray() -> Any:
-    """The ray module, or one line that says how to get it."""
+    """Import ray; raises a MissingExtraError that says how to install it."""
     if not is_installed("ray"):
         raise MissingExtraError("ray", "ray", "the backend ray")
-    # Must be known before ray is imported; nothing about a cluster of our own is reported.
+    # Has to be set before ray is imported: no usage statistics are sent.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     return ray
 
 
-def join(settings: RaySettings, num_actors: int) -> Any:
-    """Connect this process, unless it is connected already; returns the ray module."""
-    global _users, _opened
+def connect(settings: RaySettings, num_actors: int) -> Any:
+    """Connect this process to a cluster unless it is connected already.
+
+    Args:
+        settings: Which cluster.
+        num_actors: Actors that a cluster started here needs cores for.
+
+    Returns:
+        The ray module.
+    """
+    global _num_users, _opened_here
     ray = load_ray()
     if not ray.is_initialized():
-        _open(ray, settings, num_actors)
-        _users, _opened = 0, True
-    _users += 1
+        _init_ray(ray, settings, num_actors)
+        _num_users, _opened_here = 0, True
+    _num_users += 1
     return ray
 
 
-def leave() -> None:
-    """One user less; the last one disconnects, which ends a cluster of our own."""
-    global _users, _opened
-    _users -= 1
-    if _users > 0 or not _opened:
+def disconnect() -> None:
+    """Release a connection; the last release disconnects and ends a cluster started here."""
+    global _num_users, _opened_here
+    _num_users -= 1
+    if _num_users > 0 or not _opened_here:
         return
-    _opened = False
+    _opened_here = False
     ray = load_ray()
     if ray.is_initialized():
         ray.shutdown()
 
 
-def actors_that_fit(ray: Any, cpus: float) -> int:
-    """How many actors the whole cluster has cores for; at least one."""
+def max_actors(ray: Any, actor_cpus: float) -> int:
+    """Number of actors that the whole cluster has cores for; at least one."""
     cores = float(ray.cluster_resources().get("CPU", 0.0))
-    return max(1, int(cores / cpus if cpus else cores))
+    return max(1, int(cores / actor_cpus if actor_cpus else cores))
 
 
-def free_cores(ray: Any) -> float:
-    """Cores of the cluster that nobody has set aside."""
-    return float(ray.available_resources().get("CPU", 0.0))
-
-
-def _open(ray: Any, settings: RaySettings, num_actors: int) -> None:
+def _init_ray(ray: Any, settings: RaySettings, num_actors: int) -> None:
     address = settings.address or os.environ.get("RAY_ADDRESS", "")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
-    logging.getLogger(TOKEN_LOG).setLevel(logging.ERROR)
-    remedy = ""
+    logging.getLogger(TOKEN_LOGGER).setLevel(logging.ERROR)
+    hint = ""
     try:
         if address:
-            _knock(address)
-            remedy = (
-                f" Somebody answers there: it should be Ray {ray.__version__}, and where it asks "
-                "for a token this machine needs the same one in ~/.ray/auth_token (or "
-                "RAY_AUTH_TOKEN) and RAY_AUTH_MODE=token."
+            _check_reachable(address)
+            hint = (
+                f" The address accepts connections; it should be Ray {ray.__version__}. If the "
+                "cluster requires a token, this machine needs the same one in ~/.ray/auth_token "
+                "(or RAY_AUTH_TOKEN) and RAY_AUTH_MODE=token."
             )
-            # Ray shows a token only to a cluster that it finds by itself.
-            is_here = address == _noted_cluster() and "RAY_ADDRESS" not in os.environ
-            ray.init(address="auto" if is_here else address, **quiet)
+            # Ray presents a token only to a cluster that it finds by itself.
+            is_local = address == _local_cluster_address() and "RAY_ADDRESS" not in os.environ
+            ray.init(address="auto" if is_local else address, **quiet)
             return
-        own: dict[str, Any] = {"include_dashboard": False}
+        options: dict[str, Any] = {"include_dashboard": False}
         if settings.object_store_mb:
-            own["object_store_memory"] = settings.object_store_mb * 2**20
-        # On a machine of our own every actor gets a place, if need be at the others' cost.
+            options["object_store_memory"] = settings.object_store_mb * 2**20
+        # On a single machine every actor is placed, if need be by oversubscribing the cores.
         cores = max(usable_cores(), math.ceil(num_actors * settings.actor_cpus))
-        ray.init(address="local", num_cpus=cores, **own, **quiet)
+        ray.init(address="local", num_cpus=cores, **options, **quiet)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        where = f"the cluster at {address} cannot be joined" if address else "Ray cannot start here"
+        failed = f"cannot join the Ray cluster at {address}" if address else "Ray cannot start here"
         first_sentence = re.split(r"\.?\s*\n|\.\s|\.$", str(error).strip(), maxsplit=1)[0]
-        raise WorkerError(f"{where}: {first_sentence}.{remedy}") from None
+        raise WorkerError(f"{failed}: {first_sentence}.{hint}") from None
 
 
-def _knock(address: str) -> None:
-    """Raise unless somebody listens where the cluster should be."""
+def _check_reachable(address: str) -> None:
+    """Raise an OSError unless something listens at the address of the cluster."""
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "") or _noted_cluster()
+        address = os.environ.get("RAY_ADDRESS", "") or _local_cluster_address()
         if not address:
             raise ConnectionError("no cluster runs on this machine; `ray start --head` starts one")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():
         host, port = address.removeprefix("ray://"), str(CLIENT_PORT)
-    socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
-def _noted_cluster() -> str:
-    """The cluster that was last started on this machine, as `ray start` leaves it written."""
-    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    note = Path(place, "ray", "ray_current_cluster")
-    return note.read_text().strip() if note.exists() else ""
-
-
-NODE_LABEL: Final = "ray.io/node-id"
-A_LITTLE_MEMORY: Final = 1  # byte
-# Ray knows by then whether a node is gone.
-FORGIVE_SECONDS: Final = 30.0
-# For so long an actor that was just hired may not yet show in what Ray says is free.
-PROMISE_SECONDS: Final = 1.0
-# Tenths of cores do not add up exactly.
-ROUNDING: Final = 1e-6
-# How often to look for room.
-LOOK_SECONDS: Final = 0.1
+def _local_cluster_address() -> str:
+    """The cluster last started on this machine, from the file that `ray start` writes."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    path = Path(folder, "ray", "ray_current_cluster")
+    return path.read_text().strip() if path.exists() else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
-    """A node that seems to be lost while Ray takes it to be alive."""
+class SuspectedNode:
+    """A node that no longer responds while Ray still lists it as alive."""
 
     since: float  # time.monotonic()
-    free_cores: float  # so many at most, in Ray's books
+    free_cores: float  # at most so many of the free cores that Ray reports are on it
 
 
-class Hired(NamedTuple):
-    """A new actor, and the cores that are set aside for it."""
+class Reservation(NamedTuple):
+    """Cores of an actor that was just started."""
+
+    since: float  # time.monotonic()
+    cpus: float
+
+
+class StartedActor(NamedTuple):
+    """A new actor and the cores reserved for it."""
 
     actor: Any
     cpus: float
 
 
-class Places:
-    """The cluster as far as actors need room in it."""
+class ActorPlacement:
+    """Starts actors where the cluster has free cores, avoiding suspected nodes.
+
+    Args:
+        ray: The connected ray module.
+        settings: Cores per actor and how long to wait for them.
+    """
 
     def __init__(self, ray: Any, settings: RaySettings) -> None:
         self.ray, self.settings = ray, settings
-        self.suspects: dict[str, Suspicion] = {}  # by node
-        self.promises: list[tuple[float, float]] = []  # when, and how many cores
+        self.suspected: dict[str, SuspectedNode] = {}  # by node id
+        self.reservations: list[Reservation] = []
 
-    def hire(self, cpus: float) -> Any:
-        """A new actor, anywhere in the cluster but on a suspect."""
-        # Whoever asks for nothing at all is sent anywhere at random, also to a node that is gone.
-        options: dict[str, Any] = {"scheduling_strategy": "SPREAD", "memory": A_LITTLE_MEMORY}
-        if self.suspects:
-            options["label_selector"] = {NODE_LABEL: f"!in({','.join(self.suspects)})"}
-        remote = self.ray.remote(SliceActor)
+    def start_actor(self, cpus: float) -> Any:
+        """Start an actor anywhere in the cluster but on a suspected node."""
+        # An actor without any resource request is placed at random, also on a dead node.
+        options: dict[str, Any] = {"scheduling_strategy": "SPREAD", "memory": MIN_MEMORY_BYTES}
+        if self.suspected:
+            options["label_selector"] = {NODE_LABEL: f"!in({','.join(self.suspected)})"}
+        remote = self.ray.remote(EnvActor)
         return remote.options(num_cpus=cpus, max_restarts=0, max_task_retries=0, **options).remote()
 
     def release(self, actor: Any) -> None:
-        """Let an actor go, dead or alive."""
+        """Kill an actor, dead or alive."""
         self.ray.kill(actor, no_restart=True)
 
-    def hire_all(self, wanted: int) -> list[Hired]:
-        """Actors for everybody; those for whom there are no cores share the others'."""
+    def start_actors(self, num_actors: int) -> list[StartedActor]:
+        """Start the actors of a backend; those without free cores share cores with others."""
         cpus = self.settings.actor_cpus
-        fitting = self._room_for(wanted) if cpus else wanted
-        return [self._hired(cpus if number < fitting else 0) for number in range(wanted)]
+        num_fitting = self._wait_for_cores(num_actors) if cpus else num_actors
+        return [self._reserve(cpus if index < num_fitting else 0) for index in range(num_actors)]
 
-    def hire_another(self, num_actors: int) -> Hired:
-        """One more, in the place of a lost one of so many."""
+    def start_replacement(self, num_actors: int) -> StartedActor:
+        """Start an actor in place of a lost one of `num_actors`."""
         cpus = self.settings.actor_cpus
-        self._forgive()
-        return self._hired(cpus if cpus and self._room_for(1, num_actors) else 0)
+        self._expire()
+        return self._reserve(cpus if cpus and self._wait_for_cores(1, num_actors) else 0)
 
-    def suspect(self, node: str, taken_cores: float) -> None:
-        """Keep away from a node, where our actors took so many cores, unless there is no other."""
-        self._forgive()
-        cores = self._cores()
-        others = cores.keys() - self.suspects.keys() - {node}
-        # We are alive, and so is the node we are on, however late it tells of an actor's end.
-        if node not in cores or node == self.ray.get_runtime_context().get_node_id():
+    def suspect(self, node_id: str, used_cores: float) -> None:
+        """Avoid a node unless it is the only one with cores.
+
+        Args:
+            node_id: The node.
+            used_cores: Cores on it that are reserved for actors of this backend.
+        """
+        self._expire()
+        cores = self._cores_by_node()
+        others = cores.keys() - self.suspected.keys() - {node_id}
+        # This node is alive, however late it reports the death of an actor.
+        if node_id not in cores or node_id == self.ray.get_runtime_context().get_node_id():
             return
         if any(cores[other] for other in others):
-            # At least our own actors still take their cores there, as Ray sees it.
-            free = max(0.0, cores[node] - taken_cores)
-            self.suspects.setdefault(node, Suspicion(time.monotonic(), free))
+            # In Ray's view at least our own actors still use their cores there.
+            free = max(0.0, cores[node_id] - used_cores)
+            self.suspected.setdefault(node_id, SuspectedNode(time.monotonic(), free))
 
-    def _hired(self, cpus: float) -> Hired:
-        self.promises.append((time.monotonic(), cpus))
-        return Hired(self.hire(cpus), cpus)
+    def _reserve(self, cpus: float) -> StartedActor:
+        self.reservations.append(Reservation(time.monotonic(), cpus))
+        return StartedActor(self.start_actor(cpus), cpus)
 
-    def _room_for(self, wanted: int, in_all: int = 0) -> int:
-        """For how many actors there are cores; waits a little for more, unless none can come.
+    def _wait_for_cores(self, num_wanted: int, num_actors: int = 0) -> int:
+        """Number of actors that free cores suffice for; waits for more unless none can come.
 
-        At the start a cluster may be growing. Later it had room for `in_all` actors once: cores of
-        a lost actor are free in a moment, those of a lost node are not.
+        At the start a cluster may still be growing. Later it had room for `num_actors` actors once:
+        the cores of a lost actor become free in a moment, those of a lost node do not.
         """
         cpus = self.settings.actor_cpus
-        until = time.monotonic() + self.settings.place_timeout
-        while (fitting := self._fitting(cpus)) < wanted:
-            too_small = actors_that_fit(self.ray, cpus) < in_all
-            if too_small or self.suspects or time.monotonic() > until:
+        deadline = time.monotonic() + self.settings.placement_timeout
+        while (num_fitting := self._num_fitting(cpus)) < num_wanted:
+            too_small = max_actors(self.ray, cpus) < num_actors
+            if too_small or self.suspected or time.monotonic() > deadline:
                 warnings.warn(
-                    f"the cluster has free cores for {fitting} of {wanted} actors; the others "
-                    "share cores with somebody. Ask for fewer --workers, add nodes, or wait longer "
-                    "with --place-timeout.",
+                    f"the cluster has free cores for {num_fitting} of {num_wanted} actors; the "
+                    "others share cores. Use fewer --workers, add nodes, or raise "
+                    "--placement-timeout.",
                     stacklevel=2,
                 )
                 break
-            time.sleep(LOOK_SECONDS)
-        return min(fitting, wanted)
+            time.sleep(POLL_SECONDS)
+        return min(num_fitting, num_wanted)
 
-    def _fitting(self, cpus: float) -> int:
-        """For how many actors there are free cores that are surely nobody else's.
+    def _num_fitting(self, cpus: float) -> int:
+        """Number of actors that free cores suffice for.
 
-        Those of suspects are out of reach, and what was promised a moment ago is taken: whoever is
-        promised a core that there is not waits for it until somebody gives one back.
+        Cores of suspected nodes and recent reservations do not count: an actor that is started
+        without a free core waits until one is released.
         """
-        recent = time.monotonic() - PROMISE_SECONDS
-        self.promises = [promise for promise in self.promises if promise[0] > recent]
-        taken = sum(cores for _, cores in self.promises)
-        out_of_reach = sum(suspicion.free_cores for suspicion in self.suspects.values())
-        free = free_cores(self.ray) - out_of_reach - taken
-        return max(0, int(free / cpus + ROUNDING))
+        recent = time.monotonic() - RESERVATION_SECONDS
+        self.reservations = [one for one in self.reservations if one.since > recent]
+        reserved = sum(one.cpus for one in self.reservations)
+        unreachable = sum(node.free_cores for node in self.suspected.values())
+        reported_free = float(self.ray.available_resources().get("CPU", 0.0))
+        return max(0, int((reported_free - unreachable - reserved) / cpus + ROUNDING))
 
-    def _forgive(self) -> None:
-        """Drop suspicions that Ray has confirmed, or not confirmed for long."""
-        cores, now = self._cores(), time.monotonic()
-        self.suspects = {
-            node: suspicion
-            for node, suspicion in self.suspects.items()
-            if node in cores and now - suspicion.since < FORGIVE_SECONDS
+    def _expire(self) -> None:
+        """Stop suspecting nodes that Ray now lists as dead, or has long kept listing as alive."""
+        cores, now = self._cores_by_node(), time.monotonic()
+        self.suspected = {
+            node_id: node
+            for node_id, node in self.suspected.items()
+            if node_id in cores and now - node.since < SUSPECT_SECONDS
         }
 
-    def _cores(self) -> dict[str, float]:
-        """The nodes that Ray takes to be alive, and the cores of each."""
+    def _cores_by_node(self) -> dict[str, float]:
+        """The nodes that Ray lists as alive, and the cores of each."""
         return {
             node["NodeID"]: float(node["Resources"].get("CPU", 0.0))
             for node in self.ray.nodes()

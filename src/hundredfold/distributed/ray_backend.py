@@ -1,8 +1,8 @@
-"""Slices of an env in Ray actors, on this machine or many.
+"""Backend `ray`: shards of the envs in Ray actors, on one machine or many.
 
-As a step backend every step is a round trip to all actors, for evaluation and for trainers of
-others. While training, `distributed.collector` orders whole fragments of rollouts from the same
-actors instead. Ray is imported when the first backend is made.
+As a step backend it makes a round trip to all actors at every step, for evaluation and for other
+trainers. For training, `ray_collector` collects whole rollout fragments in the same actors. Ray is
+imported when the first backend is created.
 """
 
 from __future__ import annotations
@@ -33,18 +33,26 @@ from hundredfold.core.batch import (
     without_prefix,
 )
 from hundredfold.core.protocols import EnvFactory, SharedParams
-from hundredfold.distributed.actor import Told
-from hundredfold.distributed.actor_pool import Fleet, Held
+from hundredfold.distributed.actor import StepArrays
+from hundredfold.distributed.actor_pool import ActorHandle, ActorPool
 from hundredfold.distributed.settings import RaySettings
 
-# Steps between two snapshots of built-in envs: no more than these are played again after a loss.
+# Steps between two snapshots of built-in envs: at most so many are replayed after a loss.
 SNAPSHOT_STEPS: Final = 64
 
 
 class RayBackend:
-    """Envs in Ray actors; everybody steps together."""
+    """Envs in Ray actors; all envs step together.
 
-    fleet_type: type[Fleet] = Fleet
+    Args:
+        make_envs: Env factory.
+        num_envs: Number of envs, split evenly over the actors.
+        settings: `workers` is the number of actors; 0 = as many as the cluster has cores for.
+        ray: Cluster and actors.
+        collecting: Whether the actors collect rollouts for a `RayCollector`.
+    """
+
+    pool_class: type[ActorPool] = ActorPool
 
     def __init__(
         self,
@@ -60,130 +68,137 @@ class RayBackend:
         self.ray_settings = ray or RaySettings()
         self.make_envs, self.collecting = make_envs, collecting
         self.call_order = CallOrder()
-        self.fleet = self.fleet_type(
+        self.pool = self.pool_class(
             make_envs,
             self.num_envs,
-            self._inside,
+            self._inner_backend,
             self.settings,
             self.ray_settings,
             collecting=collecting,
         )
-        identity = self.fleet.slices[0].identity
-        assert identity is not None
-        self.spec, self.is_per_env = identity.spec, identity.is_per_env
+        info = self.pool.actors[0].info
+        assert info is not None
+        self.spec, self.is_per_env = info.spec, info.is_per_env
         self.groups = np.zeros(self.num_envs, np.int64)
         self.batch = self.spec.batch(np.arange(self.num_envs))
         self.infos: list[object] = [{} for _ in range(self.num_envs)]
-        self.since_snapshot = 0
-        # What a belief model has learned while fragments are on their way: it goes with the next.
-        self.news: Arrays = {}
-        self.timings_seen: list[dict[str, float]] = [{} for _ in self.fleet.slices]
-        self.spent: dict[str, float] = {}
+        self.steps_since_snapshot = 0
+        # Broadcast while fragments are in flight: sent with the next request.
+        self.pending_params: Arrays = {}
+        self.last_timings: list[dict[str, float]] = [{} for _ in self.pool.actors]
+        self.total_timings: dict[str, float] = {}
 
     def reset(self, seed: int) -> None:
         self.call_order.expect_open("reset()")
-        self.fleet.forget_orders()
+        self.pool.discard_pending()
         with self.call_order.transition_to("recv"):
-            self._show(self.fleet.ask("reset", seed))
+            self._store_all(self.pool.call("reset", seed))
 
     def recv(self) -> StepBatch:
         self.call_order.expect("recv", "recv()")
         with self.call_order.transition_to("send"):
-            for held, reply in self.fleet.answers():
-                self._show_slice(held, reply.value)
-            # What lost actors left of foreign episodes is in the batch: it says they are truncated.
-            self.fleet.take_cut_off()
+            for handle, reply in self.pool.results():
+                self._store(handle, reply.value)
+            # The batch already shows the episodes of lost actors as truncated.
+            self.pool.drain_truncated()
         return self.batch
 
     def send(self, actions: IntArray, env_ids: IntArray | None = None) -> None:
         self.call_order.expect("send", "send()")
         check_all_envs(env_ids, self.num_envs)
-        chosen = checked_actions(actions, self.batch, self.spec).copy()
-        self.since_snapshot += 1
-        with_state = self.is_per_env or self.since_snapshot >= SNAPSHOT_STEPS
+        checked = checked_actions(actions, self.batch, self.spec).copy()
+        self.steps_since_snapshot += 1
+        with_state = self.is_per_env or self.steps_since_snapshot >= SNAPSHOT_STEPS
         if with_state:
-            self.since_snapshot = 0
+            self.steps_since_snapshot = 0
         with self.call_order.transition_to("recv"):
-            self.fleet.begin("step", with_state, each=lambda held: (chosen[held.rows],))
+            self.pool.submit("step", with_state, shard_args=lambda handle: (checked[handle.rows],))
 
     def broadcast(self, shared_params: SharedParams) -> None:
         self.call_order.expect_open("broadcast()")
-        if self.collecting and self.fleet.busy:
-            self.news = copies(shared_params)
+        if self.collecting and self.pool.busy:
+            self.pending_params = copies(shared_params)
             return
-        pending = list(self.fleet.answers())
-        begun = self.call_order.pending != "reset"
-        self.fleet.ask("inform", self.fleet.ray.put(dict(shared_params)), begun)
-        for held, reply in pending:
-            self._show_slice(held, reply.value)
-        self.fleet.shared_params |= copies(shared_params)
+        in_flight = list(self.pool.results())
+        is_reset = self.call_order.pending != "reset"
+        self.pool.call("broadcast", self.pool.ray.put(dict(shared_params)), is_reset)
+        for handle, reply in in_flight:
+            self._store(handle, reply.value)
+        self.pool.shared_params |= copies(shared_params)
 
     def state(self) -> Arrays:
         self.call_order.expect("send", "state()")
-        found = self.fleet.snapshot
-        if found is None:
-            self.fleet.ask("state")
-            found = self.fleet.snapshot
-            assert found is not None
-        return without_prefix("env", found)
+        snapshot = self.pool.snapshot
+        if snapshot is None:
+            self.pool.call("snapshot")
+            snapshot = self.pool.snapshot
+            assert snapshot is not None
+        return without_prefix("env", snapshot)
 
     def restore(self, state: State) -> None:
-        self.restore_with(state, {})
+        self.restore_with_collector(state, {})
 
-    def restore_with(self, state: State, collector: State) -> None:
-        """The same with what the actors' own collectors had counted."""
+    def restore_with_collector(self, state: State, collector: State) -> None:
+        """Continue from a snapshot of the envs and one of the actors' collectors."""
         self.call_order.expect_open("restore()")
         check_snapshot(state, self.num_envs)
         whole = {**with_prefix("env", state), **with_prefix("collector", collector)}
-        self.fleet.forget_orders()
+        self.pool.discard_pending()
         with self.call_order.transition_to("recv"):
-            self._show(self.fleet.ask("restore", each=lambda held: (slice_rows(whole, held.rows),)))
+            self._store_all(
+                self.pool.call("restore", shard_args=lambda one: (slice_rows(whole, one.rows),))
+            )
 
     def health(self) -> dict[str, int]:
-        return self.fleet.health()
+        return self.pool.health()
 
     def timings(self) -> dict[str, float]:
-        """Of the busiest actor, since they work at once."""
+        """Timings of the slowest actor, since actors work concurrently."""
         if self.collecting or self.is_per_env or self.call_order.pending == "closed":
-            return dict(self.spent)
-        if self.fleet.busy:
+            return dict(self.total_timings)
+        if self.pool.busy:
             return {}
-        told = self.fleet.ask("timings")
-        return {name: max(part[name] for part in told) for name in told[0]}
+        timings = self.pool.call("timings")
+        return {name: max(one[name] for one in timings) for name in timings[0]}
 
     def close(self) -> None:
         if self.call_order.close():
-            self.fleet.close()
+            self.pool.close()
 
     # -- for collectors -------------------------------------------------------------------------
 
-    def drain(self) -> Arrays:
-        """What is to be told to everybody with the next order."""
-        news, self.news = self.news, {}
-        return news
+    def drain_params(self) -> Arrays:
+        """Shared parameters to send with the next request."""
+        params, self.pending_params = self.pending_params, {}
+        return params
 
-    def count_timings(self, told: Sequence[dict[str, float]], share: float) -> None:
-        """Add what parts of the envs took for the last fragments, as far as it was waited for."""
+    def add_timings(self, timings: Sequence[dict[str, float]], fraction: float) -> None:
+        """Add the env timings of the last fragments.
+
+        Args:
+            timings: Timings of each actor since it was started.
+            fraction: The fraction of them that the driver waited for.
+        """
         longest: dict[str, float] = {}
-        for number, timings in enumerate(told):
-            before, self.timings_seen[number] = self.timings_seen[number], timings
-            for name, seconds in timings.items():
-                # An actor that took another's place counts from 0.
-                spent = seconds - before.get(name, 0.0)
-                longest[name] = max(longest.get(name, 0.0), seconds if spent < 0 else spent)
+        for index, actor_timings in enumerate(timings):
+            before, self.last_timings[index] = self.last_timings[index], actor_timings
+            for name, seconds in actor_timings.items():
+                # A replaced actor counts from 0.
+                added = seconds - before.get(name, 0.0)
+                longest[name] = max(longest.get(name, 0.0), seconds if added < 0 else added)
         for name, seconds in longest.items():
-            self.spent[name] = self.spent.get(name, 0.0) + share * seconds
+            self.total_timings[name] = self.total_timings.get(name, 0.0) + fraction * seconds
 
-    def batch_of(self, held: Held, told: Told) -> StepBatch:
-        """What these envs show, under the numbers they have among all."""
-        self._show_slice(held, told)
-        return self.batch.rows(held.plan.first, held.plan.last)
+    def shard_batch(self, handle: ActorHandle, step: StepArrays) -> StepBatch:
+        """A step of a shard as a batch with global env ids."""
+        self._store(handle, step)
+        return self.batch.rows(handle.shard.first, handle.shard.last)
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _inside(self, num_envs: int) -> tuple[str, WorkerSettings]:
-        """How an actor runs its envs: as one would on a machine with a single core."""
-        # Actors are full of threads, so nothing may be forked there.
+    def _inner_backend(self, num_envs: int) -> tuple[str, WorkerSettings]:
+        """Backend and settings of an actor: those of a machine with a single core."""
+        # Actor processes have many threads, so they must not fork.
         start = "spawn" if self.settings.start_method == "auto" else self.settings.start_method
         inner = replace(self.settings, workers=1, start_method=start)
         name: str = self.ray_settings.actor_backend
@@ -194,16 +209,16 @@ class RayBackend:
             name, inner = "processes", replace(inner, batch_envs=0)
         return name, inner
 
-    def _show(self, told: Sequence[Told]) -> None:
-        for held, shown in zip(self.fleet.slices, told, strict=True):
-            self._show_slice(held, shown)
-        self.fleet.take_cut_off()
-        self.since_snapshot = 0
+    def _store_all(self, steps: Sequence[StepArrays]) -> None:
+        for handle, step in zip(self.pool.actors, steps, strict=True):
+            self._store(handle, step)
+        self.pool.drain_truncated()
+        self.steps_since_snapshot = 0
 
-    def _show_slice(self, held: Held, told: Told) -> None:
-        """Write what a slice shows into its rows of the batch."""
-        for name, array in self.batch.rows(held.plan.first, held.plan.last).arrays().items():
-            array[...] = told.arrays[name]
-        if told.infos is not None:
-            self.infos[held.rows] = told.infos
+    def _store(self, handle: ActorHandle, step: StepArrays) -> None:
+        """Write a step of a shard into its rows of the batch."""
+        for name, array in self.batch.rows(handle.shard.first, handle.shard.last).arrays().items():
+            array[...] = step.arrays[name]
+        if step.infos is not None:
+            self.infos[handle.rows] = step.infos
             self.batch.infos = self.infos  # type: ignore[assignment]

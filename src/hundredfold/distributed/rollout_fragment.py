@@ -1,8 +1,7 @@
-"""What travels: a fragment of a rollout as plain arrays, one column per env of a slice.
+"""Rollout fragments: what actors send to the driver, plain arrays with one column per env.
 
-An actor cuts it out of its own rollout; the driver lays fragments side by side. A round trip costs
-about a millisecond on one machine and several between machines, so nothing smaller travels while
-training.
+A round trip costs about a millisecond on one machine and several between machines, so nothing
+smaller is sent during training.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from hundredfold.core.batch import (
     slice_rows,
 )
 from hundredfold.rollout.episode_stats import EpisodeStats
-from hundredfold.rollout.rollout_buffer import RolloutBuffer
+from hundredfold.rollout.rollout_buffer import RolloutBuffer, Truncations
 
 
 @dataclass(slots=True)
-class Ended:
+class FinishedEpisodes:
     """Episodes that ended in a fragment, in the order they ended."""
 
-    steps: IntArray  # (episodes,) where in the fragment
-    env_ids: IntArray  # (episodes,) counted from the slice's first env
+    steps: IntArray  # (episodes,) last step, counted from the start of the fragment
+    env_ids: IntArray  # (episodes,) counted from the first env of the shard
     returns: FloatArray  # (episodes,)
     lengths: IntArray  # (episodes,)
     info: Arrays  # each (episodes, ...)
@@ -38,117 +37,111 @@ class Ended:
 
 @dataclass(slots=True)
 class Fragment:
-    """Some steps of every env of a slice, and what came of them."""
+    """Consecutive steps of all envs of a shard."""
 
-    stored: Arrays  # actions, log_probs, rewards, ...: each (steps, envs, ...)
-    seen: Arrays  # observations, each (steps + 1, envs, ...)
-    cut_off: tuple[IntArray, IntArray, Arrays]  # steps, envs and last observations
-    ended: Ended
-    info: Arrays  # each (steps, envs, ...); empty unless somebody listens
-    num_ahead: int  # steps that fast envs have played beyond these, which come the next time
-    seconds: dict[str, float]  # what policy and env took
-    timings: dict[str, float]  # what the env says of its own parts, since it was made
-
-    @property
-    def num_steps(self) -> int:
-        return len(self.stored["actions"])
+    arrays: Arrays  # actions, log_probs, rewards, ...: each (steps, envs, ...)
+    observations: Arrays  # each (steps + 1, envs, ...)
+    truncations: Truncations | None  # env ids counted from the first env of the shard
+    finished: FinishedEpisodes
+    info: Arrays  # each (steps, envs, ...); empty without step callbacks
+    steps_ahead: int  # steps that fast envs have taken beyond these; they come with the next one
+    seconds: dict[str, float]  # spent in policy and env
+    timings: dict[str, float]  # the backend's own timings since it was started
 
     @property
     def num_bytes(self) -> int:
-        """What travels, but for a few hundred bytes around it."""
-        arrays = [*self.stored.values(), *self.seen.values(), *self.info.values()]
+        """Size of the arrays; the rest is a few hundred bytes."""
+        arrays = [*self.arrays.values(), *self.observations.values(), *self.info.values()]
         return sum(array.nbytes for array in arrays)
 
 
 @dataclass(slots=True)
-class Notes:
-    """What an actor writes down while its collector plays: who ended when, and infos if wanted."""
+class EpisodeLog:
+    """Ends of episodes, and infos if wanted, logged by an actor while it collects."""
 
-    rollout: RolloutBuffer
+    buffer: RolloutBuffer
     with_info: bool
     steps: list[IntArray] = field(default_factory=list)
     env_ids: list[IntArray] = field(default_factory=list)
     info: dict[str, list[Array]] = field(default_factory=dict)
 
-    def hear(self, batch: StepBatch) -> None:
-        """A listener: the rollout has kept this batch already."""
+    def record(self, batch: StepBatch) -> None:
+        """Step callback; the buffer has stored this batch already."""
         ended = batch.ended
         if np.count_nonzero(ended):
-            over = batch.env_ids[ended]
-            self.steps.append(self.rollout.cursor[over] - 1)
-            self.env_ids.append(over)
+            env_ids = batch.env_ids[ended]
+            self.steps.append(self.buffer.cursor[env_ids] - 1)
+            self.env_ids.append(env_ids)
         if self.with_info:
-            # Only built-in envs have listeners, and their envs step together.
+            # Only built-in envs have step callbacks, and their envs step together.
             for name, array in batch.info.items():
                 self.info.setdefault(name, []).append(array.copy())
 
-    def ended(self, episodes: EpisodeStats) -> Ended:
-        return Ended(
-            _joined(self.steps),
-            _joined(self.env_ids),
+    def finished(self, episodes: EpisodeStats) -> FinishedEpisodes:
+        """The logged episodes, with their returns, lengths and infos from `episodes`."""
+        return FinishedEpisodes(
+            _concat(self.steps),
+            _concat(self.env_ids),
             np.array(episodes.returns, np.float64),
             np.array(episodes.lengths, np.int64),
             {name: np.concatenate(parts) for name, parts in episodes.info.items()},
         )
 
 
-def cut_out(
-    rollout: RolloutBuffer,
-    notes: Notes,
+def extract(
+    buffer: RolloutBuffer,
+    log: EpisodeLog,
     episodes: EpisodeStats,
-    num_ahead: int,
+    steps_ahead: int,
     seconds: dict[str, float],
     timings: dict[str, float],
 ) -> Fragment:
-    """The full rollout of an actor as a fragment; views, so send it before the next step."""
-    steps = rollout.num_steps
-    nothing = np.zeros(0, np.int64)
-    cut_off = rollout.all_truncations() if rollout.truncations else (nothing, nothing, {})
+    """The full rollout buffer of an actor as a fragment of views: send it before the next step."""
     return Fragment(
-        stored=slice_rows(rollout.arrays, slice(steps)),
-        seen=rollout.observation,
-        cut_off=cut_off,
-        ended=notes.ended(episodes),
-        info={name: np.stack(parts) for name, parts in notes.info.items()},
-        num_ahead=num_ahead,
+        arrays=slice_rows(buffer.arrays, slice(buffer.num_steps)),
+        observations=buffer.observation,
+        truncations=Truncations(*buffer.all_truncations()) if buffer.truncations else None,
+        finished=log.finished(episodes),
+        info={name: np.stack(parts) for name, parts in log.info.items()},
+        steps_ahead=steps_ahead,
         seconds=seconds,
         timings=timings,
     )
 
 
-def all_episodes(fragments: Sequence[Fragment], firsts: Sequence[int]) -> EpisodeStats:
-    """Episodes of all slices in the order one batch would tell them: by step, then by env."""
-    parts = [fragment.ended for fragment in fragments]
-    env_ids = _joined([part.env_ids + first for part, first in zip(parts, firsts, strict=True)])
-    order = np.lexsort((env_ids, _joined([part.steps for part in parts])))
+def merge_episodes(fragments: Sequence[Fragment], first_env_ids: Sequence[int]) -> EpisodeStats:
+    """Episodes of all shards in the order of a single batch: by step, then by env."""
+    parts = [fragment.finished for fragment in fragments]
+    env_ids = _concat([p.env_ids + first for p, first in zip(parts, first_env_ids, strict=True)])
+    order = np.lexsort((env_ids, _concat([part.steps for part in parts])))
     names = next((part.info for part in parts if part.info), {})
-    some = [part for part in parts if len(part.steps)]
+    nonempty = [part for part in parts if len(part.steps)]
     return EpisodeStats(
         np.concatenate([part.returns for part in parts])[order].tolist(),
         np.concatenate([part.lengths for part in parts])[order].tolist(),
-        {name: [np.concatenate([part.info[name] for part in some])[order]] for name in names},
+        {name: [np.concatenate([part.info[name] for part in nonempty])[order]] for name in names},
     )
 
 
-def outcomes(fragments: Sequence[Fragment]) -> Iterator[StepBatch]:
-    """Step by step what came of the actions of all envs, for listeners.
+def merge_steps(fragments: Sequence[Fragment]) -> Iterator[StepBatch]:
+    """The steps of all envs one by one, for step callbacks.
 
-    Final observations and what only counts at the end of an episode are left out.
+    Final observations and episode infos are left out.
     """
-    stored = {
-        name: np.concatenate([fragment.stored[name] for fragment in fragments], axis=1)
+    arrays = {
+        name: np.concatenate([fragment.arrays[name] for fragment in fragments], axis=1)
         for name in ("rewards", "terminated", "ended")
     }
-    seen = concat_rows([fragment.seen for fragment in fragments], axis=1)
+    observations = concat_rows([fragment.observations for fragment in fragments], axis=1)
     info = concat_rows([fragment.info for fragment in fragments], axis=1)
-    for step in range(len(stored["ended"])):
-        terminated = stored["terminated"][step]
+    for step in range(len(arrays["ended"])):
+        terminated = arrays["terminated"][step]
         yield StepBatch(
             env_ids=np.arange(len(terminated)),
-            observation={name: array[step + 1] for name, array in seen.items()},
-            reward=stored["rewards"][step].astype(np.float64),
+            observation={name: array[step + 1] for name, array in observations.items()},
+            reward=arrays["rewards"][step].astype(np.float64),
             terminated=terminated,
-            truncated=stored["ended"][step] & ~terminated,
+            truncated=arrays["ended"][step] & ~terminated,
             mask=None,
             final_observation={},
             info={name: array[step] for name, array in info.items()},
@@ -157,5 +150,5 @@ def outcomes(fragments: Sequence[Fragment]) -> Iterator[StepBatch]:
         )
 
 
-def _joined(parts: Sequence[IntArray]) -> IntArray:
+def _concat(parts: Sequence[IntArray]) -> IntArray:
     return np.concatenate([np.zeros(0, np.int64), *parts])

@@ -1,7 +1,7 @@
-"""How a policy reaches the actors: its network once, its weights with every order.
+"""Weight sync: how a policy reaches the actors, its network once and its weights every time.
 
-Pickling a network of torch takes milliseconds on both sides, its weights as plain arrays a tenth of
-one; and what is small travels along with an order, which spares actors a look into the store.
+Pickling a torch network takes milliseconds on both sides, its weights as plain arrays a tenth of
+one. Small payloads travel inside the request, which saves actors a lookup in the object store.
 """
 
 from __future__ import annotations
@@ -18,43 +18,48 @@ from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.weights import load_network
 from hundredfold.core.batch import Arrays
 
-# Ray keeps arguments of up to 100 kB in the order itself; larger ones it would store per actor.
-SMALL_BYTES: Final = 64 * 2**10
+# Ray sends arguments of up to 100 kB inside the request; larger ones it would store per actor.
+MAX_INLINE_BYTES: Final = 64 * 2**10
 
 
-class Teacher:
-    """The driver's side. `put` lays something into the store, once for all actors of a node."""
+class WeightPublisher:
+    """The driver's side of the weight sync.
+
+    Args:
+        put: Puts bytes into the object store and returns a reference, as `ray.put`.
+    """
 
     def __init__(self, put: Callable[[bytes], Any]) -> None:
         self.put = put
-        self.taught: ActorCritic | None = None
+        self.published: ActorCritic | None = None
         self.policy: Any = b""
 
-    def lesson(self, policy: NetworkPolicy, weights: Arrays) -> tuple[Any, Any]:
-        """Two arguments of an order: a policy, and the weights it acts with."""
-        if self.taught is not policy.network:
-            self.taught = policy.network
-            twin = copy.copy(policy)
-            twin.network = copy.deepcopy(policy.network).to("cpu")
-            twin.device = torch.device("cpu")
-            self.policy = self._carried(twin)
-        return self.policy, self._carried(weights)
+    def payload(self, policy: NetworkPolicy, weights: Arrays) -> tuple[Any, Any]:
+        """The arguments of `WeightReceiver.load`: a policy, and the weights it is to act with."""
+        if self.published is not policy.network:
+            self.published = policy.network
+            cpu_policy = copy.copy(policy)
+            cpu_policy.network = copy.deepcopy(policy.network).to("cpu")
+            cpu_policy.device = torch.device("cpu")
+            self.policy = self._pack(cpu_policy)
+        return self.policy, self._pack(weights)
 
-    def _carried(self, content: Any) -> Any:
+    def _pack(self, content: Any) -> Any:
+        """Pickled content, or a reference to it in the object store if it is large."""
         packed = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
-        return packed if len(packed) <= SMALL_BYTES else self.put(packed)
+        return packed if len(packed) <= MAX_INLINE_BYTES else self.put(packed)
 
 
-class Pupil:
-    """An actor's side: keeps the policy for as long as only its weights change."""
+class WeightReceiver:
+    """An actor's side of the weight sync; unpickles the policy only when the network changes."""
 
     def __init__(self) -> None:
-        self.packed = b""
+        self.packed_policy = b""
 
-    def learn(self, packed: bytes, weights: bytes) -> NetworkPolicy:
-        """The policy of a lesson."""
-        if packed != self.packed:
-            self.policy: NetworkPolicy = pickle.loads(packed)
-            self.packed = packed
-        load_network(self.policy.network, pickle.loads(weights))
+    def load(self, packed_policy: bytes, packed_weights: bytes) -> NetworkPolicy:
+        """The policy with these weights."""
+        if packed_policy != self.packed_policy:
+            self.policy: NetworkPolicy = pickle.loads(packed_policy)
+            self.packed_policy = packed_policy
+        load_network(self.policy.network, pickle.loads(packed_weights))
         return self.policy

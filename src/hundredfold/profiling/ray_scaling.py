@@ -145,7 +145,7 @@ def _measure(
         "ideal_steps_per_second": num_envs / alone_seconds,
         "efficiency": waited / (num_envs * total) if synthetic else rate * alone_seconds / num_envs,
         "fragment_steps": num_steps,
-        "fragment_bytes": collector.fragment_bytes / len(backend.fleet.slices),
+        "fragment_bytes": collector.fragment_bytes / len(backend.pool.actors),
         "broadcast_seconds": sum(fragment.broadcast_seconds for fragment in used) / len(used),
         "steal_fraction": sum(one.steal_fraction * one.seconds for one in used) / total,
     }

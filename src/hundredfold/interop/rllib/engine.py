@@ -107,7 +107,7 @@ class RLlibComponents(Components):
         # Named in full: a dataclass with slots is made anew, and bare super() means the old one.
         super(RLlibComponents, self).close()
         self.postbox.close()
-        placement.leave()
+        placement.disconnect()
 
 
 def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Components:
@@ -121,7 +121,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
         if settings.network.normalise_observations:
             inputs = _network(ours).inputs
             learn_first_scales(inputs, ours.make_envs, settings)
-        placement.join(settings.ray, num_runners + 1)
+        placement.connect(settings.ray, num_runners + 1)
     except BaseException:
         ours.close()
         raise

@@ -25,7 +25,7 @@ from hundredfold.core.action_scaling import argmax_actions
 from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, IntArray, StepBatch
 from hundredfold.core.failures import Failure, Health, RestartPolicy
 from hundredfold.core.protocols import BatchEnv, EnvFactory, PerEnvBatch
-from hundredfold.distributed.actor import SliceFactory
+from hundredfold.distributed.actor import ShardFactory
 from hundredfold.distributed.placement import NODE_LABEL, load_ray
 from hundredfold.envs.registry import env_factory, settings_class
 from hundredfold.interop.flat_spaces import Window
@@ -175,7 +175,7 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
             self.env.close()
 
     def _made(self) -> BatchEnv:
-        env = SliceFactory(self.make_envs, self.first)(np.arange(self.num_envs))
+        env = ShardFactory(self.make_envs, self.first)(np.arange(self.num_envs))
         if self.restart_policy is not None and isinstance(env, PerEnvBatch):
             # An env that fails is made anew here as it is with our own backends.
             env.restart_policy = self.restart_policy
