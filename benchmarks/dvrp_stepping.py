@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.policies import RandomOffers
+from hundredfold.envs.dvrp.heuristics import RandomOffers
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.profiling.measure import HUNDREDFOLD, summarise
 

@@ -1,4 +1,4 @@
-"""dvrp on the command line: train, evaluate, bench, and a user's own data."""
+"""dvrp on the command line: train, evaluate and custom data."""
 
 import csv
 import json
@@ -10,18 +10,18 @@ from hundredfold.cli import main
 QUICK = ["--num-envs", "4", "--episodes", "8", "--eval-episodes", "4", "--quiet"]
 
 
-def call(*words):
+def call(*arguments):
     try:
-        return main.main([str(word) for word in words])
-    except SystemExit as left:
-        return left.code
+        return main.main([str(argument) for argument in arguments])
+    except SystemExit as error:
+        return error.code
 
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     save_dir = tmp_path_factory.mktemp("runs")
-    words = ["train", "dvrp", *QUICK, "--customers", "6", "--save-dir", save_dir]
-    assert call(*words, "--name", "day") == 0
+    arguments = ["train", "dvrp", *QUICK, "--customers", "6", "--save-dir", save_dir]
+    assert call(*arguments, "--name", "day") == 0
     return save_dir / "day"
 
 
@@ -32,37 +32,37 @@ def test_an_epoch_is_one_day_of_every_env(run_folder):
     assert "avg_improvement_pct" in rows[-1]
 
 
-def test_a_run_is_judged_beside_the_rules(capsys, run_folder):
-    words = ["evaluate", run_folder, "--days", "6", "--splits", "known", "--baselines", "none"]
-    assert call(*words, "--json") == 0
+def test_a_run_is_evaluated_with_baselines(capsys, run_folder):
+    arguments = ["evaluate", run_folder, "--days", "6", "--splits", "known", "--baselines", "none"]
+    assert call(*arguments, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["policy"] for row in rows] == [str(run_folder), "none"]
     assert rows[1]["mean"] == 0.0
-    assert rows[0]["reference"] == rows[1]["reference"]
+    assert rows[0]["baseline_cost"] == rows[1]["baseline_cost"]
 
 
-def test_a_rule_is_judged_on_every_split(capsys):
+def test_a_policy_is_evaluated_on_every_split(capsys):
     assert call("evaluate", "dvrp", "--policy", "privileged_largest", "--days", "4", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["split"] for row in rows] == ["known", "unseen_trips", "unseen_customers"]
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"),
+    ("arguments", "message"),
     [
-        (["evaluate", "dvrp"], "say which policy"),
-        (["evaluate", "dvrp", "--policy", "largest_knwn"], "not a run folder"),
-        (["evaluate", "dvrp", "--policy", "none", "--days", "0"], "days (0)"),
-        (["train", "dvrp", "--trips", "trips.csv"], "both files"),
+        (["evaluate", "dvrp"], "no policy to evaluate"),
+        (["evaluate", "dvrp", "--policy", "no_such_run"], "not a run folder"),
+        (["evaluate", "dvrp", "--policy", "none", "--days", "0"], "days must be at least 1"),
+        (["train", "dvrp", "--trips", "trips.csv"], "needs both --trips"),
         (["train", "dvrp", "--customers", "0"], "num_customers must be at least 1"),
     ],
 )
-def test_wrong_words_get_a_hint(capsys, tmp_path, monkeypatch, words, hint):
+def test_invalid_arguments_are_explained(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert call(*words) in (1, 2)
-    said = capsys.readouterr()
-    assert hint in said.err + said.out
-    assert "Traceback" not in said.err
+    assert call(*arguments) in (1, 2)
+    printed = capsys.readouterr()
+    assert message in printed.err + printed.out
+    assert "Traceback" not in printed.err
 
 
 LATE = "flexible for late dropoff, but inflexible for early pickup"
@@ -71,7 +71,7 @@ CELLS = ("north", "east", "south", "west")
 
 
 def write_city(folder):
-    """Four cells ten minutes apart, and eight people with four trips each."""
+    """Four cells ten minutes apart, and eight customers with four trips each."""
     with (folder / "times.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["", *CELLS])
@@ -84,30 +84,30 @@ def write_city(folder):
     with (folder / "trips.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(columns)
-        for person in range(1, 9):
-            kind = LATE if person % 2 else BOTH
+        for customer in range(1, 9):
+            kind = LATE if customer % 2 else BOTH
             for trip in range(4):
-                hour = 7 + 2 * trip + person % 2
+                hour = 7 + 2 * trip + customer % 2
                 pickup, dropoff = f"{hour:02d}:00-{hour:02d}:30", f"{hour:02d}:10-{hour:02d}:40"
-                start, end = CELLS[(person + trip) % 4], CELLS[(person + trip + 1) % 4]
+                start, end = CELLS[(customer + trip) % 4], CELLS[(customer + trip + 1) % 4]
                 table.writerow(
-                    [person, kind, "work", "home", "office", pickup, dropoff, start, end, 10, 20]
+                    [customer, kind, "work", "home", "office", pickup, dropoff, start, end, 10, 20]
                 )
     return ["--trips", folder / "trips.csv", "--travel-times", folder / "times.csv"]
 
 
-def test_two_epochs_on_a_users_own_data_end_in_a_page(tmp_path):
-    words = ["train", "dvrp", *write_city(tmp_path), *QUICK, "--customers", "8"]
-    assert call(*words, "--save-dir", tmp_path / "runs", "--name", "own") == 0
+def test_training_on_custom_data_writes_a_report(tmp_path):
+    arguments = ["train", "dvrp", *write_city(tmp_path), *QUICK, "--customers", "8"]
+    assert call(*arguments, "--save-dir", tmp_path / "runs", "--name", "own") == 0
     assert (tmp_path / "runs" / "own" / "report.html").stat().st_size > 10_000
 
 
-def test_a_broken_file_of_a_user_is_named_with_row_and_column(capsys, tmp_path):
-    words = write_city(tmp_path)
+def test_an_error_in_custom_data_names_row_and_column(capsys, tmp_path):
+    arguments = write_city(tmp_path)
     text = (tmp_path / "trips.csv").read_text().replace("09:00-09:30", "09:30-09:00", 1)
     (tmp_path / "trips.csv").write_text(text)
-    assert call("train", "dvrp", *words, *QUICK, "--save-dir", tmp_path / "runs") == 2
-    said = capsys.readouterr().err
-    assert "trips.csv" in said
-    assert "departure_time_window" in said
-    assert "Traceback" not in said
+    assert call("train", "dvrp", *arguments, *QUICK, "--save-dir", tmp_path / "runs") == 2
+    printed = capsys.readouterr().err
+    assert "trips.csv" in printed
+    assert "departure_time_window" in printed
+    assert "Traceback" not in printed

@@ -14,7 +14,8 @@ def simulate_calls(settings, days, seed=1, split="known"):
     population = population_for(settings)
     keys = rng.stream_keys(seed, np.arange(days), 0)
     customers, trips = (
-        part.ravel() for part in DemandSampler(population, split, settings.num_customers).draw(keys)
+        part.ravel()
+        for part in DemandSampler(population, split, settings.num_customers).sample(keys)
     )
     key, calls = rng.spawn(rng.seed_key(seed), 99), np.arange(len(trips))
     uniforms = rng.uniforms(rng.spawn(key, calls)[:, None], np.arange(NUM_OFFERS + 1))

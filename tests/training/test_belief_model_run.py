@@ -105,8 +105,8 @@ def test_belief_params_reach_the_envs(tmp_path):
         for name, array in checkpoint_arrays(run.path).items()
         if name.startswith("env/beliefs/")
     }
-    assert_array_equal(env["people"][0, :, :4], params["type_probabilities"])
-    assert_array_equal(env["people"][-1, :, 4], params["response_counts"])
+    assert_array_equal(env["customers"][0, :, :4], params["type_probabilities"])
+    assert_array_equal(env["customers"][-1, :, 4], params["response_counts"])
     assert_array_equal(env["accept_given_type"][3], params["accept_given_type"])
     assert params["response_counts"].sum() > 0
     assert np.abs(params["type_probabilities"] - params["type_probabilities"][0]).max() > 0.01

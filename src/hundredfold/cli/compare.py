@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from hundredfold.api import resume_run, start_run
-from hundredfold.cli.evaluate_dvrp_policies import run_contender
+from hundredfold.cli.evaluate_dvrp_policies import load_run_policy
 from hundredfold.cli.output import note, print_rows
 from hundredfold.cli.train import base_settings, parse, peek_flag, remove_flag, resolve_aliases
 from hundredfold.config.run import LengthSettings, RunSettings
@@ -105,7 +105,7 @@ class DayEvaluator:
     def __call__(self, path: Path) -> dict[str, FloatArray]:
         """(days,) improvement in percent by split."""
         note(f"evaluating {path}")
-        contender = run_contender(str(path), checkpoint="last")
+        contender = load_run_policy(str(path), checkpoint="last")
         found: dict[str, FloatArray] = {}
         for split in SPLITS:
             settings = replace(contender.settings, split=split)

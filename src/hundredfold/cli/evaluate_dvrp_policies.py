@@ -1,17 +1,14 @@
-"""Who is evaluated by `hundredfold evaluate dvrp`: rules, some of which learn first, and runs.
-
-How well somebody knows the customers, as rows for a table, beside the best there could be.
-"""
+"""Policies under evaluation in `hundredfold evaluate dvrp`, and tables about their beliefs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from hundredfold.cli.output import Row
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
@@ -20,9 +17,10 @@ from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, Responses, TypeModel, prior_for
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import NO_OPTIONS, PolicyOptions, SimulatedDays
+from hundredfold.envs.dvrp.evaluation import SimulatedDays
+from hundredfold.envs.dvrp.heuristics import OfferPolicy
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
-from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, POLICIES, OfferPolicy
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, NO_OPTIONS, POLICIES, PolicyOptions
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.training.build import load_belief_model
@@ -30,8 +28,8 @@ from hundredfold.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A model of flexibility and the answers it learned from."""
+class FittedModel:
+    """An acceptance model and the responses it was fitted to."""
 
     model: TypeModel
     responses: Responses
@@ -39,165 +37,171 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedPolicy:
-    """One policy with everything it needs to play."""
+    """A policy with everything needed to simulate it."""
 
     name: str
     policy: str | OfferPolicy
     settings: DvrpSettings
     options: PolicyOptions = NO_OPTIONS
     shared_params: SharedParams | None = None
-    learned: Learned | None = None
+    fitted: FittedModel | None = None
 
-    def at_shift_penalty(self, shift_penalty: float) -> EvaluatedPolicy:
-        """The same rule under another price of a minute moved."""
+    def with_shift_penalty(self, shift_penalty: float) -> EvaluatedPolicy:
+        """The same policy at another shift penalty."""
         return replace(self, options=replace(self.options, shift_penalty=shift_penalty))
 
 
-class EvaluatedPolicies:
-    """Makes contenders; rules that learn by the same questions share what they learned."""
+class PolicyLoader:
+    """Makes policies by name; those with the same warm-up share their acceptance model.
+
+    Args:
+        seed: Seed of the evaluation.
+        warm_up_settings: Warm-up of belief policies.
+        lookahead: Effort of the look-ahead policy.
+        checkpoint: Which checkpoint of a run to load: best, last or an epoch.
+        announce: Announces a number of days and returns a callback for their progress.
+    """
 
     def __init__(
         self,
         *,
         seed: int,
-        learning: WarmUpSettings,
+        warm_up_settings: WarmUpSettings,
         lookahead: LookaheadSettings,
         checkpoint: str,
-        expect: Callable[[int], Callable[[int], None]],
+        announce: Callable[[int], Callable[[int], None]],
     ) -> None:
         self.seed = seed
-        self.learning = learning
+        self.warm_up_settings = warm_up_settings
         self.lookahead = lookahead
         self.checkpoint = checkpoint
-        self.expect = expect  # announces days, and gives who hears how many are done
-        self.taught: dict[tuple[str, DvrpSettings], Learned] = {}
+        self.announce = announce
+        self.fitted: dict[tuple[str, DvrpSettings], FittedModel] = {}
 
-    def rule(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
-        """A rule by name, in the env of these settings, after its learning days."""
+    def by_name(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
+        """A policy of `POLICIES` in the env of these settings, or else a run folder."""
+        if name not in POLICIES:
+            return self.run(name)
         if name not in BELIEF_POLICIES:
             return EvaluatedPolicy(name=name, policy=name, settings=settings)
-        taught_as = (WARM_UP_POLICY.get(name, name), settings)
-        if taught_as not in self.taught:
-            self.taught[taught_as] = self._taught(name, settings)
-        learned = self.taught[taught_as]
-        options = PolicyOptions(beliefs=learned.model, lookahead=self.lookahead)
+        key = (WARM_UP_POLICY.get(name, name), settings)
+        if key not in self.fitted:
+            self.fitted[key] = self._warm_up(name, settings)
+        fitted = self.fitted[key]
+        options = PolicyOptions(beliefs=fitted.model, lookahead=self.lookahead)
         return EvaluatedPolicy(
-            name=name, policy=name, settings=settings, options=options, learned=learned
+            name=name, policy=name, settings=settings, options=options, fitted=fitted
         )
-
-    def named(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
-        """A rule, or a run when no rule has this name."""
-        return self.rule(name, settings) if name in POLICIES else self.run(name)
 
     def run(self, folder: str) -> EvaluatedPolicy:
-        """The policy of a run folder."""
-        return run_contender(folder, self.checkpoint)
+        """The trained policy of a run folder."""
+        return load_run_policy(folder, self.checkpoint)
 
-    def _taught(self, name: str, settings: DvrpSettings) -> Learned:
+    def _warm_up(self, name: str, settings: DvrpSettings) -> FittedModel:
         population = population_for(settings)
-        model, responses = (
-            BayesianTypeModel(population.size, prior_for(settings)),
-            ResponseBuffer(),
-        )
-        on_progress = self.expect(self.learning.warm_up_days)
+        model = BayesianTypeModel(population.size, prior_for(settings))
+        responses = ResponseBuffer()
         warm_up(
-            name, settings, model, responses, self.learning, seed=self.seed, on_progress=on_progress
+            name,
+            settings,
+            model,
+            responses,
+            self.warm_up_settings,
+            seed=self.seed,
+            on_progress=self.announce(self.warm_up_settings.warm_up_days),
         )
-        return Learned(model, responses.rows())
+        return FittedModel(model, responses.rows())
 
 
-def run_contender(folder: str, checkpoint: str) -> EvaluatedPolicy:
-    """The policy of a run, with its settings and what its acceptance model believes."""
+def load_run_policy(folder: str, checkpoint: str) -> EvaluatedPolicy:
+    """The trained policy of a run, with its env settings and its acceptance model."""
     from hundredfold.api import load
 
-    opened = RunFolder.open(Path(folder))
-    settings = opened.settings()
+    run = RunFolder.open(Path(folder))
+    settings = run.settings()
     if not isinstance(settings.env_settings, DvrpSettings):
         raise SettingsError(f"{folder} was trained on {settings.env}, not on dvrp.")
-    policy, env = load(folder, checkpoint).actor, settings.env_settings
-    belief_model = load_belief_model(opened, checkpoint)
+    policy, env_settings = load(folder, checkpoint).actor, settings.env_settings
+    belief_model = load_belief_model(run, checkpoint)
     if not isinstance(belief_model, AcceptanceModel):
-        return EvaluatedPolicy(name=folder, policy=policy, settings=env)
+        return EvaluatedPolicy(name=folder, policy=policy, settings=env_settings)
     return EvaluatedPolicy(
         name=folder,
         policy=policy,
-        settings=env,
+        settings=env_settings,
         shared_params=belief_model.params(exploring=False),
-        learned=Learned(belief_model.model, belief_model.responses.rows()),
+        fitted=FittedModel(belief_model.model, belief_model.responses.rows()),
     )
 
 
-Row = dict[str, Any]
+def belief_row(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population) -> Row:
+    """Accuracy of the believed customer types, and calibration of acceptance probabilities.
 
-
-def belief_row(contender: EvaluatedPolicy, played: SimulatedDays, population: Population) -> Row:
-    """Types told apart, how soon, and whether believed chances come true on the days played.
-
-    Types are evaluated over people who have answered, beside the accuracy that somebody would
-    reach on the same answers who knows how each type answers. Answers to 90 % is the median over
-    those of them of whom it ever became that sure.
+    Types are scored over customers with responses. `bayes_optimal_accuracy` is what the same
+    responses allow if the acceptance rates of the types are known. `responses_to_90_pct` is the
+    median over customers about whom the model was ever 90 % certain.
     """
-    learned = contender.learned
-    assert learned is not None, "only who has learned can be evaluated"
-    model, responses, settings = learned.model, learned.responses, contender.settings
+    fitted, settings = evaluated.fitted, evaluated.settings
+    assert fitted is not None, "the policy has no acceptance model"
+    model, responses = fitted.model, fitted.responses
     truth = population.customers.types
-    heard = np.unique(responses.customer).astype(np.int64)
-    beliefs = model.type_probabilities(heard)
+    met = np.unique(responses.customer).astype(np.int64)
+    beliefs = model.type_probabilities(met)
     true_rates = metrics.true_accept_rates(
         population, prior_for(settings).accept_given_type, settings.response_noise
     )
-    shares = beliefs.mean(axis=0) if len(heard) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
+    shares = beliefs.mean(axis=0) if len(met) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
     needed = metrics.responses_until_confident(
         responses, population.size, model.accept_given_type, shares
-    )[heard]
-    sure = needed[np.isfinite(needed)]
+    )[met]
+    confident = needed[np.isfinite(needed)]
     return {
-        "policy": contender.name,
+        "policy": evaluated.name,
         "responses": len(responses),
-        "customers": len(heard),
-        "type_accuracy": _number(metrics.accuracy(beliefs, truth[heard])),
-        "bayes_optimal_accuracy": _number(
+        "customers": len(met),
+        "type_accuracy": _json_number(metrics.accuracy(beliefs, truth[met])),
+        "bayes_optimal_accuracy": _json_number(
             metrics.bayes_optimal_accuracy(responses, truth, true_rates)
         ),
-        "log_loss": _number(metrics.log_loss(beliefs, truth[heard])),
-        "brier_score": _number(metrics.brier_score(beliefs, truth[heard])),
-        "calibration_error": _number(_calibration(contender, played, population).error),
-        "responses_to_90_pct": float(np.median(sure)) if len(sure) else None,
-        "confident_pct": 100.0 * len(sure) / max(len(heard), 1),
+        "log_loss": _json_number(metrics.log_loss(beliefs, truth[met])),
+        "brier_score": _json_number(metrics.brier_score(beliefs, truth[met])),
+        "calibration_error": _json_number(_calibration(evaluated, days, population).error),
+        "responses_to_90_pct": float(np.median(confident)) if len(confident) else None,
+        "confident_pct": 100.0 * len(confident) / max(len(met), 1),
     }
 
 
-def confusion_rows(contender: EvaluatedPolicy, population: Population) -> list[Row]:
-    """A row per true type: how many of them are taken for which."""
-    learned = contender.learned
-    assert learned is not None, "only who has learned can be evaluated"
-    heard = np.unique(learned.responses.customer).astype(np.int64)
+def confusion_rows(evaluated: EvaluatedPolicy, population: Population) -> list[Row]:
+    """Confusion matrix of customer types, a row per true type."""
+    fitted = evaluated.fitted
+    assert fitted is not None, "the policy has no acceptance model"
+    met = np.unique(fitted.responses.customer).astype(np.int64)
     counts = metrics.confusion(
-        learned.model.type_probabilities(heard), population.customers.types[heard]
+        fitted.model.type_probabilities(met), population.customers.types[met]
     )
     return [
         {
-            "policy": contender.name,
+            "policy": evaluated.name,
             "true_type": name,
-            **{f"taken_for_{other}": int(n) for other, n in zip(TYPE_NAMES, row, strict=True)},
+            **{f"predicted_{other}": int(n) for other, n in zip(TYPE_NAMES, row, strict=True)},
         }
         for name, row in zip(TYPE_NAMES, counts, strict=True)
     ]
 
 
 def calibration_rows(
-    contender: EvaluatedPolicy, played: SimulatedDays, population: Population
+    evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population
 ) -> list[Row]:
-    """A row per tenth of believed chance: how often such offers were accepted."""
-    found = _calibration(contender, played, population)
+    """Calibration table: a row per bin of predicted acceptance probability."""
+    found = _calibration(evaluated, days, population)
     return [
         {
-            "policy": contender.name,
-            "believed_pct": 100.0 * float(believed),
+            "policy": evaluated.name,
+            "predicted_pct": 100.0 * float(predicted),
             "accepted_pct": 100.0 * float(observed),
             "offers": int(count),
         }
-        for believed, observed, count in zip(
+        for predicted, observed, count in zip(
             found.predicted, found.observed, found.count, strict=True
         )
         if count
@@ -205,17 +209,17 @@ def calibration_rows(
 
 
 def _calibration(
-    contender: EvaluatedPolicy, played: SimulatedDays, population: Population
+    evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population
 ) -> metrics.Calibration:
-    """Of the real offers made on these days."""
-    assert contender.learned is not None
-    made = played.made
-    purposes = population.trips.purpose[played.trip_id[made]]
-    chances = contender.learned.model.accept_probabilities(played.customer_id[made], purposes)
-    believed = chances[np.arange(len(chances)), played.offers[made]]
-    return metrics.calibration(believed, played.accepted[made])
+    """Calibration on the offers of these days, other than no change."""
+    assert evaluated.fitted is not None
+    made = days.made
+    purposes = population.trips.purpose[days.trip_id[made]]
+    probabilities = evaluated.fitted.model.accept_probabilities(days.customer_id[made], purposes)
+    predicted = probabilities[np.arange(len(probabilities)), days.offers[made]]
+    return metrics.calibration(predicted, days.accepted[made])
 
 
-def _number(value: float) -> float | None:
-    """JSON knows no NaN."""
+def _json_number(value: float) -> float | None:
+    """None for NaN, which JSON does not have."""
     return None if np.isnan(value) else value

@@ -259,7 +259,7 @@ def _shift_and_saved(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     """Minutes of shift and driving minutes saved, both per day."""
     shift = [round(row["shift_minutes"], 1) for row in rows]
     saved = [
-        row["saved_minutes"] if "saved_minutes" in row else row["reference"] - row["cost"]
+        row["saved_minutes"] if "saved_minutes" in row else row["baseline_cost"] - row["cost"]
         for row in rows
     ]
     return shift, [round(minutes, 1) for minutes in saved]

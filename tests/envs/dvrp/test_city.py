@@ -1,9 +1,11 @@
+"""The synthetic city and maps from travel times."""
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.envs.dvrp.city import (
-    PLACES,
+    POINTS_OF_INTEREST,
     great_circle_km,
     most_central_cell,
     positions_from_travel,
@@ -13,48 +15,48 @@ from hundredfold.envs.dvrp.city import (
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_travel_times_look_like_a_city(seed):
+def test_travel_times_are_plausible(seed):
     minutes = synthetic_city(seed).travel_minutes
     between = minutes[~np.eye(len(minutes), dtype=bool)]
     assert 15 < np.median(between) < 25
     assert between.max() < 50
     assert between.min() > 3
     assert not np.diag(minutes).any()
-    assert (minutes != minutes.T).any(), "the way back takes another time"
+    assert (minutes != minutes.T).any(), "travel times are asymmetric"
     assert_allclose(np.rint(minutes * 60), minutes * 60, rtol=1e-12)
 
 
-def test_no_detour_is_shorter_than_the_direct_way():
+def test_travel_times_satisfy_the_triangle_inequality():
     city = synthetic_city(3)
-    minutes = city.travel.microseconds
+    times = city.travel.microseconds
     for via in range(city.num_cells):
-        assert (minutes <= minutes[:, via : via + 1] + minutes[via : via + 1]).all()
+        assert (times <= times[:, via : via + 1] + times[via : via + 1]).all()
 
 
-def test_the_city_has_all_places_and_a_depot():
+def test_the_city_has_all_points_of_interest_and_a_depot():
     city = synthetic_city(0)
-    assert city.num_cells == len(PLACES) + 1 == 61
+    assert city.num_cells == len(POINTS_OF_INTEREST) + 1 == 61
     assert city.names[city.depot_cell] == "Depot"
     assert city.positions.min() == 0
     assert city.positions.max() == 1
 
 
-def test_the_same_seed_gives_the_same_city_and_another_one_another():
-    degrees = np.array([(place.latitude, place.longitude) for place in PLACES])
+def test_travel_times_depend_on_the_seed_alone():
+    degrees = np.array([(point.latitude, point.longitude) for point in POINTS_OF_INTEREST])
     assert_array_equal(travel_seconds(degrees, 5), travel_seconds(degrees, 5))
     assert (travel_seconds(degrees, 5) != travel_seconds(degrees, 6)).any()
 
 
-def test_the_great_circle_knows_a_degree_of_latitude():
+def test_one_degree_of_latitude_is_111_km():
     assert great_circle_km(np.array([[37.0, -122.0], [38.0, -122.0]]))[0, 1] == pytest.approx(
         111.2, abs=0.1
     )
 
 
-def test_a_map_can_be_drawn_from_travel_times_alone():
+def test_positions_from_travel_times_preserve_distances():
     points = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.5, 0.5]])
-    apart = np.linalg.norm(points[:, None] - points, axis=2)
-    drawn = positions_from_travel(10 * apart)
-    drawn_apart = np.linalg.norm(drawn[:, None] - drawn, axis=2)
-    assert_allclose(drawn_apart / drawn_apart.max(), apart / apart.max(), atol=0.35)
-    assert most_central_cell(10 * apart) == 4
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    found = positions_from_travel(10 * distances)
+    found_distances = np.linalg.norm(found[:, None] - found, axis=2)
+    assert_allclose(found_distances / found_distances.max(), distances / distances.max(), atol=0.35)
+    assert most_central_cell(10 * distances) == 4

@@ -1,4 +1,4 @@
-"""A user's own files: what loads, and what each broken one is told."""
+"""Populations from CSV files, and error messages about broken files."""
 
 import csv
 import itertools
@@ -19,29 +19,29 @@ TOLERANCES = ["flexibility_pickup_earlier", "flexibility_dropoff_later"]
 
 
 class Files:
-    """A small city in two CSV files, to be spoilt one cell at a time."""
+    """A small city in two CSV files whose cells can be changed."""
 
     def __init__(self, folder):
         self.folder = folder
         self.header = [*COLUMNS, *TOLERANCES]
-        self.trips = [self.trip(person, number) for person in range(12) for number in range(5)]
+        self.trips = [self.trip(customer, number) for customer in range(12) for number in range(5)]
         self.matrix = [["", *CELLS]] + [
             [label, *map(str, row)] for label, row in zip(CELLS, SECONDS, strict=True)
         ]
 
-    def trip(self, person, number):
+    def trip(self, customer, number):
         start = 8 + number
-        places = CELLS[person % 4], CELLS[(person + 1 + number % 3) % 4]
+        cells = CELLS[customer % 4], CELLS[(customer + 1 + number % 3) % 4]
         return [
-            str(person + 1),
-            TYPE_TEXTS[person % 4],
+            str(customer + 1),
+            TYPE_TEXTS[customer % 4],
             "work" if number else "visit_friends",
             "home",
             f"place {number}",
             f"{start:02d}:00-{start:02d}:30",
             f"{start:02d}:20-{start:02d}:50",
-            *places,
-            str(5 * (person % 7)),
+            *cells,
+            str(5 * (customer % 7)),
             str(5 * number),
         ]
 
@@ -61,9 +61,9 @@ class Files:
         self.trips[number][self.header.index(column)] = text
 
     def drop(self, column):
-        place = self.header.index(column)
+        index = self.header.index(column)
         for row in [self.header, *self.trips]:
-            del row[place]
+            del row[index]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def files(tmp_path):
     return Files(tmp_path)
 
 
-def test_a_users_trips_and_matrix_make_a_population(files):
+def test_trips_and_travel_times_make_a_population(files):
     population = population_for(files.settings())
     assert population.city.names == tuple(CELLS)
     assert population.city.travel_minutes[1, 0] == pytest.approx(620 / 60)
@@ -85,22 +85,22 @@ def test_a_users_trips_and_matrix_make_a_population(files):
     assert (population.accepts == tolerated_offers(trips.tolerance)).all()
 
 
-def test_people_are_held_back_where_enough_remain(files):
+def test_customers_are_held_out_if_enough_remain(files):
     assert population_for(files.settings()).customers.num_known == 7
     all_known = population_for(files.settings(num_customers=8))
     assert all_known.customers.num_known == 12
-    with pytest.raises(SettingsError, match="unseen_customers has 0 people"):
+    with pytest.raises(SettingsError, match="unseen_customers has 0 customers"):
         population_for(files.settings(num_customers=8, split="unseen_customers"))
 
 
-def test_the_depot_is_where_the_user_says_or_in_the_middle(files):
+def test_the_depot_is_the_given_or_the_most_central_cell(files):
     assert population_for(files.settings()).city.depot_cell in range(4)
     assert population_for(files.settings(depot="87d")).city.depot_cell == 3
     with pytest.raises(SettingsError, match="depot '87x'"):
         population_for(files.settings(depot="87x"))
 
 
-def test_coordinates_are_used_where_the_trips_have_them(files):
+def test_coordinates_of_trips_become_positions(files):
     points = {cell: (37.7 + 0.01 * place, -122.4) for place, cell in enumerate(CELLS)}
     for side in ("origin", "destination"):
         place = files.header.index(f"{side}_h3")
@@ -111,7 +111,7 @@ def test_coordinates_are_used_where_the_trips_have_them(files):
     assert np.allclose(positions[:, 0], [0, 1 / 3, 2 / 3, 1])
 
 
-def test_without_tolerance_columns_personalities_decide(files):
+def test_without_tolerance_columns_tolerances_are_sampled(files):
     for name in TOLERANCES:
         files.drop(name)
     population = population_for(files.settings(tolerances="types"))
@@ -120,28 +120,28 @@ def test_without_tolerance_columns_personalities_decide(files):
     assert len(set(soft.trips.tolerance.ravel())) > 3
 
 
-def test_profiles_and_unnamed_columns_are_welcome(files):
+def test_age_occupation_and_unnamed_columns_are_accepted(files):
     files.header += ["age", "occupation", ""]
     for row in files.trips:
         row += [str(20 + int(row[0])), "nurse", "7"]
-    people = population_for(files.settings()).customers
-    assert people.ages.tolist() == list(range(21, 33))
-    assert set(people.occupations) == {"nurse"}
+    customers = population_for(files.settings()).customers
+    assert customers.ages.tolist() == list(range(21, 33))
+    assert set(customers.occupations) == {"nurse"}
 
 
-def test_a_file_that_was_edited_is_read_again(files):
+def test_an_edited_file_is_read_again(files):
     before = population_for(files.settings())
     files.matrix[1][2] = "660"
     after = population_for(files.settings())
     assert (before.city.travel_minutes[0, 1], after.city.travel_minutes[0, 1]) == (10.0, 11.0)
 
 
-def test_trips_outside_the_hours_asked_for_are_left_out(files):
-    files.set(1, "arrival_time_window", "09:01-09:03")  # cannot be served, and is not asked for
+def test_trips_outside_the_given_hours_are_skipped(files):
+    files.set(1, "arrival_time_window", "09:01-09:03")  # cannot be served, but is skipped
     population = population_for(files.settings(earliest_pickup=600, latest_dropoff=12 * 60 + 30))
     assert population.customers.num_trips.tolist() == [2] * 12
     assert set(population.trips.windows[:, 0, 0]) == {600, 660}
-    with pytest.raises(SettingsError, match="traveller 1 has no trip between minutes 900 and"):
+    with pytest.raises(SettingsError, match="customer 1 has no trip between minutes 900 and"):
         population_for(files.settings(earliest_pickup=900))
 
 
@@ -174,8 +174,13 @@ BROKEN_TRIPS = {
     ),
     "no number": (2, "traveler_id", "Bob", "row 4, column traveler_id: 'Bob'"),
     "zero": (2, "traveler_id", "0", "row 4, column traveler_id: '0'"),
-    "moody": (2, "flexibility", TYPE_TEXTS[3], "row 4, column flexibility: traveller 1 had"),
-    "unknown type": (2, "flexibility", "grumpy", "row 4, column flexibility: 'grumpy' is none"),
+    "two types": (2, "flexibility", TYPE_TEXTS[3], "row 4, column flexibility: customer 1 has"),
+    "unknown type": (
+        2,
+        "flexibility",
+        "grumpy",
+        "row 4, column flexibility: 'grumpy' is not a customer type",
+    ),
     "tolerance": (4, TOLERANCES[0], "nan", f"row 6, column {TOLERANCES[0]}: 'nan'"),
 }
 
@@ -183,17 +188,17 @@ BROKEN_TRIPS = {
 @pytest.mark.parametrize(
     ("number", "column", "text", "message"), BROKEN_TRIPS.values(), ids=BROKEN_TRIPS
 )
-def test_a_broken_trip_is_told_by_row_and_column(files, number, column, text, message):
+def test_errors_in_trips_name_row_and_column(files, number, column, text, message):
     files.set(number, column, text)
     with pytest.raises(SettingsError, match=rf"trips\.csv, {message}"):
         population_for(files.settings())
 
 
-def test_a_gap_in_the_numbers_of_travellers_is_named(files):
+def test_a_gap_in_customer_numbers_is_named(files):
     for row in files.trips:
         if row[0] == "4":
             row[0] = "13"
-    with pytest.raises(SettingsError, match="traveller 4 has no trip"):
+    with pytest.raises(SettingsError, match="customer 4 has no trip"):
         population_for(files.settings())
 
 
@@ -209,25 +214,25 @@ BROKEN_MATRIX = {
     "NaN": ((1, 2), "nan", "row 2, column 87b: 'nan' is not a travel time"),
     "text": ((1, 2), "far", "row 2, column 87b: 'far' is not a travel time"),
     "empty cell": ((4, 1), "", "row 5, column 87a: '' is not a travel time"),
-    "diagonal": ((2, 2), "60", "row 3, column 87b: driving from a cell to itself"),
-    "label": ((3, 0), "87x", "row 4, column 1: the row is called '87x'"),
+    "diagonal": ((2, 2), "60", "row 3, column 87b: the travel time from a cell to itself"),
+    "label": ((3, 0), "87x", "row 4, column 1: the row is labelled '87x'"),
 }
 
 
 @pytest.mark.parametrize(("place", "text", "message"), BROKEN_MATRIX.values(), ids=BROKEN_MATRIX)
-def test_a_broken_travel_time_is_told_by_row_and_column(files, place, text, message):
+def test_errors_in_travel_times_name_row_and_column(files, place, text, message):
     files.matrix[place[0]][place[1]] = text
     with pytest.raises(SettingsError, match=rf"matrix\.csv, {message}"):
         population_for(files.settings())
 
 
-def test_a_matrix_that_is_not_square_is_refused(files):
+def test_a_matrix_that_is_not_square_is_rejected(files):
     files.matrix.pop()
     with pytest.raises(SettingsError, match="not square: 3 rows and 4 columns"):
         population_for(files.settings())
 
 
-def test_a_row_of_another_width_is_refused(files):
+def test_a_row_of_another_width_is_rejected(files):
     files.matrix[2].append("9")
     with pytest.raises(SettingsError, match="row 3 has 6 columns"):
         population_for(files.settings())
@@ -241,7 +246,7 @@ PRINTABLE = bytes(32 + byte % 95 for byte in NOISE[:2_000_000])
 @pytest.mark.parametrize(
     "content", [b"", b"\n\n", NOISE, PRINTABLE], ids=["empty", "blank", "noise", "printable noise"]
 )
-def test_files_without_any_sense_give_one_short_sentence(files, name, content):
+def test_garbage_files_give_one_short_message(files, name, content):
     settings = files.settings()
     (files.folder / name).write_bytes(content)
     with pytest.raises(SettingsError, match=name.replace(".", r"\.")) as caught:
@@ -251,21 +256,21 @@ def test_files_without_any_sense_give_one_short_sentence(files, name, content):
     assert caught.value.__cause__ is None
 
 
-def test_a_table_of_headings_alone_is_refused(files):
+def test_a_file_with_only_a_header_is_rejected(files):
     files.trips.clear()
-    with pytest.raises(SettingsError, match="has headings and no trips"):
+    with pytest.raises(SettingsError, match="has a header but no trips"):
         population_for(files.settings())
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     settings = DvrpSettings(trips=str(tmp_path / "no.csv"), travel_times=str(tmp_path / "no.csv"))
     with pytest.raises(SettingsError, match=r"cannot read trips from .*no\.csv"):
         population_for(settings)
 
 
-# --- recorded answers
+# --- recorded responses
 
-CONTEXT = [
+TRIP_COLUMNS = [
     "traveler_id",
     "trip_purpose",
     "departure_location",
@@ -275,72 +280,72 @@ CONTEXT = [
 ]
 
 
-def decision_rows(files):
-    header = [*CONTEXT, "pickup_shift_min", "dropoff_shift_min", "flexibility", *TYPE_TEXTS]
+def response_rows(files):
+    header = [*TRIP_COLUMNS, "pickup_shift_min", "dropoff_shift_min", "flexibility", *TYPE_TEXTS]
     rows = [header]
-    places = [files.header.index(name) for name in CONTEXT]
+    indices = [files.header.index(name) for name in TRIP_COLUMNS]
     kind = files.header.index("flexibility")
     for trip, (offer, (earlier, later)) in itertools.product(
         files.trips, enumerate(OFFER_MINUTES.astype(int))
     ):
-        answers = ["accept" if (offer + number) % 3 else "reject" for number in range(4)]
-        context = [trip[place] for place in places]
-        rows.append([*context, str(earlier), str(later), trip[kind], *answers])
+        responses = ["accept" if (offer + number) % 3 else "reject" for number in range(4)]
+        key = [trip[index] for index in indices]
+        rows.append([*key, str(earlier), str(later), trip[kind], *responses])
     return rows
 
 
-def with_decisions(files, rows):
-    path = files.folder / "answers.csv"
+def settings_with_responses(files, rows):
+    path = files.folder / "responses.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     return files.settings(recorded_responses=str(path))
 
 
-def test_recorded_answers_replace_tolerances(files):
-    population = population_for(with_decisions(files, decision_rows(files)))
+def test_recorded_responses_replace_tolerances(files):
+    population = population_for(settings_with_responses(files, response_rows(files)))
     types = np.repeat(population.customers.types, 5)
     expected = (np.arange(16) + types[:, None]) % 3 != 0
     expected[:, NO_CHANGE] = True
     assert (population.accepts == expected).all()
 
 
-def test_windows_are_part_of_the_question(files):
-    """Two trips that differ in nothing but their windows have answers of their own."""
-    rows = decision_rows(files)
+def test_time_windows_identify_a_trip(files):
+    """Two trips that differ only in their windows have their own responses."""
+    rows = response_rows(files)
     first, second = rows[1:17], rows[17:33]
     for row in second:
         row[1:4] = first[0][1:4]
         row[-4:] = ["accept"] * 4
-    for column, text in zip(CONTEXT[1:4], first[0][1:4], strict=True):
+    for column, text in zip(TRIP_COLUMNS[1:4], first[0][1:4], strict=True):
         files.set(1, column, text)
-    population = population_for(with_decisions(files, rows))
-    answers = population.accepts[population.first_trip[0] : population.first_trip[1]]
-    assert sum(row.all() for row in answers) == 1
+    population = population_for(settings_with_responses(files, rows))
+    accepts = population.accepts[population.first_trip[0] : population.first_trip[1]]
+    assert sum(row.all() for row in accepts) == 1
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("break_rows", "message"),
     [
-        (lambda rows: rows.pop(20), "has no answer for row 3 of .*trips.csv"),
+        (lambda rows: rows.pop(20), "has no response for row 3 of .*trips.csv"),
         (lambda rows: rows[4].__setitem__(9, "maybe"), "row 5, column .*'maybe' is neither"),
         (lambda rows: rows[4].__setitem__(6, "x"), "row 5, column pickup_shift_min: 'x'"),
         (lambda rows: rows[4].__setitem__(6, "15"), "row 5, .*no offer shifts by 15 and"),
         (lambda rows: rows[0].__setitem__(9, "y"), "has no column flexible for late dropoff"),
         (
             lambda rows: rows.append([*rows[3][:9], *["accept"] * 3, "reject"]),
-            "row 962, .*answered otherwise",
+            "row 962, .*other responses",
         ),
     ],
-    ids=["missing", "answer", "shift", "no offer", "column", "contradiction"],
+    ids=["missing", "response", "shift", "no offer", "column", "contradiction"],
 )
-def test_broken_answers_are_told_by_row_and_column(files, spoil, message):
-    rows = decision_rows(files)
-    spoil(rows)
+def test_errors_in_responses_name_row_and_column(files, break_rows, message):
+    rows = response_rows(files)
+    break_rows(rows)
     with pytest.raises(SettingsError, match=message):
-        population_for(with_decisions(files, rows))
+        population_for(settings_with_responses(files, rows))
 
 
-def test_two_epochs_on_ones_own_files_end_in_a_page(files):
+def test_training_on_custom_data_writes_a_report(files):
     own = files.settings(num_customers=5)
     run = hundredfold.train(
         "dvrp",

@@ -1,9 +1,9 @@
-"""Who is asked and who is moved."""
+"""Fairness: offers and shifts by group of customers."""
 
 import numpy as np
 import pytest
 
-from hundredfold.envs.dvrp.analysis import fairness_rows, gini, groups_of_callers
+from hundredfold.envs.dvrp.analysis import fairness_rows, gini, request_groups
 from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -12,64 +12,64 @@ SETTINGS = DvrpSettings(num_customers=10, num_vehicles=3, lns_iterations=0)
 
 
 @pytest.fixture(scope="module")
-def asked_at_random():
+def random_days():
     return simulate_days("random", SETTINGS, 30, 3)
 
 
-def test_gini_is_none_for_equals_and_large_for_one():
+def test_gini_is_0_for_equal_shares_and_large_for_one_owner():
     assert gini(np.full(10, 3.0)) == pytest.approx(0.0)
     assert gini(np.array([0.0, 0.0, 0.0, 8.0])) == pytest.approx(0.75)
     assert gini(np.array([1.0, 3.0])) == pytest.approx(0.25)
     assert gini(np.zeros(5)) == 0.0
 
 
-def test_every_grouping_counts_every_caller_once(asked_at_random):
-    played, population = asked_at_random
-    rows = fairness_rows(played, population)
-    names = set(groups_of_callers(played, population))
+def test_every_grouping_counts_every_request_once(random_days):
+    days, population = random_days
+    rows = fairness_rows(days, population)
+    names = set(request_groups(days, population))
     assert names == {"type", "purpose", "neighbourhood", "age", "occupation"}
-    moved = played.shift_minutes.sum()
+    shift = days.shift_minutes.sum()
     for name in (*names, "all"):
         mine = [row for row in rows if row["by"] == name]
-        assert sum(row["callers"] for row in mine) == 300
-        total = sum(row["callers"] * row["shift_minutes"] for row in mine)
-        assert total == pytest.approx(moved)
+        assert sum(row["requests"] for row in mine) == 300
+        total = sum(row["requests"] * row["shift_minutes"] for row in mine)
+        assert total == pytest.approx(shift)
 
 
-def test_shares_are_those_of_the_group(asked_at_random):
-    played, population = asked_at_random
-    (row,) = [row for row in fairness_rows(played, population) if row["group"] == "early"]
-    mine = population.customers.types[played.customer_id] == 1
-    asked = mine & (played.offers != NO_CHANGE)
-    assert row["callers"] == mine.sum()
-    assert row["asked_pct"] == pytest.approx(100 * asked.sum() / mine.sum())
-    assert row["accepted_pct"] == pytest.approx(100 * played.accepted[asked].mean())
-    yes = asked & played.accepted
+def test_shares_are_those_of_the_group(random_days):
+    days, population = random_days
+    (row,) = [row for row in fairness_rows(days, population) if row["group"] == "early"]
+    mine = population.customers.types[days.customer_id] == 1
+    offered = mine & (days.offers != NO_CHANGE)
+    assert row["requests"] == mine.sum()
+    assert row["offered_pct"] == pytest.approx(100 * offered.sum() / mine.sum())
+    assert row["accepted_pct"] == pytest.approx(100 * days.accepted[offered].mean())
+    accepted = offered & days.accepted
     assert row["shift_minutes"] == pytest.approx(
-        TOTAL_MINUTES[played.offers[yes]].sum() / mine.sum()
+        TOTAL_MINUTES[days.offers[accepted]].sum() / mine.sum()
     )
 
 
-def test_the_burden_on_people_is_told(asked_at_random):
-    played, population = asked_at_random
-    row = fairness_rows(played, population)[0]
-    asks = np.bincount(played.customer_id[played.offers != NO_CHANGE])
-    assert (row["by"], row["max_asks"]) == ("all", asks.max())
-    assert row["people"] == len(np.unique(played.customer_id))
+def test_the_distribution_over_customers_is_reported(random_days):
+    days, population = random_days
+    row = fairness_rows(days, population)[0]
+    offers = np.bincount(days.customer_id[days.offers != NO_CHANGE])
+    assert (row["by"], row["max_offers"]) == ("all", offers.max())
+    assert row["customers"] == len(np.unique(days.customer_id))
     assert 0.0 < row["gini"] < 1.0
 
 
-def test_whoever_asks_nobody_burdens_nobody():
-    played, population = simulate_days("none", SETTINGS, 4, 3)
-    for row in fairness_rows(played, population):
-        assert row["asked_pct"] == row["shift_minutes"] == row["moved_pct"] == 0.0
+def test_without_offers_all_shares_are_zero():
+    days, population = simulate_days("none", SETTINGS, 4, 3)
+    for row in fairness_rows(days, population):
+        assert row["offered_pct"] == row["shift_minutes"] == row["shifted_pct"] == 0.0
         assert row["accepted_pct"] is None
-    first = fairness_rows(played, population)[0]
-    assert (first["gini"], first["max_asks"]) == (0.0, 0)
+    first = fairness_rows(days, population)[0]
+    assert (first["gini"], first["max_offers"]) == (0.0, 0)
 
 
-def test_knowing_rules_move_flexible_people_more():
-    played, population = simulate_days("privileged_largest", SETTINGS, 40, 3)
-    rows = fairness_rows(played, population)
+def test_privileged_largest_shifts_flexible_customers_more():
+    days, population = simulate_days("privileged_largest", SETTINGS, 40, 3)
+    rows = fairness_rows(days, population)
     minutes = {row["group"]: row["shift_minutes"] for row in rows if row["by"] == "type"}
     assert minutes["both"] > minutes["none"]

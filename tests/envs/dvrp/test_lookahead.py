@@ -1,187 +1,189 @@
-"""The rule that plays the rest of the day in its head."""
+"""The look-ahead policy and the routes it tracks."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from helpers.believers import Sure, prior_believer
+from helpers.acceptance_models import KnownTypes, prior_model
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.evaluation import PolicyOptions, simulate_days
-from hundredfold.envs.dvrp.heuristics import call_keys, calling
+from hundredfold.envs.dvrp.evaluation import simulate_days
+from hundredfold.envs.dvrp.heuristics import (
+    RandomOffers,
+    current_requests,
+    policy_key,
+    request_keys,
+)
 from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, windows_of_all_offers
-from hundredfold.envs.dvrp.policies import RandomOffers, policy_key
+from hundredfold.envs.dvrp.policies import PolicyOptions
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes, day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.exact_oracle import ExactOracle
 
 SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=1)
-QUICK = LookaheadSettings(samples=2, search_rounds=1)
+QUICK = LookaheadSettings(samples=2, lns_iterations=1)
 
 
-def env_after(calls, settings=SETTINGS, envs=20):
-    batch_env = Dvrp(np.arange(envs), settings)
-    out = batch_env.reset(5)
+def env_after(requests, settings=SETTINGS, envs=20):
+    env = Dvrp(np.arange(envs), settings)
+    out = env.reset(5)
     offers = RandomOffers(2)
-    for _ in range(calls):
-        batch_env.step(offers(out))
-    return batch_env
+    for _ in range(requests):
+        env.step(offers(out))
+    return env
 
 
-def lookahead(batch_env, thinks=QUICK, price=None, rates=None):
-    beliefs = (
-        prior_believer(batch_env.settings) if rates is None else Sure(batch_env.population, rates)
-    )
-    return Lookahead(
-        batch_env.population, batch_env.settings, beliefs, policy_key(1), thinks, price
-    )
+def lookahead(env, effort=QUICK, shift_penalty=None, rates=None):
+    beliefs = prior_model(env.settings) if rates is None else KnownTypes(env.population, rates)
+    return Lookahead(env.population, env.settings, beliefs, policy_key(1), effort, shift_penalty)
 
 
-def everything_known(chance=1.0):
-    rates = np.full((4, 16), chance)
+def equal_rates(rate=1.0):
+    rates = np.full((4, 16), rate)
     rates[:, NO_CHANGE] = 1.0
     return rates
 
 
-def test_a_tiny_day_is_decided_as_by_brute_force():
-    """Two are booked, one calls, one is guessed: every offer's closing price can be proven."""
+def test_a_tiny_day_is_decided_as_by_exact_enumeration():
+    """Two booked, one current and one sampled request: all final costs can be solved exactly."""
     tiny = DvrpSettings(num_customers=4, num_vehicles=2, lns_iterations=0)
-    batch_env = env_after(2, tiny)
-    rates = everything_known(0.5)
+    env = env_after(2, tiny)
+    rates = equal_rates(0.5)
     rates[:, 3] = 0.2
-    policy = lookahead(batch_env, LookaheadSettings(samples=1, search_rounds=100), 0.01, rates)
-    offers = policy(batch_env.out)
+    policy = lookahead(env, LookaheadSettings(samples=1, lns_iterations=100), 0.01, rates)
+    offers = policy(env.out)
 
-    day, trips, out = batch_env.true_state, batch_env.population.trips, batch_env.out
-    calls = calling(out, batch_env.population)
-    keys = call_keys(policy.key, out, calls)
-    guessed = policy.guesses(out, calls, keys).trips[:, 0, 0]
-    cells = np.concatenate([day["cells"][:, :3], trips.cells[guessed][:, None]], axis=1)
-    price = np.zeros((20, 16))
+    state, trips, out = env.true_state, env.population.trips, env.out
+    requests = current_requests(out, env.population)
+    keys = request_keys(policy.key, out, requests)
+    sampled = policy.sample_requests(out, requests, keys).trips[:, 0, 0]
+    cells = np.concatenate([state["cells"][:, :3], trips.cells[sampled][:, None]], axis=1)
+    optimum = np.zeros((20, 16))
     for offer in range(16):
-        windows = day["booked_windows"].copy()
-        windows[:, 2] = windows_of_all_offers(calls.windows)[:, offer]
-        windows[:, 3] = trips.windows[guessed]
-        books = day_problems(cells, windows, np.full((20, 4), np.inf), batch_env.population, tiny)
-        price[:, offer] = ExactOracle().solve(books).cost
-    found = policy.final_costs(out, calls, out.mask)[..., 0]
-    assert np.isfinite(price).all()
-    # A short search is no proof: never below the optimum, and nearly always on it.
-    above = found - price
-    assert above.min() > -1e-6
-    assert (above < 1e-6).mean() > 0.8
-    gain = found - found[:, NO_CHANGE, None] + 0.01 * TOTAL_MINUTES
-    worth = np.where(out.mask, rates[0] * gain, np.inf)
-    assert_allclose(worth[np.arange(20), offers], worth.min(axis=1), rtol=0, atol=1e-6)
+        windows = state["booked_windows"].copy()
+        windows[:, 2] = windows_of_all_offers(requests.windows)[:, offer]
+        windows[:, 3] = trips.windows[sampled]
+        problems = day_problems(cells, windows, np.full((20, 4), np.inf), env.population, tiny)
+        optimum[:, offer] = ExactOracle().solve(problems).cost
+    found = policy.final_costs(out, requests, out.mask)[..., 0]
+    assert np.isfinite(optimum).all()
+    # A short search does not always find the optimum, but nearly always.
+    gap = found - optimum
+    assert gap.min() > -1e-6
+    assert (gap < 1e-6).mean() > 0.8
+    added = found - found[:, NO_CHANGE, None] + 0.01 * TOTAL_MINUTES
+    expected_cost = np.where(out.mask, rates[0] * added, np.inf)
+    chosen = expected_cost[np.arange(20), offers]
+    assert_allclose(chosen, expected_cost.min(axis=1), rtol=0, atol=1e-6)
     assert (offers != NO_CHANGE).any()
 
 
-def test_guesses_are_trips_of_known_people_who_have_not_called():
-    batch_env = env_after(3)
-    policy = lookahead(batch_env, LookaheadSettings(samples=50))
-    calls = calling(batch_env.out, batch_env.population)
-    keys = call_keys(policy.key, batch_env.out, calls)
-    guesses = policy.guesses(batch_env.out, calls, keys)
-    assert guesses.trips.shape == (20, 50, 4)
-    assert_array_equal(guesses.number, 4)
-    population = batch_env.population
-    person = np.repeat(np.arange(population.size), population.customers.num_trips)
-    people = person[guesses.trips]
-    number = guesses.trips - population.first_trip[people]
-    assert (people < population.customers.num_known).all()
-    assert (number < population.num_known_trips[people]).all()
-    for env in range(20):
-        called = batch_env.true_state["customer_id"][env, :4]
-        assert not np.isin(people[env], called).any()
-        assert all(len(set(guess.tolist())) == 4 for guess in people[env])
-    # Everybody who is left has a chance, and so has every trip.
-    assert len(np.unique(people)) == population.customers.num_known
-    assert (guesses.trips[:, 0] != guesses.trips[:, 1]).any()
+def test_sampled_requests_are_known_trips_of_customers_without_a_request():
+    env = env_after(3)
+    policy = lookahead(env, LookaheadSettings(samples=50))
+    requests = current_requests(env.out, env.population)
+    keys = request_keys(policy.key, env.out, requests)
+    sampled = policy.sample_requests(env.out, requests, keys)
+    assert sampled.trips.shape == (20, 50, 4)
+    assert_array_equal(sampled.number, 4)
+    population = env.population
+    owner = np.repeat(np.arange(population.size), population.customers.num_trips)
+    customers = owner[sampled.trips]
+    number = sampled.trips - population.first_trip[customers]
+    assert (customers < population.customers.num_known).all()
+    assert (number < population.num_known_trips[customers]).all()
+    for row in range(20):
+        with_request = env.true_state["customer_id"][row, :4]
+        assert not np.isin(customers[row], with_request).any()
+        assert all(len(set(sample.tolist())) == 4 for sample in customers[row])
+    # All other customers and trips occur.
+    assert len(np.unique(customers)) == population.customers.num_known
+    assert (sampled.trips[:, 0] != sampled.trips[:, 1]).any()
 
 
-def test_the_day_that_will_really_come_is_not_looked_at():
-    batch_env = env_after(3)
-    expected = lookahead(batch_env)(batch_env.out)
+def test_lookahead_does_not_read_hidden_or_future_state():
+    env = env_after(3)
+    expected = lookahead(env)(env.out)
     for name in ("customer_id", "trip_id", "cells", "requested_windows", "type"):
-        batch_env.true_state[name][:, 4:] = batch_env.true_state[name][:, 4:][::-1]
+        env.true_state[name][:, 4:] = env.true_state[name][:, 4:][::-1]
     for name in ("accepts", "tolerance", "type"):
-        batch_env.true_state[name][...] = 0
-    assert_array_equal(lookahead(batch_env)(batch_env.out), expected)
+        env.true_state[name][...] = 0
+    assert_array_equal(lookahead(env)(env.out), expected)
 
 
-@pytest.mark.parametrize("kind", ["research", "operator"])
-def test_forbidden_and_hopeless_offers_are_never_made(kind):
-    settings = DvrpSettings(service=kind, num_customers=8, lns_iterations=0, day_minutes=1100)
-    batch_env = env_after(0, settings)
-    rates = everything_known()
+@pytest.mark.parametrize("service", ["research", "operator"])
+def test_forbidden_and_improbable_offers_are_never_made(service):
+    settings = DvrpSettings(service=service, num_customers=8, lns_iterations=0, day_minutes=1100)
+    env = env_after(0, settings)
+    rates = equal_rates()
     rates[:, 8] = 0.05
-    policy = lookahead(batch_env, QUICK, price=0.0, rates=rates)
+    policy = lookahead(env, QUICK, shift_penalty=0.0, rates=rates)
     made = []
     for _ in range(8):
-        offers = policy(batch_env.out)
-        assert batch_env.out.mask[np.arange(20), offers].all()
+        offers = policy(env.out)
+        assert env.out.mask[np.arange(20), offers].all()
         made.append(offers)
-        batch_env.step(offers)
+        env.step(offers)
     assert 8 not in np.unique(made)
     assert len(np.unique(made)) > 2
 
 
-def test_a_huge_price_silences_it_and_no_price_does_not():
-    beliefs = prior_believer(SETTINGS)
+def test_a_larger_shift_penalty_makes_fewer_offers():
+    beliefs = prior_model(SETTINGS)
 
-    def offers_at(price):
-        options = PolicyOptions(beliefs=beliefs, lookahead=QUICK, shift_penalty=price)
+    def days_at(penalty):
+        options = PolicyOptions(beliefs=beliefs, lookahead=QUICK, shift_penalty=penalty)
         return simulate_days("lookahead", SETTINGS, 10, 3, options=options)[0]
 
-    assert_array_equal(offers_at(1e6).offers, NO_CHANGE)
-    free, dear = offers_at(0.0), offers_at(0.5)
-    assert free.made.sum() > dear.made.sum() > 0
+    assert_array_equal(days_at(1e6).offers, NO_CHANGE)
+    assert days_at(0.0).made.sum() > days_at(0.5).made.sum() > 0
 
 
-def test_it_repeats_and_batches_do_not_matter():
-    options = PolicyOptions(beliefs=prior_believer(SETTINGS), lookahead=QUICK)
+def test_lookahead_is_reproducible_in_any_batch_size():
+    options = PolicyOptions(beliefs=prior_model(SETTINGS), lookahead=QUICK)
     once, _ = simulate_days("lookahead", SETTINGS, 10, 3, options=options)
     again, _ = simulate_days("lookahead", SETTINGS, 10, 3, options=options)
-    apart, _ = simulate_days("lookahead", SETTINGS, 10, 3, num_envs=3, options=options)
+    split, _ = simulate_days("lookahead", SETTINGS, 10, 3, num_envs=3, options=options)
     assert_array_equal(once.offers, again.offers)
-    assert_array_equal(once.offers, apart.offers)
+    assert_array_equal(once.offers, split.offers)
     assert (once.offers != NO_CHANGE).any()
 
 
-def test_it_takes_up_a_day_wherever_it_stands():
-    batch_env = env_after(0)
-    steady = lookahead(batch_env)
+def test_lookahead_can_start_in_the_middle_of_a_day():
+    env = env_after(0)
+    policy = lookahead(env)
     for _ in range(5):
-        expected = steady(batch_env.out)
-        assert_array_equal(lookahead(batch_env)(batch_env.out), expected)
-        batch_env.step(expected)
+        expected = policy(env.out)
+        assert_array_equal(lookahead(env)(env.out), expected)
+        env.step(expected)
 
 
-def test_followed_plans_hold_what_was_booked_and_forget_other_days():
-    batch_env = env_after(5)
-    plans = TrackedRoutes(batch_env.population, SETTINGS, policy_key(0))
+def test_tracked_routes_contain_the_bookings_and_restart_for_other_days():
+    env = env_after(5)
+    tracked = TrackedRoutes(env.population, SETTINGS, policy_key(0))
 
-    def assert_followed():
-        plans.follow(batch_env.out)
-        assert_array_equal(plans.kept.num_requests, batch_env.true_state["num_booked"])
-        booked = np.arange(8) < batch_env.true_state["num_booked"][:, None]
-        assert_array_equal(
-            plans.kept.problems.windows[booked], batch_env.true_state["booked_windows"][booked]
-        )
+    def assert_in_sync():
+        tracked.sync(env.out)
+        assert_array_equal(tracked.routes.num_requests, env.true_state["num_booked"])
+        booked = np.arange(8) < env.true_state["num_booked"][:, None]
+        windows = tracked.routes.problems.windows
+        assert_array_equal(windows[booked], env.true_state["booked_windows"][booked])
 
-    assert_followed()
-    batch_env.step(np.full(20, NO_CHANGE))
-    assert_followed()
-    batch_env.reset(6)
+    assert_in_sync()
+    env.step(np.full(20, NO_CHANGE))
+    assert_in_sync()
+    env.reset(6)
     for _ in range(6):
-        batch_env.step(np.full(20, NO_CHANGE))
-    assert_followed()
-    batch_env = env_after(2, envs=7)
-    assert_followed()
+        env.step(np.full(20, NO_CHANGE))
+    assert_in_sync()
+    env = env_after(2, envs=7)
+    assert_in_sync()
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"search_rounds": -1}, {"least_chance": 2.0}])
-def test_impossible_thinking_is_refused(wrong):
-    with pytest.raises(SettingsError, match="lookahead needs"):
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 0}, {"lns_iterations": -1}, {"min_probability": 2.0}]
+)
+def test_lookahead_settings_out_of_bounds_are_rejected(wrong):
+    with pytest.raises(SettingsError, match=f"{next(iter(wrong))} must be"):
         LookaheadSettings(**wrong)

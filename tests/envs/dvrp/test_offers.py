@@ -1,3 +1,5 @@
+"""The sixteen offers: shifts, tolerance and feasibility."""
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -12,7 +14,7 @@ from hundredfold.envs.dvrp.offers import (
     tolerated_offers,
     windows_of_all_offers,
 )
-from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, TYPE_NAMES, drawn_tolerances
+from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, TYPE_NAMES, sample_tolerances
 
 TABLE = {
     0: (30, 0),
@@ -37,28 +39,28 @@ TRAVEL = np.array([[0.0, 10.0, 12.0], [10.0, 0.0, 20.0], [12.0, 20.0, 0.0]])
 
 
 @pytest.mark.parametrize("offer", TABLE)
-def test_every_offer_moves_windows_by_its_own_minutes(offer):
+def test_every_offer_shifts_windows_by_its_minutes(offer):
     earlier, later = TABLE[offer]
     assert tuple(OFFER_MINUTES[offer]) == (earlier, later)
-    moved = shifted_windows(WINDOWS, np.array(offer))
-    assert moved.tolist() == [[480 - earlier, 510 - earlier], [500 + later, 530 + later]]
+    shifted = shifted_windows(WINDOWS, np.array(offer))
+    assert shifted.tolist() == [[480 - earlier, 510 - earlier], [500 + later, 530 + later]]
 
 
-def test_windows_of_all_offers_are_those_of_each_one():
-    together = windows_of_all_offers(WINDOWS[None])
+def test_windows_of_all_offers_agree_with_single_offers():
+    windows = windows_of_all_offers(WINDOWS[None])
     for offer in range(NUM_OFFERS):
-        assert_array_equal(together[0, offer], shifted_windows(WINDOWS, np.array(offer)))
+        assert_array_equal(windows[0, offer], shifted_windows(WINDOWS, np.array(offer)))
 
 
 @pytest.mark.parametrize("kind", range(4), ids=TYPE_NAMES)
-def test_hard_types_accept_exactly_the_offers_of_their_flexible_sides(kind):
-    tolerance = drawn_tolerances(
+def test_strict_types_accept_exactly_the_offers_on_their_flexible_sides(kind):
+    tolerance = sample_tolerances(
         np.array([kind]), np.zeros(1, int), np.zeros(1, np.uint64), "types", 0.5
     )
     accepted = tolerated_offers(tolerance)[0]
     for offer, (earlier, later) in TABLE.items():
-        bends_early, bends_late = FLEXIBLE_SIDES[kind]
-        assert accepted[offer] == ((bends_early or earlier == 0) and (bends_late or later == 0))
+        early, late = FLEXIBLE_SIDES[kind]
+        assert accepted[offer] == ((early or earlier == 0) and (late or later == 0))
 
 
 @pytest.mark.parametrize("earlier", range(0, 35, 5))
@@ -74,7 +76,7 @@ def allowed(windows, **options):
     return allowed_offers(windows, cells, TRAVEL, 0, options.pop("day", 1440), **options)[0]
 
 
-def test_offers_that_would_leave_the_day_are_forbidden():
+def test_offers_that_leave_the_day_are_forbidden():
     early = allowed([[20, 50], [45, 75]])
     assert [offer for offer in TABLE if early[offer]] == [
         offer for offer, (earlier, _) in TABLE.items() if earlier <= 20
@@ -91,20 +93,20 @@ def test_offers_that_would_leave_the_day_are_forbidden():
 TABLE_INDEX = {minutes: offer for offer, minutes in TABLE.items()}
 
 
-def test_no_change_is_allowed_even_where_nothing_else_is():
+def test_no_change_is_allowed_even_if_no_other_offer_is():
     mask = allowed([[0, 30], [1410, 1440]], day=1440)
     assert mask.sum() == 1
     assert mask[NO_CHANGE]
 
 
-def test_an_offer_that_would_force_a_ride_beyond_the_limit_is_forbidden():
-    # Asked: 20 minutes of driving, windows 20 apart; the longest offer forces 50 minutes of ride.
+def test_offers_that_exceed_the_ride_time_limit_are_forbidden():
+    # Direct ride 20 minutes, windows 20 apart; the largest offer forces a ride of 50 minutes.
     mask = allowed([[480, 510], [500, 530]], max_ride_minutes=40.0)
     assert [offer for offer in TABLE if not mask[offer]] == [TABLE_INDEX[30, 30]]
     assert allowed([[480, 510], [500, 530]], max_ride_minutes=50.0).all()
 
 
-def test_a_trip_is_servable_alone_when_the_drive_fits_its_windows_and_the_day():
+def test_a_trip_is_servable_if_the_ride_fits_its_windows_and_the_day():
     def alone(windows, day=1440.0, **options):
         return bool(
             servable_alone(np.array(windows, float), np.array([1, 2]), TRAVEL, 0, day, **options)
@@ -113,6 +115,6 @@ def test_a_trip_is_servable_alone_when_the_drive_fits_its_windows_and_the_day():
     assert alone([[480, 510], [490, 500]])
     assert not alone([[480, 510], [485, 499]])
     assert not alone([[480, 510], [490, 500]], service_minutes=1.0)
-    assert not alone([[0, 5], [10, 60]]), "nobody gets from the depot to the pickup in 5 minutes"
+    assert not alone([[0, 5], [10, 60]]), "the depot is more than 5 minutes away"
     assert not alone([[1400, 1420], [1420, 1440]], day=1440.0 - 1)
     assert not alone([[1380, 1410], [1430, 1440]]), "the vehicle must be back before midnight"

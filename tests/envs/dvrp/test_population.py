@@ -1,3 +1,5 @@
+"""The synthetic population, its splits, and the settings that define it."""
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -8,9 +10,9 @@ from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.population import (
     FLEXIBLE_SIDES,
-    TRIPS_PER_PERSON,
-    drawn_tolerances,
-    picks,
+    TRIPS_PER_CUSTOMER,
+    sample_categories,
+    sample_tolerances,
     servable_trips,
 )
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -29,14 +31,14 @@ MANY = DvrpSettings(population_size=1000)
     ],
     ids=["research", "operator", "short day", "service"],
 )
-def test_every_trip_can_be_served_alone(settings):
+def test_every_trip_can_be_served_by_a_dedicated_vehicle(settings):
     population = population_for(settings)
     trips = population.trips
     assert servable_trips(trips.windows, trips.cells, population.city, settings).all()
     assert (population.max_ride_minutes < np.inf).all() == (settings.service == "operator")
 
 
-def test_windows_are_half_an_hour_on_a_grid_of_five_minutes():
+def test_windows_are_30_minutes_long_on_a_grid_of_5_minutes():
     windows = population_for(DvrpSettings()).trips.windows
     assert (windows[..., 1] - windows[..., 0] == 30).all()
     assert not (windows % 5).any()
@@ -44,17 +46,17 @@ def test_windows_are_half_an_hour_on_a_grid_of_five_minutes():
     assert windows.max() <= 24 * 60
 
 
-def test_personalities_have_their_shares():
+def test_customer_types_have_their_shares():
     prior = population_for(MANY).type_prior
     assert np.abs(prior - (0.25, 0.40, 0.20, 0.15)).max() < 0.04
 
 
-def test_trips_lead_somewhere_and_habits_are_two_to_four():
+def test_trips_change_cells_and_customers_have_two_to_four_habits():
     population = population_for(MANY)
     trips = population.trips
     assert (trips.cells[:, 0] != trips.cells[:, 1]).all()
-    assert trips.cells.min() > 0, "nobody lives in the depot"
-    purposes = trips.purpose.reshape(-1, TRIPS_PER_PERSON)
+    assert trips.cells.min() > 0, "no trip starts or ends at the depot"
+    purposes = trips.purpose.reshape(-1, TRIPS_PER_CUSTOMER)
     habits = np.array([len(set(row)) for row in purposes.tolist()])
     assert habits.min() >= 1
     assert habits.max() == 4
@@ -69,9 +71,9 @@ def test_purposes_have_about_their_weights_and_paratransit_is_mostly_medical():
     assert np.bincount(operator).argmax() == PURPOSE_NAMES.index("medical")
 
 
-def test_softness_and_purpose_shape_what_people_tolerate():
+def test_tolerances_depend_on_softness_and_purpose():
     population = population_for(MANY)
-    types = np.repeat(population.customers.types, TRIPS_PER_PERSON)
+    types = np.repeat(population.customers.types, TRIPS_PER_CUSTOMER)
     tolerance, purpose = population.trips.tolerance, population.trips.purpose
     assert not (tolerance % 5).any()
     assert tolerance.min() == 0
@@ -86,7 +88,7 @@ def test_softness_and_purpose_shape_what_people_tolerate():
     assert stiff[~flexible].mean() < 2
 
 
-def test_days_do_not_depend_on_what_people_tolerate():
+def test_trips_do_not_depend_on_tolerances():
     soft, hard = population_for(DvrpSettings()), population_for(DvrpSettings(tolerances="types"))
     assert_array_equal(soft.trips.cells, hard.trips.cells)
     assert_array_equal(soft.trips.windows, hard.trips.windows)
@@ -94,7 +96,7 @@ def test_days_do_not_depend_on_what_people_tolerate():
     assert population_for(DvrpSettings(tolerances="unlimited")).accepts.all()
 
 
-def test_splits_share_no_trip_and_the_unseen_are_nobody_known():
+def test_splits_are_disjoint():
     population = population_for(DvrpSettings())
 
     def trips_of(split):
@@ -105,41 +107,47 @@ def test_splits_share_no_trip_and_the_unseen_are_nobody_known():
             for trip in range(start, start + number)
         }
 
-    known, unseen, strangers = map(trips_of, ("known", "unseen_trips", "unseen_customers"))
+    known, unseen_trips, unseen_customers = map(
+        trips_of, ("known", "unseen_trips", "unseen_customers")
+    )
     assert len(known) == 30 * 40
-    assert len(unseen) == 30 * 10
-    assert len(strangers) == 30 * 50
-    assert not known & unseen
-    assert not (known | unseen) & strangers
-    assert known | unseen | strangers == trips_of("all")
+    assert len(unseen_trips) == 30 * 10
+    assert len(unseen_customers) == 30 * 50
+    assert not known & unseen_trips
+    assert not (known | unseen_trips) & unseen_customers
+    assert known | unseen_trips | unseen_customers == trips_of("all")
 
 
-def test_offer_12_is_accepted_and_allowed_by_everybody():
+def test_offer_12_is_always_accepted_and_allowed():
     population = population_for(DvrpSettings(service="operator"))
     assert population.accepts[:, NO_CHANGE].all()
     assert population.allowed[:, NO_CHANGE].all()
-    assert not population.allowed.all(), "some offers would break the ride limit"
+    assert not population.allowed.all(), "some offers exceed the ride-time limit"
 
 
-def test_a_population_follows_from_its_seed_alone():
+def test_the_population_depends_on_the_city_seed_alone():
     one, same = population_for(DvrpSettings()), population_for(DvrpSettings(num_vehicles=4))
     other = population_for(DvrpSettings(city_seed=1))
     assert_array_equal(one.trips.windows, same.trips.windows)
     assert (one.trips.windows != other.trips.windows).any()
-    # More people do not change those who were there.
+    # A larger population extends the smaller one.
     larger = population_for(DvrpSettings(population_size=50))
     assert_array_equal(larger.trips.cells[:1500], one.trips.cells[:1500])
 
 
-def test_hard_tolerances_are_all_or_nothing():
+def test_strict_tolerances_are_0_or_30_minutes():
     types = np.arange(4)
-    hard = drawn_tolerances(types, np.zeros(4, int), rng.spawn(1, types), "types", 0.5)
-    assert hard.tolist() == [[0, 30], [30, 0], [0, 0], [30, 30]]
+    strict = sample_tolerances(types, np.zeros(4, int), rng.spawn(1, types), "types", 0.5)
+    assert strict.tolist() == [[0, 30], [30, 0], [0, 0], [30, 30]]
 
 
-def test_picks_follow_their_weights():
-    luck = (np.arange(1000) + 0.5) / 1000
-    assert np.bincount(picks(np.array([1.0, 0.0, 3.0]), luck)).tolist() == [250, 0, 750]
+def test_sampled_categories_follow_their_weights():
+    uniforms = (np.arange(1000) + 0.5) / 1000
+    assert np.bincount(sample_categories(np.array([1.0, 0.0, 3.0]), uniforms)).tolist() == [
+        250,
+        0,
+        750,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +162,7 @@ def test_picks_follow_their_weights():
         ("xyzzy", "other"),
     ],
 )
-def test_free_text_finds_its_purpose(text, name):
+def test_free_text_is_mapped_to_a_purpose(text, name):
     assert PURPOSE_NAMES[purpose_of(text)] == name
 
 
@@ -164,7 +172,7 @@ def test_free_text_finds_its_purpose(text, name):
         {"num_customers": 0},
         {"num_customers": 40, "population_size": 30},
         {"trips": "trips.csv"},
-        {"recorded_responses": "answers.csv"},
+        {"recorded_responses": "responses.csv"},
         {"observation": "nothing"},
         {"softness": 1.5},
         {"response_noise": float("nan")},
@@ -173,7 +181,7 @@ def test_free_text_finds_its_purpose(text, name):
         {"max_ride_factor": float("inf")},
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(SettingsError):
         DvrpSettings(**wrong)
 
@@ -181,13 +189,13 @@ def test_settings_that_cannot_be_are_refused(wrong):
 @pytest.mark.parametrize(
     "wrong", [{"service_minutes": 40.0}, {"max_ride_minutes": 12.0}, {"day_minutes": 60}], ids=str
 )
-def test_settings_under_which_trips_cannot_be_served_are_refused(wrong):
-    with pytest.raises(SettingsError, match="cannot be served even alone"):
+def test_settings_with_unservable_trips_are_rejected(wrong):
+    with pytest.raises(SettingsError, match="cannot be served even by a dedicated"):
         population_for(DvrpSettings(**wrong))
 
 
 @pytest.mark.parametrize("customers", [10, 30, 60, 100])
-def test_days_of_many_sizes_have_enough_people(customers):
+def test_the_population_is_large_enough_for_any_number_of_customers(customers):
     settings = DvrpSettings(num_customers=customers)
-    callers, _, _ = population_for(settings).split_customers("unseen_customers")
-    assert len(callers) >= customers
+    available, _, _ = population_for(settings).split_customers("unseen_customers")
+    assert len(available) >= customers

@@ -67,8 +67,8 @@ def test_policies_are_scored_like_in_evaluation(report_data):
         ("random", "known"),
         ("hindsight", "known"),
     ]
-    assert rows[:3] == evaluate_policy(privileged_largest, SETTINGS, days=DAYS, name="this run")
-    assert rows[3] == evaluate_policy("none", SETTINGS, days=DAYS, splits=("known",))[0]
+    assert rows[:3] == evaluate_policy(privileged_largest, SETTINGS, num_days=DAYS, name="this run")
+    assert rows[3] == evaluate_policy("none", SETTINGS, num_days=DAYS, splits=("known",))[0]
 
 
 def test_the_day_shown_lies_within_the_quartiles(report_data):
@@ -146,7 +146,7 @@ def test_every_call_of_every_day_is_counted(report_data):
 def test_perfect_beliefs_have_perfect_accuracy(report_data):
     beliefs = report_data["beliefs"]
     assert beliefs["accuracy"] == 1.0
-    assert np.sum(beliefs["confusion"]) == beliefs["customers"] == SETTINGS.people
+    assert np.sum(beliefs["confusion"]) == beliefs["customers"] == SETTINGS.num_known_customers
     assert np.trace(beliefs["confusion"]) == beliefs["customers"]
     found = beliefs["by_responses"]["accuracy"]
     assert np.abs(np.subtract(found["learned"], found["true"])).max() < 0.05

@@ -1,11 +1,11 @@
-"""What an operator gains per minute asked of riders: minutes saved against minutes moved.
+"""Trade-off and fairness of offer policies.
 
-A rule that knows prices is played at several of them, which draws a curve; any other policy is a
-dot. Policies are compared where they move people by the same number of minutes. Between two points
-of a curve lies whoever tosses a coin each morning to decide which of the two to be today; before
-its first point, whoever stays silent on some days.
+Trade-off: driving minutes saved against minutes of shift. A policy with a shift penalty is
+simulated at several penalties, which gives a curve; any other policy is a point. Policies are
+compared at equal shift, interpolating linearly between the points of a curve (mixing two policies
+day by day reaches every point in between) and towards the origin (making no offers).
 
-Who is asked, who says yes and who is moved, and whether it is always the same people.
+Fairness: who receives offers, accepts and is shifted, and how unevenly shifts are distributed.
 """
 
 from __future__ import annotations
@@ -25,136 +25,129 @@ from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.problem import PICKUP
 
 SHIFT_PENALTIES: Final = (0.0, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+AGE_BANDS: Final = (0, 25, 45, 65)
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class TradeOffPoint:
-    """One policy at one price of a minute moved; None where it knows no prices."""
+    """Scores of a policy at one shift penalty; None if it takes none."""
 
     policy: str
     shift_penalty: float | None
     scores: DayScores
 
     def row(self) -> Row:
-        """Per day: minutes saved and moved, and the improvement in percent with its interval."""
-        told = self.scores.summary()
+        """Means per day: minutes saved, minutes of shift, improvement in percent."""
+        summary = self.scores.summary()
         return {
             "policy": self.policy,
             "shift_penalty": self.shift_penalty,
             "saved_minutes": float(self.scores.saved_minutes.mean()),
-            "shift_minutes": told["shift_minutes"],
-            "offers_made": told["offers_made"],
-            "mean": told["mean"],
-            "ci_low": told["ci_low"],
-            "ci_high": told["ci_high"],
+            "shift_minutes": summary["shift_minutes"],
+            "offers_made": summary["offers_made"],
+            "mean": summary["mean"],
+            "ci_low": summary["ci_low"],
+            "ci_high": summary["ci_high"],
         }
 
 
-def interpolated_at(curve: Sequence[TradeOffPoint], shift_minutes: float) -> FloatArray:
-    """(days,) what the curve's policy saves on each day at this mean number of minutes moved.
+def saved_minutes_at(curve: Sequence[TradeOffPoint], shift_minutes: float) -> FloatArray:
+    """(days,) minutes saved by a curve's policy, interpolated at this mean shift per day.
 
-    Beyond the curve's last point it is that point: asking for more is not in its power.
+    Beyond the curve's last point it is that point: the policy cannot shift any further.
     """
-    saved = np.stack([np.zeros(len(_days(curve)))] + [p.scores.saved_minutes for p in curve])
-    moved = np.array([0.0] + [p.scores.shift_minutes.mean() for p in curve])
-    order = np.argsort(moved, kind="stable")
-    saved, moved = saved[order], moved[order]
-    after = int(np.searchsorted(moved, shift_minutes, side="left"))
-    if after == len(moved):
+    nothing = np.zeros(len(curve[0].scores.cost))
+    saved = np.stack([nothing] + [point.scores.saved_minutes for point in curve])
+    shifts = np.array([0.0] + [point.scores.shift_minutes.mean() for point in curve])
+    order = np.argsort(shifts, kind="stable")
+    saved, shifts = saved[order], shifts[order]
+    after = int(np.searchsorted(shifts, shift_minutes, side="left"))
+    if after == len(shifts):
         return np.asarray(saved[-1], np.float64)
     if after == 0:
         return np.asarray(saved[0], np.float64)
-    share = (shift_minutes - moved[after - 1]) / (moved[after] - moved[after - 1])
-    return np.asarray((1.0 - share) * saved[after - 1] + share * saved[after], np.float64)
+    weight = (shift_minutes - shifts[after - 1]) / (shifts[after] - shifts[after - 1])
+    return np.asarray((1.0 - weight) * saved[after - 1] + weight * saved[after], np.float64)
 
 
-def compare_at_equal_shift(mine: TradeOffPoint, curve: Sequence[TradeOffPoint]) -> Row:
-    """How many more minutes a day `mine` saves than the curve where both move as many.
+def compare_at_equal_shift(point: TradeOffPoint, curve: Sequence[TradeOffPoint]) -> Row:
+    """Minutes per day that a policy saves more than a curve at equal shift.
 
-    The interval is a paired bootstrap over days. When `mine` moves people more than any point of
-    the curve does, the curve's last point stands against it.
+    The interval is a paired bootstrap over days. A policy that shifts more than every point of the
+    curve is compared with the curve's last point.
     """
-    moved = float(mine.scores.shift_minutes.mean())
-    more = mine.scores.saved_minutes - interpolated_at(curve, moved)
-    low, high = bootstrap_interval(more)
+    shift = float(point.scores.shift_minutes.mean())
+    difference = point.scores.saved_minutes - saved_minutes_at(curve, shift)
+    low, high = bootstrap_interval(difference)
     return {
-        "policy": mine.policy,
-        "against": curve[0].policy,
-        "shift_minutes": moved,
-        "against_shift_minutes": min(
-            moved, max(float(point.scores.shift_minutes.mean()) for point in curve)
+        "policy": point.policy,
+        "baseline": curve[0].policy,
+        "shift_minutes": shift,
+        "baseline_shift_minutes": min(
+            shift, max(float(other.scores.shift_minutes.mean()) for other in curve)
         ),
-        "saved_minutes": float(mine.scores.saved_minutes.mean()),
-        "mean": float(more.mean()),
+        "saved_minutes": float(point.scores.saved_minutes.mean()),
+        "mean": float(difference.mean()),
         "ci_low": low,
         "ci_high": high,
     }
 
 
-def _days(curve: Sequence[TradeOffPoint]) -> FloatArray:
-    return curve[0].scores.cost
+def fairness_rows(days: SimulatedDays, population: Population) -> list[Row]:
+    """One row for all requests, then one per type, purpose, neighbourhood, age and occupation.
 
-
-AGE_BANDS: Final = (0, 25, 45, 65)
-UNKNOWN: Final = "unknown"
-
-
-def fairness_rows(played: SimulatedDays, population: Population) -> list[Row]:
-    """Everybody together, then by type, purpose, neighbourhood of the pickup, age and occupation.
-
-    Groups of no caller are left out. Of a failed day, only the calls before it failed count as
-    asked.
+    Groups without requests are omitted. On a failed day, later requests count as without offer.
     """
-    rows = [overall_row(played)]
-    for name, groups in groups_of_callers(played, population).items():
+    rows = [overall_row(days)]
+    for name, groups in request_groups(days, population).items():
         rows += [
-            {"by": name, "group": str(group), **_shares(played, groups == group)}
+            {"by": name, "group": str(group), **_shares(days, groups == group)}
             for group in np.unique(groups)
         ]
     return rows
 
 
-def overall_row(played: SimulatedDays) -> Row:
-    """All callers, and how unevenly the burden lies on people.
+def overall_row(days: SimulatedDays) -> Row:
+    """All requests, and how unevenly shifts and offers are distributed over customers.
 
-    `gini` is 0 where everybody is moved by as many minutes in all, and near 1 where one person
-    bears everything; `max_asks` counts the offers one person heard over all days.
+    `gini` is the Gini coefficient of total shift per customer; `max_offers` and `mean_offers` are
+    offers per customer over all days.
     """
-    everybody = np.ones(played.customer_id.shape, bool)
-    people, place = np.unique(played.customer_id, return_inverse=True)
-    place = place.reshape(played.customer_id.shape)
-    moved = np.zeros(len(people))
-    np.add.at(moved, place, played.shift_minutes)
-    asks = np.bincount(place[played.made], minlength=len(people))
+    customers, index = np.unique(days.customer_id, return_inverse=True)
+    index = index.reshape(days.customer_id.shape)
+    shifts = np.zeros(len(customers))
+    np.add.at(shifts, index, days.shift_minutes)
+    offers = np.bincount(index[days.made], minlength=len(customers))
     return {
         "by": "all",
-        "group": "everybody",
-        **_shares(played, everybody),
-        "people": len(people),
-        "gini": gini(moved),
-        "max_asks": int(asks.max()),
-        "mean_asks": float(asks.mean()),
+        "group": "all",
+        **_shares(days, np.ones(days.customer_id.shape, bool)),
+        "customers": len(customers),
+        "gini": gini(shifts),
+        "max_offers": int(offers.max()),
+        "mean_offers": float(offers.mean()),
     }
 
 
-def groups_of_callers(played: SimulatedDays, population: Population) -> dict[str, Array]:
-    """(days, customers) the group of every caller, under each way of grouping."""
-    people, city = population.customers, population.city
-    person = played.customer_id
-    ages = people.ages[person]
+def request_groups(days: SimulatedDays, population: Population) -> dict[str, Array]:
+    """(days, customers) the group of every request, by attribute."""
+    customers, city = population.customers, population.city
+    ids = days.customer_id
+    ages = customers.ages[ids]
     band = np.searchsorted(AGE_BANDS, ages, side="right") - 1
-    occupations = np.array([occupation or UNKNOWN for occupation in people.occupations])
+    occupations = np.array([occupation or UNKNOWN for occupation in customers.occupations])
     return {
-        "type": np.array(TYPE_NAMES)[people.types[person]],
-        "purpose": np.array(PURPOSE_NAMES)[population.trips.purpose[played.trip_id]],
-        "neighbourhood": np.array(city.names)[played.cells[..., PICKUP]],
-        "age": np.where(ages < 0, UNKNOWN, _band_names()[np.maximum(band, 0)]),
-        "occupation": occupations[person],
+        "type": np.array(TYPE_NAMES)[customers.types[ids]],
+        "purpose": np.array(PURPOSE_NAMES)[population.trips.purpose[days.trip_id]],
+        "neighbourhood": np.array(city.names)[days.cells[..., PICKUP]],
+        "age": np.where(ages < 0, UNKNOWN, _age_band_names()[np.maximum(band, 0)]),
+        "occupation": occupations[ids],
     }
 
 
 def gini(values: FloatArray) -> float:
-    """How unevenly a total is shared out: 0 equally, towards 1 all to one; 0 for a total of 0."""
+    """Gini coefficient: 0 if all values are equal, near 1 if one has everything; 0 for sum 0."""
     total = float(values.sum())
     if total == 0.0:
         return 0.0
@@ -164,18 +157,18 @@ def gini(values: FloatArray) -> float:
     return float(weights @ ranked / (number * total))
 
 
-def _shares(played: SimulatedDays, chosen: Array) -> Row:
-    made = played.made[chosen]
-    yes = played.accepted[chosen] & made
+def _shares(days: SimulatedDays, selected: Array) -> Row:
+    made = days.made[selected]
+    accepted = days.accepted[selected] & made
     return {
-        "callers": len(made),
-        "asked_pct": 100.0 * float(made.mean()),
-        "accepted_pct": 100.0 * float(yes.sum() / made.sum()) if made.any() else None,
-        "moved_pct": 100.0 * float(yes.mean()),
-        "shift_minutes": float(played.shift_minutes[chosen].mean()),
+        "requests": len(made),
+        "offered_pct": 100.0 * float(made.mean()),
+        "accepted_pct": 100.0 * float(accepted.sum() / made.sum()) if made.any() else None,
+        "shifted_pct": 100.0 * float(accepted.mean()),
+        "shift_minutes": float(days.shift_minutes[selected].mean()),
     }
 
 
-def _band_names() -> Array:
-    ends = [f"{low} to {high - 1}" for low, high in pairwise(AGE_BANDS)]
-    return np.array([*ends, f"{AGE_BANDS[-1]} and over"])
+def _age_band_names() -> Array:
+    bands = [f"{low} to {high - 1}" for low, high in pairwise(AGE_BANDS)]
+    return np.array([*bands, f"{AGE_BANDS[-1]} and over"])

@@ -1,10 +1,11 @@
-"""What an acceptance model has told the envs, and which offers that leaves open.
+"""Beliefs about customers inside the env, and the action masks they imply.
 
-A mask turns belief into a rule: `threshold` allows what is probably accepted, `sampled_type` what
-a type drawn from the belief would accept, `soft` allows everything but leans against refusals,
-`known` looks behind the curtain (an upper bound), `none` allows whatever the day permits. Offer 12
-is always allowed. With probability `epsilon` an env ignores its mask for one call, and so goes on
-learning about people it has written off.
+An acceptance model broadcasts its beliefs to the envs. By `mask_mode`, `threshold`
+allows offers that are probably accepted, `sampled_type` those that a customer type sampled from the
+belief accepts (Thompson sampling), `soft` allows all and biases the logits, `privileged` uses the
+true responses (an upper bound), `none` ignores them. Offer 12 is always allowed. With probability
+`epsilon` an env ignores its mask for one request, so that beliefs about every customer keep
+improving.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.settings import MaskMode
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
-# A chance of acceptance below this leans no harder against an offer.
-LEAST_CHANCE: Final = 1e-3
-# Draws of one call: whether the mask is ignored, and which type is supposed.
-DRAWS_PER_CALL: Final = 2
+# Lower acceptance probabilities are clipped to this before the logarithm of the logit bias.
+MIN_PROBABILITY: Final = 1e-3
+# Uniform random numbers per request: whether the mask is ignored, and which type is sampled.
+DRAWS_PER_REQUEST: Final = 2
 
 
 def type_masks() -> BoolArray:
-    """(types, offers) what each personality accepts when it is taken at its word."""
+    """(types, offers) offers that a customer type accepts if it is perfectly strict."""
     earlier, later = OFFER_MINUTES.T == 0
     return np.stack([earlier, later, earlier & later, np.ones(NUM_OFFERS, bool)])
 
@@ -39,105 +40,120 @@ def type_masks() -> BoolArray:
 TYPE_MASKS: Final[BoolArray] = type_masks()
 
 
-class Beliefs:
-    """One copy per env, so that snapshots can be cut and joined by env."""
+class EnvBeliefs:
+    """Beliefs about all customers, one copy per env so that snapshots can be split by env."""
 
     def __init__(self, num_envs: int, population: Population) -> None:
-        shape = (num_envs, population.size, BELIEF_WIDTH)
-        self.people = np.zeros(shape, np.float32)  # type probabilities, answers seen
-        # Until somebody tells more, one type is as likely as another and nobody refuses anything.
-        self.people[..., :NUM_TYPES] = 1.0 / NUM_TYPES
+        # Type probabilities, then the number of responses seen.
+        self.customers = np.zeros((num_envs, population.size, BELIEF_WIDTH), np.float32)
+        # Uninformed: all types equally likely, every offer accepted.
+        self.customers[..., :NUM_TYPES] = 1.0 / NUM_TYPES
         self.accept_given_type = np.ones(
             (num_envs, NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS), np.float32
         )
         self.epsilon = np.zeros(num_envs, np.float32)
         self.sample_types = np.ones(num_envs, bool)
 
-    def arrays(self) -> Arrays:
+    def state_arrays(self) -> Arrays:
+        """Live arrays, for a snapshot."""
         return {
-            "people": self.people,
+            "customers": self.customers,
             "accept_given_type": self.accept_given_type,
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """Take in what is told by name; whatever is missing stays as it was.
+        """Set beliefs by name; parameters that are missing stay as they are.
 
-        `type_probabilities` (people, 4), `response_counts` (people,), `accept_given_type`
-        (4, purposes, 16), `epsilon` () and `sample_types` ().
+        Args:
+            shared_params: Any of `type_probabilities` (customers, types), `response_counts`
+                (customers,), `accept_given_type` (types, purposes, offers), `epsilon` () and
+                `sample_types` ().
         """
-        places = {
-            "type_probabilities": self.people[..., :NUM_TYPES],
-            "response_counts": self.people[..., NUM_TYPES],
+        targets = {
+            "type_probabilities": self.customers[..., :NUM_TYPES],
+            "response_counts": self.customers[..., NUM_TYPES],
             "accept_given_type": self.accept_given_type,
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
-        told = {
-            name: np.asarray(shared_params[name]) for name in places.keys() & shared_params.keys()
+        given = {
+            name: np.asarray(shared_params[name]) for name in targets.keys() & shared_params.keys()
         }
-        for name, array in told.items():
-            wanted = places[name].shape[1:]
-            if array.shape != wanted:
+        for name, array in given.items():
+            expected = targets[name].shape[1:]
+            if array.shape != expected:
                 raise ShapeError(
-                    f"inform() got {name} of shape {array.shape} where {wanted} is wanted; pass "
-                    "one row per person of the population, unseen ones included."
+                    f"set_shared_params() got {name} of shape {array.shape}, expected {expected}; "
+                    "pass one row per customer of the population, unseen ones included."
                 )
-        for name, array in told.items():
-            places[name][...] = array
+        for name, array in given.items():
+            targets[name][...] = array
 
-    def accept_chances(self, people: IntArray, purposes: IntArray) -> Array:
-        """(envs, offers) believed chance that each env's caller accepts each offer."""
-        envs = np.arange(len(people))
-        types = self.people[envs, people, :NUM_TYPES]
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray) -> Array:
+        """(envs, offers) believed acceptance probabilities of each env's current customer."""
+        envs = np.arange(len(customers))
+        types = self.customers[envs, customers, :NUM_TYPES]
         given_type = self.accept_given_type[envs, :, purposes]
-        chances: Array = np.einsum("et,eto->eo", types, given_type)
-        chances[:, NO_CHANGE] = 1.0
-        return chances
+        probabilities: Array = np.einsum("et,eto->eo", types, given_type)
+        probabilities[:, NO_CHANGE] = 1.0
+        return probabilities
 
     def masks(
         self,
         mode: MaskMode,
         threshold: float,
-        people: IntArray,
-        chances: Array,
+        customers: IntArray,
+        probabilities: Array,
         accepts: BoolArray,
-        luck: Array,
+        uniforms: Array,
     ) -> BoolArray:
-        """(envs, offers) what a mask leaves open; `luck` is (envs, 2) in [0, 1)."""
+        """Action masks that follow from the beliefs.
+
+        Args:
+            mode: How beliefs become masks.
+            threshold: Minimum acceptance probability of `threshold`.
+            customers: (envs,) current customers.
+            probabilities: (envs, offers) believed acceptance probabilities.
+            accepts: (envs, offers) true responses, for `privileged`.
+            uniforms: (envs, 2) from `mask_uniforms`.
+
+        Returns:
+            (envs, offers), True = allowed.
+        """
         if mode == "threshold":
-            mask = chances >= threshold
+            mask = probabilities >= threshold
         elif mode == "sampled_type":
-            mask = TYPE_MASKS[self._supposed_types(people, luck[:, 1])]
+            mask = TYPE_MASKS[self._sampled_types(customers, uniforms[:, 1])]
         elif mode == "privileged":
             mask = accepts.copy()
         else:
-            mask = np.ones(chances.shape, bool)
+            mask = np.ones(probabilities.shape, bool)
         mask[:, NO_CHANGE] = True
-        mask[self.ignored(luck)] = True
+        mask[self.explores(uniforms)] = True
         return np.asarray(mask, bool)
 
-    def leanings(self, strength: float, chances: Array, luck: Array) -> Array:
-        """(envs, offers) what `soft` adds to the logits of a policy."""
-        lean: Array = strength * np.log(np.maximum(chances, LEAST_CHANCE))
-        lean[self.ignored(luck)] = 0.0
-        return lean
+    def logit_bias(self, strength: float, probabilities: Array, uniforms: Array) -> Array:
+        """(envs, offers) logit bias of `mask_mode="soft"`."""
+        bias: Array = strength * np.log(np.maximum(probabilities, MIN_PROBABILITY))
+        bias[self.explores(uniforms)] = 0.0
+        return bias
 
-    def ignored(self, luck: Array) -> BoolArray:
-        """(envs,) whose mask does not count for this call."""
-        return np.asarray(luck[:, 0] < self.epsilon, bool)
+    def explores(self, uniforms: Array) -> BoolArray:
+        """(envs,) whether the mask is ignored for this request (epsilon exploration)."""
+        return np.asarray(uniforms[:, 0] < self.epsilon, bool)
 
-    def _supposed_types(self, people: IntArray, luck: Array) -> IntArray:
-        """(envs,) a type drawn from the belief, or the most likely one when evaluated."""
-        types = self.people[np.arange(len(people)), people, :NUM_TYPES]
-        ladder = types.cumsum(axis=1)
-        drawn = (ladder <= (luck * ladder[:, -1])[:, None]).sum(axis=1)
-        drawn = np.minimum(drawn, NUM_TYPES - 1)
-        return np.asarray(np.where(self.sample_types, drawn, types.argmax(axis=1)), np.int64)
+    def _sampled_types(self, customers: IntArray, uniforms: Array) -> IntArray:
+        """(envs,) a type sampled from the belief, or the most likely one during evaluation."""
+        types = self.customers[np.arange(len(customers)), customers, :NUM_TYPES]
+        cdf = types.cumsum(axis=1)
+        sampled = (cdf <= (uniforms * cdf[:, -1])[:, None]).sum(axis=1)
+        sampled = np.minimum(sampled, NUM_TYPES - 1)
+        return np.asarray(np.where(self.sample_types, sampled, types.argmax(axis=1)), np.int64)
 
 
-def mask_luck(episode_keys: Keys, calls: IntArray, child: int) -> Array:
-    """(envs, 2) the draws of every env's current call."""
-    counts = calls[:, None] * DRAWS_PER_CALL + np.arange(DRAWS_PER_CALL)
+def mask_uniforms(episode_keys: Keys, num_booked: IntArray, child: int) -> Array:
+    """(envs, 2) uniform random numbers of every env's current request."""
+    counts = num_booked[:, None] * DRAWS_PER_REQUEST + np.arange(DRAWS_PER_REQUEST)
     return rng.uniforms(rng.spawn(episode_keys, child)[:, None], counts)

@@ -1,10 +1,6 @@
-"""CSV files as tables whose complaints name file, row and column.
+"""CSV files of trips and travel times; errors name file, row and column.
 
-Rows are counted as a spreadsheet counts them: the header is row 1.
-
-The user's trips as they stand in the file, checked cell by cell.
-
-The user's matrix of travel times: square, labelled, in seconds.
+Rows are counted as in a spreadsheet: the header is row 1.
 """
 
 from __future__ import annotations
@@ -22,77 +18,12 @@ import numpy as np
 from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.formatting import printable
-from hundredfold.envs.dvrp.trip_purposes import normalised, purpose_of
+from hundredfold.envs.dvrp.trip_purposes import normalise_text, purpose_of
 from hundredfold.routing.problem import DROPOFF, PICKUP
 
 FIRST_ROW: Final = 2
 
-
-@dataclass(frozen=True, slots=True)
-class CsvTable:
-    """A file's header and cells, all as stripped text."""
-
-    path: Path
-    header: list[str]
-    rows: list[list[str]]
-
-    def column(self, name: str) -> list[str]:
-        """All cells of a column."""
-        place = self.header.index(name)
-        return [row[place] for row in self.rows]
-
-    def has(self, name: str) -> bool:
-        return name in self.header
-
-    def require(self, names: Sequence[str]) -> None:
-        """Refuse a table that lacks one of these columns."""
-        for name in names:
-            if name not in self.header:
-                found = [word for word in self.header if word]
-                raise SettingsError(
-                    f"{self.path} has no column {name}; {suggest(name, map(printable, found[:20]))}"
-                )
-
-    def error(self, number: int, column: str, complaint: str) -> SettingsError:
-        """A complaint about one cell; `number` counts data rows from 0."""
-        return SettingsError(
-            f"{self.path}, row {number + FIRST_ROW}, column {printable(column)}: {complaint}"
-        )
-
-
-def read_table(path: str | Path, what: str) -> CsvTable:
-    """The table in a file, every row as wide as the header; `what` says what it should hold."""
-    place = Path(path)
-    try:
-        with place.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
-    except OSError as error:
-        raise SettingsError(f"cannot read {what} from {place}: {error.strerror}.") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise SettingsError(
-            f"{place} is not a CSV file in UTF-8; save {what} as comma-separated text."
-        ) from None
-    if not lines:
-        raise SettingsError(f"{place} is empty; it should hold {what} under a line of headings.")
-    table = CsvTable(place, lines[0], lines[1:])
-    for number, row in enumerate(table.rows):
-        if len(row) != len(table.header):
-            raise SettingsError(
-                f"{place}, row {number + FIRST_ROW} has {len(row)} columns while its headings "
-                f"name {len(table.header)}."
-            )
-    return table
-
-
-def finite_number(text: str) -> float | None:
-    """The number a cell holds; None for anything else, NaN and infinity included."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
+# Customer types as the files spell them, in the order of `population.TYPE_NAMES`.
 TYPE_TEXTS: Final = (
     "flexible for late dropoff, but inflexible for early pickup",
     "flexible for early pickup, but inflexible for late dropoff",
@@ -119,25 +50,100 @@ _WINDOW: Final = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
 _GPS: Final = re.compile(r"\[?\(?\s*(-?\d+\.?\d*)\s*,\s*(-?\d+\.?\d*)\s*\)?\]?")
 
 
+@dataclass(frozen=True, slots=True)
+class CsvTable:
+    """Header and cells of a CSV file, as stripped text."""
+
+    path: Path
+    header: list[str]
+    rows: list[list[str]]
+
+    def column(self, name: str) -> list[str]:
+        """All cells of a column."""
+        index = self.header.index(name)
+        return [row[index] for row in self.rows]
+
+    def has_column(self, name: str) -> bool:
+        return name in self.header
+
+    def require_columns(self, names: Sequence[str]) -> None:
+        """Raise a SettingsError if a column is missing."""
+        for name in names:
+            if name not in self.header:
+                found = [printable(column) for column in self.header if column]
+                raise SettingsError(
+                    f"{self.path} has no column {name}; {suggest(name, found[:20])}"
+                )
+
+    def error(self, row: int, column: str, problem: str) -> SettingsError:
+        """An error about one cell; `row` counts data rows from 0."""
+        return SettingsError(
+            f"{self.path}, row {row + FIRST_ROW}, column {printable(column)}: {problem}"
+        )
+
+
 @dataclass(slots=True)
 class TripRows:
-    """The trips in the order of the file."""
+    """Trips in the order of the file."""
 
-    traveller: IntArray  # (rows,) from 0
+    customer: IntArray  # (rows,) from 0
     types: IntArray  # (rows,)
     cells: IntArray  # (rows, 2)
     windows: FloatArray  # (rows, 2, 2)
     purpose: IntArray  # (rows,)
-    tolerance: FloatArray | None  # (rows, 2), where the file has both columns
-    degrees: FloatArray | None  # (rows, 2, 2) latitude and longitude, where the file has them
+    tolerance: FloatArray | None  # (rows, 2), if the file has both columns
+    degrees: FloatArray | None  # (rows, 2, 2) latitude and longitude, if the file has both columns
 
 
-def read_trip_rows(table: CsvTable, cell_of: Mapping[str, int]) -> TripRows:
-    """All rows; the first cell that cannot be used is refused by name."""
-    table.require(COLUMNS)
+def read_table(path: str | Path, content: str) -> CsvTable:
+    """Read a CSV file whose rows are all as wide as its header.
+
+    Args:
+        path: The file.
+        content: What it should contain, for error messages.
+    """
+    file_path = Path(path)
+    try:
+        with file_path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    except OSError as error:
+        raise SettingsError(f"cannot read {content} from {file_path}: {error.strerror}.") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise SettingsError(
+            f"{file_path} is not a CSV file in UTF-8; save {content} as comma-separated text."
+        ) from None
+    if not lines:
+        raise SettingsError(f"{file_path} is empty; expected {content} under a header row.")
+    table = CsvTable(file_path, lines[0], lines[1:])
+    for number, row in enumerate(table.rows):
+        if len(row) != len(table.header):
+            raise SettingsError(
+                f"{file_path}, row {number + FIRST_ROW} has {len(row)} columns, but the header "
+                f"has {len(table.header)}."
+            )
+    return table
+
+
+def finite_number(text: str) -> float | None:
+    """The number in a cell; None if it is not a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_trip_rows(table: CsvTable, cell_index: Mapping[str, int]) -> TripRows:
+    """Parse and check all trips.
+
+    Args:
+        table: The file of trips.
+        cell_index: Index of each cell label.
+    """
+    table.require_columns(COLUMNS)
     if not table.rows:
-        raise SettingsError(f"{table.path} has headings and no trips; add one row per trip.")
-    traveller = _travellers(table)
+        raise SettingsError(f"{table.path} has a header but no trips; add one row per trip.")
+    customer = _customers(table)
     windows = np.stack([_windows(table, column) for column in WINDOW_COLUMNS], axis=1)
     for number, window in enumerate(windows):
         if window[DROPOFF, 0] < window[PICKUP, 0]:
@@ -147,14 +153,14 @@ def read_trip_rows(table: CsvTable, cell_of: Mapping[str, int]) -> TripRows:
                 "the dropoff window begins before the pickup window.",
             )
     tolerance = degrees = None
-    if all(map(table.has, TOLERANCE_COLUMNS)):
+    if all(map(table.has_column, TOLERANCE_COLUMNS)):
         tolerance = np.stack([_tolerances(table, name) for name in TOLERANCE_COLUMNS], axis=1)
-    if all(map(table.has, GPS_COLUMNS)):
+    if all(map(table.has_column, GPS_COLUMNS)):
         degrees = np.stack([_degrees(table, name) for name in GPS_COLUMNS], axis=1)
     return TripRows(
-        traveller=traveller,
-        types=_types(table, traveller),
-        cells=np.stack([_cells(table, name, cell_of) for name in CELL_COLUMNS], axis=1),
+        customer=customer,
+        types=_types(table, customer),
+        cells=np.stack([_cells(table, name, cell_index) for name in CELL_COLUMNS], axis=1),
         windows=windows,
         purpose=np.array([purpose_of(text) for text in table.column("trip_purpose")]),
         tolerance=tolerance,
@@ -162,56 +168,57 @@ def read_trip_rows(table: CsvTable, cell_of: Mapping[str, int]) -> TripRows:
     )
 
 
-def _travellers(table: CsvTable) -> IntArray:
-    """(rows,) travellers from 0; the file counts them from 1 without gaps."""
-    found = np.zeros(len(table.rows), np.int64)
+def _customers(table: CsvTable) -> IntArray:
+    """(rows,) customers from 0; the file numbers them from 1 without gaps."""
+    customers = np.zeros(len(table.rows), np.int64)
     for number, text in enumerate(table.column("traveler_id")):
         value = finite_number(text)
-        if value is None or value < 1 or value != int(value) or value > len(found):
+        if value is None or value < 1 or value != int(value) or value > len(customers):
             raise table.error(
                 number,
                 "traveler_id",
-                f"{printable(text)!r} is not a traveller's number; count travellers 1, 2, 3, ...",
+                f"{printable(text)!r} is not a customer number; number customers 1, 2, 3, ...",
             )
-        found[number] = int(value) - 1
-    missing = np.setdiff1d(np.arange(found.max() + 1), found)
+        customers[number] = int(value) - 1
+    missing = np.setdiff1d(np.arange(customers.max() + 1), customers)
     if len(missing):
         raise SettingsError(
-            f"{table.path}, column traveler_id: traveller {missing[0] + 1} has no trip while "
-            f"numbers go up to {found.max() + 1}; count travellers without gaps."
+            f"{table.path}, column traveler_id: customer {missing[0] + 1} has no trip, but the "
+            f"numbers go up to {customers.max() + 1}; number customers without gaps."
         )
-    return found
+    return customers
 
 
-def _types(table: CsvTable, traveller: IntArray) -> IntArray:
-    """(rows,) personalities; a traveller keeps one."""
-    type_of = {normalised(text): number for number, text in enumerate(TYPE_TEXTS)}
-    found: list[int] = []
-    type_of_person: dict[int, int] = {}
+def _types(table: CsvTable, customer: IntArray) -> IntArray:
+    """(rows,) customer types, one per customer."""
+    type_index = {normalise_text(text): index for index, text in enumerate(TYPE_TEXTS)}
+    types: list[int] = []
+    type_of_customer: dict[int, int] = {}
     for number, text in enumerate(table.column("flexibility")):
-        kind = type_of.get(normalised(text))
+        kind = type_index.get(normalise_text(text))
         if kind is None:
-            known = "; ".join(TYPE_TEXTS)
             raise table.error(
-                number, "flexibility", f"{printable(text)!r} is none of the four kinds: {known}."
+                number,
+                "flexibility",
+                f"{printable(text)!r} is not a customer type; use one of: {'; '.join(TYPE_TEXTS)}.",
             )
-        person = int(traveller[number])
-        if type_of_person.setdefault(person, kind) != kind:
+        owner = int(customer[number])
+        if type_of_customer.setdefault(owner, kind) != kind:
             raise table.error(
-                number, "flexibility", f"traveller {person + 1} had another flexibility above."
+                number, "flexibility", f"customer {owner + 1} has another flexibility above."
             )
-        found.append(kind)
-    return np.array(found)
+        types.append(kind)
+    return np.array(types)
 
 
-def _cells(table: CsvTable, column: str, cell_of: Mapping[str, int]) -> IntArray:
+def _cells(table: CsvTable, column: str, cell_index: Mapping[str, int]) -> IntArray:
     labels = table.column(column)
     for number, label in enumerate(labels):
-        if label not in cell_of:
+        if label not in cell_index:
             raise table.error(
                 number, column, f"the cell {printable(label)!r} is not in the travel times."
             )
-    return np.array([cell_of[label] for label in labels])
+    return np.array([cell_index[label] for label in labels])
 
 
 def _windows(table: CsvTable, column: str) -> FloatArray:
@@ -220,45 +227,52 @@ def _windows(table: CsvTable, column: str) -> FloatArray:
     return np.array([_window(table, number, column, text) for number, text in enumerate(texts)])
 
 
-def _window(table: CsvTable, number: int, column: str, text: str) -> tuple[float, float]:
+def _window(table: CsvTable, row: int, column: str, text: str) -> tuple[float, float]:
     match = _WINDOW.fullmatch(text)
-    hours = [int(part) for part in match.groups()] if match else []
-    if not hours or max(hours[0], hours[2]) > 24 or max(hours[1], hours[3]) > 59:
-        raise table.error(number, column, f"{printable(text)!r} is not a window like 08:00-08:30.")
-    start, end = 60.0 * hours[0] + hours[1], 60.0 * hours[2] + hours[3]
+    times = [int(part) for part in match.groups()] if match else []
+    if not times or max(times[0], times[2]) > 24 or max(times[1], times[3]) > 59:
+        raise table.error(
+            row, column, f"{printable(text)!r} is not a time window like 08:00-08:30."
+        )
+    start, end = 60.0 * times[0] + times[1], 60.0 * times[2] + times[3]
     if end <= start:
         raise table.error(
-            number,
+            row,
             column,
-            f"the window {text} ends before it has begun; windows across midnight are not "
-            "supported.",
+            f"the window {text} ends before it starts; windows across midnight are not supported.",
         )
     return start, end
 
 
 def _tolerances(table: CsvTable, column: str) -> FloatArray:
-    found = np.zeros(len(table.rows))
+    tolerances = np.zeros(len(table.rows))
     for number, text in enumerate(table.column(column)):
         value = finite_number(text)
         if value is None or value < 0.0:
             raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.")
-        found[number] = value
-    return found
+        tolerances[number] = value
+    return tolerances
 
 
 def _degrees(table: CsvTable, column: str) -> FloatArray:
     """(rows, 2) latitude and longitude."""
-    found = np.zeros((len(table.rows), 2))
+    degrees = np.zeros((len(table.rows), 2))
     for number, text in enumerate(table.column(column)):
         match = _GPS.fullmatch(text)
         if match is None:
-            raise table.error(number, column, f"{printable(text)!r} is not like [37.77, -122.42].")
-        found[number] = [float(part) for part in match.groups()]
-    return found
+            raise table.error(
+                number, column, f"{printable(text)!r} is not a position like [37.77, -122.42]."
+            )
+        degrees[number] = [float(part) for part in match.groups()]
+    return degrees
 
 
 def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
-    """Labels of the cells and (cells, cells) driving minutes; the file holds seconds."""
+    """Read a square, labelled matrix of travel times in seconds.
+
+    Returns:
+        The cell labels and (cells, cells) travel times in minutes.
+    """
     table = read_table(path, "travel times")
     labels = table.header[1:]
     if len(table.rows) != len(labels):
@@ -271,7 +285,7 @@ def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
         raise SettingsError(
-            f"{table.path} has two columns {printable(twice)}; name each cell once."
+            f"{table.path} has two columns {printable(twice)}; labels must be unique."
         )
     seconds = np.zeros((len(labels), len(labels)))
     for number, (label, row) in enumerate(zip(labels, table.rows, strict=True)):
@@ -279,23 +293,23 @@ def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
             raise table.error(
                 number,
                 table.header[0] or "1",
-                f"the row is called {printable(row[0])!r} while that column is called "
+                f"the row is labelled {printable(row[0])!r}, but that column "
                 f"{printable(label)!r}; rows and columns need the same labels in the same order.",
             )
-        for place, text in enumerate(row[1:]):
-            seconds[number, place] = _seconds(table, number, place, text)
+        for column, text in enumerate(row[1:]):
+            seconds[number, column] = _seconds(table, number, column, text)
     return tuple(labels), seconds / 60.0
 
 
-def _seconds(table: CsvTable, number: int, place: int, text: str) -> float:
+def _seconds(table: CsvTable, row: int, column: int, text: str) -> float:
     value = finite_number(text)
-    column = table.header[1 + place]
+    label = table.header[1 + column]
     if value is None or not 0.0 <= value < 1e7:
         raise table.error(
-            number, column, f"{printable(text)!r} is not a travel time; give seconds from 0 up."
+            row, label, f"{printable(text)!r} is not a travel time; expected seconds >= 0."
         )
-    if number == place and value != 0.0:
+    if row == column and value != 0.0:
         raise table.error(
-            number, column, f"driving from a cell to itself takes 0 seconds, not {printable(text)}."
+            row, label, f"the travel time from a cell to itself must be 0, got {printable(text)}."
         )
     return value

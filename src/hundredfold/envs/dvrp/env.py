@@ -1,16 +1,8 @@
-"""A day of dial-a-ride bookings as a batch env.
+"""Dial-a-ride booking as a batch env: offer each customer a time-window shift.
 
-Customers call one after another; each hears one of sixteen offers, answers, and is booked. After
-every booking the whole day's book is priced by a kept plan. All calls come before any vehicle
-moves. This module puts the parts together: `days` draws who calls, `offers` moves windows,
-`beliefs` turns what an acceptance model says into masks, `pricing` keeps the plans, `rewards` pays
-and `view` shows.
-
-What a step pays, in driving minutes saved, less the price of customers' patience.
-
-Over a whole day `marginal` sums to what the day saved against its baseline, and `step` to minus
-what the day cost; both less patience. `percent` and `counterfactual` have no such meaning and are
-kept for study.
+Customers request trips one after another. The agent makes each one of sixteen offers, the customer
+accepts or refuses, and the trip is booked; after every booking the day's routes are updated. All
+requests come before any vehicle leaves the depot.
 """
 
 from __future__ import annotations
@@ -34,13 +26,13 @@ from hundredfold.core.batch import (
 from hundredfold.core.protocols import SharedParams
 from hundredfold.core.rng import Keys
 from hundredfold.envs.batch_env import ArrayBatchEnv
-from hundredfold.envs.dvrp.belief_masks import Beliefs, mask_luck
+from hundredfold.envs.dvrp.belief_masks import EnvBeliefs, mask_uniforms
 from hundredfold.envs.dvrp.demand import (
     MASKS_CHILD,
-    PLANS_CHILD,
+    ROUTES_CHILD,
     DemandSampler,
-    answers,
     population_for,
+    responses,
     true_state_specs,
 )
 from hundredfold.envs.dvrp.observation import observation_specs, write_observation
@@ -56,40 +48,10 @@ from hundredfold.envs.dvrp.route_costs import RouteCosts
 from hundredfold.envs.dvrp.settings import DvrpSettings, Reward
 
 FAILURE_REWARD: Final = -5000.0
-
-
-class StepCosts(NamedTuple):
-    """Prices around one booking, each (envs,) in minutes."""
-
-    before: FloatArray
-    after: FloatArray
-    baseline_before: FloatArray
-    baseline_after: FloatArray
-    # The book with this request as asked; equal to `after` unless the reward needs it.
-    as_asked: FloatArray
-
-
-def step_rewards(kind: Reward, prices: StepCosts, patience_cost: FloatArray) -> FloatArray:
-    """(envs,) rewards of one step."""
-    if kind == "marginal":
-        baseline = prices.baseline_after - prices.baseline_before
-        return np.asarray(baseline - (prices.after - prices.before) - patience_cost, np.float64)
-    if kind == "step":
-        return np.asarray(prices.before - prices.after - patience_cost, np.float64)
-    if kind == "percent":
-        saved = improvement_pct(prices.baseline_after, prices.after)
-        return np.asarray(saved - patience_cost, np.float64)
-    return np.asarray(prices.as_asked - prices.after - patience_cost, np.float64)
-
-
-def improvement_pct(baseline: FloatArray, price: FloatArray) -> FloatArray:
-    """How far prices lie below their baseline, in percent; 0 where there is nothing to drive."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        saved = 100.0 * (baseline - price) / baseline
-    return np.where(baseline > 0.0, saved, 0.0)
-
-
 FAILED_DAY_PCT: Final = -100.0
+
+# Observations with one number per offer.
+COST_HINT, ACCEPTANCE_HINT, LOGIT_BIAS = "cost_hint", "acceptance_hint", "logit_bias"
 
 INFO: Final = {
     "cost": ArraySpec((), "float64"),
@@ -110,28 +72,66 @@ EPISODE_INFO: Final = {
     "vehicles_used": ArraySpec((), "int64"),
     "offers_made": ArraySpec((), "int64"),
     "offers_accepted": ArraySpec((), "int64"),
-    "accepted_rate": ArraySpec((), "float64"),
+    "acceptance_rate": ArraySpec((), "float64"),
     "shift_minutes_total": ArraySpec((), "float64"),
-    "left_out": ArraySpec((), "int64"),
+    "num_unserved": ArraySpec((), "int64"),
     "failed": ArraySpec((), "bool"),
 }
 
 
-PRICE_HINT, ACCEPT_HINT, LEANING = "cost_hint", "acceptance_hint", "leaning"
+class StepCosts(NamedTuple):
+    """Costs around one booking, (envs,) driving minutes each."""
+
+    before: FloatArray
+    after: FloatArray
+    baseline_before: FloatArray
+    baseline_after: FloatArray
+    # With this request booked unchanged; equal to `after` unless the reward needs it.
+    unchanged: FloatArray
+
+
+def step_rewards(kind: Reward, costs: StepCosts, shift_cost: FloatArray) -> FloatArray:
+    """(envs,) rewards of one step.
+
+    Over a day `marginal` sums to the driving minutes saved against the baseline and `step` to minus
+    the day's cost, both less the shift penalties. `percent` and `counterfactual` do not sum to
+    anything meaningful.
+
+    Args:
+        kind: Reward function.
+        costs: Costs before and after the booking.
+        shift_cost: (envs,) penalty of the accepted shift, in driving minutes.
+    """
+    if kind == "marginal":
+        baseline = costs.baseline_after - costs.baseline_before
+        return np.asarray(baseline - (costs.after - costs.before) - shift_cost, np.float64)
+    if kind == "step":
+        return np.asarray(costs.before - costs.after - shift_cost, np.float64)
+    if kind == "percent":
+        saved = improvement_pct(costs.baseline_after, costs.after)
+        return np.asarray(saved - shift_cost, np.float64)
+    return np.asarray(costs.unchanged - costs.after - shift_cost, np.float64)
+
+
+def improvement_pct(baseline: FloatArray, cost: FloatArray) -> FloatArray:
+    """Cost reduction in percent of the baseline; 0 where the baseline is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        saved = 100.0 * (baseline - cost) / baseline
+    return np.where(baseline > 0.0, saved, 0.0)
 
 
 def offer_columns(settings: DvrpSettings) -> tuple[str, ...]:
-    """Observations with one number per offer that these settings ask for."""
-    wanted = {
-        PRICE_HINT: settings.cost_hint,
-        ACCEPT_HINT: settings.acceptance_hint,
-        LEANING: settings.mask_mode == "soft",
+    """Names of the observations with one number per offer."""
+    included = {
+        COST_HINT: settings.cost_hint,
+        ACCEPTANCE_HINT: settings.acceptance_hint,
+        LOGIT_BIAS: settings.mask_mode == "soft",
     }
-    return tuple(name for name, is_wanted in wanted.items() if is_wanted)
+    return tuple(name for name, is_included in included.items() if is_included)
 
 
 def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
-    """The arrays of the env."""
+    """Arrays of the env."""
     customers = settings.num_customers
     cells = population.city.num_cells
     return EnvSpec(
@@ -145,208 +145,223 @@ def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
         info=INFO,
         episode_info=EPISODE_INFO,
         true_state=true_state_specs(customers),
-        logit_bias=LEANING if settings.mask_mode == "soft" else None,
+        logit_bias=LOGIT_BIAS if settings.mask_mode == "soft" else None,
     )
 
 
 class Dvrp(ArrayBatchEnv):
-    """Offer each caller a change of plans, so that the day costs few driving minutes.
+    """Dynamic dial-a-ride env: an action is an offer to the current customer.
 
-    A step is one call. A refused offer books the trip as asked; nobody is turned away. The day ends
-    `terminated` after the last call, or earlier when `unserved="fail"` and somebody cannot be
-    served. `out.true_state` holds the whole day, hidden things and future callers included.
+    A refused offer books the trip as requested; no request is rejected. An episode is one day. It
+    terminates after the last request, or earlier when `unserved="fail"` and a request fits no
+    route. `out.true_state` holds the whole day, hidden tolerances and future requests included.
+
+    Args:
+        env_ids: (envs,) global ids, which select the envs' RNG streams.
+        settings: Settings of the env; defaults if omitted.
     """
 
     def __init__(self, env_ids: IntArray, settings: DvrpSettings | None = None) -> None:
         self.settings = settings or DvrpSettings()
         self.population = population_for(self.settings)
         super().__init__(dvrp_spec(self.settings, self.population), env_ids)
-        self.draw = DemandSampler(self.population, self.settings.split, self.settings.num_customers)
-        self.plans = RouteCosts(self.num_envs, self.population, self.settings)
+        self.demand = DemandSampler(
+            self.population, self.settings.split, self.settings.num_customers
+        )
+        self.route_costs = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
-        self.beliefs = Beliefs(self.num_envs, self.population)
+        self.beliefs = EnvBeliefs(self.num_envs, self.population)
 
     @property
     def oracle_seconds(self) -> float:
-        """Seconds spent on prices so far, baselines included."""
-        return self.plans.seconds + self.baseline_seconds
+        """Seconds spent on routing so far, baselines included."""
+        return self.route_costs.seconds + self.baseline_seconds
 
     def timings(self) -> dict[str, float]:
         return {"oracle": self.oracle_seconds}
 
     @property
     def true_state(self) -> Arrays:
-        """The arrays of every env's day; see `days.true_state_specs`."""
+        """Arrays of every env's current day; see `demand.true_state_specs`."""
         return self.out.true_state
 
     def start(self) -> None:
-        self._begin_days(np.ones(self.num_envs, bool))
-        self._show()
+        self._start_days(np.ones(self.num_envs, bool))
+        self._observe()
 
     def step(self, actions: IntArray) -> StepBatch:
-        day, out, settings = self.true_state, self.out, self.settings
-        at = (np.arange(self.num_envs), day["num_booked"].copy())
-        accepted = answers(day, at, actions, self._episode_keys(), settings.response_noise)
-        held = np.where(accepted, actions, NO_CHANGE)
-        shift = TOTAL_MINUTES[held]
-        prices = self._book(at, held)
+        state, out, settings = self.true_state, self.out, self.settings
+        at = (np.arange(self.num_envs), state["num_booked"].copy())
+        accepted = responses(state, at, actions, self._episode_keys(), settings.response_noise)
+        applied = np.where(accepted, actions, NO_CHANGE)
+        shift = TOTAL_MINUTES[applied]
+        costs = self._book(at, applied)
 
-        day["offers"][at] = actions
-        day["accepted"][at] = accepted
-        failed = (self.plans.left_out > 0) & (settings.unserved == "fail")
-        out.reward[:] = step_rewards(settings.reward, prices, settings.patience * shift)
+        state["offers"][at] = actions
+        state["accepted"][at] = accepted
+        failed = (self.route_costs.num_unserved > 0) & (settings.unserved == "fail")
+        shift_cost = settings.effective_shift_penalty * shift
+        out.reward[:] = step_rewards(settings.reward, costs, shift_cost)
         out.reward[failed] = FAILURE_REWARD
-        out.terminated[:] = failed | (day["num_booked"] == settings.num_customers)
+        out.terminated[:] = failed | (state["num_booked"] == settings.num_customers)
         out.truncated[:] = False
 
         info = out.info
-        info["cost"][:] = prices.after
-        info["baseline_cost"][:] = prices.baseline_after
-        info["customer_id"][:] = day["customer_id"][at]
-        info["purpose"][:] = self.population.trips.purpose[day["trip_id"][at]]
+        info["cost"][:] = costs.after
+        info["baseline_cost"][:] = costs.baseline_after
+        info["customer_id"][:] = state["customer_id"][at]
+        info["purpose"][:] = self.population.trips.purpose[state["trip_id"][at]]
         info["offer"][:] = actions
         info["offered"][:] = actions != NO_CHANGE
         info["accepted"][:] = accepted
         info["shift_minutes"][:] = shift
         info["failed"][:] = failed
         if out.terminated.any():
-            self._finish_days(out.terminated, failed)
-        self._show()
+            self._end_days(out.terminated, failed)
+        self._observe()
         return out
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
-        """Beliefs of an acceptance model; they count from the next step on."""
+        """Set the acceptance model's beliefs, from the next step on; see `EnvBeliefs`."""
         self.beliefs.set_shared_params(shared_params)
 
     def state_arrays(self) -> Arrays:
         return {
-            **with_prefix("beliefs", self.beliefs.arrays()),
-            **with_prefix("plans", self.plans.arrays()),
+            **with_prefix("beliefs", self.beliefs.state_arrays()),
+            **with_prefix("routes", self.route_costs.state_arrays()),
         }
 
     def restore(self, state: State) -> StepBatch:
         super().restore(state)
-        self.plans.refresh()
+        self.route_costs.refresh()
         return self.out
 
-    def _book(self, at: tuple[IntArray, IntArray], held: IntArray) -> StepCosts:
-        """Put everybody's request into the plans, moved by the offer that holds."""
-        day = self.true_state
-        cells, asked = day["cells"][at], day["requested_windows"][at]
-        ride = day["max_ride_minutes"][at]
-        keys = rng.spawn(self._episode_keys(), PLANS_CHILD)
-        before = day["cost"].copy()
-        as_asked: FloatArray | None = None
+    def _book(self, at: tuple[IntArray, IntArray], applied: IntArray) -> StepCosts:
+        """Book every env's current request, shifted by the applied offer."""
+        state = self.true_state
+        cells, requested = state["cells"][at], state["requested_windows"][at]
+        max_ride = state["max_ride_minutes"][at]
+        keys = rng.spawn(self._episode_keys(), ROUTES_CHILD)
+        before = state["cost"].copy()
+        unchanged: FloatArray | None = None
         if self.settings.reward == "counterfactual":
-            as_asked = self.plans.price_with(cells, asked, ride, keys)
-        windows = shifted_windows(asked, held)
-        after = self.plans.add(cells, windows, ride, keys)
-        day["booked_windows"][at] = windows
-        day["cost"][:] = after
-        day["num_booked"] += 1
+            unchanged = self.route_costs.cost_with(cells, requested, max_ride, keys)
+        windows = shifted_windows(requested, applied)
+        after = self.route_costs.add(cells, windows, max_ride, keys)
+        state["booked_windows"][at] = windows
+        state["cost"][:] = after
+        state["num_booked"] += 1
         return StepCosts(
             before=before,
             after=after,
-            baseline_before=day["baseline_cost"][at],
-            baseline_after=day["baseline_cost"][at[0], at[1] + 1],
-            as_asked=after if as_asked is None else as_asked,
+            baseline_before=state["baseline_cost"][at],
+            baseline_after=state["baseline_cost"][at[0], at[1] + 1],
+            unchanged=after if unchanged is None else unchanged,
         )
 
-    def _finish_days(self, over: BoolArray, failed: BoolArray) -> None:
-        """Tell what came of the days that are over, and begin new ones in their place."""
-        day, told = self.true_state, self.out.episode_info
-        cost = day["cost"]
-        baseline = day["baseline_cost"][np.arange(self.num_envs), day["num_booked"]]
-        made = day["offers"] != NO_CHANGE
-        yes = made & day["accepted"]
-        told["improvement_pct"][:] = improvement_pct(baseline, cost)
-        told["improvement_pct"][failed] = FAILED_DAY_PCT
-        told["improvement_minutes"][:] = baseline - cost
-        told["cost"][:] = cost
-        told["baseline_cost"][:] = baseline
-        told["vehicles_used"][:] = self.plans.vehicles_used
-        told["offers_made"][:] = made.sum(axis=1)
-        told["offers_accepted"][:] = yes.sum(axis=1)
-        told["accepted_rate"][:] = yes.sum(axis=1) / np.maximum(made.sum(axis=1), 1)
-        told["shift_minutes_total"][:] = np.where(yes, TOTAL_MINUTES[day["offers"]], 0.0).sum(
-            axis=1
-        )
-        told["left_out"][:] = self.plans.left_out
-        told["failed"][:] = failed
+    def _end_days(self, over: BoolArray, failed: BoolArray) -> None:
+        """Write the episode infos and final observations, and start the next days."""
+        state, info = self.true_state, self.out.episode_info
+        cost = state["cost"]
+        baseline = state["baseline_cost"][np.arange(self.num_envs), state["num_booked"]]
+        made = state["offers"] != NO_CHANGE
+        accepted = made & state["accepted"]
+        info["improvement_pct"][:] = improvement_pct(baseline, cost)
+        info["improvement_pct"][failed] = FAILED_DAY_PCT
+        info["improvement_minutes"][:] = baseline - cost
+        info["cost"][:] = cost
+        info["baseline_cost"][:] = baseline
+        info["vehicles_used"][:] = self.route_costs.vehicles_used
+        info["offers_made"][:] = made.sum(axis=1)
+        info["offers_accepted"][:] = accepted.sum(axis=1)
+        info["acceptance_rate"][:] = accepted.sum(axis=1) / np.maximum(made.sum(axis=1), 1)
+        shifts = np.where(accepted, TOTAL_MINUTES[state["offers"]], 0.0)
+        info["shift_minutes_total"][:] = shifts.sum(axis=1)
+        info["num_unserved"][:] = self.route_costs.num_unserved
+        info["failed"][:] = failed
         self._write_observation(self.out.final_observation)
         for name in offer_columns(self.settings):
             self.out.final_observation[name][:] = 0.0
         self.episodes[over] += 1
-        self._begin_days(over)
+        self._start_days(over)
 
-    def _begin_days(self, rows: BoolArray) -> None:
-        """Draw new days for these rows and price them as they were asked."""
-        day = self.true_state
+    def _start_days(self, rows: BoolArray) -> None:
+        """Sample new days for these rows and compute their baselines."""
+        state = self.true_state
         keys = self._episode_keys()[rows]
-        self.draw.write(day, rows, keys)
-        self.plans.clear(rows)
-        day["baseline_cost"][rows] = self._baseline_prices(rows, keys)
+        self.demand.write(state, rows, keys)
+        self.route_costs.clear(rows)
+        state["baseline_cost"][rows] = self._baseline_costs(rows, keys)
 
-    def _baseline_prices(self, rows: BoolArray, keys: Keys) -> FloatArray:
-        """(days, customers + 1) prices of these rows' days when nothing is offered.
+    def _baseline_costs(self, rows: BoolArray, keys: Keys) -> FloatArray:
+        """(days, customers + 1) costs of these rows' days when no offer is made.
 
-        They are kept by the very process that keeps the agent's plans, on the same streams: where
-        no offer is made, the two agree to the last bit.
+        Computed by the same incremental search on the same RNG streams as the agent's routes, so
+        that both are bit-identical where no offer is made.
         """
-        day, customers = self.true_state, self.settings.num_customers
-        cells, asked = day["cells"][rows], day["requested_windows"][rows]
-        ride = day["max_ride_minutes"][rows]
-        plan_keys = rng.spawn(keys, PLANS_CHILD)
-        plans = RouteCosts(len(keys), self.population, self.settings)
-        prices = np.zeros((len(keys), customers + 1))
-        for call in range(customers):
-            prices[:, call + 1] = plans.add(
-                cells[:, call], asked[:, call], ride[:, call], plan_keys
+        state, customers = self.true_state, self.settings.num_customers
+        cells, requested = state["cells"][rows], state["requested_windows"][rows]
+        max_ride = state["max_ride_minutes"][rows]
+        route_keys = rng.spawn(keys, ROUTES_CHILD)
+        baseline = RouteCosts(len(keys), self.population, self.settings)
+        costs = np.zeros((len(keys), customers + 1))
+        for number in range(customers):
+            costs[:, number + 1] = baseline.add(
+                cells[:, number], requested[:, number], max_ride[:, number], route_keys
             )
-        self.baseline_seconds += plans.seconds
-        return prices
+        self.baseline_seconds += baseline.seconds
+        return costs
 
     def _episode_keys(self) -> Keys:
-        """(envs,) the stream of every env's current day."""
+        """(envs,) RNG keys of the current days."""
         return rng.spawn(self.env_keys, self.episodes)
 
-    def _show(self) -> None:
-        """Write what everybody sees and may do now."""
-        day, seen = self.true_state, self.out.observation
-        self._write_observation(seen)
-        at = (np.arange(self.num_envs), day["num_booked"])
+    def _observe(self) -> None:
+        """Write the current observations and action masks."""
+        state, observation = self.true_state, self.out.observation
+        self._write_observation(observation)
+        at = (np.arange(self.num_envs), state["num_booked"])
         assert self.out.mask is not None
-        self.out.mask[:] = day["allowed"][at]
+        self.out.mask[:] = state["allowed"][at]
         self._apply_beliefs(at)
         if self.settings.cost_hint:
-            windows = windows_of_all_offers(day["requested_windows"][at])
-            added = self.plans.added_minutes(day["cells"][at], windows, day["max_ride_minutes"][at])
-            seen[PRICE_HINT][:] = added - added[:, NO_CHANGE, None]
+            windows = windows_of_all_offers(state["requested_windows"][at])
+            added = self.route_costs.insertion_costs(
+                state["cells"][at], windows, state["max_ride_minutes"][at]
+            )
+            observation[COST_HINT][:] = added - added[:, NO_CHANGE, None]
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
-        """Let what an acceptance model believes of the callers bear on mask and view."""
-        settings, day, seen = self.settings, self.true_state, self.out.observation
+        """Restrict the masks and write the hints that depend on beliefs."""
+        settings, state, observation = self.settings, self.true_state, self.out.observation
         if settings.mask_mode == "none" and not settings.acceptance_hint:
             return
-        people = day["customer_id"][at]
-        purposes = self.population.trips.purpose[day["trip_id"][at]]
-        chances = self.beliefs.accept_chances(people, purposes)
-        luck = mask_luck(self._episode_keys(), at[1], MASKS_CHILD)
+        customers = state["customer_id"][at]
+        purposes = self.population.trips.purpose[state["trip_id"][at]]
+        probabilities = self.beliefs.accept_probabilities(customers, purposes)
+        uniforms = mask_uniforms(self._episode_keys(), at[1], MASKS_CHILD)
         assert self.out.mask is not None
         self.out.mask &= self.beliefs.masks(
-            settings.mask_mode, settings.mask_threshold, people, chances, day["accepts"][at], luck
+            settings.mask_mode,
+            settings.mask_threshold,
+            customers,
+            probabilities,
+            state["accepts"][at],
+            uniforms,
         )
         if settings.acceptance_hint:
-            seen[ACCEPT_HINT][:] = chances
+            observation[ACCEPTANCE_HINT][:] = probabilities
         if settings.mask_mode == "soft":
-            seen[LEANING][:] = self.beliefs.leanings(settings.mask_strength, chances, luck)
+            observation[LOGIT_BIAS][:] = self.beliefs.logit_bias(
+                settings.mask_strength, probabilities, uniforms
+            )
 
-    def _write_observation(self, seen: Arrays) -> None:
+    def _write_observation(self, observation: Arrays) -> None:
         write_observation(
             self.settings.observation,
-            seen,
+            observation,
             self.true_state,
             self.population,
-            self.beliefs.people,
-            self.plans.glance(),
+            self.beliefs.customers,
+            self.route_costs.schedule_summary(),
         )

@@ -1,14 +1,13 @@
-"""How rules pick one of sixteen offers, and what of a batch they may look at.
+"""Heuristic offer policies: they map a `StepBatch` to one offer per row, without learning.
 
-Rules that ask as far as they believe a caller will go.
-
-A believer knows how likely each person accepts each offer, for example an acceptance model that
-learned it from answers (`warm_up_days` lets it). These rules see what an operator sees at a call,
-and what their believer says, and nothing else.
+Privileged policies read hidden information in `true_state` and are upper bounds, not competitors.
+Belief policies use the acceptance probabilities of an acceptance model and what an operator knows
+at the time of a request. Greedy policies read the observation `cost_hint`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -18,44 +17,43 @@ from hundredfold.core import rng
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
+from hundredfold.envs.dvrp.env import COST_HINT
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES
 from hundredfold.envs.dvrp.population import Population
 
-# Where offers are equally good, the one that asks least is made.
+OfferPolicy = Callable[[StepBatch], IntArray]
+
+# Keeps a policy's random numbers apart from those of envs with the same seed.
+POLICY_BRANCH: Final = 0x6F666665727273
+# An offer counts as acceptable from this probability on.
+ACCEPT_THRESHOLD: Final = 0.5
+# Offers by size, for breaking ties in favour of the smallest shift.
 _BY_SIZE: Final = np.argsort(TOTAL_MINUTES, kind="stable")
 
 
-def largest(allowed: BoolArray) -> IntArray:
-    """(rows,) the allowed offer with most minutes; ties go to the lowest number."""
-    return np.asarray(np.where(allowed, TOTAL_MINUTES, -1.0).argmax(axis=1), np.int64)
+class AcceptanceBeliefs(Protocol):
+    """Beliefs about which offers customers accept, for example those of an acceptance model."""
 
+    @property
+    def accept_given_type(self) -> FloatArray:
+        """(types, purposes, offers) acceptance probabilities by customer type."""
+        ...
 
-def cheapest(price: Array, allowed: BoolArray) -> IntArray:
-    """(rows,) the allowed offer of the lowest price; ties go to the one that asks least."""
-    shown = np.where(allowed, price, np.inf)[:, _BY_SIZE]
-    return np.asarray(_BY_SIZE[shown.argmin(axis=1)], np.int64)
+    def type_probabilities(self, customers: IntArray, /) -> FloatArray:
+        """(customers, types) probabilities of the customer types."""
+        ...
 
-
-def open_offers(batch: StepBatch) -> BoolArray:
-    """(rows, offers) what may be offered now."""
-    return np.ones((len(batch), NUM_OFFERS), bool) if batch.mask is None else batch.mask
-
-
-def hinted_minutes(batch: StepBatch) -> Array:
-    """(rows, offers) what each offer would add to the plan, against booking as asked."""
-    if "cost_hint" not in batch.observation:
-        raise SettingsError(
-            "greedy rules and rules with a price look ahead by the price hint; set cost_hint=True."
-        )
-    return batch.observation["cost_hint"]
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray, /) -> FloatArray:
+        """(rows, offers) acceptance probabilities of each customer on a trip of each purpose."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
-    """What an operator knows when somebody calls, one row per env."""
+class CurrentRequests:
+    """What an operator knows about the current requests, one row per env."""
 
     num_booked: IntArray  # (envs,)
-    person: IntArray  # (envs,)
+    customer: IntArray  # (envs,)
     trip: IntArray  # (envs,)
     purpose: IntArray  # (envs,)
     cells: IntArray  # (envs, 2)
@@ -63,86 +61,172 @@ class Calls:
     max_ride_minutes: FloatArray  # (envs,)
 
 
-def calling(batch: StepBatch, population: Population) -> Calls:
-    """Who calls now and for what: of the day's true state, only what has just been said."""
-    day = batch.true_state
-    at = (np.arange(len(batch)), day["num_booked"])
-    trip = day["trip_id"][at]
-    return Calls(
-        num_booked=day["num_booked"],
-        person=day["customer_id"][at],
+def current_requests(batch: StepBatch, population: Population) -> CurrentRequests:
+    """The current request of every env: the part of `true_state` that is not hidden."""
+    state = batch.true_state
+    at = (np.arange(len(batch)), state["num_booked"])
+    trip = state["trip_id"][at]
+    return CurrentRequests(
+        num_booked=state["num_booked"],
+        customer=state["customer_id"][at],
         trip=trip,
         purpose=population.trips.purpose[trip],
-        cells=day["cells"][at],
-        windows=day["requested_windows"][at],
-        max_ride_minutes=day["max_ride_minutes"][at],
+        cells=state["cells"][at],
+        windows=state["requested_windows"][at],
+        max_ride_minutes=state["max_ride_minutes"][at],
     )
 
 
-# An offer is believed acceptable when its chance is at least this.
-THRESHOLD: Final = 0.5
+def policy_key(seed: int) -> Keys:
+    """Root of a policy's RNG streams."""
+    return rng.spawn(rng.seed_key(seed), POLICY_BRANCH)
 
 
-class AcceptanceBeliefs(Protocol):
-    """Knows how likely people accept offers."""
-
-    @property
-    def accept_given_type(self) -> FloatArray:
-        """(types, purposes, offers) how often each kind of person accepts."""
-        ...
-
-    def type_probabilities(self, people: IntArray) -> FloatArray:
-        """(people, types)."""
-        ...
-
-    def accept_probabilities(self, people: IntArray, purposes: IntArray) -> FloatArray:
-        """(rows, offers) the chance that each person accepts each offer on such a trip."""
-        ...
+def request_keys(key: Keys, batch: StepBatch, requests: CurrentRequests) -> Keys:
+    """(envs,) an RNG key per request, independent of batch composition and history."""
+    env_keys = rng.spawn(key, batch.env_ids)
+    return rng.spawn(rng.spawn(env_keys, requests.num_booked), requests.trip)
 
 
-class BeliefLargest:
-    """Make the largest offer believed acceptable.
+def offer_mask(batch: StepBatch) -> BoolArray:
+    """(rows, offers) the action mask; all True without one."""
+    return np.ones((len(batch), NUM_OFFERS), bool) if batch.mask is None else batch.mask
 
-    With a price, only offers that would save that much per minute at once are made.
-    """
 
-    def __init__(
-        self, population: Population, beliefs: AcceptanceBeliefs, price: float = 0.0
-    ) -> None:
-        self.population = population
-        self.beliefs = beliefs
-        self.price = price
+def accepted_offers(batch: StepBatch) -> BoolArray:
+    """(rows, offers) allowed offers that the customer truly accepts (privileged)."""
+    state = batch.true_state
+    accepts: BoolArray = state["accepts"][np.arange(len(batch)), state["num_booked"]]
+    return accepts & offer_mask(batch)
+
+
+def with_no_change(allowed: BoolArray) -> BoolArray:
+    """Allow offer 12 in place, and return the mask."""
+    allowed[:, NO_CHANGE] = True
+    return allowed
+
+
+def cost_hint(batch: StepBatch) -> Array:
+    """(rows, offers) insertion costs in minutes, relative to no change."""
+    if COST_HINT not in batch.observation:
+        raise SettingsError(
+            "greedy policies and policies with a shift_penalty read the observation cost_hint; "
+            "set cost_hint=True."
+        )
+    return batch.observation[COST_HINT]
+
+
+def largest(allowed: BoolArray) -> IntArray:
+    """(rows,) the allowed offer with the largest shift; the first of ties."""
+    return np.asarray(np.where(allowed, TOTAL_MINUTES, -1.0).argmax(axis=1), np.int64)
+
+
+def cheapest(cost: Array, allowed: BoolArray) -> IntArray:
+    """(rows,) the allowed offer with the lowest cost; ties go to the smallest shift."""
+    by_size = np.where(allowed, cost, np.inf)[:, _BY_SIZE]
+    return np.asarray(_BY_SIZE[by_size.argmin(axis=1)], np.int64)
+
+
+def no_offer(batch: StepBatch) -> IntArray:
+    """Book every request unchanged."""
+    return np.full(len(batch), NO_CHANGE)
+
+
+def always_largest(batch: StepBatch) -> IntArray:
+    """Make the largest allowed offer, usually offer 3."""
+    return largest(offer_mask(batch))
+
+
+def greedy_optimistic(batch: StepBatch) -> IntArray:
+    """Make the offer with the lowest insertion cost, as if it were certainly accepted."""
+    return cheapest(cost_hint(batch), offer_mask(batch))
+
+
+def privileged_greedy(batch: StepBatch) -> IntArray:
+    """Make the offer with the lowest insertion cost among those truly accepted."""
+    return cheapest(cost_hint(batch), accepted_offers(batch))
+
+
+def privileged_largest(batch: StepBatch) -> IntArray:
+    """Make the largest offer among those truly accepted."""
+    return largest(accepted_offers(batch))
+
+
+class RandomOffers:
+    """Make an allowed offer uniformly at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.key = policy_key(seed)
+        self.calls = 0
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        calls = calling(batch, self.population)
-        chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
-        allowed = open_offers(batch) & (chance >= THRESHOLD)
-        if self.price > 0.0:
-            allowed &= hinted_minutes(batch) + self.price * TOTAL_MINUTES <= 0.0
-        return largest(with_no_change(allowed))
+        mask = offer_mask(batch)
+        uniforms = rng.uniforms(rng.spawn(self.key, batch.env_ids), self.calls)
+        self.calls += 1
+        rank = (uniforms * mask.sum(axis=1)).astype(np.int64)
+        return np.asarray((mask.cumsum(axis=1) > rank[:, None]).argmax(axis=1), np.int64)
+
+
+class GreedyExpected:
+    """Make the offer with the largest expected saving, under average acceptance rates.
+
+    Args:
+        accept_rate: (offers,) share of trips that accept each offer.
+        shift_penalty: Driving minutes charged per minute of shift.
+    """
+
+    def __init__(self, accept_rate: FloatArray, shift_penalty: float = 0.0) -> None:
+        self.accept_rate = accept_rate
+        self.shift_penalty = shift_penalty
+
+    def __call__(self, batch: StepBatch) -> IntArray:
+        added = cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES
+        return cheapest(added * self.accept_rate, offer_mask(batch))
 
 
 class BeliefGreedy:
-    """Make the offer with the largest believed gain: what it saves at once, times its chance."""
+    """Make the offer with the largest expected saving, under each customer's beliefs."""
 
     def __init__(
-        self, population: Population, beliefs: AcceptanceBeliefs, price: float = 0.0
+        self, population: Population, beliefs: AcceptanceBeliefs, shift_penalty: float = 0.0
     ) -> None:
         self.population = population
         self.beliefs = beliefs
-        self.price = price
+        self.shift_penalty = shift_penalty
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        calls = calling(batch, self.population)
-        chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
-        added = hinted_minutes(batch) + self.price * TOTAL_MINUTES
-        return cheapest(chance * added, open_offers(batch))
+        requests = current_requests(batch, self.population)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
+        added = cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES
+        return cheapest(probabilities * added, offer_mask(batch))
+
+
+class BeliefLargest:
+    """Make the largest offer that is probably accepted.
+
+    With a shift penalty, only offers whose immediate saving exceeds it are made.
+    """
+
+    def __init__(
+        self, population: Population, beliefs: AcceptanceBeliefs, shift_penalty: float = 0.0
+    ) -> None:
+        self.population = population
+        self.beliefs = beliefs
+        self.shift_penalty = shift_penalty
+
+    def __call__(self, batch: StepBatch) -> IntArray:
+        requests = current_requests(batch, self.population)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
+        allowed = offer_mask(batch) & (probabilities >= ACCEPT_THRESHOLD)
+        if self.shift_penalty > 0.0:
+            allowed &= cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES <= 0.0
+        return largest(with_no_change(allowed))
 
 
 class Thompson:
-    """Draw the caller's type from the belief, and make the largest offer that type accepts.
+    """Thompson sampling (Thompson 1933): sample a type, make the largest offer that it accepts.
 
-    Whoever is not yet known hears different offers from call to call, and so becomes known.
+    Customers about whom little is known receive varied offers, which makes them known.
     """
 
     def __init__(self, population: Population, beliefs: AcceptanceBeliefs, key: Keys) -> None:
@@ -151,20 +235,10 @@ class Thompson:
         self.key = key
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        calls = calling(batch, self.population)
-        ladder = self.beliefs.type_probabilities(calls.person).cumsum(axis=1)
-        luck = rng.uniforms(call_keys(self.key, batch, calls), 0) * ladder[:, -1]
-        drawn = np.minimum((ladder <= luck[:, None]).sum(axis=1), ladder.shape[1] - 1)
-        chance = self.beliefs.accept_given_type[drawn, calls.purpose]
-        return largest(with_no_change(open_offers(batch) & (chance >= THRESHOLD)))
-
-
-def call_keys(key: Keys, batch: StepBatch, calls: Calls) -> Keys:
-    """(envs,) a stream per call, the same whatever the batch and whatever was played before."""
-    return rng.spawn(rng.spawn(rng.spawn(key, batch.env_ids), calls.num_booked), calls.trip)
-
-
-def with_no_change(allowed: BoolArray) -> BoolArray:
-    """The same, with offer 12 among them."""
-    allowed[:, NO_CHANGE] = True
-    return allowed
+        requests = current_requests(batch, self.population)
+        cdf = self.beliefs.type_probabilities(requests.customer).cumsum(axis=1)
+        uniforms = rng.uniforms(request_keys(self.key, batch, requests), 0) * cdf[:, -1]
+        sampled = np.minimum((cdf <= uniforms[:, None]).sum(axis=1), cdf.shape[1] - 1)
+        probabilities = self.beliefs.accept_given_type[sampled, requests.purpose]
+        acceptable = probabilities >= ACCEPT_THRESHOLD
+        return largest(with_no_change(offer_mask(batch) & acceptable))

@@ -1,12 +1,13 @@
-"""The rule that plays the rest of the day in its head, many times, for every offer.
+"""Look-ahead policy: scenario-based evaluation of every offer by sampled future requests.
 
-For each offer the day is brought to its end several times: the request goes into the plan as the
-offer would move it, trips out of the operator's own history follow until as many have called as
-will, and a short search improves what came out. The offer made is the one that lowers the expected
-closing price most, counting how likely it is to be accepted and what a minute of patience costs.
+In the spirit of the multiple scenario approach (Bent and Van Hentenryck 2004), each offer is
+evaluated on several sampled futures: the request is inserted with the offer's windows, trips of
+known customers are sampled for the rest of the day, and a short large neighbourhood search improves
+the routes. The offer with the lowest expected final cost is made, given its acceptance probability
+and the shift penalty.
 
-History means known people and known trips: who calls next today stays hidden. Nobody calls twice a
-day, so whoever has called is left out of the guesses. Guessed callers are booked as they ask.
+Customers who have already requested a trip today are not sampled again; sampled customers are
+booked as requested.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
-from hundredfold.core.errors import SettingsError
+from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_bounds
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.heuristics import (
     AcceptanceBeliefs,
-    Calls,
-    call_keys,
-    calling,
+    CurrentRequests,
     cheapest,
-    open_offers,
+    current_requests,
+    offer_mask,
+    request_keys,
     with_no_change,
 )
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, windows_of_all_offers
@@ -37,33 +38,38 @@ from hundredfold.routing.instance_arrays import NewRequests
 from hundredfold.routing.lns import LNSParams
 from hundredfold.routing.scenario_costs import SampledRequests, final_costs, trip_table
 
-# Children of the key of a call, and of the key of a guess.
-GUESSES_CHILD, SEARCH_CHILD = 0, 1
-PEOPLE_CHILD, TRIPS_CHILD = 0, 1
+# Children of a request's RNG key, and of a sample's.
+SAMPLES_CHILD, SEARCH_CHILD = 0, 1
+CUSTOMERS_CHILD, TRIPS_CHILD = 0, 1
 MAX_REMOVED: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookaheadSettings:
-    """How much the rule `lookahead` thinks before it speaks."""
+    """Effort of the look-ahead policy."""
 
-    samples: int = 16
-    """Futures that every offer is tried on."""
-    least_chance: float = 0.1
-    """Offers less likely to be accepted are not tried."""
-    search_rounds: int = 4
-    """Rounds of large neighbourhood search at the end of every future."""
+    samples: AtLeastOne = 16
+    """Sampled futures per offer."""
+    min_probability: Fraction = 0.1
+    """Offers with a lower acceptance probability are not evaluated."""
+    lns_iterations: NonNegativeInt = 4
+    """Iterations of large neighbourhood search at the end of every sampled future."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.search_rounds < 0 or not 0.0 <= self.least_chance <= 1.0:
-            raise SettingsError(
-                "lookahead needs samples >= 1, search_rounds >= 0 and least_chance in 0..1; "
-                f"got {self}."
-            )
+        check_bounds(self)
 
 
 class Lookahead:
-    """Make the offer whose expected closing price is lowest; needs a believer."""
+    """Make the offer with the lowest expected final cost over sampled futures.
+
+    Args:
+        population: Customers and trips to sample from.
+        settings: Settings of the env.
+        beliefs: Acceptance probabilities.
+        key: RNG key of samples and search.
+        lookahead: Effort; defaults if omitted.
+        shift_penalty: Driving minutes charged per minute of shift; by default the env's.
+    """
 
     def __init__(
         self,
@@ -72,15 +78,17 @@ class Lookahead:
         beliefs: AcceptanceBeliefs,
         key: Keys,
         lookahead: LookaheadSettings | None = None,
-        price: float | None = None,
+        shift_penalty: float | None = None,
     ) -> None:
         self.population = population
         self.settings = settings
         self.beliefs = beliefs
         self.key = key
         self.lookahead = lookahead or LookaheadSettings()
-        self.price = settings.patience if price is None else price
-        self.people, self.first_trip, self.num_trips = population.split_customers("known")
+        self.shift_penalty = (
+            settings.effective_shift_penalty if shift_penalty is None else shift_penalty
+        )
+        self.customers, self.first_trip, self.num_trips = population.split_customers("known")
         self.table = trip_table(
             population.city.travel,
             population.trips.cells,
@@ -88,68 +96,74 @@ class Lookahead:
             settings.service_minutes,
             population.max_ride_minutes,
         )
-        self.plans = TrackedRoutes(population, settings, key)
+        self.tracked = TrackedRoutes(population, settings, key)
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        calls = calling(batch, self.population)
-        chance = self.beliefs.accept_probabilities(calls.person, calls.purpose)
-        tried = with_no_change(open_offers(batch) & (chance >= self.lookahead.least_chance))
-        prices = self.final_costs(batch, calls, tried).mean(axis=2)
-        added = prices - prices[:, NO_CHANGE, None] + self.price * TOTAL_MINUTES
-        # With a refusal the day goes on as asked, which is what all offers are compared with.
-        return cheapest(chance * added, tried)
+        requests = current_requests(batch, self.population)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
+        evaluated = with_no_change(
+            offer_mask(batch) & (probabilities >= self.lookahead.min_probability)
+        )
+        costs = self.final_costs(batch, requests, evaluated).mean(axis=2)
+        added = costs - costs[:, NO_CHANGE, None] + self.shift_penalty * TOTAL_MINUTES
+        # A refused offer costs as much as no change, to which all offers are compared.
+        return cheapest(probabilities * added, evaluated)
 
-    def final_costs(self, batch: StepBatch, calls: Calls, tried: BoolArray) -> FloatArray:
-        """(envs, offers, samples) what the day would come to if the offer were accepted."""
-        self.plans.follow(batch)
+    def final_costs(
+        self, batch: StepBatch, requests: CurrentRequests, evaluated: BoolArray
+    ) -> FloatArray:
+        """(envs, offers, samples) final cost of the day if the offer is accepted."""
+        self.tracked.sync(batch)
         envs, samples = len(batch), self.lookahead.samples
-        keys = call_keys(self.key, batch, calls)
+        keys = request_keys(self.key, batch, requests)
         return final_costs(
-            self.plans.kept,
+            self.tracked.routes,
             NewRequests(
-                cells=calls.cells,
+                cells=requests.cells,
                 riders=np.ones(envs, np.int64),
                 service_minutes=np.full((envs, 2), self.settings.service_minutes),
-                max_ride_minutes=calls.max_ride_minutes,
+                max_ride_minutes=requests.max_ride_minutes,
             ),
-            windows_of_all_offers(calls.windows),
-            tried,
+            windows_of_all_offers(requests.windows),
+            evaluated,
             self.table,
-            self.guesses(batch, calls, keys),
-            self._search(),
-            # Another search for every sample, so that its luck is averaged out as well.
+            self.sample_requests(batch, requests, keys),
+            LNSParams(
+                improve_passes=1,
+                iterations=self.lookahead.lns_iterations,
+                max_removed=MAX_REMOVED,
+                infeasible_iterations=0,
+                start_threshold=0.0,
+            ),
+            # A search key per sample, which averages out the noise of the search as well.
             rng.spawn(rng.spawn(keys, SEARCH_CHILD)[:, None], np.arange(samples)),
             UNSERVED_PENALTY_MINUTES,
         )
 
-    def guesses(self, batch: StepBatch, calls: Calls, keys: Keys) -> SampledRequests:
-        """Who may still call, drawn from history without replacement, and with which trip."""
-        number = self.settings.num_customers - 1 - calls.num_booked
+    def sample_requests(
+        self, batch: StepBatch, requests: CurrentRequests, keys: Keys
+    ) -> SampledRequests:
+        """Future requests: known customers, sampled without replacement, and a trip of each."""
+        number = self.settings.num_customers - 1 - requests.num_booked
         width = np.arange(int(number.max()))
-        drawn = rng.spawn(
-            rng.spawn(keys, GUESSES_CHILD)[:, None], np.arange(self.lookahead.samples)
+        sample_keys = rng.spawn(
+            rng.spawn(keys, SAMPLES_CHILD)[:, None], np.arange(self.lookahead.samples)
         )
-        luck = rng.uniforms(rng.spawn(drawn, PEOPLE_CHILD)[:, :, None], np.arange(len(self.people)))
-        # Those who have called come last: their turn comes again only where history is too short.
-        luck += self._has_called(batch, calls)[:, None, self.people]
-        order = np.argsort(luck, axis=2, kind="stable")[:, :, width % len(self.people)]
-        trip_keys = rng.spawn(drawn, TRIPS_CHILD)[:, :, None]
+        uniforms = rng.uniforms(
+            rng.spawn(sample_keys, CUSTOMERS_CHILD)[:, :, None], np.arange(len(self.customers))
+        )
+        # Customers with a request today come last: used again only if there are too few others.
+        uniforms += self._has_request(batch, requests)[:, None, self.customers]
+        order = np.argsort(uniforms, axis=2, kind="stable")[:, :, width % len(self.customers)]
+        trip_keys = rng.spawn(sample_keys, TRIPS_CHILD)[:, :, None]
         which = rng.integers(trip_keys, width, self.num_trips[order])
         return SampledRequests(self.first_trip[order] + which, number)
 
-    def _has_called(self, batch: StepBatch, calls: Calls) -> BoolArray:
-        """(envs, people), the present caller included."""
-        people = batch.true_state["customer_id"]
-        env, call = np.nonzero(np.arange(people.shape[1]) <= calls.num_booked[:, None])
-        called = np.zeros((len(batch), self.population.size), bool)
-        called[env, people[env, call]] = True
-        return called
-
-    def _search(self) -> LNSParams:
-        return LNSParams(
-            improve_passes=1,
-            iterations=self.lookahead.search_rounds,
-            max_removed=MAX_REMOVED,
-            infeasible_iterations=0,
-            start_threshold=0.0,
-        )
+    def _has_request(self, batch: StepBatch, requests: CurrentRequests) -> BoolArray:
+        """(envs, customers) whether each has requested a trip today, the current one included."""
+        customers = batch.true_state["customer_id"]
+        is_past = np.arange(customers.shape[1]) <= requests.num_booked[:, None]
+        env, number = np.nonzero(is_past)
+        has_request = np.zeros((len(batch), self.population.size), bool)
+        has_request[env, customers[env, number]] = True
+        return has_request

@@ -1,8 +1,8 @@
-"""What the agent sees. Three layouts, none of which holds anything hidden.
+"""Observation layouts of the dial-a-ride env; none contains hidden information.
 
-`booking` says everything an operator knows about the request, the book and the plan. `counts` and
-`requests` are plainer, for comparison: the one forgets which pickup belongs to which dropoff, the
-other shows raw minutes. After the last booking there is no request, and its part is zero.
+`booking` has features of the request, of every booking and of its place in the schedule. `counts`
+and `requests` are simpler, for comparison: `counts` sums one-hots and so loses which pickup belongs
+to which dropoff; `requests` has raw minutes. After the last booking the request's part is zero.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hundredfold.routing.problem import DROPOFF, PICKUP
 
 MINUTES_PER_DAY: Final = 1440.0
 HALF_HOURS: Final = 48
-# The columns of a request and of a booking, by where each group begins.
-PLACES, WINDOWS, DIRECT = 0, 4, 8
+# First columns of the feature groups of a request and of a booking.
+LOCATIONS, WINDOWS, DIRECT = 0, 4, 8
 PURPOSE: Final = 9
 PROGRESS: Final = PURPOSE + len(PURPOSE_NAMES)
 TYPES: Final = PROGRESS + 1
-TIMES_SEEN: Final = TYPES + NUM_TYPES
-REQUEST_WIDTH: Final = TIMES_SEEN + 1
-SHIFTS, VEHICLE, PLANNED = 9, 11, 12
+RESPONSE_COUNT: Final = TYPES + NUM_TYPES
+REQUEST_WIDTH: Final = RESPONSE_COUNT + 1
+SHIFTS, VEHICLE, STOP_TIMES = 9, 11, 12
 BOOKING_WIDTH: Final = 14
 SHIFT_SCALE: Final = 30.0
 
-# What an acceptance model has told about each person: type probabilities, then answers seen.
+# Belief about a customer: type probabilities, then the number of responses seen.
 BELIEF_WIDTH: Final = NUM_TYPES + 1
 
 ArraySpecs = dict[str, ArraySpec]
@@ -41,141 +41,154 @@ ArraySpecs = dict[str, ArraySpec]
 
 @dataclass(slots=True)
 class ScheduleSummary:
-    """What the kept plans say about every booking."""
+    """Vehicle and scheduled stop times of every booking."""
 
     num_vehicles: int
-    vehicle: IntArray  # (envs, customers), -1 where nobody comes
-    stop_minutes: FloatArray  # (envs, customers, 2) planned pickup and dropoff
+    vehicle: IntArray  # (envs, customers), -1 = unserved
+    stop_minutes: FloatArray  # (envs, customers, 2) pickup and dropoff
 
 
 def observation_specs(
-    layout: ObservationLayout, num_customers: int, num_cells: int, extras: Iterable[str]
+    layout: ObservationLayout, num_customers: int, num_cells: int, offer_columns: Iterable[str]
 ) -> ArraySpecs:
-    """The arrays of a layout, and one number per offer under the name of each extra."""
-    arrays: ArraySpecs
+    """Specs of a layout's arrays.
+
+    Args:
+        layout: Which layout.
+        num_customers: Requests per day.
+        num_cells: Cells of the city.
+        offer_columns: Names of further arrays with one number per offer.
+    """
+    specs: ArraySpecs
     if layout == "counts":
-        arrays = {"counts": ArraySpec((2 * num_cells + 4 * HALF_HOURS, 2), low=0.0)}
+        specs = {"counts": ArraySpec((2 * num_cells + 4 * HALF_HOURS, 2), low=0.0)}
     elif layout == "requests":
-        arrays = {"requests": ArraySpec((num_customers, 6))}
+        specs = {"requests": ArraySpec((num_customers, 6))}
     else:
-        arrays = {
+        specs = {
             "request": ArraySpec((REQUEST_WIDTH,)),
             "cells": ArraySpec((2,), "int64", 0, num_cells - 1, categories=(num_cells,) * 2),
-            "book": ArraySpec((num_customers, BOOKING_WIDTH)),
+            "bookings": ArraySpec((num_customers, BOOKING_WIDTH)),
             "bookings_mask": ArraySpec((num_customers,), low=0.0, high=1.0),
         }
-    return arrays | {name: ArraySpec((NUM_OFFERS,)) for name in extras}
+    return specs | {name: ArraySpec((NUM_OFFERS,)) for name in offer_columns}
 
 
 def write_observation(
     layout: ObservationLayout,
-    seen: Arrays,
-    day: Arrays,
+    observation: Arrays,
+    state: Arrays,
     population: Population,
     beliefs: Array,
-    plan: ScheduleSummary,
+    schedule: ScheduleSummary,
 ) -> None:
-    """Write what every env sees now, in place."""
+    """Write the current observation of every env in place.
+
+    Args:
+        layout: Which layout.
+        observation: Arrays of `observation_specs`, written to.
+        state: The `true_state` arrays.
+        population: Customers and city.
+        beliefs: (envs, customers of the population, BELIEF_WIDTH).
+        schedule: Vehicles and stop times of the bookings.
+    """
     if layout == "counts":
-        write_counts(seen["counts"], day, population.city.num_cells)
+        write_counts(observation["counts"], state, population.city.num_cells)
     elif layout == "requests":
-        write_requests(seen["requests"], day)
+        write_requests(observation["requests"], state)
     else:
-        caller = _caller(day)
-        write_request(seen["request"], seen["cells"], day, caller, population, beliefs)
-        write_book(seen["book"], seen["bookings_mask"], day, population, plan)
+        write_request(observation["request"], observation["cells"], state, population, beliefs)
+        write_bookings(
+            observation["bookings"], observation["bookings_mask"], state, population, schedule
+        )
 
 
-def write_counts(counts: Array, day: Arrays, num_cells: int) -> None:
-    """(envs, 2 cells + 192, 2): bookings so far, summed; the request. One-hots of six columns."""
+def write_counts(counts: Array, state: Arrays, num_cells: int) -> None:
+    """Write (envs, 2 cells + 192, 2) one-hots: of all bookings, summed, and of the request."""
     counts[...] = 0.0
-    envs, caller = _caller(day)
-    booked = _is_booked(day)
-    rows = _one_hot_rows(day["cells"], day["booked_windows"], num_cells)
+    at = envs, _ = _current(state)
+    booked = _is_booked(state)
+    rows = _one_hot_rows(state["cells"], state["booked_windows"], num_cells)
     env_of = np.nonzero(booked)[0]
     np.add.at(counts[..., 0], (env_of[:, None], rows[booked]), 1.0)
-    calling = day["num_booked"] < booked.shape[1]
-    asked = _one_hot_rows(
-        day["cells"][envs, caller], day["requested_windows"][envs, caller], num_cells
-    )
-    counts[envs[calling, None], asked[calling], 1] = 1.0
+    active = state["num_booked"] < booked.shape[1]
+    requested = _one_hot_rows(state["cells"][at], state["requested_windows"][at], num_cells)
+    counts[envs[active, None], requested[active], 1] = 1.0
 
 
 def _one_hot_rows(cells: IntArray, windows: FloatArray, num_cells: int) -> IntArray:
-    """(..., 6) the rows of `counts` that a trip sets."""
+    """(..., 6) rows of `counts` that a trip sets: two cells and four half hours."""
     half_hours = np.clip(windows // 30.0, 0, HALF_HOURS - 1).astype(np.int64)
     times = half_hours.reshape(*windows.shape[:-2], 4) + HALF_HOURS * np.arange(4)
     return np.concatenate([cells + np.array((0, num_cells)), 2 * num_cells + times], axis=-1)
 
 
-def write_requests(requests: Array, day: Arrays) -> None:
-    """(envs, customers, 6): bookings so far and the request; cell, early, late of both ends."""
-    booked = _is_booked(day)
-    shown = booked.copy()
-    envs, caller = _caller(day)
-    shown[envs, caller] = True
-    windows = np.where(booked[:, :, None, None], day["booked_windows"], day["requested_windows"])
-    rows = np.concatenate([day["cells"][..., None], windows], axis=-1)
-    requests[...] = np.where(shown[..., None], rows.reshape(*shown.shape, 6), 0.0)
+def write_requests(requests: Array, state: Arrays) -> None:
+    """Write (envs, customers, 6) bookings and the request: cell, early, late of both stops."""
+    booked = _is_booked(state)
+    visible = booked.copy()
+    visible[_current(state)] = True
+    windows = np.where(
+        booked[:, :, None, None], state["booked_windows"], state["requested_windows"]
+    )
+    rows = np.concatenate([state["cells"][..., None], windows], axis=-1)
+    requests[...] = np.where(visible[..., None], rows.reshape(*visible.shape, 6), 0.0)
 
 
 def write_request(
-    request: Array,
-    cells: Array,
-    day: Arrays,
-    at: tuple[IntArray, IntArray],
-    population: Population,
-    beliefs: Array,
+    request: Array, cells: Array, state: Arrays, population: Population, beliefs: Array
 ) -> None:
-    """The features of whoever calls now."""
-    num_customers = day["customer_id"].shape[1]
-    cells[...] = day["cells"][at]
+    """Write the features of the current request, and the belief about its customer."""
+    at = _current(state)
+    num_customers = state["customer_id"].shape[1]
+    cells[...] = state["cells"][at]
     request[...] = 0.0
-    _write_trip(request, cells, day["requested_windows"][at], population)
-    purpose = population.trips.purpose[day["trip_id"][at]]
+    _write_trip(request, cells, state["requested_windows"][at], population)
+    purpose = population.trips.purpose[state["trip_id"][at]]
     request[at[0], PURPOSE + purpose] = 1.0
-    request[:, PROGRESS] = day["num_booked"] / num_customers
-    belief = beliefs[at[0], day["customer_id"][at]]
-    request[:, TYPES:TIMES_SEEN] = belief[:, :NUM_TYPES]
-    request[:, TIMES_SEEN] = np.log1p(belief[:, NUM_TYPES])
-    over = day["num_booked"] == num_customers
+    request[:, PROGRESS] = state["num_booked"] / num_customers
+    belief = beliefs[at[0], state["customer_id"][at]]
+    request[:, TYPES:RESPONSE_COUNT] = belief[:, :NUM_TYPES]
+    request[:, RESPONSE_COUNT] = np.log1p(belief[:, NUM_TYPES])
+    over = state["num_booked"] == num_customers
     request[over] = 0.0
     cells[over] = 0
 
 
-def write_book(
-    book: Array, bookings_mask: Array, day: Arrays, population: Population, plan: ScheduleSummary
+def write_bookings(
+    bookings: Array, mask: Array, state: Arrays, population: Population, schedule: ScheduleSummary
 ) -> None:
-    """The features of every booking so far, with its place in the plan."""
-    booked = _is_booked(day)
-    _write_trip(book, day["cells"], day["booked_windows"], population)
-    moved = day["booked_windows"][..., 0] - day["requested_windows"][..., 0]
-    book[..., SHIFTS : SHIFTS + 2] = moved * (-1.0, 1.0) / SHIFT_SCALE
-    book[..., VEHICLE] = (plan.vehicle + 1) / plan.num_vehicles
-    book[..., PLANNED : PLANNED + 2] = np.nan_to_num(plan.stop_minutes) / MINUTES_PER_DAY
-    book[~booked] = 0.0
-    bookings_mask[...] = booked
+    """Write the features of every booking, with its vehicle and stop times."""
+    booked = _is_booked(state)
+    _write_trip(bookings, state["cells"], state["booked_windows"], population)
+    shifts = state["booked_windows"][..., 0] - state["requested_windows"][..., 0]
+    bookings[..., SHIFTS : SHIFTS + 2] = shifts * (-1.0, 1.0) / SHIFT_SCALE
+    bookings[..., VEHICLE] = (schedule.vehicle + 1) / schedule.num_vehicles
+    stop_times = np.nan_to_num(schedule.stop_minutes) / MINUTES_PER_DAY
+    bookings[..., STOP_TIMES : STOP_TIMES + 2] = stop_times
+    bookings[~booked] = 0.0
+    mask[...] = booked
 
 
 def _write_trip(
     features: Array, cells: IntArray, windows: FloatArray, population: Population
 ) -> None:
-    """Places, windows and direct ride, which requests and bookings share."""
+    """Write the columns that requests and bookings share: locations, windows, direct ride."""
     city = population.city
     shape = cells.shape[:-1]
-    features[..., PLACES:WINDOWS] = city.positions[cells].reshape(*shape, 4)
+    features[..., LOCATIONS:WINDOWS] = city.positions[cells].reshape(*shape, 4)
     features[..., WINDOWS:DIRECT] = windows.reshape(*shape, 4) / MINUTES_PER_DAY
     direct = city.travel_minutes[cells[..., PICKUP], cells[..., DROPOFF]]
     features[..., DIRECT] = direct / 60.0
 
 
-def _caller(day: Arrays) -> tuple[IntArray, IntArray]:
-    """Index of the current caller of every env; of the last one when the day is over."""
-    num_booked = day["num_booked"]
-    last = day["customer_id"].shape[1] - 1
+def _current(state: Arrays) -> tuple[IntArray, IntArray]:
+    """Index of every env's current request; of the last one when the day is over."""
+    num_booked = state["num_booked"]
+    last = state["customer_id"].shape[1] - 1
     return np.arange(len(num_booked)), np.minimum(num_booked, last)
 
 
-def _is_booked(day: Arrays) -> BoolArray:
+def _is_booked(state: Arrays) -> BoolArray:
     """(envs, customers)."""
-    return np.arange(day["customer_id"].shape[1]) < day["num_booked"][:, None]
+    return np.arange(state["customer_id"].shape[1]) < state["num_booked"][:, None]

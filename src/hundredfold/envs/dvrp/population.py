@@ -1,9 +1,7 @@
-"""Who may call and with which trips: the population, its splits, and the built-in people.
+"""Customers and their trips: the population, its splits, and the synthetic population.
 
-A population is drawn or loaded once and shared by all envs; a day picks callers and trips from it.
-Everything an answer or a mask needs is looked up by trip.
-
-The built-in people: homes, personalities, habits and fifty trips each, drawn from a seed.
+A population is built once and shared by all envs; each day samples customers and trips from it.
+Responses and masks are looked up by trip.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
-    PEOPLE_BRANCH,
-    PLACES,
+    CUSTOMERS_BRANCH,
+    POINTS_OF_INTEREST,
     TOLERANCE_BRANCH,
     TRIP_BRANCH,
     City,
     synthetic_city,
 )
 from hundredfold.envs.dvrp.offers import allowed_offers, servable_alone, tolerated_offers
-from hundredfold.envs.dvrp.settings import RIDE_GRACE_MINUTES, DvrpSettings, Split, Tolerances
+from hundredfold.envs.dvrp.settings import RIDE_SLACK_MINUTES, DvrpSettings, Split, Tolerances
 from hundredfold.envs.dvrp.trip_purposes import (
     ANYWHERE,
     HOME,
@@ -38,26 +36,39 @@ from hundredfold.envs.dvrp.trip_purposes import (
 )
 from hundredfold.routing.problem import DROPOFF, PICKUP
 
+# Customer types, named after the side on which they are flexible.
 LATE_TYPE, EARLY_TYPE, NONE_TYPE, BOTH_TYPE = 0, 1, 2, 3
 TYPE_NAMES: Final = ("late", "early", "none", "both")
 NUM_TYPES: Final = len(TYPE_NAMES)
-# (types, 2): whether a personality bends for an earlier pickup, for a later dropoff.
+# (types, 2): flexible about an earlier pickup, about a later dropoff.
 FLEXIBLE_SIDES: Final[BoolArray] = np.array(
     [(False, True), (True, False), (False, False), (True, True)]
 )
 TYPE_SHARES: Final = (0.25, 0.40, 0.20, 0.15)
 
+# Tolerances in minutes.
 MAX_TOLERANCE: Final = 30.0
-FLEXIBLE_BASE, INFLEXIBLE_BASE, TOLERANCE_SPREAD = 25.0, 10.0, 4.0
+FLEXIBLE_MEAN, INFLEXIBLE_MEAN, TOLERANCE_STD = 25.0, 10.0, 4.0
 TOLERANCE_GRID: Final = 5.0
 
-# Of everybody's trips, this share may be met in training.
-KNOWN_SHARE: Final = 0.8
+# Share of each customer's trips that training may sample.
+KNOWN_TRIP_SHARE: Final = 0.8
+
+# The synthetic population.
+TRIPS_PER_CUSTOMER: Final = 50
+MIN_HABITS, MAX_HABITS = 2, 4
+WINDOW_MINUTES: Final = 30.0
+GRID_MINUTES: Final = 5.0
+MIN_AGE, MAX_AGE, PENSION_AGE = 18, 90, 67
+
+# Counters of a customer's RNG stream, and of a trip's.
+_TYPE, _HOME, _OFFICE, _SCHOOL, _AGE, _NUM_HABITS, _HABITS = range(7)
+_PURPOSE, _ORIGIN, _DESTINATION, _BAND, _SLOT, _LEAVES_OFFICE = range(6)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trips:
-    """All trips of a population, those of one person side by side."""
+    """All trips of a population, ordered by customer."""
 
     cells: IntArray  # (trips, 2) pickup, dropoff
     windows: FloatArray  # (trips, 2, 2) pickup, dropoff x early, late; minutes
@@ -67,86 +78,97 @@ class Trips:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Customers:
-    """Everybody who may call. Known people come first, then those held back from training."""
+    """All customers of a population: known ones first, then those held out from training."""
 
-    types: IntArray  # (people,)
+    types: IntArray  # (customers,)
     num_known: int
-    num_trips: IntArray  # (people,)
-    ages: IntArray  # (people,), -1 where unknown
-    occupations: tuple[str, ...]  # (people,), empty where unknown
+    num_trips: IntArray  # (customers,)
+    ages: IntArray  # (customers,), -1 = unknown
+    occupations: tuple[str, ...]  # (customers,), "" = unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Customers, their trips, and the tables that every day looks things up in."""
+    """Customers, their trips, and lookup tables by trip."""
 
     city: City
     customers: Customers
     trips: Trips
-    max_ride_minutes: FloatArray  # (trips,), inf where unlimited
-    accepts: BoolArray  # (trips, offers) the honest answers
+    max_ride_minutes: FloatArray  # (trips,), inf = unlimited
+    accepts: BoolArray  # (trips, offers) responses without noise
     allowed: BoolArray  # (trips, offers) True = may be offered
 
     @property
     def size(self) -> int:
+        """Number of customers, unseen ones included."""
         return len(self.customers.types)
 
     @cached_property
     def first_trip(self) -> IntArray:
-        """(people,) where each person's trips begin."""
+        """(customers,) index of each customer's first trip."""
         ends = np.cumsum(self.customers.num_trips)
         return np.asarray(ends - self.customers.num_trips, np.int64)
 
     @cached_property
     def num_known_trips(self) -> IntArray:
-        """(people,) trips that training may meet; the rest are held back."""
-        known = np.rint(KNOWN_SHARE * self.customers.num_trips).astype(np.int64)
+        """(customers,) trips that training may sample; the rest are held out."""
+        known = np.rint(KNOWN_TRIP_SHARE * self.customers.num_trips).astype(np.int64)
         return np.asarray(np.clip(known, 1, self.customers.num_trips), np.int64)
 
     @cached_property
     def type_prior(self) -> FloatArray:
-        """(types,) shares of the personalities among known people."""
+        """(types,) shares of the types among known customers."""
         counts = np.bincount(self.customers.types[: self.customers.num_known], minlength=NUM_TYPES)
         return np.asarray(counts / counts.sum(), np.float64)
 
     @cached_property
     def accept_rate(self) -> FloatArray:
-        """(offers,) share of known people's trips that would accept each offer."""
+        """(offers,) share of known customers' trips that accept each offer."""
         known = int(self.customers.num_trips[: self.customers.num_known].sum())
         return np.asarray(self.accepts[:known].mean(axis=0), np.float64)
 
     def split_customers(self, split: Split) -> tuple[IntArray, IntArray, IntArray]:
-        """Who may call in a split: people, the first trip each may ask for, and how many."""
+        """Customers of a split that have trips in it.
+
+        Returns:
+            (customers,) ids, the first trip of each that belongs to the split, and how many do.
+        """
         num_known, num_trips = self.customers.num_known, self.customers.num_trips
-        everybody = np.arange(self.size)
+        ids = np.arange(self.size)
         first, count = self.first_trip, num_trips
         if split == "known":
-            chosen, count = everybody[:num_known], self.num_known_trips
+            ids, count = ids[:num_known], self.num_known_trips
         elif split == "unseen_trips":
-            chosen = everybody[:num_known]
+            ids = ids[:num_known]
             first, count = first + self.num_known_trips, num_trips - self.num_known_trips
         elif split == "unseen_customers":
-            chosen = everybody[num_known:]
-        else:
-            chosen = everybody
-        chosen = chosen[count[chosen] > 0]
-        return chosen, first[chosen], count[chosen]
+            ids = ids[num_known:]
+        ids = ids[count[ids] > 0]
+        return ids, first[ids], count[ids]
 
 
-def finished_population(
+def make_population(
     city: City,
     customers: Customers,
     trips: Trips,
     settings: DvrpSettings,
     accepts: BoolArray | None = None,
 ) -> Population:
-    """A population with its tables; answers follow the tolerances unless they are given."""
-    ride = ride_limits(trips.cells, city, settings)
+    """A population with its lookup tables.
+
+    Args:
+        city: Travel times and depot.
+        customers: Types and attributes.
+        trips: Trips, ordered by customer.
+        settings: Ride-time limits, service times and the split that must have enough customers.
+        accepts: (trips, offers) recorded responses; by default they follow from the tolerances.
+    """
+    max_ride = ride_limits(trips.cells, city, settings)
     population = Population(
         city=city,
         customers=customers,
         trips=trips,
-        max_ride_minutes=ride,
+        max_ride_minutes=max_ride,
         accepts=tolerated_offers(trips.tolerance) if accepts is None else accepts,
         allowed=allowed_offers(
             trips.windows,
@@ -155,33 +177,34 @@ def finished_population(
             city.depot_cell,
             settings.day_minutes,
             settings.service_minutes,
-            ride,
+            max_ride,
         ),
     )
-    callers, _, _ = population.split_customers(settings.split)
-    if len(callers) < settings.num_customers:
+    available, _, _ = population.split_customers(settings.split)
+    if len(available) < settings.num_customers:
         raise SettingsError(
-            f"the split {settings.split} has {len(callers)} people with trips while "
-            f"num_customers is {settings.num_customers}; lower num_customers or bring more people."
+            f"the split {settings.split} has {len(available)} customers with trips, but "
+            f"num_customers is {settings.num_customers}; lower num_customers or add customers."
         )
     return population
 
 
 def ride_limits(cells: IntArray, city: City, settings: DvrpSettings) -> FloatArray:
-    """(trips,) the longest ride each trip may take; inf without limits."""
+    """(trips,) ride-time limits in minutes, inf where unlimited."""
     limit = np.full(len(cells), np.inf)
     if settings.max_ride_minutes is not None:
         limit = np.minimum(limit, settings.max_ride_minutes)
-    if settings.ride_factor is not None:
+    factor = settings.effective_ride_factor
+    if factor is not None:
         direct = city.travel_minutes[cells[:, PICKUP], cells[:, DROPOFF]]
-        limit = np.minimum(limit, settings.ride_factor * direct + RIDE_GRACE_MINUTES)
+        limit = np.minimum(limit, factor * direct + RIDE_SLACK_MINUTES)
     return np.asarray(limit, np.float64)
 
 
 def servable_trips(
     windows: FloatArray, cells: IntArray, city: City, settings: DvrpSettings
 ) -> BoolArray:
-    """(trips,) whether each trip, as asked, could be served by a vehicle of its own."""
+    """(trips,) whether a dedicated vehicle could serve each trip as requested."""
     return servable_alone(
         windows,
         cells,
@@ -193,72 +216,73 @@ def servable_trips(
     )
 
 
-def drawn_tolerances(
+def sample_tolerances(
     types: IntArray, purpose: IntArray, keys: Keys, mode: Tolerances, softness: float
 ) -> FloatArray:
-    """(trips, 2) minutes that each trip tolerates; `types`, `purpose` and `keys` are per trip."""
+    """Sampled tolerances of trips.
+
+    Args:
+        types: (trips,) types of the customers.
+        purpose: (trips,) trip purposes.
+        keys: (trips,) RNG keys.
+        mode: `soft` depends on purpose and noise, `types` on the type alone.
+        softness: Scale of the mean tolerance of inflexible customers, 0 to 1.
+
+    Returns:
+        (trips, 2) minutes the pickup may be earlier and the dropoff later.
+    """
     flexible = FLEXIBLE_SIDES[types]
     if mode == "unlimited":
         return np.full(flexible.shape, MAX_TOLERANCE)
     if mode == "types":
         return np.where(flexible, MAX_TOLERANCE, 0.0)
-    base = np.where(flexible, FLEXIBLE_BASE, INFLEXIBLE_BASE * softness)
+    base = np.where(flexible, FLEXIBLE_MEAN, INFLEXIBLE_MEAN * softness)
     factor = np.asarray(TOLERANCE_FACTORS)[purpose]
-    noise = TOLERANCE_SPREAD * rng.normals(keys[:, None], np.arange(2))
+    noise = TOLERANCE_STD * rng.normals(keys[:, None], np.arange(2))
     grid = np.rint((base * factor[:, None] + noise) / TOLERANCE_GRID) * TOLERANCE_GRID
     return np.asarray(np.clip(grid, 0.0, MAX_TOLERANCE), np.float64)
 
 
-TRIPS_PER_PERSON: Final = 50
-MIN_HABITS, MAX_HABITS = 2, 4
-WINDOW_MINUTES: Final = 30.0
-GRID_MINUTES: Final = 5.0
-YOUNGEST, OLDEST, PENSION_AGE = 18, 90, 67
-
-# Draws of a person's stream, and of a trip's.
-_TYPE, _HOME, _OFFICE, _SCHOOL, _AGE, _NUM_HABITS, _HABITS = range(7)
-_PURPOSE, _ORIGIN, _DESTINATION, _BAND, _SLOT, _LEAVES_OFFICE = range(6)
-
-
 def synthetic_population(settings: DvrpSettings) -> Population:
-    """As many unseen people as known ones; who they are depends on the city seed alone."""
+    """A population of as many unseen as known customers, determined by `city_seed`."""
     city = synthetic_city(settings.city_seed)
-    num_people = 2 * settings.people
-    root = rng.spawn(rng.seed_key(settings.city_seed), PEOPLE_BRANCH)
-    keys = rng.spawn(root, np.arange(num_people))
+    size = 2 * settings.num_known_customers
+    root = rng.spawn(rng.seed_key(settings.city_seed), CUSTOMERS_BRANCH)
+    keys = rng.spawn(root, np.arange(size))
     habits = _habits(keys, _purpose_weights(settings))
-    types = picks(np.array(TYPE_SHARES), rng.uniforms(keys, _TYPE))
-    ages = YOUNGEST + rng.integers(keys, _AGE, OLDEST - YOUNGEST + 1)
+    types = sample_categories(np.array(TYPE_SHARES), rng.uniforms(keys, _TYPE))
+    ages = MIN_AGE + rng.integers(keys, _AGE, MAX_AGE - MIN_AGE + 1)
     customers = Customers(
         types=types,
-        num_known=settings.people,
-        num_trips=np.full(num_people, TRIPS_PER_PERSON),
+        num_known=settings.num_known_customers,
+        num_trips=np.full(size, TRIPS_PER_CUSTOMER),
         ages=ages,
         occupations=tuple(map(_occupation, habits > 0.0, ages)),
     )
-    trips = _trips(keys, habits, np.repeat(types, TRIPS_PER_PERSON), city, settings)
-    hopeless = ~servable_trips(trips.windows, trips.cells, city, settings)
-    if hopeless.any():
+    trips = _trips(keys, habits, np.repeat(types, TRIPS_PER_CUSTOMER), city, settings)
+    unservable = ~servable_trips(trips.windows, trips.cells, city, settings)
+    if unservable.any():
         raise SettingsError(
-            f"{hopeless.mean():.0%} of the built-in trips cannot be served even alone; lower "
-            f"service_minutes ({settings.service_minutes}), or raise the ride limit "
-            f"(max_ride_minutes {settings.max_ride_minutes}, max_ride_factor "
+            f"{unservable.mean():.0%} of the synthetic trips cannot be served even by a dedicated "
+            f"vehicle; lower service_minutes ({settings.service_minutes}), or raise the ride-time "
+            f"limit (max_ride_minutes {settings.max_ride_minutes}, max_ride_factor "
             f"{settings.max_ride_factor}) or day_minutes ({settings.day_minutes})."
         )
-    return finished_population(city, customers, trips, settings)
+    return make_population(city, customers, trips, settings)
 
 
-def picks(weights: FloatArray, luck: FloatArray) -> IntArray:
-    """The choice that each number in [0, 1) falls on; `weights` (..., choices), `luck` (...)."""
-    ends = np.cumsum(weights, axis=-1)
-    chosen = (luck[..., None] * ends[..., -1:] >= ends).sum(axis=-1)
-    # Rounding may carry a number past the last end.
-    return np.asarray(np.minimum(chosen, weights.shape[-1] - 1), np.int64)
+def sample_categories(weights: FloatArray, uniforms: FloatArray) -> IntArray:
+    """Categories sampled by inverse transform; `weights` (..., categories), `uniforms` (...)."""
+    cdf = np.cumsum(weights, axis=-1)
+    sampled = (uniforms[..., None] * cdf[..., -1:] >= cdf).sum(axis=-1)
+    # Rounding may exceed the last entry.
+    return np.asarray(np.minimum(sampled, weights.shape[-1] - 1), np.int64)
 
 
 def cells_with(roles: tuple[str, ...]) -> FloatArray:
     """(cells,) 1 for cells that have one of the roles, else 0; cell 0 is the depot."""
-    return np.array([0.0] + [float(bool(set(roles) & set(place.roles))) for place in PLACES])
+    matches = [float(bool(set(roles) & set(point.roles))) for point in POINTS_OF_INTEREST]
+    return np.array([0.0, *matches])
 
 
 def _purpose_weights(settings: DvrpSettings) -> FloatArray:
@@ -267,10 +291,10 @@ def _purpose_weights(settings: DvrpSettings) -> FloatArray:
 
 
 def _habits(keys: Keys, weights: FloatArray) -> FloatArray:
-    """(people, purposes) weights of each person's two to four usual purposes, 0 for the others."""
-    luck = rng.uniforms(keys[:, None], _HABITS + np.arange(len(weights)))
-    # Drawing without replacement by weight is taking the first arrivals of exponential clocks.
-    order = np.argsort(-np.log1p(-luck) / weights, axis=1, kind="stable")
+    """(customers, purposes) weights of each customer's two to four usual purposes, others 0."""
+    uniforms = rng.uniforms(keys[:, None], _HABITS + np.arange(len(weights)))
+    # Weighted sampling without replacement: the first arrivals of exponential clocks.
+    order = np.argsort(-np.log1p(-uniforms) / weights, axis=1, kind="stable")
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.arange(len(weights))[None, :], axis=1)
     number = MIN_HABITS + rng.integers(keys, _NUM_HABITS, MAX_HABITS - MIN_HABITS + 1)
@@ -286,35 +310,36 @@ def _occupation(has_habit: FloatArray, age: int) -> str:
 
 
 def _trips(
-    person_keys: Keys, habits: FloatArray, types: IntArray, city: City, settings: DvrpSettings
+    customer_keys: Keys, habits: FloatArray, types: IntArray, city: City, settings: DvrpSettings
 ) -> Trips:
-    root = rng.spawn(person_keys, TRIP_BRANCH)[:, None]
-    keys = rng.spawn(root, np.arange(TRIPS_PER_PERSON)).ravel()
-    person = np.repeat(np.arange(len(person_keys)), TRIPS_PER_PERSON)
-    purpose = picks(habits[person], rng.uniforms(keys, _PURPOSE))
-    homes = picks(cells_with(("home",)), rng.uniforms(person_keys, _HOME))
+    root = rng.spawn(customer_keys, TRIP_BRANCH)[:, None]
+    keys = rng.spawn(root, np.arange(TRIPS_PER_CUSTOMER)).ravel()
+    customer = np.repeat(np.arange(len(customer_keys)), TRIPS_PER_CUSTOMER)
+    purpose = sample_categories(habits[customer], rng.uniforms(keys, _PURPOSE))
+    homes = sample_categories(cells_with(("home",)), rng.uniforms(customer_keys, _HOME))
     usual = {
-        "work": picks(cells_with(("office",)), rng.uniforms(person_keys, _OFFICE)),
-        "school": picks(cells_with(("school",)), rng.uniforms(person_keys, _SCHOOL)),
+        "work": sample_categories(cells_with(("office",)), rng.uniforms(customer_keys, _OFFICE)),
+        "school": sample_categories(cells_with(("school",)), rng.uniforms(customer_keys, _SCHOOL)),
     }
     cells = np.zeros((len(keys), 2), np.int64)
     start = np.zeros(len(keys))
     for number, kind in enumerate(PURPOSES):
         rows = np.flatnonzero(purpose == number)
-        home, office = homes[person[rows]], usual["work"][person[rows]]
+        home, office = homes[customer[rows]], usual["work"][customer[rows]]
         origin = _origins(kind, keys[rows], home, office)
         cells[rows, PICKUP] = origin
         if kind.name in usual:
-            cells[rows, DROPOFF] = usual[kind.name][person[rows]]
+            cells[rows, DROPOFF] = usual[kind.name][customer[rows]]
         elif not kind.destination_roles:
             cells[rows, DROPOFF] = home
         else:
-            luck = rng.uniforms(keys[rows], _DESTINATION)
-            cells[rows, DROPOFF] = _elsewhere(cells_with(kind.destination_roles), origin, luck)
-        start[rows] = _starts(kind, keys[rows])
-    windows = windows_around(cells, start, city, settings.day_minutes)
+            uniforms = rng.uniforms(keys[rows], _DESTINATION)
+            weights = cells_with(kind.destination_roles)
+            cells[rows, DROPOFF] = _sample_other_cells(weights, origin, uniforms)
+        start[rows] = _start_minutes(kind, keys[rows])
+    windows = _requested_windows(cells, start, city, settings.day_minutes)
     tolerance_keys = rng.spawn(keys, TOLERANCE_BRANCH)
-    tolerance = drawn_tolerances(
+    tolerance = sample_tolerances(
         types, purpose, tolerance_keys, settings.tolerances, settings.softness
     )
     return Trips(cells=cells, windows=windows, purpose=purpose, tolerance=tolerance)
@@ -323,45 +348,47 @@ def _trips(
 def _origins(kind: Purpose, keys: Keys, home: IntArray, office: IntArray) -> IntArray:
     if kind.origin == HOME:
         return home
-    places = np.ones(len(PLACES) + 1)
-    places[0] = 0.0
-    # Customers on their way home are not at home; anybody else may start anywhere.
-    luck = rng.uniforms(keys, _ORIGIN)
+    weights = np.ones(len(POINTS_OF_INTEREST) + 1)
+    weights[0] = 0.0
+    uniforms = rng.uniforms(keys, _ORIGIN)
     if kind.origin == ANYWHERE:
-        return picks(places, luck)
-    anywhere = _elsewhere(places, home, luck)
+        return sample_categories(weights, uniforms)
+    # Trips home do not start at home.
+    anywhere = _sample_other_cells(weights, home, uniforms)
     leaves_office = (rng.uniforms(keys, _LEAVES_OFFICE) < 0.5) & (office != home)
     return np.where(leaves_office, office, anywhere)
 
 
-def _elsewhere(weights: FloatArray, origin: IntArray, luck: FloatArray) -> IntArray:
-    """A cell of these weights that is not the origin."""
+def _sample_other_cells(weights: FloatArray, origin: IntArray, uniforms: FloatArray) -> IntArray:
+    """Cells sampled by weight, excluding the origin of each trip."""
     table = np.repeat(weights[None, :], len(origin), axis=0)
     table[np.arange(len(origin)), origin] = 0.0
-    return picks(table, luck)
+    return sample_categories(table, uniforms)
 
 
-def _starts(kind: Purpose, keys: Keys) -> FloatArray:
-    """Start of the pickup window, on the grid inside one of the purpose's bands of hours."""
+def _start_minutes(kind: Purpose, keys: Keys) -> FloatArray:
+    """Start of the pickup window, on a grid inside one of the purpose's bands of hours."""
     hours = np.array(kind.hours)
-    band = hours[picks(hours[:, 2], rng.uniforms(keys, _BAND))]
+    band = hours[sample_categories(hours[:, 2], rng.uniforms(keys, _BAND))]
     slots = (band[:, 1] - band[:, 0]) * 60.0 / GRID_MINUTES
     return 60.0 * band[:, 0] + GRID_MINUTES * rng.integers(keys, _SLOT, slots)
 
 
-def windows_around(cells: IntArray, start: FloatArray, city: City, day_minutes: int) -> FloatArray:
-    """(trips, 2, 2) windows that leave time for the direct ride.
+def _requested_windows(
+    cells: IntArray, start: FloatArray, city: City, day_minutes: int
+) -> FloatArray:
+    """(trips, 2, 2) time windows that leave time for the direct ride.
 
-    A shorter day moves late trips forward, so that a vehicle is back at the depot in time.
+    Trips too late for the vehicle to return by `day_minutes` are moved earlier.
     """
     minutes = city.travel_minutes
     direct = minutes[cells[:, PICKUP], cells[:, DROPOFF]]
-    ahead = np.maximum(GRID_MINUTES, np.rint(direct / GRID_MINUTES) * GRID_MINUTES)
+    ride = np.maximum(GRID_MINUTES, np.rint(direct / GRID_MINUTES) * GRID_MINUTES)
     back = np.maximum(WINDOW_MINUTES, minutes[cells[:, DROPOFF], city.depot_cell])
-    busy = np.maximum(ahead, direct) + back
+    busy = np.maximum(ride, direct) + back
     latest = np.floor((day_minutes - busy) / GRID_MINUTES) * GRID_MINUTES
     pickup = np.minimum(start, latest)
     windows = np.empty((len(cells), 2, 2))
     windows[:, PICKUP] = pickup[:, None] + (0.0, WINDOW_MINUTES)
-    windows[:, DROPOFF] = (pickup + ahead)[:, None] + (0.0, WINDOW_MINUTES)
+    windows[:, DROPOFF] = (pickup + ride)[:, None] + (0.0, WINDOW_MINUTES)
     return windows

@@ -18,21 +18,21 @@ from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.model import mixture_accept_rates, prior_for
-from hundredfold.envs.dvrp.city import DEPOT, PLACES
+from hundredfold.envs.dvrp.city import DEPOT, POINTS_OF_INTEREST
 from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
 from hundredfold.envs.dvrp.env import improvement_pct
 from hundredfold.envs.dvrp.evaluation import (
     EVALUATION_SEED,
     SPLITS,
-    PolicyOptions,
+    DayScorer,
     Row,
     SimulatedDays,
     evaluate_policy,
-    score_days,
     simulate_days,
 )
+from hundredfold.envs.dvrp.heuristics import OfferPolicy
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
-from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, OfferPolicy
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, PolicyOptions
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -83,15 +83,15 @@ def record_report_data(
     oracle = CachedSolver(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
     on_progress(THIS_RUN)
     simulated, population = simulate_days(act, settings, days, seed, shared_params=shared_params)
-    scores = score_days(simulated, population, settings, oracle)
-    rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores}]
+    scores = DayScorer(oracle).scores(simulated, population, settings)
+    rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores.summary()}]
     before, after = (
         oracle.solve(
             day_problems(simulated.cells, windows, simulated.max_ride_minutes, population, settings)
         )
         for windows in (simulated.requested_windows, simulated.booked_windows)
     )
-    options: dict[str, Any] = {"days": days, "seed": seed, "closing": oracle}
+    options: dict[str, Any] = {"num_days": days, "seed": seed, "oracle": oracle}
     for split in SPLITS[1:]:
         if len(population.split_customers(split)[0]) >= settings.num_customers:
             rows += evaluate_policy(
@@ -281,7 +281,9 @@ def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | Non
     The population keeps positions on a square only, so degrees are read from their source.
     """
     if settings.trips is None:
-        return np.array([(place.latitude, place.longitude) for place in (DEPOT, *PLACES)])
+        return np.array(
+            [(place.latitude, place.longitude) for place in (DEPOT, *POINTS_OF_INTEREST)]
+        )
     cell_of = {label: cell for cell, label in enumerate(population.city.names)}
     rows = read_trip_rows(read_table(settings.trips, "trips"), cell_of)
     if rows.degrees is None:

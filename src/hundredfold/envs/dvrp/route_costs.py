@@ -1,11 +1,7 @@
-"""Prices of a batch of days: plans that are kept and extended booking by booking.
+"""Routes and costs of a batch of days, updated booking by booking.
 
-The same books as problems for an oracle that starts from nothing are made by `day_problems`.
-
-Plans that a rule keeps for itself, booking by booking, from what it sees of the day.
-
-A rule that looks further ahead than the price hint needs a plan to look ahead in. This one grows
-with the bookings, takes up any day wherever it stands, and asks nothing of the env.
+`RouteCosts` serves the env. `TrackedRoutes` rebuilds the same routes from a `StepBatch`, for
+policies that evaluate future costs themselves. `day_problems` poses whole days to an oracle.
 """
 
 from __future__ import annotations
@@ -28,12 +24,12 @@ from hundredfold.routing.problem import Fleet, RouteProblems, Solutions
 if TYPE_CHECKING:
     from hundredfold.routing.neural.oracle import NeuralOracle
 
-# What a customer costs who cannot be served, where that does not end the day.
+# Cost of an unserved customer, where one does not end the day.
 UNSERVED_PENALTY_MINUTES: Final = 200.0
 
 
 def fleet_for(population: Population, settings: DvrpSettings) -> Fleet:
-    """The vehicles of an env; all of them are free to use."""
+    """The fleet of an env, without a fixed cost per vehicle."""
     return Fleet(
         num_vehicles=settings.fleet_size,
         capacity=settings.capacity,
@@ -50,7 +46,15 @@ def day_problems(
     population: Population,
     settings: DvrpSettings,
 ) -> RouteProblems:
-    """Whole days as books for an oracle; (days, customers, ...)."""
+    """Routing instances of whole days.
+
+    Args:
+        cells: (days, customers, 2) pickup and dropoff cells.
+        windows: (days, customers, 2, 2) time windows in minutes.
+        max_ride_minutes: (days, customers) ride-time limits.
+        population: Its city has the travel times and the depot.
+        settings: Fleet and service times.
+    """
     return RouteProblems.from_arrays(
         population.city.travel,
         fleet_for(population, settings),
@@ -61,94 +65,111 @@ def day_problems(
     )
 
 
-def penalised_costs(plans: Solutions) -> FloatArray:
-    """(books,) prices in which everybody left out costs a fixed number of minutes."""
-    penalty = UNSERVED_PENALTY_MINUTES * plans.unserved.sum(axis=1)
-    return np.where(np.isfinite(plans.cost), plans.cost, plans.driving_minutes + penalty)
+def penalised_costs(routes: Solutions | IncrementalRoutes) -> FloatArray:
+    """(days,) driving minutes plus a fixed penalty per unserved customer."""
+    served = np.isfinite(routes.cost)
+    if served.all():
+        return routes.cost.copy()
+    penalty = UNSERVED_PENALTY_MINUTES * routes.unserved.sum(axis=1)
+    return np.where(served, routes.cost, routes.driving_minutes + penalty)
 
 
 class RouteCosts:
-    """The kept plans of a batch of days, one booking per day and call."""
+    """Routes of a batch of days and their costs, extended by one booking per day and step."""
 
     def __init__(self, num_days: int, population: Population, settings: DvrpSettings) -> None:
         self.population = population
         self.settings = settings
-        self.kept = _kept_plans(num_days, population, settings)
-        # Where requests are tried out while the plans above stay as they are; made when needed.
+        self.routes = _new_routes(num_days, population, settings)
+        # Scratch routes for `cost_with`, created on first use.
         self.trial: IncrementalRoutes | None = None
-        self.seconds = 0.0  # spent on plans so far
+        self.seconds = 0.0  # spent on routing so far
 
     @property
-    def price(self) -> FloatArray:
-        """(days,) driving minutes, with a fixed price for everybody left out."""
-        return _finite(self.kept)
+    def cost(self) -> FloatArray:
+        """(days,) driving minutes plus a fixed penalty per unserved customer."""
+        return penalised_costs(self.routes)
 
     @property
-    def left_out(self) -> IntArray:
-        """(days,) customers whom no vehicle can serve."""
-        return np.asarray(self.kept.unserved.sum(axis=1), np.int64)
+    def num_unserved(self) -> IntArray:
+        """(days,) booked customers whom no vehicle can serve."""
+        return np.asarray(self.routes.unserved.sum(axis=1), np.int64)
 
     @property
     def vehicles_used(self) -> IntArray:
-        """(days,) vehicles that leave the depot."""
-        return self.kept.vehicles_used
+        """(days,) vehicles with at least one stop."""
+        return self.routes.vehicles_used
 
     def clear(self, rows: BoolArray) -> None:
-        """Begin an empty day in these rows."""
-        self.kept.clear(rows)
+        """Remove all bookings of these days."""
+        self.routes.clear(rows)
 
     def add(
         self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
     ) -> FloatArray:
-        """Book one request per day and return the prices; `keys` are the days' routing streams."""
-        began = time.perf_counter()
-        self._book(self.kept, cells, windows, max_ride_minutes, keys)
-        self.seconds += time.perf_counter() - began
-        return self.price
+        """Insert one request per day and improve the routes.
 
-    def price_with(
+        Args:
+            cells: (days, 2) pickup and dropoff cells.
+            windows: (days, 2, 2) time windows in minutes.
+            max_ride_minutes: (days,) ride-time limits.
+            keys: (days,) RNG keys of the search.
+
+        Returns:
+            (days,) new costs.
+        """
+        start = time.perf_counter()
+        self._add_to(self.routes, cells, windows, max_ride_minutes, keys)
+        self.seconds += time.perf_counter() - start
+        return self.cost
+
+    def cost_with(
         self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
     ) -> FloatArray:
-        """(days,) what `add` would return; the plans stay as they are."""
-        began = time.perf_counter()
+        """The costs that `add` would return, without changing the routes."""
+        start = time.perf_counter()
         if self.trial is None:
-            self.trial = _kept_plans(self.kept.num_envs, self.population, self.settings)
-        self.trial.restore(self.kept.state())
-        self._book(self.trial, cells, windows, max_ride_minutes, keys)
-        self.seconds += time.perf_counter() - began
-        return _finite(self.trial)
+            self.trial = _new_routes(self.routes.num_envs, self.population, self.settings)
+        self.trial.restore(self.routes.state())
+        self._add_to(self.trial, cells, windows, max_ride_minutes, keys)
+        self.seconds += time.perf_counter() - start
+        return penalised_costs(self.trial)
 
-    def added_minutes(
+    def insertion_costs(
         self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray
     ) -> FloatArray:
-        """(days, candidates) what one more request would add if nobody else moved.
+        """Cheapest-insertion cost of one more request per day, for several candidate windows.
 
-        `windows` (days, candidates, 2, 2). A candidate that fits nowhere costs as much as leaving
-        it out.
+        Args:
+            cells: (days, 2) pickup and dropoff cells.
+            windows: (days, candidates, 2, 2) candidate time windows in minutes.
+            max_ride_minutes: (days,) ride-time limits.
+
+        Returns:
+            (days, candidates) minutes added; the unserved penalty where no insertion is feasible.
         """
-        began = time.perf_counter()
-        found = self.kept.candidate_costs(
+        start = time.perf_counter()
+        costs = self.routes.candidate_costs(
             cells,
             windows,
             service_minutes=self.settings.service_minutes,
             max_ride_minutes=max_ride_minutes,
         )
-        self.seconds += time.perf_counter() - began
-        added = found - self.kept.driving_minutes[:, None]
-        return np.minimum(added, UNSERVED_PENALTY_MINUTES)
+        self.seconds += time.perf_counter() - start
+        return np.minimum(costs - self.routes.driving_minutes[:, None], UNSERVED_PENALTY_MINUTES)
 
-    def glance(self) -> ScheduleSummary:
-        """What the plans say about every booking."""
-        stops = self.kept.stop_minutes[:, 1:]
+    def schedule_summary(self) -> ScheduleSummary:
+        """Vehicle and stop times of every booking."""
+        stops = self.routes.stop_minutes[:, 1:]
         return ScheduleSummary(
             num_vehicles=self.settings.fleet_size,
-            vehicle=self.kept.vehicle,
+            vehicle=self.routes.vehicle,
             stop_minutes=stops.reshape(len(stops), -1, 2),
         )
 
-    def arrays(self) -> Arrays:
-        """The live arrays that make up the plans, for a snapshot; first axis day."""
-        problems = self.kept.problems
+    def state_arrays(self) -> Arrays:
+        """Live arrays of the routes, for a snapshot; the first axis is the day."""
+        problems = self.routes.problems
         return {
             "num_requests": problems.num_requests,
             "cells": problems.cells,
@@ -156,23 +177,23 @@ class RouteCosts:
             "riders": problems.riders,
             "service_minutes": problems.service_minutes,
             "max_ride_minutes": problems.max_ride_minutes,
-            "routes": self.kept.routes,
-            "lengths": self.kept.lengths,
+            "routes": self.routes.routes,
+            "lengths": self.routes.lengths,
         }
 
     def refresh(self) -> None:
-        """Work out again what follows from `arrays`, after a snapshot was written into them."""
-        self.kept.restore(self.kept.state())
+        """Recompute derived values after a snapshot was written into `state_arrays`."""
+        self.routes.restore(self.routes.state())
 
-    def _book(
+    def _add_to(
         self,
-        plans: IncrementalRoutes,
+        routes: IncrementalRoutes,
         cells: IntArray,
         windows: FloatArray,
         max_ride_minutes: FloatArray,
         keys: Keys,
     ) -> None:
-        plans.add(
+        routes.add(
             cells,
             windows,
             keys,
@@ -181,10 +202,56 @@ class RouteCosts:
         )
 
 
-def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -> IncrementalRoutes:
+class TrackedRoutes:
+    """Routes of a policy's own that follow the bookings of the batches it sees.
+
+    Args:
+        population: Customers and city of the env.
+        settings: Settings of the env.
+        key: RNG key of the search.
+    """
+
+    def __init__(self, population: Population, settings: DvrpSettings, key: Keys) -> None:
+        self.population = population
+        self.settings = settings
+        self.key = key
+        self.env_ids = np.zeros(0, np.int64)
+        self.routes = _new_routes(0, population, settings)
+
+    def sync(self, batch: StepBatch) -> None:
+        """Insert the bookings made since the last batch; restart the routes of other days."""
+        if not np.array_equal(self.env_ids, batch.env_ids):
+            self.env_ids = batch.env_ids.copy()
+            self.routes = _new_routes(len(batch), self.population, self.settings)
+        state, routes = batch.true_state, self.routes
+        routes.clear(self._is_stale(batch))
+        keys = rng.spawn(self.key, batch.env_ids)
+        while (behind := routes.num_requests < state["num_booked"]).any():
+            at = (np.arange(len(batch)), np.where(behind, routes.num_requests, 0))
+            routes.add(
+                state["cells"][at],
+                state["booked_windows"][at],
+                keys,
+                service_minutes=self.settings.service_minutes,
+                max_ride_minutes=state["max_ride_minutes"][at],
+                rows=behind,
+            )
+
+    def _is_stale(self, batch: StepBatch) -> BoolArray:
+        """(envs,) whether the routes contain a request that is not booked."""
+        state, problems = batch.true_state, self.routes.problems
+        positions = np.arange(self.settings.num_customers)
+        routed = positions < problems.num_requests[:, None]
+        differs = (problems.cells != state["cells"]).any(axis=2)
+        differs |= (problems.windows != state["booked_windows"]).any(axis=(2, 3))
+        too_many = problems.num_requests > state["num_booked"]
+        return np.asarray(too_many | (routed & differs).any(axis=1), bool)
+
+
+def _new_routes(num_days: int, population: Population, settings: DvrpSettings) -> IncrementalRoutes:
     travel, fleet = population.city.travel, fleet_for(population, settings)
     if settings.oracle == "neural":
-        # Torch and the policy are loaded for whoever asks for them.
+        # Imports torch.
         from hundredfold.routing.neural.oracle import NeuralIncrementalRoutes
 
         oracle = _neural_oracle(settings)
@@ -204,7 +271,7 @@ def _kept_plans(num_days: int, population: Population, settings: DvrpSettings) -
 
 @lru_cache(maxsize=4)
 def _neural_oracle(settings: DvrpSettings) -> NeuralOracle:
-    """One oracle for all plans of an env, so that a batch halved once stays halved."""
+    """One oracle for all routes of an env, so that a halved batch size stays halved."""
     from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 
     return NeuralOracle(
@@ -217,56 +284,3 @@ def _neural_oracle(settings: DvrpSettings) -> NeuralOracle:
             threads=settings.oracle_threads,
         )
     )
-
-
-def _finite(plans: IncrementalRoutes) -> FloatArray:
-    served = np.isfinite(plans.cost)
-    if served.all():
-        return plans.cost.copy()
-    penalty = UNSERVED_PENALTY_MINUTES * plans.unserved.sum(axis=1)
-    return np.where(served, plans.cost, plans.driving_minutes + penalty)
-
-
-class TrackedRoutes:
-    """One kept plan per env of whatever batch comes."""
-
-    def __init__(self, population: Population, settings: DvrpSettings, key: Keys) -> None:
-        self.population = population
-        self.settings = settings
-        self.key = key
-        self.env_ids = np.zeros(0, np.int64)
-        self.plans = RouteCosts(0, population, settings)
-
-    @property
-    def kept(self) -> IncrementalRoutes:
-        """The plans themselves."""
-        return self.plans.kept
-
-    def follow(self, batch: StepBatch) -> None:
-        """Bring every plan to where its day stands; a plan of another day begins anew."""
-        if not np.array_equal(self.env_ids, batch.env_ids):
-            self.env_ids = batch.env_ids.copy()
-            self.plans = RouteCosts(len(batch), self.population, self.settings)
-        day, kept = batch.true_state, self.kept
-        kept.clear(self._of_another_day(batch))
-        keys = rng.spawn(self.key, batch.env_ids)
-        while (behind := kept.num_requests < day["num_booked"]).any():
-            at = (np.arange(len(batch)), np.where(behind, kept.num_requests, 0))
-            kept.add(
-                day["cells"][at],
-                day["booked_windows"][at],
-                keys,
-                service_minutes=self.settings.service_minutes,
-                max_ride_minutes=day["max_ride_minutes"][at],
-                rows=behind,
-            )
-
-    def _of_another_day(self, batch: StepBatch) -> BoolArray:
-        """(envs,) whose plan holds something that was not booked."""
-        day, problems = batch.true_state, self.kept.problems
-        places = np.arange(self.settings.num_customers)
-        planned = places < problems.num_requests[:, None]
-        differs = (problems.cells != day["cells"]).any(axis=2)
-        differs |= (problems.windows != day["booked_windows"]).any(axis=(2, 3))
-        too_many = problems.num_requests > day["num_booked"]
-        return np.asarray(too_many | (planned & differs).any(axis=1), bool)

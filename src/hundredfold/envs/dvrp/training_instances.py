@@ -77,7 +77,7 @@ def env_instances(
     """
     population = population_for(settings)
     demand = DemandSampler(population, "all", num_requests)
-    _, trip = demand.draw(rng.spawn(rng.spawn(key, DEMAND_CHILD), np.arange(num_instances)))
+    _, trip = demand.sample(rng.spawn(rng.spawn(key, DEMAND_CHILD), np.arange(num_instances)))
     windows = population.trips.windows[trip]
     if with_offers:
         keys = rng.spawn(rng.spawn(key, OFFERS_CHILD), np.arange(num_instances))[:, None]

@@ -81,7 +81,7 @@ def test_it_stores_the_responses_of_a_real_env():
     for _ in range(4):
         beliefs.observe(env.step(offers))
         env.set_shared_params(beliefs.params(exploring=True))
-    rows, day = beliefs.responses.rows(), env.draw.draw(rng.stream_keys(1, np.arange(3), 0))
+    rows, day = beliefs.responses.rows(), env.demand.sample(rng.stream_keys(1, np.arange(3), 0))
     assert_array_equal(rows.customer.reshape(4, 2).T, day[0][:2])
     assert_array_equal(rows.purpose.reshape(4, 2).T, env.population.trips.purpose[day[1][:2]])
     accepts = env.population.accepts[day[1][:2], offers[:2, None]]

@@ -21,12 +21,12 @@ from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, tolerated_offers
 from hundredfold.envs.dvrp.population import (
-    FLEXIBLE_BASE,
+    FLEXIBLE_MEAN,
     FLEXIBLE_SIDES,
-    INFLEXIBLE_BASE,
+    INFLEXIBLE_MEAN,
     NUM_TYPES,
     TOLERANCE_GRID,
-    TOLERANCE_SPREAD,
+    TOLERANCE_STD,
     TYPE_SHARES,
 )
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -211,10 +211,10 @@ def tolerance_survival(settings: DvrpSettings) -> FloatArray:
     if settings.tolerances == "types":
         curves = np.array([(1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0)])
         return np.array(np.broadcast_to(curves[:, None, None, :], shape))
-    base = np.array((INFLEXIBLE_BASE * settings.softness, FLEXIBLE_BASE))
+    base = np.array((INFLEXIBLE_MEAN * settings.softness, FLEXIBLE_MEAN))
     mean = base[:, None, None, None] * np.array(TOLERANCE_FACTORS)[:, None]
     # Tolerances are rounded to a grid, so half a step below a level is enough to reach it.
-    reached = _normal_cdf((mean - (TOLERANCE_LEVELS - TOLERANCE_GRID / 2.0)) / TOLERANCE_SPREAD)
+    reached = _normal_cdf((mean - (TOLERANCE_LEVELS - TOLERANCE_GRID / 2.0)) / TOLERANCE_STD)
     reached[..., 0] = 1.0
     return np.array(np.broadcast_to(reached, shape))
 
