@@ -131,9 +131,9 @@ def test_sampling_is_uniform_over_stored_transitions(n_step):
         envs.step([0, 1] if step % 3 else [0])
     rows, _ = replay.sample(50_000)
     found, counts = np.unique(rows, return_counts=True)
-    kept = np.flatnonzero(replay.is_transition)
+    stored = np.flatnonzero(replay.is_transition)
     # The cursor's row is the current observation, without an action yet.
-    assert_array_equal(found, np.setdiff1d(kept, np.arange(2) * 9 + replay.cursor))
+    assert_array_equal(found, np.setdiff1d(stored, np.arange(2) * 9 + replay.cursor))
     assert len(found) > 8
     assert counts.min() > 0.9 * counts.mean()
     assert counts.max() < 1.1 * counts.mean()

@@ -43,8 +43,8 @@ def with_slow_env(folder):
 
 
 def first_ready(make_envs, num_envs=NUM_ENVS, batch_envs=1, **settings):
-    expected_ids = WorkerSettings(workers=2, batch_envs=batch_envs, **settings)
-    return FirstReadyBackend(make_envs, num_envs, expected_ids)
+    worker_settings = WorkerSettings(workers=2, batch_envs=batch_envs, **settings)
+    return FirstReadyBackend(make_envs, num_envs, worker_settings)
 
 
 def send_to_slow_env(backend):

@@ -78,10 +78,8 @@ def assert_truncated(trajectory, env_id, moment=FAULT_STEP, shard_mates=()):
 
     The same holds for other envs of a dead worker; some of them had just done their step.
     """
-    observations, final = (
-        trajectory["observation/observation"],
-        trajectory["final_observation/observation"],
-    )
+    observations = trajectory["observation/observation"]
+    final = trajectory["final_observation/observation"]
     assert_array_equal(final[moment, env_id], observations[moment - 1, env_id])
     for one in (env_id, *shard_mates):
         assert trajectory["truncated"][moment, one]
@@ -248,8 +246,10 @@ def test_wrong_env_settings_raise_a_settings_error(kind):
 
 def two_workers(make_envs, method, **settings):
     """Two workers with three envs each."""
-    wanted = WorkerSettings(workers=2, start_method=method, step_timeout=TIMEOUT, **settings)
-    return ProcessBackend(make_envs, NUM_ENVS, wanted)
+    worker_settings = WorkerSettings(
+        workers=2, start_method=method, step_timeout=TIMEOUT, **settings
+    )
+    return ProcessBackend(make_envs, NUM_ENVS, worker_settings)
 
 
 CRASHES = {

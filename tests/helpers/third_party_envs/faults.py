@@ -37,11 +37,11 @@ class OneFaulty:
     """Env factory whose `number`-th env (from 0) is faulty."""
 
     def __init__(self, faulty, number, valid=FaultyEnv):
-        self.faulty, self.number, self.valid, self.made = faulty, number, valid, 0
+        self.faulty, self.number, self.valid, self.num_created = faulty, number, valid, 0
 
     def __call__(self):
-        self.made += 1
-        return self.faulty() if self.made == self.number + 1 else self.valid()
+        self.num_created += 1
+        return self.faulty() if self.num_created == self.number + 1 else self.valid()
 
 
 class NanObservation(FaultyEnv):

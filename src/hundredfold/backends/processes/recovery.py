@@ -1,7 +1,7 @@
 """Recovery after a worker died: what its replacement continues from.
 
 Episodes of a dead worker are truncated where they were. The replacement starts from the last
-`reset` or `restore`, skips the episodes that were played since, and begins the next ones.
+`reset` or `restore`, skips the episodes that ended since, and begins the next ones.
 """
 
 from __future__ import annotations

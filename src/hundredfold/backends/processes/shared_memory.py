@@ -109,7 +109,7 @@ class InfoWriter:
         self.slots = arrays["info_bytes"].data
 
     def write(self, env_id: int, info: Mapping[str, Any]) -> None:
-        """Store an info in its slot, or mark it as kept by the worker."""
+        """Store an info in its slot, or mark it as not stored."""
         data = pickle_info(info) if self.are_read[0] else None
         if data is None or len(data) > INFO_SLOT_BYTES:
             self.size_view[env_id] = NOT_STORED

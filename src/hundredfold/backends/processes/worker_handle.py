@@ -211,7 +211,7 @@ def diagnose_exit(
         busy_env_ids: envs that were in step or reset when it ended.
 
     Returns:
-        The env at fault, None if it cannot be told, and the error.
+        The env at fault, None if it is unknown, and the error.
     """
     if error is not None:
         failed = WorkerError(f"{worker} could not replace a dead worker: {error}")
