@@ -52,23 +52,23 @@ class CompareOptions:
     """Print one JSON object and nothing else."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print a row per arm; 130 when the user stopped it."""
-    argv = resolve_aliases(arguments)
-    if not argv or argv[0].startswith("-"):
+    arguments = resolve_aliases(argv)
+    if not arguments or arguments[0].startswith("-"):
         print(HELP)
-        if set(argv) & {"-h", "--help"}:
+        if set(arguments) & {"-h", "--help"}:
             return 0
         raise SettingsError("compare expects ENV as its first argument, before any flag.")
-    env = canonical_name(argv.pop(0))
+    env = canonical_name(arguments.pop(0))
     if env != "dvrp":
         raise SettingsError(f"compare works with dvrp only, got {env}.")
-    num_envs = _numbers(peek_flag(argv, "--num-envs") or "64,256")
-    argv = remove_flag(argv, "--num-envs")
-    start = base_settings(env, argv)
-    if peek_flag(argv, "--config") is None:
+    num_envs = _numbers(peek_flag(arguments, "--num-envs") or "64,256")
+    arguments = remove_flag(arguments, "--num-envs")
+    start = base_settings(env, arguments)
+    if peek_flag(arguments, "--config") is None:
         start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
-    options, settings = parse(argv, start, CompareOptions, "compare")
+    options, settings = parse(arguments, start, CompareOptions, "compare")
     if settings.algo != "ppo" or settings.engine != OWN:
         raise SettingsError(
             "compare works with --algo ppo and the default engine only; remove --algo and --engine."
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         note(f"stopped; run the same command again to continue in {options.save_dir}")
         return 130
     rows, curves = summary(runs, DayEvaluator(options.days))
-    command = ["compare", *arguments]
+    command = ["compare", *argv]
     _write_results(env, options.save_dir, rows, curves, command)
     print_rows(rows, command=command, as_json=options.json, title=f"{env}: improvement in %")
     note(f"report {options.save_dir / 'compare.html'}")

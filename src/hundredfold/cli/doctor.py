@@ -1,4 +1,4 @@
-"""`hundredfold doctor`: what this machine offers, and how to get what is missing."""
+"""`hundredfold doctor`: machine, package versions and optional extras."""
 
 from __future__ import annotations
 
@@ -8,89 +8,83 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
+import psutil
 import tyro
 
 from hundredfold.cli.output import Row, machine, print_rows
 from hundredfold.core.errors import is_installed
 
 CORE = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "tyro", "rich", "safetensors")
-# Module that is imported, extra that brings it, what it is for.
+# Module, extra that installs it, purpose.
 EXTRAS = (
-    ("stable_baselines3", "sb3", "Stable-Baselines3 on built-in envs, and beside us in bench"),
-    ("sb3_contrib", "sb3", "its masked PPO"),
-    ("ray", "ray", "more than one machine"),
-    ("ortools", "routing", "reference prices of routes"),
-    ("pyvrp", "routing", "reference prices of routes"),
-    ("onnxscript", "export", "policies as ONNX files"),
-    ("onnxruntime", "export", "playing them before they are called done"),
+    ("stable_baselines3", "sb3", "training with Stable-Baselines3 (--engine sb3)"),
+    ("sb3_contrib", "sb3", "MaskablePPO of Stable-Baselines3"),
+    ("ray", "ray", "training on several machines, RLlib"),
+    ("ortools", "routing", "reference solver for routes"),
+    ("pyvrp", "routing", "reference solver for routes"),
+    ("onnxscript", "export", "export of policies to ONNX"),
+    ("onnxruntime", "export", "checking exported ONNX files"),
     ("wandb", "wandb", "logging to Weights & Biases"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor:
-    """Cores, memory, device, versions, and which optional extras are installed."""
+    """Show cores, memory, device, package versions and optional extras."""
 
     json: bool = False
     """Print one JSON object and nothing else."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """A row per finding."""
-    args = tyro.cli(Doctor, args=list(arguments), prog="hundredfold doctor")
+def run(argv: Sequence[str]) -> int:
+    """Print a row per item."""
+    args = tyro.cli(Doctor, args=list(argv), prog="hundredfold doctor")
     rows = [*_machine_rows(), *_package_rows(), *_extra_rows()]
-    print_rows(rows, command=["doctor", *arguments], as_json=args.json)
+    print_rows(rows, command=["doctor", *argv], as_json=args.json)
     return 0
 
 
 def _machine_rows() -> list[Row]:
-    found = machine()
+    info = machine()
     disk = shutil.disk_usage(".")
     return [
-        {"what": "python", "found": f"{found['python']} ({sys.executable})"},
-        {"what": "platform", "found": found["platform"]},
-        {"what": "processor", "found": f"{found['processor']}, {found['cores']} cores"},
-        {"what": "load", "found": f"{found['load']} (1 minute)"},
-        {"what": "memory", "found": _memory()},
-        {"what": "disk here", "found": f"{disk.free / 2**30:.1f} GiB free"},
-        {"what": "device", "found": _device()},
+        {"item": "python", "value": f"{info['python']} ({sys.executable})"},
+        {"item": "platform", "value": info["platform"]},
+        {"item": "processor", "value": f"{info['processor']}, {info['cores']} cores"},
+        {"item": "load", "value": f"{info['load']} (1 minute)"},
+        {"item": "memory", "value": _memory()},
+        {"item": "disk", "value": f"{disk.free / 2**30:.1f} GiB free in the working directory"},
+        {"item": "device", "value": _device()},
     ]
 
 
 def _memory() -> str:
-    """Total and available, from the system where it tells."""
-    try:
-        with open("/proc/meminfo") as file:
-            sizes = dict(line.split(":", 1) for line in file)
-    except OSError:
-        return "unknown"
-    total, free = (int(sizes[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
-    return f"{total:.1f} GiB, {free:.1f} GiB available"
+    memory = psutil.virtual_memory()
+    return f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
 
 
 def _device() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return "cpu (no CUDA device; --device cuda would fall back with a warning)"
+        return "cpu (no CUDA device was found; --device cuda falls back to the CPU)"
     free, total = torch.cuda.mem_get_info()
     name = torch.cuda.get_device_name()
     return f"cuda: {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
 
 
 def _package_rows() -> list[Row]:
-    return [{"what": name, "found": metadata.version(name)} for name in CORE]
+    return [{"item": name, "value": metadata.version(name)} for name in CORE]
 
 
 def _extra_rows() -> list[Row]:
     rows: list[Row] = []
     for module, extra, purpose in EXTRAS:
-        present = is_installed(module)
-        rows.append(
-            {
-                "what": f"[{extra}] {module}",
-                "found": metadata.version(module.replace("_", "-")) if present else "missing",
-                "advice": purpose if present else f"{purpose}: pip install 'hundredfold[{extra}]'",
-            }
-        )
+        item = f"[{extra}] {module}"
+        if is_installed(module):
+            version = metadata.version(module.replace("_", "-"))
+            rows.append({"item": item, "value": version, "purpose": purpose})
+        else:
+            install = f"{purpose}: pip install 'hundredfold[{extra}]'"
+            rows.append({"item": item, "value": "missing", "purpose": install})
     return rows

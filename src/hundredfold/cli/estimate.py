@@ -40,19 +40,19 @@ class EstimateOptions:
     """Print one JSON object and nothing else."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print the estimate."""
-    argv = resolve_aliases(arguments)
-    if not argv or argv[0].startswith("-"):
+    arguments = resolve_aliases(argv)
+    if not arguments or arguments[0].startswith("-"):
         print(HELP)
-        if set(argv) & {"-h", "--help"}:
+        if set(arguments) & {"-h", "--help"}:
             return 0
         raise SettingsError("estimate expects ENV as its first argument, before any flag.")
-    env = canonical_name(argv.pop(0))
-    start = base_settings(env, argv)
-    options, settings = parse(argv, start, EstimateOptions, "estimate")
+    env = canonical_name(arguments.pop(0))
+    start = base_settings(env, arguments)
+    options, settings = parse(arguments, start, EstimateOptions, "estimate")
     if options.preset in (None, AUTO) and env not in ENVS:
-        settings, lines = auto_configure(settings, explicit_settings(argv))
+        settings, lines = auto_configure(settings, explicit_settings(arguments))
         for line in lines:
             note(line)
     estimate = estimate_run(
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         note(f"warning: {text}")
     print_rows(
         list(estimate_rows(estimate)),
-        command=["estimate", *arguments],
+        command=["estimate", *argv],
         as_json=options.json,
         title=f"estimate for {env}: {settings.rollout.num_envs} envs",
     )

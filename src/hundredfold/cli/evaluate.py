@@ -1,4 +1,4 @@
-"""`hundredfold evaluate RUN`: how good a policy is. Some envs have a way of their own to say."""
+"""`hundredfold evaluate RUN`: calls the evaluate command of the env."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from hundredfold.envs.registry import ENVS, EVALUATE_RETURNS, canonical_name
 from hundredfold.training.run_folder import RunFolder
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Hand on to the command that fits the env, which is the target's or the target itself."""
-    code: int = import_module(_command_for(arguments)).run(arguments)
+def run(argv: Sequence[str]) -> int:
+    """Run the evaluate command of the env."""
+    code: int = import_module(_evaluate_module(argv)).run(argv)
     return code
 
 
-def _command_for(arguments: Sequence[str]) -> str:
-    for word in arguments:
-        if (Path(word) / "settings.toml").is_file():
-            word = RunFolder.open(Path(word)).settings().env
-        if canonical_name(word) in ENVS:
-            return ENVS[canonical_name(word)].evaluate
+def _evaluate_module(argv: Sequence[str]) -> str:
+    """Module for the first argument that is a run folder or a built-in env."""
+    for argument in argv:
+        name = argument
+        if (Path(argument) / "settings.toml").is_file():
+            name = RunFolder.open(Path(argument)).settings().env
+        if canonical_name(name) in ENVS:
+            return ENVS[canonical_name(name)].evaluate
     return EVALUATE_RETURNS

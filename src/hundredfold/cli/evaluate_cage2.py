@@ -39,9 +39,9 @@ class EvaluateCage2:
     """Print a single JSON object."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = tyro.cli(EvaluateCage2, args=list(arguments), prog="hundredfold evaluate")
+    args = tyro.cli(EvaluateCage2, args=list(argv), prog="hundredfold evaluate")
     if args.episodes < 1:
         raise SettingsError(f"episodes must be at least 1, got {args.episodes}.")
     name = args.policy or args.target
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         settings = replace(settings, ruleset=args.ruleset)
     rows = evaluate_table(policy, args.episodes, args.seed, settings, name=name)
     title = f"cage2, {settings.ruleset} ruleset; published rows were scored on leaderboard"
-    print_rows(rows, command=["evaluate", *arguments], as_json=args.json, title=title)
+    print_rows(rows, command=["evaluate", *argv], as_json=args.json, title=title)
     return 0
 
 

@@ -108,9 +108,9 @@ class EvaluateDvrp:
                 raise SettingsError(f"{name} must not be empty.")
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Print a row per policy and split, and the further tables asked for."""
-    args = tyro.cli(EvaluateDvrp, args=list(arguments), prog="hundredfold evaluate")
+    args = tyro.cli(EvaluateDvrp, args=list(argv), prog="hundredfold evaluate")
     torch.set_num_threads(1)  # more threads are slower on a busy machine
     console = Console(stderr=True)
     with Progress(
@@ -130,13 +130,11 @@ def run(arguments: Sequence[str]) -> int:
             for name, rows in tables.items()
             for row in rows
         ]
-        print_rows(rows, command=["evaluate", *arguments], as_json=True)
+        print_rows(rows, command=["evaluate", *argv], as_json=True)
         return 0
     for name, rows in tables.items():
         shown = _without_small_neighbourhoods(rows) if name == "fairness" else rows
-        print_rows(
-            shown, command=["evaluate", *arguments], as_json=False, title=f"dvrp: {TITLES[name]}"
-        )
+        print_rows(shown, command=["evaluate", *argv], as_json=False, title=f"dvrp: {TITLES[name]}")
     return 0
 
 

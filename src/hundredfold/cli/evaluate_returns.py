@@ -1,4 +1,4 @@
-"""`hundredfold evaluate` for any env: the return of whole episodes."""
+"""`hundredfold evaluate` by episode return, for any env."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from hundredfold.cli.output import print_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Judge a policy on envs of its own, away from training data and streams."""
+    """Evaluate a policy on separate envs, whose random streams are not those of training."""
 
-    target: Annotated[str, tyro.conf.Positional]
-    """A run folder; or, with --policy, an env or Gymnasium id."""
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")]
+    """Run folder; with --policy a built-in env or a Gymnasium id."""
     policy: str | None = None
-    """Play this rule instead of a learned policy: random."""
+    """Baseline to evaluate instead of a trained policy: random."""
     episodes: int = 100
-    """Whole episodes to play; every env plays the same number."""
+    """Number of complete episodes, the same number from every env."""
     max_steps: int = 10_000
-    """Steps after which an episode is cut off."""
+    """Steps after which an episode is truncated."""
     seed: int = 9999
     """Seed of the evaluation envs; the same seed gives the same episodes."""
     checkpoint: str = "best"
-    """Which checkpoint of the run: best, last or the number of an epoch."""
+    """Checkpoint of the run: best, last or an epoch."""
     backend: str = "auto"
-    """Where envs run: auto, in_process or serial."""
+    """Backend that runs the envs: auto, in_process or serial."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Print mean, standard error and a 95 % interval of the return."""
-    args = tyro.cli(Evaluate, args=list(arguments), prog="hundredfold evaluate")
-    torch.set_num_threads(1)  # two threads collapse when the machine is busy
+def run(argv: Sequence[str]) -> int:
+    """Print mean, standard error and 95 % confidence interval of the return."""
+    args = tyro.cli(Evaluate, args=list(argv), prog="hundredfold evaluate")
+    torch.set_num_threads(1)  # more threads are far slower on a busy machine
     console = Console(stderr=True)
     with Progress(console=console, disable=args.json or not console.is_terminal) as progress:
         task = progress.add_task("episodes", total=args.episodes)
-        found = evaluate(
+        evaluation = evaluate(
             args.target,
             policy=args.policy,
             episodes=args.episodes,
@@ -54,8 +54,11 @@ def run(arguments: Sequence[str]) -> int:
             backend=args.backend,
             on_progress=lambda done: progress.update(task, completed=done),
         )
-    summary = found.summary()
-    row = {"policy": args.policy or args.target, **summary, "episodes": len(found.returns)}
-    command = ["evaluate", *arguments]
+    row = {
+        "policy": args.policy or args.target,
+        **evaluation.summary(),
+        "episodes": len(evaluation.returns),
+    }
+    command = ["evaluate", *argv]
     print_rows([row], command=command, as_json=args.json, title=f"{args.target}: return")
     return 0

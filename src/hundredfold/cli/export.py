@@ -1,4 +1,4 @@
-"""`hundredfold export RUN`: a trained policy as a file for other programs."""
+"""`hundredfold export RUN`: a trained policy as an ONNX or TorchScript file."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ import tyro
 from hundredfold.api import export
 from hundredfold.core.errors import SettingsError
 
-# What a flag without a file behind it means: the usual name, in the run folder.
-USUAL = "policy"
+# Value of a flag without a file: the default file in the run folder.
+DEFAULT_FILE = "policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """Write a run's policy as ONNX or TorchScript, played beside the run's own before it is done.
+    """Export the policy of a run to ONNX or TorchScript.
 
-    A flag without a file behind it writes policy.onnx or policy.pt into the run folder.
+    The exported file is compared with the policy of the run before it is kept. A flag without FILE
+    writes policy.onnx or policy.pt into the run folder.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """A run folder."""
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
     onnx: Annotated[Path | None, tyro.conf.arg(metavar="[FILE]")] = None
-    """For ONNX runtimes (needs the extra `export`)."""
+    """ONNX file, for ONNX Runtime and others (extra: export)."""
     torchscript: Annotated[Path | None, tyro.conf.arg(metavar="[FILE]")] = None
-    """For torch.jit.load, in Python or C++."""
+    """TorchScript file, for torch.jit.load in Python or C++."""
     checkpoint: str = "best"
-    """Which checkpoint: best, last or the number of an epoch."""
+    """Checkpoint of the run: best, last or an epoch."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Print the files that were written."""
-    args = tyro.cli(Export, args=with_usual_names(arguments), prog="hundredfold export")
+def run(argv: Sequence[str]) -> int:
+    """Print the paths of the exported files."""
+    args = tyro.cli(Export, args=with_default_files(argv), prog="hundredfold export")
     if args.onnx is None and args.torchscript is None:
-        raise SettingsError("say what to write: --onnx, --torchscript, or both.")
+        raise SettingsError("export needs a format: pass --onnx, --torchscript or both.")
     paths = export(
         args.run,
-        onnx=args.onnx if args.onnx != Path(USUAL) else True,
-        torchscript=args.torchscript if args.torchscript != Path(USUAL) else True,
+        onnx=args.onnx if args.onnx != Path(DEFAULT_FILE) else True,
+        torchscript=args.torchscript if args.torchscript != Path(DEFAULT_FILE) else True,
         checkpoint=args.checkpoint,
     )
     for path in paths:
@@ -49,11 +50,11 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def with_usual_names(arguments: Sequence[str]) -> list[str]:
-    """The words, with a name behind each flag that stands alone."""
-    words: list[str] = []
-    for place, word in enumerate(arguments):
-        follows = arguments[place + 1] if place + 1 < len(arguments) else "--"
-        alone = word in ("--onnx", "--torchscript") and follows.startswith("-")
-        words.append(f"{word}={USUAL}" if alone else word)
-    return words
+def with_default_files(argv: Sequence[str]) -> list[str]:
+    """Arguments in which --onnx and --torchscript without FILE get the default one."""
+    arguments: list[str] = []
+    for index, argument in enumerate(argv):
+        following = argv[index + 1] if index + 1 < len(argv) else "--"
+        lacks_file = argument in ("--onnx", "--torchscript") and following.startswith("-")
+        arguments.append(f"{argument}={DEFAULT_FILE}" if lacks_file else argument)
+    return arguments

@@ -1,4 +1,4 @@
-"""`hundredfold report RUN`: draw the page of a run again."""
+"""`hundredfold report RUN`: write the HTML report of a run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from hundredfold.training.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Write report.html: settings, learning curves, evaluation, where the time went.
+    """Write report.html: settings, learning curves, evaluation, time per phase.
 
-    Everything comes from the run folder. On dvrp the policy plays some days first, if it has not
-    done so yet or --days asks for it.
+    All data come from the run folder. On dvrp the trained policy is first simulated for some days,
+    with --days or if the folder has no report data yet.
     """
 
-    run: Annotated[Path, tyro.conf.Positional]
-    """A run folder."""
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
     days: int | None = None
-    """Days that the policy and the rules beside it play for the page, on envs that show them."""
+    """Days to simulate with the trained policy and the heuristics (dvrp only)."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Print where the page lies."""
-    args = tyro.cli(Report, args=list(arguments), prog="hundredfold report")
+def run(argv: Sequence[str]) -> int:
+    """Print the path of the report."""
+    args = tyro.cli(Report, args=list(argv), prog="hundredfold report")
     if args.days is not None and args.days < 2:
-        raise SettingsError(f"days must be at least 2, got {args.days}.")
+        raise SettingsError(f"--days must be at least 2, got {args.days}.")
     folder = RunFolder.open(args.run)
     days = args.days or (0 if report_data_file(folder).exists() else REPORT_DAYS)
     if days:
-        note("playing and drawing; this may take a moment")
+        note("simulating days for the report; this may take a moment")
     print(write_run_report(folder, days))
     return 0

@@ -51,9 +51,9 @@ class Scale:
     """Print a single JSON object."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = tyro.cli(Scale, args=list(arguments), prog="hundredfold scale")
+    args = tyro.cli(Scale, args=list(argv), prog="hundredfold scale")
     sizes = _sizes(args.num_envs)
     if args.seconds <= 0 or args.policy_ms < 0:
         raise SettingsError(
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         raise SettingsError("--nodes and --backend ray need each other: --backend ray --nodes 1,2.")
     env = profile_env(args.env, _env_settings(args))
     if args.nodes:
-        return _run_nodes(args, env, sizes, ["scale", *arguments])
+        return _run_nodes(args, env, sizes, ["scale", *argv])
     settings = ScaleSettings(
         num_envs=sizes,
         backends=ALL_BACKENDS if args.backend == "all" else (args.backend,),
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     rows = measure_scaling(env, settings, on_progress=note)
     ideal, sentence = env.describe_ideal(usable_cores()), advice(rows)
-    command = ["scale", *arguments]
+    command = ["scale", *argv]
     if args.page is not None:
         from hundredfold.report.scale_page import draw_scaling
         from hundredfold.training.run_folder import write_atomically

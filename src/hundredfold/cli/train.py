@@ -56,28 +56,28 @@ class RunOptions:
     """Print errors only."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Train or resume; 130 when the user stopped it."""
-    argv = resolve_aliases(arguments)
-    named = bool(argv) and not argv[0].startswith("-")
-    resume = peek_flag(argv, "--resume")
+    arguments = resolve_aliases(argv)
+    named = bool(arguments) and not arguments[0].startswith("-")
+    resume = peek_flag(arguments, "--resume")
     if not named and resume is None:
         print(HELP)
-        if set(argv) & {"-h", "--help"}:
+        if set(arguments) & {"-h", "--help"}:
             return 0
         raise SettingsError("train expects ENV as its first argument, before any flag.")
-    if "--eval" in argv:
+    if "--eval" in arguments:
         return _evaluate(resume)
     saved = RunFolder.open(Path(resume)).settings() if resume else None
     for flag in ("--preset", "--config"):
-        if saved and peek_flag(argv, flag):
+        if saved and peek_flag(arguments, flag):
             raise SettingsError(
                 f"{flag} cannot be combined with --resume: a resumed run keeps its settings."
             )
-    env = canonical_name(argv.pop(0)) if named else saved.env if saved else ""
+    env = canonical_name(arguments.pop(0)) if named else saved.env if saved else ""
     if saved and env != saved.env:
         raise SettingsError(f"{resume} is a run on {saved.env}, not on {env}.")
-    options, settings = parse(argv, saved or base_settings(env, argv), RunOptions)
+    options, settings = parse(arguments, saved or base_settings(env, arguments), RunOptions)
     if options.resume:
         if options.name is not None:
             raise SettingsError(
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
     else:
         done = start_run(
             settings,
-            given=explicit_settings(argv) if options.preset in (None, AUTO) else None,
+            given=explicit_settings(arguments) if options.preset in (None, AUTO) else None,
             save_dir=options.save_dir,
             name=options.name,
             wandb=options.wandb,
@@ -117,9 +117,9 @@ def _evaluate(run: str | None) -> int:
     return code
 
 
-def resolve_aliases(arguments: Sequence[str]) -> list[str]:
+def resolve_aliases(argv: Sequence[str]) -> list[str]:
     """Arguments with alias flags replaced by their names."""
-    return [_ALIASES.get(argument, argument) for argument in arguments]
+    return [_ALIASES.get(argument, argument) for argument in argv]
 
 
 def base_settings(env: str, argv: Sequence[str]) -> RunSettings:

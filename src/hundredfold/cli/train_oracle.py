@@ -54,11 +54,11 @@ class TrainOracle:
         check_bounds(self)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Train or resume; returns 130 after an interrupt, which saves first."""
     args = tyro.cli(
         TrainOracle,
-        args=resolve_aliases(arguments),
+        args=resolve_aliases(argv),
         prog="hundredfold train-oracle",
         config=(tyro.conf.OmitArgPrefixes,),
     )
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
             return INTERRUPTED
     instances = args.training.validation_instances
     title = f"gap in percent to 100 LNS iterations, {instances} validation instances per size"
-    command = ["train-oracle", *arguments]
+    command = ["train-oracle", *argv]
     print_rows(gap_rows(training), command=command, as_json=args.json, title=title)
     if not args.json and not args.quiet:
         best = args.save_dir / BEST

@@ -33,9 +33,9 @@ class Verify:
     """Print a single JSON object."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run the command; returns 0 if everything is equal, 1 otherwise."""
-    args = tyro.cli(Verify, args=list(arguments), prog="hundredfold verify")
+    args = tyro.cli(Verify, args=list(argv), prog="hundredfold verify")
     from hundredfold.envs.cage2.conformance import (
         RECORDED_RETURNS,
         RECORDINGS,
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         num_passed = sum(bool(row["passed"]) for row in returns)
         passed = passed and num_passed == len(returns)
         summary.append(f"{num_passed} of {len(returns)} mean returns are within 4 standard errors.")
-    command = ["verify", *arguments]
+    command = ["verify", *argv]
     if args.json:
         print_rows([*replayed, *returns], command=command, as_json=True)
     else:
