@@ -60,9 +60,7 @@ def metrics(epochs: int, *, evaluate_every: int = 5, steps: int = 2048) -> list[
             "total_steps": epoch * steps,
             "total_episodes": epoch * 40,
             **_training_metrics(1 - math.exp(-epoch / 12)),
-            **(
-                _evaluation_metrics(epoch) if evaluate_every and epoch % evaluate_every == 0 else {}
-            ),
+            **_evaluation_metrics(epoch, evaluate_every),
             "samples_per_second": 40_000.0,
             "wall_seconds": 0.05 * epoch,
             "time/collect": 0.02,
