@@ -262,9 +262,13 @@ def test_output_buffers_are_written_in_their_rows_only(name):
     for key, array in actual.arrays.items():
         if not key.startswith(("final_observation", "episode_info", "infos")):
             assert_array_equal(last_rows[key], array[-1], err_msg=key)
-    for kept, now in ((above, common.rows(0, 2)), (below, common.rows(7, 9)), (before, first_out)):
+    for expected, now in (
+        (above, common.rows(0, 2)),
+        (below, common.rows(7, 9)),
+        (before, first_out),
+    ):
         for key, array in now.arrays().items():
-            assert_array_equal(array, kept[key], err_msg=key)
+            assert_array_equal(array, expected[key], err_msg=key)
 
 
 @every_env
@@ -455,20 +459,20 @@ def test_restoring_a_third_party_env_truncates_its_episodes(name):
 @every_env_without_snapshots
 @pytest.mark.filterwarnings("ignore:.*truncated")
 def test_a_restored_third_party_env_continues_with_the_next_episodes(name):
-    """Episode k was cut off, so episode k + 1 begins as it does in the undisturbed story."""
+    """Episode k was truncated, so episode k + 1 starts as in the uninterrupted trajectory."""
     trajectory = reference(name)
     state = stopped(name).env.state()
     batch = make(name).restore(state)
-    begun = trajectory.ended[: HALF + 1].sum(axis=0)[:5]
-    assert_array_equal(state["episodes"], begun)
+    episode = trajectory.ended[: HALF + 1].sum(axis=0)[:5]
+    assert_array_equal(state["episodes"], episode)
     found = 0
     for env in range(5):
         ends = np.flatnonzero(trajectory.ended[:, env])
-        if len(ends) > begun[env]:
+        if len(ends) > episode[env]:
             found += 1
             for key, array in batch.observation.items():
                 assert_array_equal(
-                    array[env], trajectory[f"observation/{key}"][ends[begun[env]], env]
+                    array[env], trajectory[f"observation/{key}"][ends[episode[env]], env]
                 )
     assert found > 0
 

@@ -3,7 +3,12 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hundredfold.core.action_scaling import action_scale, uniform_actions
+from hundredfold.core.action_scaling import (
+    action_scale,
+    argmax_actions,
+    random_actions,
+    uniform_actions,
+)
 from hundredfold.core.batch import ArraySpec, EnvSpec
 
 INF = float("inf")
@@ -56,3 +61,30 @@ def test_a_continuous_action_has_one_logit_per_entry():
     spec = EnvSpec(name="w", observation={}, continuous_action=ArraySpec((3, 2), "float32", -1, 1))
     assert (spec.num_logits, spec.num_action_dims) == (6, 6)
     assert (spec.action_shape, spec.action_dtype) == ((3, 2), "float32")
+
+
+MULTI_DISCRETE = EnvSpec(name="w", observation={}, action_nvec=(3, 2))
+
+
+def test_argmax_actions_are_the_highest_scores_of_each_dimension():
+    scores = np.array([[0.1, 0.9, 0.5, 0.3, 0.2], [0.7, 0.1, 0.0, 0.4, 0.6]])
+    assert argmax_actions(MULTI_DISCRETE, scores).tolist() == [[1, 0], [0, 1]]
+    discrete = EnvSpec(name="w", observation={}, action_nvec=(3,))
+    assert argmax_actions(discrete, scores[:, :3]).tolist() == [1, 0]
+
+
+def test_random_actions_are_uniform_over_the_allowed_ones():
+    uniforms = np.random.default_rng(2).random((9000, 5))
+    mask = np.tile([True, False, True, False, True], (9000, 1))
+    actions = random_actions(MULTI_DISCRETE, uniforms, mask)
+    counts = np.bincount(actions[:, 0], minlength=3)
+    assert counts[1] == 0
+    assert abs(counts[0] - 4500) < 5 * np.sqrt(9000) / 2
+    assert set(actions[:, 1]) == {1}
+
+
+def test_random_actions_of_a_box_are_uniform_actions():
+    box = ArraySpec((2,), "float32", -1.0, 3.0)
+    spec = EnvSpec(name="w", observation={}, continuous_action=box)
+    uniforms = np.random.default_rng(2).random((4, 2))
+    assert_array_equal(random_actions(spec, uniforms), uniform_actions(box, uniforms))

@@ -8,8 +8,10 @@ from hundredfold.core.batch import (
     ArraySpec,
     EnvSpec,
     concat_batches,
+    concat_rows,
     copies,
     fill,
+    slice_rows,
     with_prefix,
     without_prefix,
 )
@@ -150,6 +152,17 @@ def test_a_snapshot_that_does_not_fit_changes_nothing(state, message):
     with pytest.raises(CheckpointError, match=message):
         fill(arrays, state)
     assert arrays["steps"].tolist() == arrays["toll"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_sliced_and_concatenated_rows_are_the_whole_again():
+    arrays = {"a": np.arange(12).reshape(6, 2), "b": np.arange(6.0)}
+    parts = [slice_rows(arrays, slice(0, 2)), slice_rows(arrays, slice(2, 6))]
+    assert np.shares_memory(parts[0]["a"], arrays["a"])
+    for name, array in concat_rows(parts).items():
+        assert_array_equal(array, arrays[name], strict=True)
+    assert slice_rows(arrays, np.array([5, 0]))["b"].tolist() == [5.0, 0.0]
+    columns = [{"a": arrays["a"]}, {"a": arrays["a"]}]
+    assert concat_rows(columns, axis=1)["a"].shape == (6, 4)
 
 
 def test_prefixes_separate_groups_of_arrays():

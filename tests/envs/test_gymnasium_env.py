@@ -247,10 +247,10 @@ def test_an_env_that_counts_its_resets_is_the_same_in_any_batch():
 
 @pytest.mark.filterwarnings("ignore:.*truncated")
 def test_a_snapshot_of_the_built_in_cartpole_is_refused():
-    ours = CartPole(np.arange(3))
-    ours.reset(SEED)
+    built_in = CartPole(np.arange(3))
+    built_in.reset(SEED)
     with pytest.raises(CheckpointError):
-        make_batch(partial(gymnasium.make, "CartPole-v1"), 3).restore(ours.state())
+        make_batch(partial(gymnasium.make, "CartPole-v1"), 3).restore(built_in.state())
 
 
 def test_a_restore_warns_once_and_names_the_env():
