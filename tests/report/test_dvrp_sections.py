@@ -12,7 +12,6 @@ from helpers.browser import BROWSER, inspect_page
 from helpers.run_folders import make_run, metrics
 from hundredfold.core.errors import CheckpointError
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
-from hundredfold.envs.dvrp.acceptance.model import prior_for
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SPLITS
 from hundredfold.envs.dvrp.policies import make_policy
@@ -44,7 +43,7 @@ def report_data():
     shared_params = {
         "type_probabilities": np.eye(NUM_TYPES)[population.customers.types],
         "response_counts": np.full(population.size, 40),
-        "accept_given_type": true_accept_rates(population, prior_for(SETTINGS).accept_given_type),
+        "accept_given_type": true_accept_rates(population),
     }
     act = make_policy("random", population, SETTINGS, seed=3)
     baselines = ("none", "random", "privileged_largest", "hindsight")

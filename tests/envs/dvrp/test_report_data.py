@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
-from hundredfold.envs.dvrp.acceptance.model import prior_for
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
 from hundredfold.envs.dvrp.policies import always_largest, no_offer, privileged_largest
@@ -38,7 +37,7 @@ def perfect_params(settings):
     return {
         "type_probabilities": np.eye(NUM_TYPES)[population.customers.types],
         "response_counts": np.full(population.size, 40),
-        "accept_given_type": true_accept_rates(population, prior_for(settings).accept_given_type),
+        "accept_given_type": true_accept_rates(population),
     }
 
 
@@ -155,7 +154,7 @@ def test_perfect_beliefs_have_perfect_accuracy(report_data):
 def test_strict_types_are_known_after_few_responses_and_calibration_is_exact():
     settings = DvrpSettings(num_customers=30, lns_iterations=0, tolerances="types")
     played, population = simulate_days("random", settings, 24, 3)
-    found = belief_record(played, played, population, perfect_params(settings), settings)
+    found = belief_record(played, played, population, perfect_params(settings))
     accuracy = found["by_responses"]["accuracy"]["learned"]
     assert accuracy[0] < 0.7
     assert accuracy[-1] > 0.95
@@ -172,7 +171,7 @@ def test_uniform_beliefs_do_not_learn_from_responses():
         "response_counts": np.zeros(population.size),
         "accept_given_type": np.full((NUM_TYPES, len(PURPOSE_NAMES), 16), 0.5),
     }
-    found = belief_record(played, played, population, nothing, SETTINGS)
+    found = belief_record(played, played, population, nothing)
     accuracy = found["by_responses"]["accuracy"]
     assert len(set(accuracy["learned"])) == 1
     assert accuracy["true"][-1] > accuracy["learned"][-1]
@@ -182,7 +181,7 @@ def test_uniform_beliefs_do_not_learn_from_responses():
 
 def test_without_offers_there_are_no_responses_to_measure():
     played, population = simulate_days(no_offer, SETTINGS, 2, 3)
-    found = belief_record(played, played, population, perfect_params(SETTINGS), SETTINGS)
+    found = belief_record(played, played, population, perfect_params(SETTINGS))
     assert found["by_responses"]["responses"] == []
     assert found["calibration"]["made"]["count"] == []
 

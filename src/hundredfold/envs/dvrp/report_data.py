@@ -17,7 +17,7 @@ import numpy as np
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.model import mixture_accept_rates, prior_for
+from hundredfold.envs.dvrp.acceptance.model import mixture_accept_rates
 from hundredfold.envs.dvrp.city import DEPOT, POINTS_OF_INTEREST
 from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
 from hundredfold.envs.dvrp.env import improvement_pct
@@ -106,7 +106,9 @@ def record_report_data(
     if shared_params is not None:
         options["options"] = PolicyOptions(beliefs=FixedBeliefs(shared_params))
         random_days, _ = simulate_days("random", settings, days, seed)
-        beliefs = belief_record(simulated, random_days, population, shared_params, settings)
+        beliefs = belief_record(
+            simulated, random_days, population, shared_params, settings.response_noise
+        )
     for baseline in baselines:
         if shared_params is not None or baseline not in BELIEF_POLICIES:
             on_progress(baseline)
@@ -319,7 +321,7 @@ def belief_record(
     random_days: SimulatedDays,
     population: Population,
     shared_params: SharedParams,
-    settings: DvrpSettings,
+    noise: float = 0.0,
 ) -> Record:
     """Metrics of an acceptance model on days it did not learn from.
 
@@ -330,9 +332,7 @@ def belief_record(
     rates = np.asarray(shared_params["accept_given_type"], np.float64)
     known = population.customers.num_known
     types = population.customers.types[:known]
-    true_rates = metrics.true_accept_rates(
-        population, prior_for(settings).accept_given_type, settings.response_noise
-    )
+    true_rates = metrics.true_accept_rates(population, noise=noise)
     counts = np.asarray(shared_params["response_counts"], np.float64)[:known]
     return {
         "customers": known,
@@ -347,9 +347,7 @@ def belief_record(
                 "true": (population.type_prior, true_rates),
             },
         ),
-        "calibration": calibration_record(
-            simulated, population, beliefs, rates, settings.response_noise
-        ),
+        "calibration": calibration_record(simulated, population, beliefs, rates, noise),
     }
 
 

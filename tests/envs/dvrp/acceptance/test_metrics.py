@@ -96,6 +96,9 @@ def test_true_rates_are_shares_of_known_trips_with_noise_except_for_offer_12():
     expected = (population.accepts[trips].sum(axis=0) + 0.125) / (len(trips) + 0.5)
     assert_allclose(rates[1, 0], expected)
     assert_array_equal(rates[:, 9], 0.25), "no synthetic trip has purpose `other`"
+    plain = metrics.true_accept_rates(population)
+    assert_allclose(plain[1, 0], population.accepts[trips].mean(axis=0))
+    assert (plain[1, 9] > plain[1, :9].min(axis=0) - 1e-9).all(), "the type's mean"
     noisy = metrics.true_accept_rates(population, rates, noise=0.2)
     assert noisy[1, 0, 12] > 0.98
     assert noisy[1, 0, 3] == pytest.approx(0.2, abs=0.02)

@@ -15,6 +15,7 @@ from hundredfold.envs.dvrp.acceptance.bayes import type_posterior
 from hundredfold.envs.dvrp.acceptance.model import MIN_PROBABILITY, Responses
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
+from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
 # Least P(response | type) in `accuracy_by_responses`: one odd response must not rule a type out.
 MIN_LIKELIHOOD: Final = 1e-3
@@ -145,14 +146,14 @@ def response_rates(accepts: BoolArray, noise: float) -> FloatArray:
 
 
 def true_accept_rates(
-    population: Population, prior_rates: FloatArray, noise: float = 0.0
+    population: Population, prior_rates: FloatArray | None = None, noise: float = 0.0
 ) -> FloatArray:
     """(types, purposes, offers) true acceptance rates over known trips of known customers.
 
     Args:
         population: The customers and their trips.
-        prior_rates: (types, purposes, offers) rates that count as half a trip, for types and
-            purposes without trips.
+        prior_rates: (types, purposes, offers) rates that count as half a trip. Without them, a
+            purpose that a type never travels for gets the type's mean.
         noise: Probability that a response is the opposite of what was meant.
     """
     customer = np.repeat(np.arange(population.size), population.customers.num_trips)
@@ -161,11 +162,14 @@ def true_accept_rates(
         number < population.num_known_trips[customer]
     )
     at = (population.customers.types[customer[known]], population.trips.purpose[known])
-    accepted = 0.5 * prior_rates
-    trips = np.full((*prior_rates.shape[:2], 1), 0.5)
+    shape = (NUM_TYPES, len(PURPOSE_NAMES))
+    accepted = np.zeros((*shape, NUM_OFFERS)) if prior_rates is None else 0.5 * prior_rates
+    trips = np.full((*shape, 1), 0.0 if prior_rates is None else 0.5)
     np.add.at(accepted, at, response_rates(population.accepts[known], noise))
     np.add.at(trips, at, 1.0)
-    return np.asarray(accepted / trips, np.float64)
+    type_means = accepted.sum(axis=1) / np.maximum(trips.sum(axis=1), 1.0)
+    has_trips = trips > 0
+    return np.where(has_trips, accepted / np.where(has_trips, trips, 1.0), type_means[:, None])
 
 
 def bayes_optimal_accuracy(responses: Responses, truth: IntArray, true_rates: FloatArray) -> float:
