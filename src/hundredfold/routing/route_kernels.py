@@ -191,12 +191,8 @@ def cheapest_insertion(
         onward = travel[dropoff, after]
         dropped = max(picked + direct, dropoff_early)
         added = detour + direct + onward
-        improves = (
-            added < best
-            and dropped <= dropoff_late
-            and dropped + onward <= deadline
-            and direct <= max_ride
-        )
+        improves = added < best and dropped <= dropoff_late and direct <= max_ride
+        improves = improves and dropped + onward <= deadline
         if improves and limited:
             improves = _insertion_is_feasible(
                 travel, stops, route, stats, trial, constraints, request, i, i, added
@@ -224,12 +220,8 @@ def cheapest_insertion(
             to_dropoff, onward = travel[here, dropoff], travel[dropoff, after]
             dropped = max(time + to_dropoff, dropoff_early)
             added = detour + to_dropoff + onward - leg
-            improves = (
-                added < best
-                and dropped <= dropoff_late
-                and dropped + onward <= deadline
-                and ridden + to_dropoff <= max_ride
-            )
+            improves = added < best and dropped <= dropoff_late and dropped + onward <= deadline
+            improves = improves and ridden + to_dropoff <= max_ride
             if improves and limited:
                 improves = added - detour <= route[j, RIDE_SLACK] and _insertion_is_feasible(
                     travel, stops, route, stats, trial, constraints, request, i, j, added
