@@ -101,7 +101,7 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()
     parts = build(folder.settings())
-    with pytest.warns(UserWarning, match="cannot be continued"):
+    with pytest.warns(UserWarning, match="cannot continue in the middle"):
         run = Run.resume(folder, parts, quiet=True)
     learned = {name for name in before if name.startswith("learner/")}
     assert {"learner/network/log_std", "learner/network/inputs.mean"} <= learned
@@ -110,7 +110,7 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
         assert_array_equal(after[name], before[name], err_msg=name)
     run.close()
     parts.close()
-    with pytest.warns(UserWarning, match="cannot be continued"):
+    with pytest.warns(UserWarning, match="cannot continue in the middle"):
         assert hundredfold.train(resume=tmp_path / "killed").finished
 
 

@@ -42,7 +42,7 @@ def test_worker_processes_train_the_very_same_policy(tmp_path, env):
 
 @pytest.mark.parametrize("backend", ["first_ready", "in_process"])
 @pytest.mark.parametrize("env", ["corridor", "CartPole-v1"])
-@pytest.mark.filterwarnings("ignore:.*cannot be continued")
+@pytest.mark.filterwarnings("ignore:.*cannot continue in the middle")
 def test_a_killed_first_ready_run_goes_on_on_any_backend(tmp_path, env, backend):
     code = KILLED.format(env=env, save_dir=str(tmp_path), settings=SMALL)
     run_python(code, expect=-signal.SIGKILL)

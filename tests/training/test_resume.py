@@ -82,7 +82,7 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = Run.resume(folder, parts, quiet=True)
-    told = [str(w.message) for w in caught if "cannot be continued" in str(w.message)]
+    told = [str(w.message) for w in caught if "cannot continue in the middle" in str(w.message)]
     assert len(told) == 1
     after = {
         f"{part}/{name}": array
@@ -116,7 +116,7 @@ def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_va
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()
     parts = build(folder.settings())
-    with pytest.warns(UserWarning, match="cannot be continued"):
+    with pytest.warns(UserWarning, match="cannot continue in the middle"):
         run = Run.resume(folder, parts, quiet=True)
     rollout = parts.learner.buffer
     assert rollout.steps_done == 16

@@ -447,7 +447,7 @@ def test_a_request_is_repeated_when_a_worker_dies_in_it(call):
         elif call == "state":
             assert len(backend.state()["episodes"]) == NUM_ENVS
         elif call == "restore":
-            with pytest.warns(UserWarning, match="cannot be continued"):
+            with pytest.warns(UserWarning, match="cannot continue in the middle"):
                 backend.restore(state)
             assert backend.recv().truncated.all()
         else:
