@@ -65,7 +65,7 @@ def test_a_constant_curve_gets_an_axis_range(tmp_path):
 
 def test_thinning_keeps_the_last_row():
     rows = [{"epoch": float(n)} for n in range(2_501)]
-    kept = thinned(rows, 1_000)
-    assert len(kept) <= 1_000
-    assert kept[-1] == rows[-1]
+    remaining = thinned(rows, 1_000)
+    assert len(remaining) <= 1_000
+    assert remaining[-1] == rows[-1]
     assert thinned(rows[:3], 1_000) == rows[:3]

@@ -12,6 +12,8 @@ import hundredfold
 from helpers.training_runs import checkpoint_arrays, read_metrics, run_python
 from hundredfold.api import belief_params
 
+pytestmark = pytest.mark.process
+
 SMALL = {
     "epochs": 6,
     "num_envs": 6,
@@ -28,14 +30,14 @@ SMALL = {
 
 KILLED_RUN = """
 import os, signal, hundredfold
-from hundredfold.training import run as books
+from hundredfold.training import run as run_module
 
-save = books.save_checkpoint
+save = run_module.save_checkpoint
 def save_then_die(folder, checkpoint):
     path = save(folder, checkpoint)
     if checkpoint.epoch == 3: os.kill(os.getpid(), signal.SIGKILL)
     return path
-books.save_checkpoint = save_then_die
+run_module.save_checkpoint = save_then_die
 hundredfold.train("dvrp", save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
 """
 

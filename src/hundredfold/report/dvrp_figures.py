@@ -10,15 +10,24 @@ from plotly.subplots import make_subplots
 
 from hundredfold.report.figures import BLUE, COLOURS, VERMILION
 
+Row = dict[str, Any]
 Counts = dict[str, list[list[int]]]
 Offers = Sequence[Sequence[int]]  # minutes earlier and later of every offer
+
+GREY = COLOURS[-1]
+UPPER_BOUND = "hindsight"
 
 # Height of a heat map and size of its text, by the number of columns.
 PANEL_PIXELS = {2: 180, 3: 130}
 TEXT_PIXELS = {2: 12, 3: 9}
-TITLE_PIXELS, AXIS_PIXELS = 24, 48
+TITLE_PIXELS, MAP_AXIS_PIXELS = 24, 48
 # Background of cells without data; faint on light and on dark.
 BLANK = "rgba(140, 140, 140, 0.12)"
+
+BAR_PIXELS, BAR_AXIS_PIXELS = 34, 60
+# Size of a pair of figures on a phone and of a label in them, in pixels, to place labels.
+PHONE_WIDTH, PAIR_HEIGHT = 290, 360
+LETTER_WIDTH, LETTER_HEIGHT, GAP = 6.5, 14, 7
 
 
 class Panel(NamedTuple):
@@ -98,7 +107,7 @@ def _maps(
     figure.update_layout(
         plot_bgcolor=BLANK,
         title={"text": title, "subtitle": {"text": subtitle}},
-        height=height + AXIS_PIXELS,
+        height=height + MAP_AXIS_PIXELS,
         margin={"t": TITLE_PIXELS},
         coloraxis={"colorscale": "Cividis", "showscale": False, "cmin": 0},
     )
@@ -134,16 +143,6 @@ def _percent(share: float | None) -> str:
     if share is None:
         return ""
     return f"{share:.0f}" if share == 0 or share >= 0.5 else "&lt;1"
-
-
-Row = dict[str, Any]
-
-GREY = COLOURS[-1]
-UPPER_BOUND = "hindsight"
-BAR_PIXELS = 34
-# Pixels: space for axes and their titles; size of a figure on a phone, for placing labels.
-AXIS_PIXELS, PHONE_WIDTH, PAIR_HEIGHT = 60, 290, 360
-LETTER_WIDTH, LETTER_HEIGHT, GAP = 6.5, 14, 7
 
 
 def policy_bars(rows: Sequence[Row]) -> go.Figure:
@@ -285,7 +284,9 @@ def _bars(rows: Sequence[Row], names: Sequence[str], colours: Sequence[str]) -> 
             hovertemplate="%{y}: %{x:.2f} % (%{customdata[0]} to %{customdata[1]})<extra></extra>",
         )
     )
-    figure.update_layout(height=BAR_PIXELS * len(rows) + AXIS_PIXELS, bargap=0.35, showlegend=False)
+    figure.update_layout(
+        height=BAR_PIXELS * len(rows) + BAR_AXIS_PIXELS, bargap=0.35, showlegend=False
+    )
     figure.update_xaxes(title_text="% of driving minutes saved")
     figure.update_yaxes(showgrid=False, ticksuffix=" ")
     return figure

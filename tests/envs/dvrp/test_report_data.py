@@ -153,8 +153,8 @@ def test_perfect_beliefs_have_perfect_accuracy(report_data):
 
 def test_strict_types_are_known_after_few_responses_and_calibration_is_exact():
     settings = DvrpSettings(num_customers=30, lns_iterations=0, tolerances="types")
-    played, population = simulate_days("random", settings, 24, 3)
-    found = belief_record(played, played, population, perfect_params(settings))
+    simulated, population = simulate_days("random", settings, 24, 3)
+    found = belief_record(simulated, simulated, population, perfect_params(settings))
     accuracy = found["by_responses"]["accuracy"]["learned"]
     assert accuracy[0] < 0.7
     assert accuracy[-1] > 0.95
@@ -165,13 +165,13 @@ def test_strict_types_are_known_after_few_responses_and_calibration_is_exact():
 
 def test_uniform_beliefs_do_not_learn_from_responses():
     population = population_for(SETTINGS)
-    played, _ = simulate_days("random", SETTINGS, 60, 3)
+    simulated, _ = simulate_days("random", SETTINGS, 60, 3)
     nothing = {
         "type_probabilities": np.full((population.size, NUM_TYPES), 0.25),
         "response_counts": np.zeros(population.size),
         "accept_given_type": np.full((NUM_TYPES, len(PURPOSE_NAMES), 16), 0.5),
     }
-    found = belief_record(played, played, population, nothing)
+    found = belief_record(simulated, simulated, population, nothing)
     accuracy = found["by_responses"]["accuracy"]
     assert len(set(accuracy["learned"])) == 1
     assert accuracy["true"][-1] > accuracy["learned"][-1]
@@ -180,8 +180,8 @@ def test_uniform_beliefs_do_not_learn_from_responses():
 
 
 def test_without_offers_there_are_no_responses_to_measure():
-    played, population = simulate_days(no_offer, SETTINGS, 2, 3)
-    found = belief_record(played, played, population, perfect_params(SETTINGS))
+    simulated, population = simulate_days(no_offer, SETTINGS, 2, 3)
+    found = belief_record(simulated, simulated, population, perfect_params(SETTINGS))
     assert found["by_responses"]["responses"] == []
     assert found["calibration"]["made"]["count"] == []
 
@@ -205,9 +205,13 @@ def test_vehicles_that_share_most_customers_are_matched():
 
 
 def test_the_same_problems_are_solved_once():
-    played, population = simulate_days("random", SETTINGS, 3, 1)
+    simulated, population = simulate_days("random", SETTINGS, 3, 1)
     problems = day_problems(
-        played.cells, played.requested_windows, played.max_ride_minutes, population, SETTINGS
+        simulated.cells,
+        simulated.requested_windows,
+        simulated.max_ride_minutes,
+        population,
+        SETTINGS,
     )
     closing = CachedSolver(LNSOracle(LNSSettings()))
     plans = closing.solve(problems)
@@ -218,10 +222,10 @@ def test_the_same_problems_are_solved_once():
 def test_coordinates_of_own_data_come_from_the_trips_file(tmp_path):
     rows = [
         [
-            *(str(person), "inflexible for any schedule changes", "work", "home", "there"),
+            *(str(customer), "inflexible for any schedule changes", "work", "home", "there"),
             *("08:00-08:30", "08:20-08:50", "a", "b", "[37.5, -122.25]", "[37.75, -122.5]"),
         ]
-        for person in range(1, 5)
+        for customer in range(1, 5)
     ]
     lines = [",".join(f'"{cell}"' for cell in row) for row in [HEADINGS, *rows]]
     (tmp_path / "trips.csv").write_text("\n".join(lines))

@@ -213,6 +213,6 @@ def test_own_data_get_a_guessed_prior_unless_types_are_strict():
     assert_allclose(strict.accept_given_type, prior_for(HARD).accept_given_type)
     assert_allclose(strict.type_shares, 0.25)
     recorded = prior_for(
-        DvrpSettings(**files, tolerances="types", recorded_responses="answers.csv")
+        DvrpSettings(**files, tolerances="types", recorded_responses="responses.csv")
     )
     assert recorded.tolerance_weight < 10

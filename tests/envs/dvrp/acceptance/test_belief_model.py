@@ -253,6 +253,7 @@ def test_invalid_settings_raise(wrong, hint):
         AcceptanceModelSettings(**wrong)
 
 
+@pytest.mark.process
 def test_torch_is_imported_only_for_the_embedding_model():
     done = run_python(
         "import sys\n"

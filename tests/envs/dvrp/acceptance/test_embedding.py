@@ -138,8 +138,8 @@ def test_ready_needs_enough_customers_responses_and_offers():
 def test_customers_with_few_responses_get_the_mean_belief():
     responses = simulate_responses(HARD, days=20)
     few = np.flatnonzero(responses.customer == responses.customer[0])[2:]
-    kept = np.delete(np.arange(len(responses)), few)
-    rows = Responses(*(array[kept] for array in responses.arrays().values()))
+    others = np.delete(np.arange(len(responses)), few)
+    rows = Responses(*(array[others] for array in responses.arrays().values()))
     model = EmbeddingTypeModel(60, 10, seed=0, epochs=1)
     before = model.weights["embeddings"].copy()
     model.refit(rows)

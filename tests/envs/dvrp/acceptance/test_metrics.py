@@ -59,8 +59,8 @@ def test_responses_until_confident_agrees_with_a_slow_reference():
     for customer in range(60):
         odds = prior.type_shares.copy()
         for number, at in enumerate(np.flatnonzero(rows.customer == customer), start=1):
-            chance = prior.accept_given_type[:, rows.purpose[at], rows.offer[at]]
-            odds = odds * (chance if rows.accepted[at] else 1 - chance)
+            rates = prior.accept_given_type[:, rows.purpose[at], rows.offer[at]]
+            odds = odds * (rates if rows.accepted[at] else 1 - rates)
             if odds.max() >= 0.9 * odds.sum():
                 expected[customer] = number
                 break
