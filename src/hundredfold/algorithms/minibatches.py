@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hundredfold.core.batch import Array
+from hundredfold.core.batch import Array, Float32Array
 from hundredfold.core.errors import TrainingError
-from hundredfold.rollout.gae import Floats
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
@@ -53,7 +52,7 @@ class RolloutSamples:
 
 
 def flatten_rollout(
-    rollout: RolloutBuffer, advantages: Floats, targets: Floats, device: torch.device
+    rollout: RolloutBuffer, advantages: Float32Array, targets: Float32Array, device: torch.device
 ) -> RolloutSamples:
     """A rollout as (steps x envs) rows of tensors; on the CPU they share the rollout's memory.
 

@@ -16,11 +16,9 @@ from torch import Tensor, nn
 
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.distributions import BELOW_ONE
-from hundredfold.core.batch import Arrays, BoolArray
+from hundredfold.core.batch import Arrays, BoolArray, Float32Array
 from hundredfold.core.numba_kernels import fast_sum_kernel, kernel
 from hundredfold.rollout.rollout_buffer import ActionSample
-
-Floats = NDArray[np.float32]
 
 SUPPORTED_ACTIVATIONS: Final = ("relu", "tanh")
 EVERYTHING_ALLOWED: Final = np.ones((0, 0), bool)
@@ -68,7 +66,7 @@ class NumbaPolicy:
         _sample(self.weights, self.biases, self.tanh, inputs, allowed, uniforms, actions, log_probs)
         return ActionSample(actions, log_probs)
 
-    def _flatten(self, observation: Arrays, num_rows: int) -> Floats:
+    def _flatten(self, observation: Arrays, num_rows: int) -> Float32Array:
         """(rows, width) inputs, in the order of `InputLayer.flatten`."""
         parts = [
             observation[name].reshape(num_rows, width).astype(np.float32, copy=False)
@@ -79,8 +77,8 @@ class NumbaPolicy:
         return np.ascontiguousarray(inputs)
 
 
-def _view(weights: Tensor) -> Floats:
-    view: Floats = weights.detach().numpy()
+def _view(weights: Tensor) -> Float32Array:
+    view: Float32Array = weights.detach().numpy()
     return view
 
 

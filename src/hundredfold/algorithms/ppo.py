@@ -35,7 +35,15 @@ from hundredfold.algorithms.weights import (
     optimiser_arrays,
 )
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, EnvSpec, State, slice_rows, with_prefix, without_prefix
+from hundredfold.core.batch import (
+    Arrays,
+    EnvSpec,
+    Float32Array,
+    State,
+    slice_rows,
+    with_prefix,
+    without_prefix,
+)
 from hundredfold.core.bounds import (
     AtLeastOne,
     Fraction,
@@ -45,7 +53,7 @@ from hundredfold.core.bounds import (
     check_bounds,
 )
 from hundredfold.core.errors import SettingsError, TrainingError
-from hundredfold.rollout.gae import Floats, compute_gae
+from hundredfold.rollout.gae import compute_gae
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, RolloutSettings
 
 # Rows per forward pass when a whole rollout is valued: bounds memory, not results.
@@ -213,7 +221,7 @@ class PPO:
         return flatten_rollout(rollout, advantages, targets, self.device), value_stats
 
     @torch.inference_mode()
-    def _values(self, observation: Arrays) -> Floats:
+    def _values(self, observation: Arrays) -> Float32Array:
         """(rows,) values of (steps, envs, ...) observations, in chunks that bound memory."""
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in observation.items()}
         num_rows = len(next(iter(flat.values())))
@@ -225,7 +233,7 @@ class PPO:
             values[rows] = self.network.value(part).cpu().numpy()
         return values
 
-    def _update_value_norm(self, returns: Floats) -> None:
+    def _update_value_norm(self, returns: Float32Array) -> None:
         """Fold a rollout's returns into the running mean and std of value targets."""
         if not self.settings.normalise_values:
             return
@@ -403,7 +411,7 @@ class PPO:
             load_optimiser(optimiser, without_prefix(f"optimiser/{name}", state))
 
 
-def explained_variance(values: Floats, returns: Floats) -> float:
+def explained_variance(values: Float32Array, returns: Float32Array) -> float:
     """Share of the returns' variance that values explain: 1 is perfect, 0 as good as the mean."""
     variance = float(returns.var())
     return 1.0 - float((returns - values).var()) / variance if variance > 0 else 0.0

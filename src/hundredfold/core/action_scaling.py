@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hundredfold.core.batch import Array, ArraySpec, BoolArray, EnvSpec, FloatArray, IntArray
-
-Floats = NDArray[np.float32]
+from hundredfold.core.batch import (
+    Array,
+    ArraySpec,
+    BoolArray,
+    EnvSpec,
+    Float32Array,
+    FloatArray,
+    IntArray,
+)
 
 # Some envs declare the largest float where they mean that there is no bound.
 UNBOUNDED: Final = 1e18
@@ -24,10 +29,10 @@ UNBOUNDED: Final = 1e18
 class ActionScale:
     """Affine map from normalised to env actions: `clip(centre + scale * x, low, high)`."""
 
-    centre: Floats  # (size,)
-    scale: Floats  # (size,)
-    low: Floats  # (size,) -inf where there is no bound
-    high: Floats  # (size,)
+    centre: Float32Array  # (size,)
+    scale: Float32Array  # (size,)
+    low: Float32Array  # (size,) -inf where there is no bound
+    high: Float32Array  # (size,)
 
 
 def action_scale(box: ArraySpec) -> ActionScale:
@@ -92,7 +97,7 @@ def flat_bound(bound: float | tuple[float, ...], box: ArraySpec) -> FloatArray:
     return np.broadcast_to(np.asarray(bound, np.float64), (box.size,))
 
 
-def _rounded(bound: FloatArray, towards: float) -> Floats:
+def _rounded(bound: FloatArray, towards: float) -> Float32Array:
     """As float32, rounded inwards where float32 cannot represent the bound."""
     near = bound.astype(np.float32)
     outside = near < bound if towards > 0 else near > bound

@@ -18,6 +18,7 @@ from hundredfold.core.errors import CheckpointError
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
+Float32Array = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 Arrays = dict[str, Array]
 State = Mapping[str, Array]

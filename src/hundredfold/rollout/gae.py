@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hundredfold.core.batch import BoolArray
-
-Floats = NDArray[np.float32]
+from hundredfold.core.batch import BoolArray, Float32Array
 
 
 def compute_gae(
-    rewards: Floats,
-    values: Floats,
-    next_values: Floats,
+    rewards: Float32Array,
+    values: Float32Array,
+    next_values: Float32Array,
     ended: BoolArray,
     gamma: float,
     gae_lambda: float,
-) -> Floats:
+) -> Float32Array:
     """Generalised advantage estimation (Schulman et al. 2016).
 
     delta_t = r_t + gamma * V(s_t+1) - V(s_t), the TD error, and
