@@ -1,8 +1,7 @@
-"""Training speed on dvrp: whole epochs with the split of their time, and updates beside bare torch.
+"""Training speed on dvrp: epochs by phase, and PPO updates compared with a bare torch loop.
 
-The yardstick for an update is a loop that does nothing but the same number of gradient steps, on
-networks of the same size, minibatches of the same size and the same losses, with its data laid out
-in one tensor beforehand. What an update takes beyond that is what our learner adds.
+The bare loop does the same number of gradient steps with the same network and minibatch sizes and
+the same losses, on data that is already in one tensor. The difference is the learner's overhead.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ MANY_EPOCHS: Final = 10_000
 def bench_dvrp_train(
     repeats: int = 5, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
-    """A row per preset for whole epochs, and one for the bare loop beside each."""
+    """Two rows per preset: whole epochs, and the bare loop."""
     rows: list[dict[str, Any]] = []
     for preset in PRESETS:
         on_progress(f"preset {preset}")
@@ -49,28 +48,32 @@ def _preset_rows(
         length=LengthSettings(epochs=MANY_EPOCHS),
         machine=MachineSettings(device="cpu", threads=1),
     )
-    parts = build(settings)
+    components = build(settings)
     try:
-        assert parts.belief_model is not None, "presets of dvrp have a belief model"
-        assert isinstance(parts.learner, PPO), "presets of dvrp learn with PPO"
-        parts.backend.broadcast(parts.belief_model.params(exploring=True))
-        parts.collector.start(settings.seed)
-        _epoch(parts)  # compiles and allocates
-        bare = BareLoop(parts.learner, parts.settings)
+        assert components.belief_model is not None, "dvrp presets have a belief model"
+        assert isinstance(components.learner, PPO), "dvrp presets use PPO"
+        components.backend.broadcast(components.belief_model.params(exploring=True))
+        components.collector.start(settings.seed)
+        _epoch(components)  # compiles and allocates
+        bare = BareLoop(components.learner, components.settings)
         bare.run()
-        epochs, bares = [], []
+        epochs, bare_seconds = [], []
         for number in range(repeats):
             on_progress(f"preset {preset}: {number + 1} of {repeats}")
-            epochs.append(_epoch(parts))
-            bares.append(bare.run())
+            epochs.append(_epoch(components))
+            bare_seconds.append(bare.run())
     finally:
-        parts.close()
-    samples = parts.settings.rollout.samples_per_epoch
+        components.close()
+    samples = components.settings.rollout.samples_per_epoch
     rate = summarise([samples / sum(phases.values()) for phases in epochs])
     update = summarise([phases["update"] for phases in epochs])
-    alone = summarise(bares)
-    middle = {name: summarise([phases[name] for phases in epochs]).median for name in epochs[0]}
-    common = {"preset": preset, "num_envs": parts.settings.rollout.num_envs, "repeats": repeats}
+    bare_update = summarise(bare_seconds)
+    medians = {name: summarise([phases[name] for phases in epochs]).median for name in epochs[0]}
+    common = {
+        "preset": preset,
+        "num_envs": components.settings.rollout.num_envs,
+        "repeats": repeats,
+    }
     return [
         {
             "system": HUNDREDFOLD,
@@ -78,57 +81,61 @@ def _preset_rows(
             "samples_per_second": rate.median,
             "low": rate.low,
             "high": rate.high,
-            **{f"{name}_seconds": seconds for name, seconds in middle.items()},
-            "gradient_steps": gradient_steps(parts.settings),
-            "ratio_to_bare": update.median / alone.median,
+            **{f"{name}_seconds": seconds for name, seconds in medians.items()},
+            "gradient_steps": gradient_steps(components.settings),
+            "ratio_to_bare": update.median / bare_update.median,
         },
         {
             "system": BARE,
             **common,
-            "low": alone.low,
-            "high": alone.high,
-            "update_seconds": alone.median,
+            "low": bare_update.low,
+            "high": bare_update.high,
+            "update_seconds": bare_update.median,
             "gradient_steps": bare.steps,
             "ratio_to_bare": 1.0,
         },
     ]
 
 
-def _epoch(parts: Components) -> dict[str, float]:
-    """Seconds of one whole epoch by phase; they add up to all of it."""
-    collector, learner, belief_model = parts.collector, parts.learner, parts.belief_model
+def _epoch(components: Components) -> dict[str, float]:
+    """Seconds of one epoch by phase; their sum is the whole epoch."""
+    collector, learner, belief_model = (
+        components.collector,
+        components.learner,
+        components.belief_model,
+    )
     assert belief_model is not None
-    before = _counted(parts)
-    begin = time.perf_counter()
+    before = _timings(components)
+    start = time.perf_counter()
     collector.collect(
         learner.policy,
         learner.buffer,
-        parts.settings.rollout.num_steps,
+        components.settings.rollout.num_steps,
         step_callbacks=[belief_model.observe],
     )
     collected = time.perf_counter()
     learner.update()
-    apply_table = time.perf_counter()
+    updated = time.perf_counter()
     belief_model.update()
-    parts.backend.broadcast(belief_model.params(exploring=True))
+    components.backend.broadcast(belief_model.params(exploring=True))
     done = time.perf_counter()
-    phases = {name: seconds - before[name] for name, seconds in _counted(parts).items()}
+    phases = {name: seconds - before[name] for name, seconds in _timings(components).items()}
     phases["env"] -= phases["oracle"]
-    phases["bookkeeping"] = collected - begin - sum(phases.values())
-    return {**phases, "update": apply_table - collected, "belief_model": done - apply_table}
+    phases["bookkeeping"] = collected - start - sum(phases.values())
+    return {**phases, "update": updated - collected, "belief_model": done - updated}
 
 
-def _counted(parts: Components) -> dict[str, float]:
-    collector = parts.collector
+def _timings(components: Components) -> dict[str, float]:
+    collector = components.collector
     return {
         "policy": collector.policy_seconds,
         "env": collector.env_seconds,
-        "oracle": parts.backend.timings()["oracle"],
+        "oracle": components.backend.timings()["oracle"],
     }
 
 
 class BareLoop:
-    """The gradient steps of one update, and nothing else."""
+    """The gradient steps of one PPO update without anything else."""
 
     def __init__(self, learner: PPO, settings: RunSettings) -> None:
         ppo = settings.ppo
@@ -146,9 +153,9 @@ class BareLoop:
         self.targets = torch.randn(samples, 1)
         widths = (width, *settings.network.hidden_sizes)
         activation = ACTIVATIONS[settings.network.activation]
-        self.value = _stack((*widths, 1), activation)
-        self.policy = _stack((*widths, num_actions), activation)
-        together = [*self.value.parameters(), *self.policy.parameters()]
+        self.value = _mlp((*widths, 1), activation)
+        self.policy = _mlp((*widths, num_actions), activation)
+        both = [*self.value.parameters(), *self.policy.parameters()]
         if ppo.separate_epochs:
             self.passes = [("value", ppo.num_value_epochs), ("policy", ppo.num_policy_epochs)]
         else:
@@ -156,7 +163,7 @@ class BareLoop:
         self.parameters = {
             "value": list(self.value.parameters()),
             "policy": list(self.policy.parameters()),
-            "both": together,
+            "both": both,
         }
         self.optimisers = {
             name: torch.optim.Adam(self.parameters[name], lr=1e-4, fused=True)
@@ -165,23 +172,23 @@ class BareLoop:
         self.steps = sum(count for _, count in self.passes) * -(-samples // self.size)
 
     def run(self) -> float:
-        """Seconds of as many gradient steps as an update takes."""
-        begin = time.perf_counter()
+        """Seconds of the gradient steps of one update."""
+        start_time = time.perf_counter()
         for name, passes in self.passes:
             for _ in range(passes):
                 order = torch.randperm(len(self.rows))
                 for start in range(0, len(order), self.size):
                     self._step(name, order[start : start + self.size])
-        return time.perf_counter() - begin
+        return time.perf_counter() - start_time
 
-    def _step(self, name: str, picked: Tensor) -> None:
-        rows, loss = self.rows[picked], torch.zeros(())
+    def _step(self, name: str, indices: Tensor) -> None:
+        rows, loss = self.rows[indices], torch.zeros(())
         if name != "policy":
-            loss = loss + F.mse_loss(self.value(rows), self.targets[picked])
+            loss = loss + F.mse_loss(self.value(rows), self.targets[indices])
         if name != "value":
             log_probs = self.policy(rows).log_softmax(-1)
-            ratio = (log_probs.gather(1, self.actions[picked]) - self.log_probs[picked]).exp()
-            advantage = self.advantages[picked]
+            ratio = (log_probs.gather(1, self.actions[indices]) - self.log_probs[indices]).exp()
+            advantage = self.advantages[indices]
             clipped = ratio.clamp(1 - self.clip, 1 + self.clip) * advantage
             entropy = -(log_probs.exp() * log_probs).sum(-1).mean()
             loss = loss - torch.minimum(ratio * advantage, clipped).mean() - self.entropy * entropy
@@ -192,8 +199,8 @@ class BareLoop:
         optimiser.step()
 
 
-def _stack(widths: tuple[int, ...], activation: type[nn.Module]) -> nn.Sequential:
+def _mlp(widths: tuple[int, ...], activation: type[nn.Module]) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), activation()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
