@@ -1,4 +1,4 @@
-"""`hundredfold evaluate dvrp`: rules that learn first, prices, fairness and acceptance models."""
+"""`hundredfold evaluate dvrp`: belief policies, trade-off, fairness and belief metrics."""
 
 import json
 
@@ -13,8 +13,8 @@ FEW = ["--days", "4", "--splits", "known", "--warm-up-days", "10", "--lookahead-
 def call(*arguments):
     try:
         return main.main([str(argument) for argument in arguments])
-    except SystemExit as left:
-        return left.code
+    except SystemExit as error:
+        return error.code
 
 
 def evaluate(capsys, *arguments):

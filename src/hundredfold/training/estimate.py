@@ -160,7 +160,7 @@ def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> 
         state = env.state()
     finally:
         env.close()
-    routes = {name: array for name, array in state.items() if name.startswith("plans/")}
+    routes = {name: array for name, array in state.items() if name.startswith("routes/")}
     if routes:
         sizes["oracle routes"] = _size(routes)
     # The last complete epoch is kept as a snapshot.

@@ -1,1 +1,1 @@
-"""A day of dial-a-ride bookings: who calls, what is offered, what the day costs."""
+"""Dynamic dial-a-ride: trips are booked one by one, with offers of time-window shifts."""

@@ -157,12 +157,12 @@ class RandomOffers:
 
     def __init__(self, seed: int) -> None:
         self.key = policy_key(seed)
-        self.calls = 0
+        self.num_calls = 0
 
     def __call__(self, batch: StepBatch) -> IntArray:
         mask = offer_mask(batch)
-        uniforms = rng.uniforms(rng.spawn(self.key, batch.env_ids), self.calls)
-        self.calls += 1
+        uniforms = rng.uniforms(rng.spawn(self.key, batch.env_ids), self.num_calls)
+        self.num_calls += 1
         rank = (uniforms * mask.sum(axis=1)).astype(np.int64)
         return np.asarray((mask.cumsum(axis=1) > rank[:, None]).argmax(axis=1), np.int64)
 
