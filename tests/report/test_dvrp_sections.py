@@ -27,7 +27,7 @@ from hundredfold.report.run_sections import Table
 SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=2)
 SECTIONS = [
     "Improvement",
-    "Compared with heuristic baselines",
+    "Comparison with baselines",
     "Unseen trips and customers",
     "Median day",
     "Offers and acceptance",

@@ -31,6 +31,38 @@ ReportData = dict[str, Any]
 FILE_NAME = "report_data.json"
 # Version of the file; raised when older readers could no longer read it.
 FORMAT = 1
+COLUMNS = (
+    "policy",
+    "days of",
+    "saved",
+    "95 % interval",
+    "driving min",
+    "offers",
+    "accepted",
+    "shift min",
+    "vehicles",
+    "failed days",
+)
+IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
+
+
+def dvrp_sections(folder: RunFolder) -> list[Section]:
+    """The sections that the run folder has data for."""
+    sections = _improvement(read_record(folder))
+    report_data = read_report_data(folder)
+    if report_data is None:
+        missing = (
+            f"There is no {FILE_NAME} in this run folder, so routes, baselines and offers are not "
+            f"drawn; `hundredfold report {folder.path}` simulates the days and draws them."
+        )
+        return [*sections, Section("Days and routes", missing)]
+    return [
+        *sections,
+        *_policies(report_data),
+        _day(report_data),
+        _offers(report_data),
+        *_beliefs(report_data),
+    ]
 
 
 def report_data_file(folder: RunFolder) -> Path:
@@ -69,40 +101,6 @@ def read_report_data(folder: RunFolder) -> ReportData | None:
     return found
 
 
-COLUMNS = (
-    "policy",
-    "days of",
-    "saved",
-    "95 % interval",
-    "driving min",
-    "offers",
-    "accepted",
-    "shift min",
-    "vehicles",
-    "failed days",
-)
-IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
-
-
-def dvrp_sections(folder: RunFolder) -> list[Section]:
-    """The sections that the run folder has data for."""
-    sections = _improvement(read_record(folder))
-    report_data = read_report_data(folder)
-    if report_data is None:
-        missing = (
-            f"There is no {FILE_NAME} in this run folder, so routes, baselines and offers are not "
-            f"drawn; `hundredfold report {folder.path}` simulates the days and draws them."
-        )
-        return [*sections, Section("Days and routes", missing)]
-    return [
-        *sections,
-        *_policies(report_data),
-        _day(report_data),
-        _offers(report_data),
-        *_beliefs(report_data),
-    ]
-
-
 def _improvement(record: RunRecord) -> list[Section]:
     if IMPROVEMENT.key not in record.keys:
         return []
@@ -123,10 +121,10 @@ def _policies(report_data: ReportData) -> list[Section]:
     days = format_count(report_data["days"], "day")
     table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
     comparison = Section(
-        "Compared with heuristic baselines",
+        "Comparison with baselines",
         f"All policies play the same {days} of {report_data['num_customers']} calls, and one "
         "oracle solves all final bookings, so no policy profits from the solver used while "
-        "booking. Belief-based policies use this run's acceptance model. Numbers are means.",
+        "booking. Belief-based policies use this run's acceptance model. Numbers are daily means.",
         [policy_bars(same_days), trade_off(same_days, report_data["trade_off"]), table],
         columns=2,
     )

@@ -35,6 +35,11 @@ from hundredfold.report.figures import (
 from hundredfold.report.run_data import EVALUATED, RunRecord
 from hundredfold.training.run_folder import RunFolder
 
+MAX_TABLE_ROWS = 200
+
+# Shown elsewhere on the page, or x axes.
+OTHER_KEYS = {"epoch", "total_steps", "total_episodes", "wall_seconds", "samples_per_second"}
+
 Cell = str | float | None
 
 
@@ -76,12 +81,6 @@ def env_sections(env: str, folder: RunFolder) -> list[Section]:
         warnings.warn(f"the figures of {env} could not be drawn ({message})", stacklevel=2)
         return [Section(f"Figures of {env}", f"They could not be drawn: {message}")]
     return sections
-
-
-MAX_TABLE_ROWS = 200
-
-# Shown elsewhere on the page, or x axes.
-OTHER_KEYS = {"epoch", "total_steps", "total_episodes", "wall_seconds", "samples_per_second"}
 
 
 def run_sections(record: RunRecord) -> list[Section]:
