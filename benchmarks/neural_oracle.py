@@ -104,14 +104,14 @@ def _speed_rows(num_requests: int, repeats: int, with_peers: bool, on_progress: 
             if rl4co is not None:
                 seconds["rl4co"].append(_timed(partial(rl4co, batch)))
         solutions = oracle.solve(problems)
-        spread = summarise(seconds[HUNDREDFOLD])
+        summary = summarise(seconds[HUNDREDFOLD])
         rows.append(
-            _row(HUNDREDFOLD, "neural, greedy", instance, problems, solutions, spread, batch)
+            _row(HUNDREDFOLD, "neural, greedy", instance, problems, solutions, summary, batch)
         )
         if rl4co is not None:
-            rl4co_spread = summarise(seconds["rl4co"])
-            row = _timing_row("rl4co", "PDP policy, greedy", instance, rl4co_spread, batch)
-            rows.append(row | {"ratio_to_hundredfold": rl4co_spread.median / spread.median})
+            rl4co_summary = summarise(seconds["rl4co"])
+            row = _timing_row("rl4co", "PDP policy, greedy", instance, rl4co_summary, batch)
+            rows.append(row | {"ratio_to_hundredfold": rl4co_summary.median / summary.median})
     rows.append(_singles_row(oracle, pool, repeats, on_progress))
     return rows
 
@@ -125,9 +125,9 @@ def _singles_row(oracle: NeuralOracle, pool: RouteProblems, repeats: int, on_pro
     for _ in range(repeats):
         batched.append(_timed(lambda: oracle.solve(problems)))
         single.append(_timed(lambda: [oracle.solve(one) for one in singles]))
-    spread = summarise(single)
-    row = _timing_row(HUNDREDFOLD, "neural, greedy", f"{SINGLES} single calls", spread, SINGLES)
-    return row | {"ratio_to_hundredfold": spread.median / summarise(batched).median}
+    summary = summarise(single)
+    row = _timing_row(HUNDREDFOLD, "neural, greedy", f"{SINGLES} single calls", summary, SINGLES)
+    return row | {"ratio_to_hundredfold": summary.median / summarise(batched).median}
 
 
 def _gap_rows(

@@ -100,24 +100,24 @@ class DayEvaluator:
     def __init__(self, days: int) -> None:
         self.days = days
         threads = os.cpu_count() or 1
-        self.closing = DayScorer(LNSOracle(LNSSettings(threads=threads)))
+        self.scorer = DayScorer(LNSOracle(LNSSettings(threads=threads)))
 
     def __call__(self, path: Path) -> dict[str, FloatArray]:
         """(days,) improvement in percent by split."""
         note(f"evaluating {path}")
-        contender = load_run_policy(str(path), checkpoint="last")
-        found: dict[str, FloatArray] = {}
+        evaluated = load_run_policy(str(path), checkpoint="last")
+        improvement: dict[str, FloatArray] = {}
         for split in SPLITS:
-            settings = replace(contender.settings, split=split)
-            played, population = simulate_days(
-                contender.policy,
+            settings = replace(evaluated.settings, split=split)
+            simulated, population = simulate_days(
+                evaluated.policy,
                 settings,
                 self.days,
                 EVALUATION_SEED,
-                shared_params=contender.shared_params,
+                shared_params=evaluated.shared_params,
             )
-            found[split] = self.closing.scores(played, population, settings).improvement_pct
-        return found
+            improvement[split] = self.scorer.scores(simulated, population, settings).improvement_pct
+        return improvement
 
 
 def _train(settings: RunSettings, folder: Path, name: str) -> bool:
@@ -134,10 +134,10 @@ def _write_results(
     curves: dict[str, list[Curve]],
     command: Sequence[str],
 ) -> None:
-    """`compare.json` holds everything the page shows."""
+    """`compare.json` holds everything the report shows."""
     from hundredfold.report.compare_page import draw_comparison
 
-    told = {
+    curve_table = {
         name: [
             {
                 "epochs": curve.epochs.tolist(),
@@ -149,7 +149,7 @@ def _write_results(
         ]
         for name, arm in curves.items()
     }
-    record = {"command": list(command), "rows": list(rows), "curves": told}
+    record = {"command": list(command), "rows": list(rows), "curves": curve_table}
     write_atomically(folder / "compare.json", json.dumps(record, indent=1))
     page = draw_comparison(env, rows, curves, f"hundredfold {' '.join(command)}")
     write_atomically(folder / "compare.html", page)
@@ -160,5 +160,5 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise SettingsError(
-            f"--num-envs takes numbers with commas between them, such as 64,256; got {text!r}."
+            f"--num-envs expects numbers separated by commas, such as 64,256; got {text!r}."
         ) from error

@@ -42,10 +42,10 @@ def random_city(seed: int, num_places: int = 60) -> TravelTable:
 
     """
     rng = np.random.default_rng([seed, 1])
-    spread = rng.uniform([-4.5, -5.0], [4.5, 5.0], (num_places, 2))
+    suburbs = rng.uniform([-4.5, -5.0], [4.5, 5.0], (num_places, 2))
     centre = rng.normal([2.2, 2.6], [1.5, 1.5], (num_places, 2))
     downtown = rng.random((num_places, 1)) < 0.4
-    km = np.clip(np.where(downtown, centre, spread), -5.0, 5.0)
+    km = np.clip(np.where(downtown, centre, suburbs), -5.0, 5.0)
     km = np.vstack([[1.4, 0.9], km])
     straight_km = np.linalg.norm(km[:, None] - km[None], axis=2)
     minutes = (4.0 + 60.0 * 1.3 * straight_km / 22.0) * rng.uniform(0.9, 1.1, straight_km.shape)

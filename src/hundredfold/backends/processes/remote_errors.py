@@ -28,7 +28,7 @@ class RemoteError:
     call: str
     line: str  # the last line of the traceback
     traceback: str  # of the cause if there is one (the env's own error); may be empty
-    error: HundredfoldError | None  # the exception itself, if it is one of ours
+    error: HundredfoldError | None  # the exception itself, if it is a HundredfoldError
 
     def __str__(self) -> str:
         return str(self.error) if self.error is not None else self.line
