@@ -181,10 +181,10 @@ IN_ORDER = [
 
 
 @every_backend
-@pytest.mark.parametrize(("pending", "call", "advice"), OUT_OF_ORDER)
-def test_a_call_out_of_order_is_refused_and_the_pending_call_named(kind, pending, call, recommend):
+@pytest.mark.parametrize(("pending", "call", "hint"), OUT_OF_ORDER)
+def test_a_call_out_of_order_is_refused_and_the_pending_call_named(kind, pending, call, hint):
     with closing(backend_with_pending(kind, pending)) as backend:
-        with pytest.raises(CallOrderError, match=recommend) as refusal:
+        with pytest.raises(CallOrderError, match=hint) as refusal:
             CALLS[call](backend)
         assert f"{call}()" in str(refusal.value)
 

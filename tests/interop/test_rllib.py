@@ -44,7 +44,7 @@ def actions_for(rows, spec, key):
 FOREIGN = ["CartPole-v1", "third_party_masked", "third_party_multi_discrete", "third_party_box"]
 
 
-@pytest.mark.parametrize("env", ["cartpole", "cage2", "corridor", *FOREIGN])
+@pytest.mark.parametrize("batch_env", ["cartpole", "cage2", "corridor", *FOREIGN])
 def test_a_reset_takes_a_step_in_which_the_others_go_on(batch_env):
     """Env by env the story is the one an env alone tells, with a pause after each end."""
     env = FlatVectorEnv(ENV_CASES[batch_env], NUM_ENVS, seed=SEED)
@@ -93,7 +93,7 @@ def test_without_a_seed_of_the_run_every_runner_plays_its_own_episodes():
     assert not np.array_equal(first_rows(None), first_rows(None))
 
 
-@pytest.mark.parametrize("env", ["third_party_masked", "third_party_multi_discrete"])
+@pytest.mark.parametrize("batch_env", ["third_party_masked", "third_party_multi_discrete"])
 def test_waiting_rows_always_have_an_allowed_action(batch_env):
     with closing(ENV_CASES[batch_env](np.arange(9))) as made:
         spec, batch = made.spec, made.reset(SEED)
@@ -115,7 +115,7 @@ def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
 
 
 @pytest.mark.parametrize(
-    "env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"]
+    "batch_env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"]
 )
 def test_rllib_draws_from_what_our_policy_would_do(batch_env):
     pytest.importorskip("ray")

@@ -195,7 +195,7 @@ def test_too_many_failures_in_a_row_raise_an_error_with_the_history(kind):
     for episode in range(3):
         assert f"{episode + 1}. env " in message
         assert f"(step 3 of its episode {episode})" in message
-    assert "max_env_failures" in message
+    assert "--max-env-failures" in message
 
 
 @each_backend
