@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import IntArray
-from hundredfold.core.numba_kernels import entry_kernel
+from hundredfold.core.numba_kernels import kernel
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.step import step_rows
@@ -151,7 +151,7 @@ def _compiled_loop() -> StepFunction:
     return step
 
 
-@entry_kernel
+@kernel
 def step_single_env(pointers: Any, actions: Any) -> None:
     """Step a batch of one env once per action."""
     for index in range(len(actions)):

@@ -11,28 +11,45 @@ counting off. In the step of `cage2` this took an env from 800 ns to 50 ns.
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core import types
+from numba.core import config as numba_config
+from numba.core import cpu, types
 from numba.extending import intrinsic
 
 from hundredfold.core import rng
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# Undocumented options of `numba.njit`, which `tests/core/test_numba_kernels.py` checks. An option
+# that Numba no longer has is left out: kernels get slower, not wrong.
+NUMBA_FLAGS: Final = set(dir(getattr(cpu, "CPUTargetOptions", None)))
+PRIVATE_FLAGS: Final = {"_nrt", "no_cpython_wrapper", "no_cfunc_wrapper", "forceinline"}
 # For functions that only other kernels call: compiling the wrappers takes a third of the time.
 NO_WRAPPERS: Final[dict[str, Any]] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Reference counting off, which is safe only in functions that allocate nothing.
 NO_REFCOUNTS: Final[dict[str, Any]] = {"_nrt": False}
 
+# Packages with kernels, or with functions and tables that kernels use.
+KERNEL_PACKAGES: Final = ("core", "routing", "envs", "rollout", "algorithms")
+KEPT_CACHES: Final = 3
+
+_cache_dir_lock = Lock()
+
 
 def kernel(function: Function) -> Function:
     """Compile for one thread: cached on disk, the GIL released while it runs."""
-    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+    return _njit(function, cache=True)
 
 
 def noalloc_kernel(function: Function, **flags: Any) -> Function:
@@ -44,8 +61,7 @@ def noalloc_kernel(function: Function, **flags: Any) -> Function:
         function: must not create arrays or other objects that Numba counts references of.
         flags: further options of `numba.njit`.
     """
-    options = {**NO_REFCOUNTS, **NO_WRAPPERS, **flags}
-    return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
+    return _njit(function, cache=True, **NO_REFCOUNTS, **NO_WRAPPERS, **flags)
 
 
 def fast_sum_kernel(function: Function, **flags: Any) -> Function:
@@ -58,7 +74,7 @@ def fast_sum_kernel(function: Function, **flags: Any) -> Function:
 
 def inlined(function: Function) -> Function:
     """Compile a function that is inlined into every kernel that calls it."""
-    return cast(Function, numba.njit(nogil=True, forceinline=True, **NO_WRAPPERS)(function))
+    return _njit(function, forceinline=True, **NO_WRAPPERS)
 
 
 def outlined(function: Function) -> Function:
@@ -66,20 +82,66 @@ def outlined(function: Function) -> Function:
 
     For rare branches: inlined, they slow a kernel down (by 4 % in `cage2`) without being taken.
     """
-    return cast(Function, numba.njit(nogil=True, **NO_WRAPPERS)(function))
+    return _njit(function, **NO_WRAPPERS)
 
 
-def entry_kernel(function: Function) -> Function:
-    """Compile a kernel made of `inlined` functions, cached until one of their files changes."""
-    compiled = cast(Any, kernel(function))
-    # Numba checks only the file of the kernel itself; without this, an edited function or table in
-    # another file of its folder would leave the old machine code in use.
-    sources = {*Path(compiled.py_func.__code__.co_filename).parent.glob("*.py")}
-    sources |= {Path(__file__), Path(rng.__file__)}
-    stats = [source.stat() for source in sorted(sources)]
-    stamp = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
-    compiled._cache._cache_file._source_stamp = stamp
-    return cast(Function, compiled)
+def _njit(function: Function, **flags: Any) -> Function:
+    """`numba.njit` with the package's own cache directory; other kernels are not affected."""
+    refused = PRIVATE_FLAGS - NUMBA_FLAGS
+    options = {name: value for name, value in flags.items() if name not in refused}
+    # Numba picks the cache directory of a function when it is decorated, from this global.
+    settings: Any = numba_config
+    with _cache_dir_lock:
+        user_dir = settings.CACHE_DIR
+        try:
+            settings.CACHE_DIR = str(cache_dir(user_dir))
+            return cast(Function, numba.njit(nogil=True, **options)(function))
+        finally:
+            settings.CACHE_DIR = user_dir
+
+
+@cache
+def cache_dir(user_dir: str = "") -> Path:
+    """The directory of compiled kernels, named after a hash of all sources that kernels use.
+
+    Numba checks only the file of a kernel itself: with one directory for all versions, a
+    function or table changed in another file would leave old machine code in use. When a new
+    directory is created, all but the newest ones are removed.
+
+    Args:
+        user_dir: value of `NUMBA_CACHE_DIR`; default: `__pycache__` of the package if it is
+            writable, otherwise Numba's cache directory of the user.
+    """
+    package = Path(__file__).parents[1]
+    base = Path(user_dir or package / "__pycache__")
+    if not user_dir and not _is_writable(base):
+        from numba.misc.appdirs import AppDirs
+
+        directories: Any = AppDirs
+        base = Path(directories(appname="numba", appauthor=False).user_cache_dir)
+    digest = hashlib.sha256()
+    for source in sorted(
+        file for name in KERNEL_PACKAGES for file in (package / name).rglob("*.py")
+    ):
+        digest.update(source.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(source.read_bytes() + b"\0")
+    path = base / f"hundredfold-{digest.hexdigest()[:16]}"
+    if not path.exists() and _is_writable(path):
+        with suppress(OSError):  # another process may be doing the same
+            caches = sorted(base.glob("hundredfold-*"), key=lambda found: found.stat().st_mtime)
+            for outdated in caches[:-KEPT_CACHES]:
+                shutil.rmtree(outdated, ignore_errors=True)
+    return path
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether files can be created in this directory, which is created if needed."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError:
+        return False
+    return True
 
 
 random_bits = kernel(rng.random_bits)

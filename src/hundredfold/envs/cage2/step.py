@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import Array, IntArray
-from hundredfold.core.numba_kernels import entry_kernel, inlined, integer, outlined, spawn, uniform
+from hundredfold.core.numba_kernels import inlined, integer, kernel, outlined, spawn, uniform
 from hundredfold.envs.cage2.action_mask import update_mask
 from hundredfold.envs.cage2.array_pointers import (
     array_at,
@@ -91,7 +91,7 @@ class ThreadedStep:
         return self.pool
 
 
-@entry_kernel
+@kernel
 def start_batch(pointers: Any) -> None:
     """Start the current episode of every env; `pointers` is one `ARRAY_POINTERS` record."""
     record = pointers[0]
@@ -102,7 +102,7 @@ def start_batch(pointers: Any) -> None:
             reset_memory_and_mask(pointers, i)
 
 
-@entry_kernel
+@kernel
 def step_rows(pointers: Any, actions: Any, first: Any, last: Any) -> Any:
     """Step envs first .. last-1.
 

@@ -1,0 +1,103 @@
+"""Numba decorators: the cache follows all sources, and private flags are still accepted."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+
+import hundredfold
+from helpers.training_runs import run_python
+from hundredfold.core import numba_kernels
+from hundredfold.core.numba_kernels import (
+    KEPT_CACHES,
+    NUMBA_FLAGS,
+    PRIVATE_FLAGS,
+    cache_dir,
+    kernel,
+)
+
+# The version of Numba with which the private flags and `config.CACHE_DIR` were checked.
+CHECKED_NUMBA = "0.68.1"
+
+DRAW = """
+import numpy as np
+from hundredfold.core import numba_kernels
+value = numba_kernels.uniform(np.uint64(1), np.uint64(0))
+print(value, sum(numba_kernels.uniform.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget_directories():
+    yield
+    cache_dir.cache_clear()
+
+
+def draw(package_parent):
+    env = {"PYTHONPATH": str(package_parent), "NUMBA_CACHE_DIR": ""}
+    value, hits = run_python(DRAW, expect=0, env=env).stdout.split()
+    return float(value), int(hits)
+
+
+@pytest.mark.process
+def test_a_change_in_another_file_recompiles_the_kernel(tmp_path):
+    package = Path(hundredfold.__file__).parent
+    shutil.copytree(package, tmp_path / "hundredfold", ignore=shutil.ignore_patterns("__pycache__"))
+    value, hits = draw(tmp_path)
+    assert hits == 0
+    assert draw(tmp_path) == (value, 1)
+    helper = tmp_path / "hundredfold" / "core" / "rng.py"
+    changed = helper.read_text().replace(
+        "UNIT_SCALE: Final = 2.0**-53", "UNIT_SCALE: Final = 2.0**-54"
+    )
+    helper.write_text(changed)
+    assert draw(tmp_path) == (value / 2, 0)
+    assert len(list((tmp_path / "hundredfold" / "__pycache__").glob("hundredfold-*"))) == 2
+
+
+def test_the_cache_directory_of_other_kernels_is_not_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    ours = kernel(lambda x: x + 1)
+    theirs = numba.njit(cache=True)(lambda x: x + 1)
+    assert str(tmp_path) == numba.config.CACHE_DIR
+    assert cache_dir(str(tmp_path)).parent == tmp_path
+    assert Path(ours.stats.cache_path).parent == cache_dir(str(tmp_path))
+    assert Path(theirs.stats.cache_path).parent == tmp_path
+
+
+def test_the_cache_directory_is_set_back_after_an_error():
+    before = numba.config.CACHE_DIR
+    with pytest.raises(TypeError):
+        kernel(3)
+    assert before == numba.config.CACHE_DIR
+
+
+def test_only_the_newest_directories_are_kept(tmp_path):
+    for age in range(1, 6):
+        old = tmp_path / f"hundredfold-{age}"
+        old.mkdir()
+        os.utime(old, (10**9 - age, 10**9 - age))
+    (tmp_path / "other").mkdir()
+    new = cache_dir(str(tmp_path))
+    kept = {path.name for path in tmp_path.iterdir()}
+    newest = [f"hundredfold-{age}" for age in range(1, KEPT_CACHES)]
+    assert kept == {new.name, "other", *newest}
+
+
+def test_private_flags_are_known_to_this_version_of_numba():
+    unknown = PRIVATE_FLAGS - NUMBA_FLAGS
+    assert not unknown, (
+        f"Numba {numba.__version__} does not know {unknown} (checked with {CHECKED_NUMBA}): "
+        "kernels run without them, but slower. Find what replaces them, or remove them."
+    )
+
+
+@pytest.mark.parametrize("decorator", ["noalloc_kernel", "fast_sum_kernel", "inlined", "outlined"])
+def test_without_private_flags_kernels_are_plain_njit(monkeypatch, decorator):
+    monkeypatch.setattr(numba_kernels, "NUMBA_FLAGS", set())
+    total = getattr(numba_kernels, decorator)(lambda values: values.sum())
+    # With wrappers, Python can call it; `no_cpython_wrapper` would leave them out.
+    assert total(np.arange(5)) == 10
