@@ -409,9 +409,8 @@ def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
 def _finish(run: Run, report: bool) -> TrainedRun:
     """Train to the end and write the report."""
     components = run.components
-    run.display.print(
-        run_banner(run.folder.path, run.settings, components.env_runner, components.learner.device)
-    )
+    device, env_runner = components.learner.device, components.env_runner_name
+    run.display.print(run_banner(run.folder.path, run.settings, env_runner, device))
     try:
         finished = engine_for(run.settings).train(run)
         if report:

@@ -155,7 +155,7 @@ def test_third_party_episodes_are_truncated_when_their_actor_is_killed():
         before = backend.recv().observation["observation"].copy()
         kill(backend, 1)
         backend.send(np.zeros(NUM_ENVS, np.int64))
-        with pytest.warns(UserWarning, match="cannot continue in the middle"):
+        with pytest.warns(UserWarning, match="cannot continue in the middle of an episode"):
             batch = backend.recv()
         assert_array_equal(batch.truncated, [False] * 3 + [True] * 3)
         assert not batch.terminated.any()
@@ -173,7 +173,7 @@ def test_truncation_by_a_killed_actor_reaches_earlier_steps_of_the_rollout():
         collector.start(SEED)
         collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         kill(backend, 1)
-        with pytest.warns(UserWarning, match="cannot continue in the middle"):
+        with pytest.warns(UserWarning, match="cannot continue in the middle of an episode"):
             collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         assert learner.buffer.ended[NUM_STEPS - 1, 3:].all()
         assert learner.update()

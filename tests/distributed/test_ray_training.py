@@ -137,7 +137,7 @@ def test_third_party_env_trains_and_resumes(actors, tmp_path):
     settings = {**SMALL, **ON_RAY, "workers": 2, "policy_update_interval": 2}
     whole = hundredfold.train("CartPole-v1", save_dir=tmp_path, name="whole", **settings)
     half = truncated_run(whole.path, 4)
-    with pytest.warns(UserWarning, match="cannot continue in the middle"):
+    with pytest.warns(UserWarning, match="cannot continue in the middle of an episode"):
         assert hundredfold.train(resume=half, quiet=True, report=False).finished
 
 

@@ -1,4 +1,4 @@
-"""RLlib on built-in envs: resets that take a step, masks that hold, runs that can be judged."""
+"""RLlib: next-step autoreset, action masks, `--engine rllib`, and built-in envs in RLlib itself."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -22,69 +22,70 @@ from hundredfold.core import rng
 from hundredfold.core.errors import EnvError, SettingsError
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.interop.rllib import settings_map
-from hundredfold.interop.rllib.engine import learn_first_scales
-from hundredfold.interop.rllib.envs import FlatVectorEnv, first_allowed, flat_rows, width_of
+from hundredfold.interop.rllib.envs import FlatVectorEnv
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 NUM_ENVS = 5
 SEED = 3
 
+pytestmark = pytest.mark.ray
+
 
 def actions_for(rows, spec, key):
-    """Allowed actions that depend on what is seen and on nothing else."""
-    luck = np.random.default_rng(key).random((len(rows), spec.num_logits))
+    """Random allowed actions; continuous ones also beyond the bounds."""
+    uniforms = np.random.default_rng(key).random((len(rows), spec.num_logits))
     if spec.continuous_action is not None:
-        return (4 * luck - 2).astype(np.float32)  # beyond the bounds as well
+        return (4 * uniforms - 2).astype(np.float32)
     if spec.has_mask:
-        luck = np.where(rows[:, -spec.num_logits :] > 0.5, luck, -1.0)
-    parts = np.split(luck, np.cumsum(spec.action_nvec)[:-1], axis=1)
+        uniforms = np.where(rows[:, -spec.num_logits :] > 0.5, uniforms, -1.0)
+    parts = np.split(uniforms, np.cumsum(spec.action_nvec)[:-1], axis=1)
     return np.stack([part.argmax(axis=1) for part in parts], 1).reshape(-1, *spec.action_shape)
 
 
-FOREIGN = ["CartPole-v1", "third_party_masked", "third_party_multi_discrete", "third_party_box"]
+THIRD_PARTY = ["CartPole-v1", "third_party_masked", "third_party_multi_discrete", "third_party_box"]
 
 
-@pytest.mark.parametrize("batch_env", ["cartpole", "cage2", "corridor", *FOREIGN])
-def test_a_reset_takes_a_step_in_which_the_others_go_on(batch_env):
-    """Env by env the story is the one an env alone tells, with a pause after each end."""
-    env = FlatVectorEnv(ENV_CASES[batch_env], NUM_ENVS, seed=SEED)
-    spec = env.env_spec
-    lone = [ENV_CASES[batch_env](np.array([env_id])) for env_id in range(NUM_ENVS)]
-    outs = [one.reset(SEED) for one in lone]
-    rows, _ = env.reset()
-    over = np.zeros(NUM_ENVS, bool)
-    pauses = 0
+@pytest.mark.parametrize("env", ["cartpole", "cage2", "corridor", *THIRD_PARTY])
+def test_reset_takes_a_step_during_which_the_other_envs_step(env):
+    """Each env equals the same env alone, with one step more after each episode."""
+    vec_env = FlatVectorEnv(ENV_CASES[env], NUM_ENVS, seed=SEED)
+    spec = vec_env.env_spec
+    singles = [ENV_CASES[env](np.array([env_id])) for env_id in range(NUM_ENVS)]
+    outs = [single.reset(SEED) for single in singles]
+    rows, _ = vec_env.reset()
+    ended = np.zeros(NUM_ENVS, bool)
+    num_resets = 0
     for step in range(70):
         actions = actions_for(rows, spec, step)
-        rows, reward, terminated, truncated, _ = env.step(actions)
-        for row, one in enumerate(lone):
-            if over[row]:
-                pauses += 1
+        rows, reward, terminated, truncated, _ = vec_env.step(actions)
+        for row, single in enumerate(singles):
+            if ended[row]:
+                num_resets += 1
                 assert (reward[row], terminated[row], truncated[row]) == (0.0, False, False)
-                seen, mask = outs[row].observation, outs[row].mask
+                observation, mask = outs[row].observation, outs[row].mask
             else:
-                outs[row] = one.step(env.window.played(actions[row : row + 1]))
+                outs[row] = single.step(vec_env.flat.unflatten_action(actions[row : row + 1]))
                 assert reward[row] == np.float32(outs[row].reward[0])
                 assert terminated[row] == outs[row].terminated[0]
                 assert truncated[row] == outs[row].truncated[0]
-                ended = outs[row].ended[0]
-                seen = outs[row].final_observation if ended else outs[row].observation
-                mask = None if ended else outs[row].mask
-            assert_array_equal(rows[row], flat_rows(seen, mask, spec)[0])
-        over = terminated | truncated
-    assert pauses > NUM_ENVS
+                is_last = outs[row].ended[0]
+                observation = outs[row].final_observation if is_last else outs[row].observation
+                mask = None if is_last else outs[row].mask
+            assert_array_equal(rows[row], vec_env.flat.flatten(observation, mask)[0])
+        ended = terminated | truncated
+    assert num_resets > NUM_ENVS
 
 
-def test_slices_of_an_env_hold_envs_of_their_own():
+def test_runners_have_different_envs():
     first, second = (FlatVectorEnv(ENV_CASES["cartpole"], 2, seed=SEED) for _ in range(2))
-    first.take_place(1)
-    second.take_place(2)
+    first.set_runner_index(1)
+    second.set_runner_index(2)
     whole = FlatVectorEnv(ENV_CASES["cartpole"], 4, seed=SEED)
     both = np.concatenate([first.reset()[0], second.reset()[0]])
     assert_array_equal(whole.reset()[0], both)
 
 
-def test_without_a_seed_of_the_run_every_runner_plays_its_own_episodes():
+def test_without_a_seed_of_the_run_every_runner_has_its_own_episodes():
     def first_rows(seed):
         return FlatVectorEnv(ENV_CASES["cartpole"], 2).reset(seed=seed)[0]
 
@@ -93,77 +94,80 @@ def test_without_a_seed_of_the_run_every_runner_plays_its_own_episodes():
     assert not np.array_equal(first_rows(None), first_rows(None))
 
 
-@pytest.mark.parametrize("batch_env", ["third_party_masked", "third_party_multi_discrete"])
-def test_waiting_rows_always_have_an_allowed_action(batch_env):
-    with closing(ENV_CASES[batch_env](np.arange(9))) as made:
-        spec, batch = made.spec, made.reset(SEED)
-    parts = first_allowed(batch, spec).reshape(9, -1) + np.cumsum((0, *spec.action_nvec[:-1]))
-    assert np.take_along_axis(batch.mask, parts, axis=1).all()
-    assert not batch.mask.all()
-    assert width_of(spec) == flat_rows(batch.observation, batch.mask, spec).shape[1]
+@pytest.mark.parametrize("env", ["third_party_masked", "third_party_multi_discrete"])
+def test_rows_that_wait_for_a_reset_get_an_allowed_action(env):
+    with closing(FlatVectorEnv(ENV_CASES[env], 9, seed=SEED)) as vec_env:
+        vec_env.reset()
+        spec, mask = vec_env.env_spec, vec_env.out.mask
+        actions = vec_env.any_allowed_actions().reshape(9, -1)
+    logit_ids = actions + np.cumsum((0, *spec.action_nvec[:-1]))
+    assert np.take_along_axis(mask, logit_ids, axis=1).all()
+    assert not mask.all()
 
 
-def test_an_env_that_fails_is_made_anew_while_the_others_go_on():
-    batch_env = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
-    env = FlatVectorEnv(
-        batch_env, NUM_ENVS, seed=SEED, restart_policy=WorkerSettings().restart_policy()
-    )
-    env.reset()
-    cut = [env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
-    assert cut[third_party_envs.RaisesInStep.fault_step - 1] == [True] * NUM_ENVS
-    assert sum(map(sum, cut)) == NUM_ENVS
+def test_failed_env_is_recreated_and_its_episode_truncated():
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
+    restart_policy = WorkerSettings().restart_policy()
+    vec_env = FlatVectorEnv(make_envs, NUM_ENVS, seed=SEED, restart_policy=restart_policy)
+    vec_env.reset()
+    truncated = [vec_env.step(np.zeros(NUM_ENVS, np.int64))[3].tolist() for _ in range(5)]
+    assert truncated[third_party_envs.RaisesInStep.fault_step - 1] == [True] * NUM_ENVS
+    assert sum(map(sum, truncated)) == NUM_ENVS
 
 
 @pytest.mark.parametrize(
-    "batch_env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"]
+    "env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"]
 )
-def test_rllib_draws_from_what_our_policy_would_do(batch_env):
+def test_rllib_samples_from_the_distribution_of_the_network(env):
     pytest.importorskip("ray")
     from ray.rllib.core.columns import Columns
 
     from hundredfold.interop.rllib.module import ActorCriticModule
 
-    env = FlatVectorEnv(ENV_CASES[batch_env], NUM_ENVS, seed=SEED)
-    spec = env.env_spec
-    rows, _ = env.reset()
+    vec_env = FlatVectorEnv(ENV_CASES[env], NUM_ENVS, seed=SEED)
+    spec = vec_env.env_spec
+    rows, _ = vec_env.reset()
     module = ActorCriticModule(
-        observation_space=env.single_observation_space,
-        action_space=env.single_action_space,
+        observation_space=vec_env.single_observation_space,
+        action_space=vec_env.single_action_space,
         model_config={"env": spec, "network": NetworkSettings(hidden_sizes=(8,))},
     )
-    batch = env.out
-    seen = tensors(batch.observation, torch.device("cpu"))
+    batch = vec_env.out
+    observation = tensors(batch.observation, torch.device("cpu"))
     mask = None if batch.mask is None else torch.from_numpy(batch.mask)
-    ours = module.network.distribution(module.network.logits(seen), mask)
+    ours = module.network.distribution(module.network.logits(observation), mask)
     outputs = module.forward_exploration({Columns.OBS: torch.from_numpy(rows)})
     theirs = module.get_exploration_action_dist_cls().from_logits(
         outputs[Columns.ACTION_DIST_INPUTS]
     )
-    drawn = theirs.sample()
-    assert drawn.shape[1:] == env.single_action_space.shape
+    actions = theirs.sample()
+    assert actions.shape[1:] == vec_env.single_action_space.shape
     assert_allclose(
-        theirs.logp(drawn).detach(),
-        ours.log_prob(drawn.reshape(NUM_ENVS, -1)).detach(),
+        theirs.logp(actions).detach(),
+        ours.log_prob(actions.reshape(NUM_ENVS, -1)).detach(),
         rtol=1e-5,
     )
 
 
-def test_scales_of_inputs_are_those_of_random_actions_and_stay():
-    batch_env = ENV_CASES["CartPole-v1"]
-    spec = batch_env(np.arange(1)).spec
+def test_input_stats_are_those_of_random_actions():
+    pytest.importorskip("ray")
+    from hundredfold.interop.rllib.engine import estimate_input_stats
+
+    make_envs = ENV_CASES["CartPole-v1"]
+    spec = make_envs(np.arange(1)).spec
     network = ActorCritic(spec, NetworkSettings(normalise_observations=True))
     settings = preset_settings("CartPole-v1")
-    learn_first_scales(network.inputs, batch_env, settings)
+    estimate_input_stats(network.inputs, make_envs, settings)
     assert network.inputs.count == settings.rollout.num_envs * 64
-    # Carts hardly move under random pushes; poles have fallen by 12 degrees.
+    # Carts hardly move under random actions; poles fall by 12 degrees.
     assert 0.01 < network.inputs.std[0] < 0.3
     assert 0.05 < network.inputs.std[2] < 0.2
     again = ActorCritic(spec, NetworkSettings(normalise_observations=True))
-    learn_first_scales(again.inputs, batch_env, settings)
+    estimate_input_stats(again.inputs, make_envs, settings)
     assert torch.equal(again.inputs.mean, network.inputs.mean)
 
 
-def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
+def test_rllib_run_is_recorded_evaluated_and_loaded(tmp_path):
     shared_cluster()
     run = hundredfold.train(
         "cage2",
@@ -187,13 +191,13 @@ def test_a_run_by_rllib_is_recorded_judged_and_loaded(tmp_path):
     assert [row["total_steps"] for row in rows] == [120, 240]
     assert {"policy_loss", "value_loss", "entropy"} <= rows[1].keys()
     assert "eval/return_mean" in rows[1]
-    judged = hundredfold.evaluate(run.path, episodes=3, checkpoint="last", backend="in_process")
-    assert judged.metrics()["return_mean"] == pytest.approx(rows[1]["eval/return_mean"])
-    with pytest.raises(SettingsError, match="trained by the engine rllib"):
+    evaluated = hundredfold.evaluate(run.path, episodes=3, checkpoint="last", backend="in_process")
+    assert evaluated.metrics()["return_mean"] == pytest.approx(rows[1]["eval/return_mean"])
+    with pytest.raises(SettingsError, match="trained with --engine rllib"):
         hundredfold.train(resume=run.path)
 
 
-BRIEF = {
+SHORT = {
     "engine": "rllib",
     "epochs": 2,
     "num_envs": 4,
@@ -211,30 +215,30 @@ def seed_of(env_id):
     return int(rng.stream_keys(SEED, env_id, 0)) >> 33
 
 
-def test_rllib_trains_envs_of_somebody_else_each_with_seeds_of_its_own(tmp_path):
+def test_rllib_trains_third_party_envs_each_with_its_own_seeds(tmp_path):
     shared_cluster()
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    make_env = partial(third_party_envs.RecordsSeeds, str(notes), seed_of(3))
-    brief = {**BRIEF, "normalise_observations": True, "eval_interval": 2, "eval_episodes": 2}
-    run = hundredfold.train(make_env, save_dir=tmp_path, name="run", **brief)
+    seeds = tmp_path / "seeds"
+    seeds.mkdir()
+    make_env = partial(third_party_envs.RecordsSeeds, str(seeds), seed_of(3))
+    settings = {**SHORT, "normalise_observations": True, "eval_interval": 2, "eval_episodes": 2}
+    run = hundredfold.train(make_env, save_dir=tmp_path, name="run", **settings)
     assert run.finished
-    assert {str(seed_of(env_id)) for env_id in range(4)} <= {path.name for path in notes.iterdir()}
+    assert {str(seed_of(env_id)) for env_id in range(4)} <= {path.name for path in seeds.iterdir()}
     rows = read_metrics(run.path)
     assert [row["total_steps"] for row in rows] == [64, 128]
     assert rows[-1]["env_failures"] == rows[-1]["env_restarts"] == 1
-    scales = checkpoint_arrays(run.path)
-    assert scales["learner/network/inputs.count"] == 4 * 64
-    assert scales["learner/network/inputs.std"].max() > 1.5
+    arrays = checkpoint_arrays(run.path)
+    assert arrays["learner/network/inputs.count"] == 4 * 64
+    assert arrays["learner/network/inputs.std"].max() > 1.5
     action = run.policy().act(third_party_envs.UnevenBoxActions().reset(seed=SEED)[0])
     assert third_party_envs.UnevenBoxActions.action_space.contains(action)
 
 
-def test_with_stop_an_env_that_fails_ends_the_run_and_says_why(tmp_path):
+def test_on_env_error_stop_ends_the_run_with_the_error_of_the_env(tmp_path):
     shared_cluster()
     make_env = partial(third_party_envs.RecordsSeeds, str(tmp_path), seed_of(3))
-    with pytest.raises(EnvError, match=r"env runner of RLlib gave up: .*env 3 .*failed in step"):
-        hundredfold.train(make_env, save_dir=tmp_path, name="run", on_env_error="stop", **BRIEF)
+    with pytest.raises(EnvError, match=r"env runner of RLlib failed: .*env 3 .*failed in step"):
+        hundredfold.train(make_env, save_dir=tmp_path, name="run", on_env_error="stop", **SHORT)
 
 
 def test_registered_envs_train_from_rllib_itself():
@@ -267,26 +271,26 @@ def test_registered_envs_train_from_rllib_itself():
     assert 1 <= result["env_runners"]["episode_len_mean"] <= 9
 
 
-def test_what_is_annealed_falls_to_nothing_at_the_end():
+def test_annealed_values_fall_to_zero_at_the_end():
     pytest.importorskip("ray")
     from ray.rllib.utils.schedules.scheduler import Scheduler
 
-    schedule = Scheduler(settings_map.falling(0.05, 1_000))
+    schedule = Scheduler(settings_map.linear_schedule(0.05, 1_000))
     assert [schedule.update(step) for step in (0, 500, 1_000, 2_000)] == [0.05, 0.025, 0.0, 0.0]
-    assert Scheduler(settings_map.falling(0.05, 0)).update(500) == 0.05
+    assert Scheduler(settings_map.linear_schedule(0.05, 0)).update(500) == 0.05
     start = preset_settings("cage2")
-    brief = replace(
+    short = replace(
         start,
         length=LengthSettings(epochs=3),
         rollout=RolloutSettings(num_envs=4, num_steps=50),
         ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=True),
     )
-    told = settings_map.ppo_options(brief)
-    assert told["entropy_coeff"] == [[0, start.ppo.entropy_coefficient], [600, 0.0]]
-    assert told["lr"] == start.ppo.learning_rate
+    kwargs = settings_map.ppo_kwargs(short)
+    assert kwargs["entropy_coeff"] == [[0, start.ppo.entropy_coefficient], [600, 0.0]]
+    assert kwargs["lr"] == start.ppo.learning_rate
 
 
-def test_the_preset_seed_003_is_as_described():
+def test_preset_rllib_20x5_has_20_runners_of_5_envs():
     settings = preset_settings("cage2", "rllib-20x5")
     assert settings.engine == "rllib"
     assert (settings.processes.workers, settings.rollout.num_envs) == (20, 100)
@@ -295,10 +299,10 @@ def test_the_preset_seed_003_is_as_described():
     assert settings.ppo.minibatch_size == 500
 
 
-def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch):
+def test_fewer_cores_run_the_same_envs_in_fewer_runners_and_say_why(monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setattr(settings_map, "usable_cores", lambda: 8)
-    runners, reason = settings_map.runners_for(preset_settings("cage2", "rllib-20x5"))
+    runners, reason = settings_map.num_env_runners(preset_settings("cage2", "rllib-20x5"))
     assert runners == 5
     assert reason == (
         "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "
@@ -307,15 +311,15 @@ def test_fewer_cores_hold_the_same_envs_in_fewer_runners_and_say_so(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
-        ({"env": "corridor", "algo": "dqn"}, "trains ppo"),
-        ({"env": "dvrp"}, "acceptance-model none"),
+        ({"env": "corridor", "algo": "dqn"}, "works with --algo ppo only"),
+        ({"env": "dvrp"}, "--acceptance-model none or the default engine"),
         ({"env": "corridor", "num_value_epochs": 2, "num_policy_epochs": 2}, "one loss"),
     ],
 )
-def test_what_rllib_cannot_do_is_refused_in_words(change, says, tmp_path):
+def test_unsupported_settings_are_rejected(change, message, tmp_path):
     pytest.importorskip("ray")
-    with pytest.raises(SettingsError, match=says):
+    with pytest.raises(SettingsError, match=message):
         hundredfold.train(engine="rllib", save_dir=tmp_path, quiet=True, **change)
     assert not list(tmp_path.iterdir())

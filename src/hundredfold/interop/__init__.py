@@ -1,1 +1,1 @@
-"""Other libraries on built-in envs: Gymnasium, Stable-Baselines3, RLlib."""
+"""Other libraries on the same envs: Gymnasium, Stable-Baselines3, RLlib."""

@@ -1,7 +1,7 @@
-"""How an env looks to other people's trainers: one row of numbers in, actions out.
+"""Flat spaces: observations as one row of numbers and normalised actions, for other libraries.
 
-Whatever arrays an env observes lie side by side in a flat row. Continuous actions are numbers
-around 0, of which -1 and 1 are the bounds, as our own policies have them.
+The arrays of an observation are concatenated in the order of the spec. Continuous actions are
+scaled so that -1 and 1 are the bounds, as in the policies of this package.
 """
 
 from __future__ import annotations
@@ -12,29 +12,37 @@ import numpy as np
 from gymnasium import spaces
 
 from hundredfold.core.action_scaling import action_scale
-from hundredfold.core.batch import Array, Arrays, EnvSpec
+from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec
 from hundredfold.interop.gymnasium import action_space
 
-# Stable-Baselines3 wants bounds for continuous actions.
-WIDEST_BOUND: Final = np.float32(1e6)
+# Stable-Baselines3 requires finite bounds of continuous actions.
+MAX_BOUND: Final = np.float32(1e6)
 
 
-class Window:
-    """Spaces of an env, and the way in and out."""
+class FlatSpaces:
+    """Flat observation space and normalised action space of an env, with the conversions.
 
-    def __init__(self, spec: EnvSpec) -> None:
+    Args:
+        spec: Arrays of the env.
+        dtype: Of observations; by default that of all arrays if they have one in common, else
+            float32.
+        with_mask: Whether rows end with the action mask, if the env has one.
+    """
+
+    def __init__(self, spec: EnvSpec, *, dtype: str | None = None, with_mask: bool = False) -> None:
         self.spec = spec
-        kinds = {array.dtype for array in spec.observation.values()}
-        kind = kinds.pop() if len(kinds) == 1 else "float32"
-        # Its spaces have no place for truth values.
-        self.dtype = np.dtype("uint8" if kind == "bool" else kind)
-        self.place = (
-            None if spec.continuous_action is None else action_scale(spec.continuous_action)
-        )
+        self.with_mask = with_mask and spec.has_mask
+        dtypes = {array.dtype for array in spec.observation.values()}
+        common = dtypes.pop() if len(dtypes) == 1 else "float32"
+        # A Box of booleans does not exist.
+        self.dtype = np.dtype(dtype or ("uint8" if common == "bool" else common))
+        box = spec.continuous_action
+        self.scale = None if box is None else action_scale(box)
 
     @property
     def observation_space(self) -> spaces.Box:
         width = sum(array.size for array in self.spec.observation.values())
+        width += self.spec.num_logits if self.with_mask else 0
         if self.dtype.kind == "f":
             return spaces.Box(-np.inf, np.inf, (width,), self.dtype.type)
         limits = np.iinfo(self.dtype)
@@ -42,29 +50,53 @@ class Window:
 
     @property
     def action_space(self) -> spaces.Space[Any]:
-        if self.place is None:
+        if self.scale is None:
             return action_space(self.spec)
-        place = self.place
-        # A number that can only be what it is may be called anything.
-        scale = np.where(place.scale > 0, place.scale, np.float32(np.inf))
-        low = ((place.low - place.centre) / scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
-        high = ((place.high - place.centre) / scale).clip(-WIDEST_BOUND, WIDEST_BOUND)
-        fixed = place.scale == 0
+        # Dimensions whose bounds are equal have no scale; any bounds do for them.
+        fixed = self.scale.scale == 0
+        scale = np.where(fixed, np.float32(np.inf), self.scale.scale)
+        low = ((self.scale.low - self.scale.centre) / scale).clip(-MAX_BOUND, MAX_BOUND)
+        high = ((self.scale.high - self.scale.centre) / scale).clip(-MAX_BOUND, MAX_BOUND)
         return spaces.Box(np.where(fixed, -1, low), np.where(fixed, 1, high), dtype=np.float32)
 
-    def seen(self, observation: Arrays) -> Array:
-        """(rows, numbers) a copy of all arrays side by side."""
-        flat = [
+    def flatten(self, observation: Arrays, mask: BoolArray | None = None) -> Array:
+        """Concatenate the arrays of an observation, and the mask if rows end with it.
+
+        Args:
+            observation: Arrays, each (rows, ...).
+            mask: (rows, num_logits) allowed actions; None allows all.
+
+        Returns:
+            (rows, width), a copy.
+        """
+        parts: list[Array] = [
             observation[name].reshape(-1, array.size)
             for name, array in self.spec.observation.items()
         ]
-        return np.concatenate(flat, axis=1, dtype=self.dtype, casting="unsafe")
+        if self.with_mask:
+            shape = (len(parts[0]), self.spec.num_logits)
+            parts.append(np.ones(shape, bool) if mask is None else mask)
+        return np.concatenate(parts, axis=1, dtype=self.dtype, casting="unsafe")
 
-    def played(self, actions: Array) -> Array:
-        """One action per row as the env takes it."""
-        if self.place is None:
+    def unflatten_action(self, actions: Array) -> Array:
+        """Actions of the env from those of `action_space`, one per row."""
+        if self.scale is None:
             return np.asarray(actions, np.int64)
-        place = self.place
-        inside = np.clip(place.centre + place.scale * actions, place.low, place.high)
-        moves: Array = inside.astype(self.spec.action_dtype)
-        return moves.reshape(-1, *self.spec.action_shape)
+        scale = self.scale
+        clipped = np.clip(scale.centre + scale.scale * actions, scale.low, scale.high)
+        env_actions: Array = clipped.astype(self.spec.action_dtype)
+        return env_actions.reshape(-1, *self.spec.action_shape)
+
+
+def unflatten(rows: Any, spec: EnvSpec) -> dict[str, Any]:
+    """The named arrays of flat observations, each (rows, *shape).
+
+    Args:
+        rows: (rows, width) numpy array or tensor; columns behind the observation are ignored.
+        spec: Arrays of the env.
+    """
+    arrays, first = {}, 0
+    for name, array in spec.observation.items():
+        arrays[name] = rows[:, first : first + array.size].reshape(-1, *array.shape)
+        first += array.size
+    return arrays

@@ -1,8 +1,7 @@
-"""The ecosystem's door: built-in envs as Gymnasium envs and vector envs.
+"""Gymnasium interface: envs as Gymnasium vector envs on any backend, built-in envs also singly.
 
-`make_vec` gives any env or Gymnasium id as a vector env on any backend. The envs are also
-registered with Gymnasium (`hundredfold/CartPole-v0`, ...), for `gymnasium.make` and
-`gymnasium.make_vec`.
+Built-in envs are registered with Gymnasium (`hundredfold/CartPole-v0`, ...), for `gymnasium.make`
+and `gymnasium.make_vec`.
 """
 
 from __future__ import annotations
@@ -47,15 +46,19 @@ def make_vec(
     true_state_in_info: bool = False,
     **settings: Any,
 ) -> BackendVectorEnv:
-    """An env, a Gymnasium id or a function that makes an env, as a Gymnasium vector env.
+    """Create a Gymnasium vector env.
 
-    Settings of the env (or arguments of the Gymnasium env) go by name. `seed` is used by the
-    first `reset()` that names none. With `copy=False` arrays are live views, right until the next
-    step.
+    Args:
+        env: Name of a built-in env, a Gymnasium id, or a function that creates an env.
+        num_envs: Number of envs.
+        backend: Where the envs run, as `--backend`; `auto` profiles one env first.
+        seed: Seed of the first `reset()` that is called without one; default: random.
+        copy: Whether returned arrays are copies, or views that are valid until the next step.
+        true_state_in_info: Whether infos contain the hidden state as `true_state/...`.
+        settings: Settings of the env, or keyword arguments of the Gymnasium env.
     """
-    factory = _factory(env, settings)
     return BackendVectorEnv(
-        make_backend(backend, factory, num_envs),
+        make_backend(backend, _env_factory(env, settings), num_envs),
         seed=seed,
         copy=copy,
         true_state_in_info=true_state_in_info,
@@ -63,7 +66,7 @@ def make_vec(
 
 
 def register() -> None:
-    """Tell Gymnasium about built-in envs; done when hundredfold is imported."""
+    """Register built-in envs with Gymnasium; called when hundredfold is imported."""
     for name, entry in ENVS.items():
         if entry.gymnasium_id not in gymnasium.registry:
             gymnasium.register(
@@ -75,16 +78,21 @@ def register() -> None:
 
 
 def registered_vec(num_envs: int, env: str, **settings: Any) -> BackendVectorEnv:
-    """What `gymnasium.make_vec` calls for a registered env."""
+    """Entry point of `gymnasium.make_vec` for registered envs."""
     return make_vec(env, num_envs, **settings)
 
 
 class BackendVectorEnv(VectorEnv[Any, Any, Any]):
-    """A backend seen as a Gymnasium vector env with same-step autoreset.
+    """A backend as a Gymnasium vector env with same-step autoreset.
 
-    Infos carry the env's info arrays, `action_mask` where the env has masks, and, where
-    episodes ended, `final_obs` and `final_info`. `true_state` is the env's own state, free of
-    charge: arrays that are already there.
+    Infos contain the env's info arrays, `action_mask` if the env has masks, and `final_obs` and
+    `final_info` where episodes ended.
+
+    Args:
+        backend: Runs the envs; closed with this env.
+        seed: See `make_vec`, also for the other arguments.
+        copy: See `make_vec`.
+        true_state_in_info: See `make_vec`.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -99,7 +107,7 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         self.backend = backend
         self.seed = secrets.randbits(63) if seed is None else seed
-        self.resets = 0
+        self.num_resets = 0
         self.copy_arrays = copy
         self.true_state_in_info = true_state_in_info
         self.num_envs = backend.num_envs
@@ -111,11 +119,11 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def true_state(self) -> Arrays:
-        """The true state of every env before the next step: live arrays, no copies."""
+        """Hidden state of every env: views of arrays that the env has anyway."""
         return self.batch.true_state
 
     def action_masks(self) -> BoolArray:
-        """(num_envs, actions) what may be done now, by the name that sb3-contrib looks for."""
+        """(num_envs, actions) allowed actions; the method sb3-contrib looks for."""
         if self.batch.mask is None:
             return np.ones((self.num_envs, self.backend.spec.num_logits), bool)
         return self.batch.mask.copy()
@@ -123,49 +131,50 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start episode 0 of every env; one seed serves them all."""
+        """Start episode 0 of every env; the envs' own seeds are derived from one seed."""
         if options:
             raise SettingsError(
-                f"reset() got the options {options}; all envs are reset together, without options."
+                f"reset() takes no options, got {options}: all envs are reset together."
             )
         if seed is not None:
             if not isinstance(seed, int | np.integer):
                 raise SettingsError(
-                    f"reset() got the seeds {seed}; pass one number, and every env has its own."
+                    f"reset() takes one integer as seed, from which every env derives its own; got "
+                    f"{seed!r}."
                 )
-            self.seed, self.resets = int(seed), 0
-        self.backend.reset(_seed_of_reset(self.seed, self.resets))
-        self.resets += 1
+            self.seed, self.num_resets = int(seed), 0
+        self.backend.reset(_reset_seed(self.seed, self.num_resets))
+        self.num_resets += 1
         self.batch = self.backend.recv()
         return self._observation(), self._infos()
 
     def step(self, actions: Any) -> tuple[Observation, Any, BoolArray, BoolArray, dict[str, Any]]:
-        """Play one action per env."""
+        """Take one action per env."""
         self.backend.send(np.asarray(actions))
         self.batch = batch = self.backend.recv()
-        reward, over, cut = batch.reward, batch.terminated, batch.truncated
+        outputs = batch.reward, batch.terminated, batch.truncated
         if self.copy_arrays:
-            reward, over, cut = reward.copy(), over.copy(), cut.copy()
-        return self._observation(), reward, over, cut, self._infos()
+            outputs = batch.reward.copy(), batch.terminated.copy(), batch.truncated.copy()
+        return self._observation(), *outputs, self._infos()
 
     def close_extras(self, **kwargs: Any) -> None:
         self.backend.close()
 
     def _observation(self) -> Observation:
-        return _joined(self.batch.observation, self.backend.spec, self.copy_arrays)
+        return _in_space(self.batch.observation, self.backend.spec, self.copy_arrays)
 
     def _infos(self) -> dict[str, Any]:
         batch = self.batch
-        named: dict[str, Any] = dict(batch.info)
+        arrays: dict[str, Any] = dict(batch.info)
         if batch.mask is not None:
-            named["action_mask"] = batch.mask
+            arrays["action_mask"] = batch.mask
         if self.true_state_in_info:
-            named |= {f"true_state/{name}": array for name, array in batch.true_state.items()}
+            arrays |= {f"true_state/{name}": array for name, array in batch.true_state.items()}
         infos: dict[str, Any] = {}
-        everyone = np.ones(self.num_envs, bool)
-        for name, array in named.items():
+        all_envs = np.ones(self.num_envs, bool)
+        for name, array in arrays.items():
             infos[name] = array.copy() if self.copy_arrays else array
-            infos[f"_{name}"] = everyone
+            infos[f"_{name}"] = all_envs
         for row, info in enumerate(batch.infos or ()):
             infos = self._add_info(infos, dict(info), row)
         ended = batch.ended
@@ -179,62 +188,68 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
         return infos
 
     def _final_observations(self, ended: BoolArray) -> Any:
-        """Gymnasium's form: an object per env, None where the episode goes on."""
-        found = np.full(self.num_envs, None, dtype=object)
+        """(num_envs,) objects as Gymnasium has them: None where the episode did not end."""
+        observations = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(ended):
-            parts = {name: array[row] for name, array in self.batch.final_observation.items()}
-            found[row] = _joined(parts, self.backend.spec, copy=True)
-        return found
+            arrays = {name: array[row] for name, array in self.batch.final_observation.items()}
+            observations[row] = _in_space(arrays, self.backend.spec, copy=True)
+        return observations
 
 
 class BuiltinEnv(gymnasium.Env[Any, Any]):
-    """One env of one of built-in envs, for everything that wants a plain Gymnasium env."""
+    """A single built-in env as a Gymnasium env.
+
+    Args:
+        env: Name of the env.
+        render_mode: Must be None.
+        settings: Settings of the env.
+    """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, env: str, render_mode: None = None, **settings: Any) -> None:
         if render_mode is not None:
-            # A TypeError by custom: trainers that ask on the off chance then ask for nothing.
+            # A TypeError by convention: trainers that try a render mode then retry without one.
             raise TypeError(
-                f"built-in envs draw nothing; render_mode {render_mode!r} cannot be had."
+                f"built-in envs do not render; render_mode must be None, got {render_mode!r}."
             )
-        made = _factory(env, settings)(np.arange(1))
-        if not isinstance(made, ArrayBatchEnv):
-            raise SettingsError(f"{env} is not one of our batch envs; use gymnasium.make.")
-        self.env = made
-        self.observation_space = observation_space(made.spec)
-        self.action_space = action_space(made.spec)
-        # built-in envs begin the next episode by themselves; the next `reset` finds it begun.
-        self.next_has_begun = False
-        self.seeded = False
+        batch_env = _env_factory(env, settings)(np.arange(1))
+        if not isinstance(batch_env, ArrayBatchEnv):
+            raise SettingsError(f"{env} is not a built-in env; use gymnasium.make.")
+        self.env = batch_env
+        self.observation_space = observation_space(batch_env.spec)
+        self.action_space = action_space(batch_env.spec)
+        # Built-in envs start the next episode within the last step of the one before.
+        self.next_has_started = False
+        self.is_seeded = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin the next episode, or episode 0 of another seed."""
+        """Start the next episode, or episode 0 of another seed."""
         super().reset(seed=seed)
-        if seed is not None or not self.seeded:
+        if seed is not None or not self.is_seeded:
             self.env.reset(secrets.randbits(63) if seed is None else seed)
-            self.seeded = True
-        elif not self.next_has_begun:
+            self.is_seeded = True
+        elif not self.next_has_started:
             self.env.episodes += 1
             self.env.start()
-        self.next_has_begun = False
+        self.next_has_started = False
         for array in self.env.out.info.values():
-            array[...] = 0  # it tells of the last step of the episode before
+            array[...] = 0  # of the last step of the episode before
         return self._observation(self.env.out.observation), self._info()
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Play one action."""
-        chosen = checked_actions(np.asarray(action)[None], self.env.out, self.env.spec)
-        out = self.env.step(chosen)
-        self.next_has_begun = bool(out.ended[0])
-        seen = out.final_observation if self.next_has_begun else out.observation
+        """Take one action."""
+        checked = checked_actions(np.asarray(action)[None], self.env.out, self.env.spec)
+        out = self.env.step(checked)
+        self.next_has_started = bool(out.ended[0])
+        observation = out.final_observation if self.next_has_started else out.observation
         info = self._info()
-        if self.next_has_begun:
-            info |= {name: _plain(array[0]) for name, array in out.episode_info.items()}
+        if self.next_has_started:
+            info |= {name: _scalar_or_array(array[0]) for name, array in out.episode_info.items()}
         return (
-            self._observation(seen),
+            self._observation(observation),
             float(out.reward[0]),
             bool(out.terminated[0]),
             bool(out.truncated[0]),
@@ -242,29 +257,29 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
         )
 
     def action_masks(self) -> BoolArray:
-        """(actions,) what may be done now."""
+        """(actions,) allowed actions."""
         mask = self.env.out.mask
         return np.ones(self.env.spec.num_logits, bool) if mask is None else mask[0].copy()
 
     def _observation(self, arrays: Arrays) -> Observation:
         row = {name: array[0] for name, array in arrays.items()}
-        return _joined(row, self.env.spec, copy=True)
+        return _in_space(row, self.env.spec, copy=True)
 
     def _info(self) -> dict[str, Any]:
-        info = {name: _plain(array[0]) for name, array in self.env.out.info.items()}
+        info = {name: _scalar_or_array(array[0]) for name, array in self.env.out.info.items()}
         if self.env.out.mask is not None:
             info["action_mask"] = self.action_masks()
         return info
 
 
 def observation_space(spec: EnvSpec) -> spaces.Space[Any]:
-    """One env's observation: a plain space for a single array called `observation`, else a Dict."""
-    parts = {name: _space(array) for name, array in spec.observation.items()}
-    return parts["observation"] if list(parts) == ["observation"] else spaces.Dict(parts)
+    """Observation space of one env: a Dict, unless its only array is called `observation`."""
+    arrays = {name: _space(array) for name, array in spec.observation.items()}
+    return arrays["observation"] if list(arrays) == ["observation"] else spaces.Dict(arrays)
 
 
 def action_space(spec: EnvSpec) -> spaces.Space[Any]:
-    """Discrete for one choice, MultiDiscrete for several, a Box where actions are numbers."""
+    """Action space of one env: Discrete, MultiDiscrete, or a Box for continuous actions."""
     if spec.continuous_action is not None:
         return _space(spec.continuous_action)
     if len(spec.action_nvec) == 1:
@@ -289,38 +304,38 @@ def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
     )
     if np.dtype(array.dtype).kind not in "iu":
         return values.astype(array.dtype)
-    # Bounds travel as floats, and the largest whole numbers do not survive that: cut them off.
+    # Bounds are stored as floats, and the largest integers do not survive that: clip them.
     limits = np.iinfo(array.dtype)
     exact = [min(max(int(value), limits.min), limits.max) for value in values.flat]
     return np.array(exact, array.dtype).reshape(array.shape)
 
 
-def _factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:
+def _env_factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:
     if callable(env):
         return callable_factory(partial(env, **settings))
     name = canonical_name(env)
-    kind = settings_class(name)
+    env_settings = settings_class(name)
     if name not in ENVS:
         from hundredfold.envs.gymnasium_env import GymnasiumFactory
 
         return GymnasiumFactory(name, settings)
-    known = [item.name for item in fields(kind)]
-    for word in settings:
-        if word not in known:
-            raise SettingsError(f"{name} has no setting {word!r}; {suggest(word, known)}")
-    return env_factory(name, kind(**settings))
+    known = [item.name for item in fields(env_settings)]
+    for key in settings:
+        if key not in known:
+            raise SettingsError(f"{name} has no setting {key!r}; {suggest(key, known)}")
+    return env_factory(name, env_settings(**settings))
 
 
-def _seed_of_reset(seed: int, resets: int) -> int:
-    """The seed itself at first; later resets that name none have seeds that follow from it."""
-    return seed if resets == 0 else int(rng.spawn(rng.seed_key(seed), resets))
+def _reset_seed(seed: int, num_resets: int) -> int:
+    """The seed itself at the first reset, seeds derived from it at later ones."""
+    return seed if num_resets == 0 else int(rng.spawn(rng.seed_key(seed), num_resets))
 
 
-def _joined(arrays: Arrays, spec: EnvSpec, copy: bool) -> Observation:
-    """As the observation space has it: one array, or a dictionary of them."""
-    kept = {name: np.array(array) if copy else array for name, array in arrays.items()}
-    return kept["observation"] if list(spec.observation) == ["observation"] else kept
+def _in_space(arrays: Arrays, spec: EnvSpec, copy: bool) -> Observation:
+    """Arrays as an element of the observation space: one array, or a dictionary."""
+    elements = {name: np.array(array) if copy else array for name, array in arrays.items()}
+    return elements["observation"] if list(spec.observation) == ["observation"] else elements
 
 
-def _plain(value: Any) -> Any:
+def _scalar_or_array(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else np.array(value)

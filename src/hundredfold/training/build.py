@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
@@ -71,6 +71,17 @@ def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
 LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": PPO, "dqn": DQN}
 
 
+class ExternalEnvs(Protocol):
+    """Envs that another training library steps."""
+
+    @property
+    def name(self) -> str: ...
+
+    def health(self) -> dict[str, int]: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Components:
     """Everything a training loop works with."""
@@ -82,17 +93,21 @@ class Components:
     make_envs: EnvFactory
     choice: BackendChoice
     belief_model: BeliefModel | None = None
+    external_envs: ExternalEnvs | None = None  # None: the backend steps the envs
 
     @property
-    def env_runner(self) -> object:
+    def env_runner_name(self) -> str:
         """What steps the envs, for display."""
-        return self.backend
+        envs = self.external_envs
+        return type(self.backend).__name__ if envs is None else envs.name
 
     def health(self) -> dict[str, int]:
         """Failures of envs and workers so far."""
-        return self.backend.health()
+        return (self.external_envs or self.backend).health()
 
     def close(self) -> None:
+        if self.external_envs is not None:
+            self.external_envs.close()
         if self.belief_model is not None:
             self.belief_model.close()
         self.backend.close()

@@ -139,7 +139,7 @@ def announce(settings: RunSettings, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def run_banner(path: Path, settings: RunSettings, backend: object, device: torch.device) -> str:
+def run_banner(path: Path, settings: RunSettings, env_runner: str, device: torch.device) -> str:
     """Start banner of a run: size, batch sizes, networks, device, backend."""
     rollout, epochs = settings.rollout, settings.length.epochs
     layers = "-".join(map(str, settings.network.hidden_sizes))
@@ -148,7 +148,7 @@ def run_banner(path: Path, settings: RunSettings, backend: object, device: torch
         f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
         f"= {rollout.samples_per_epoch * epochs:,} steps\n"
         f"  {settings.algo}: {batch_sizes(settings)}, networks {layers} on {device} ({used} of its "
-        f"memory in use), envs in {type(backend).__name__}"
+        f"memory in use), envs in {env_runner}"
     )
 
 

@@ -1,15 +1,15 @@
-"""Stable-Baselines3 trains on built-in envs through the Gymnasium door, unchanged."""
+"""Unmodified Stable-Baselines3 on built-in envs, through their Gymnasium ids."""
 
 import gymnasium
 import numpy as np
 import pytest
 
-import hundredfold  # registers our ids
+import hundredfold  # registers the ids
 
 stable_baselines3 = pytest.importorskip("stable_baselines3", reason="the extra [sb3] is missing")
 
 
-def test_its_ppo_learns_on_our_cartpole():
+def test_sb3_ppo_learns_cartpole():
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -23,7 +23,7 @@ def test_its_ppo_learns_on_our_cartpole():
     assert after > 1.5 * before
 
 
-def test_its_masked_ppo_finds_our_masks():
+def test_maskable_ppo_uses_the_action_masks():
     contrib = pytest.importorskip("sb3_contrib", reason="the extra [sb3] is missing")
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -33,6 +33,6 @@ def test_its_masked_ppo_finds_our_masks():
     assert model.num_timesteps == 256
 
 
-def test_our_ids_are_there_once_hundredfold_is_imported():
+def test_importing_hundredfold_registers_the_ids():
     assert hundredfold.__version__
     assert "hundredfold/CartPole-v0" in gymnasium.registry

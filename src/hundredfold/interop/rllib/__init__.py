@@ -1,4 +1,4 @@
-"""built-in envs in RLlib, whole batches at a time, masks included.
+"""Built-in envs in RLlib, as vectorised batches and with action masks.
 
     from hundredfold.interop.rllib import module_spec, register
 
@@ -10,7 +10,7 @@
         .rl_module(rl_module_spec=module_spec("hundredfold/CAGE2-v0"))
     )
 
-Settings of an env go into `env_config`, by name.
+Settings of an env go into `env_config`, by name. `--engine rllib` is in `engine`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hundredfold.envs.registry import ENVS, canonical_name, env_factory, setting
 
 
 def register() -> None:
-    """Register the built-in envs with RLlib by their Gymnasium ids; call it once per program."""
+    """Register the built-in envs with RLlib under their Gymnasium ids; call it once per program."""
     load_ray()
     from ray.tune.registry import register_env
 
@@ -36,9 +36,12 @@ def register() -> None:
 
 
 def module_spec(env: str, network: Any = None, **settings: Any) -> Any:
-    """An RLModule for one of built-in envs: our network, which knows the masks.
+    """An RLModuleSpec for a built-in env: the default network, which applies action masks.
 
-    `network` are `NetworkSettings`; settings of the env go by name, as in `env_config`.
+    Args:
+        env: Name or Gymnasium id of the env.
+        network: `NetworkSettings`; default: their defaults.
+        settings: Settings of the env, as in `env_config`.
     """
     load_ray()
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -47,7 +50,7 @@ def module_spec(env: str, network: Any = None, **settings: Any) -> Any:
     from hundredfold.interop.rllib.module import ActorCriticModule
 
     name = canonical_name(env)
-    made = env_factory(name, settings_class(name)(**settings))(np.arange(1))
-    made.close()
-    model = {"env": made.spec, "network": network or NetworkSettings()}
+    batch_env = env_factory(name, settings_class(name)(**settings))(np.arange(1))
+    batch_env.close()
+    model = {"env": batch_env.spec, "network": network or NetworkSettings()}
     return RLModuleSpec(module_class=ActorCriticModule, model_config=model)

@@ -1,10 +1,8 @@
-"""An env as RLlib's env runners want it: flat rows, and a step of its own for every reset.
+"""Vector envs for RLlib's env runners: flat observations, next-step autoreset, a failure log.
 
-RLlib begins the next episode with the step after the one that ended the last, where built-in envs
-begin it at once. Rows that wait for that step stand still while the others go on: somebody else's
-envs are stepped one by one, and what a built-in env did with them meanwhile is taken back.
-
-What envs in RLlib's runners have to say to the driver: RLlib ends a runner without its words.
+RLlib starts an episode with the step after the one that ended the last, built-in envs within that
+step. Rows that wait for their reset stand still while the others step: third-party envs are stepped
+one by one, and what a built-in env did with these rows is undone.
 """
 
 from __future__ import annotations
@@ -12,99 +10,112 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from hundredfold.backends.call_checks import checked_actions
 from hundredfold.core.action_scaling import argmax_actions
-from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, IntArray, StepBatch
+from hundredfold.core.batch import Array, BoolArray, StepBatch
 from hundredfold.core.failures import Failure, Health, RestartPolicy
 from hundredfold.core.protocols import BatchEnv, EnvFactory, PerEnvBatch
 from hundredfold.distributed.actor import ShardFactory
 from hundredfold.distributed.placement import NODE_LABEL, load_ray
 from hundredfold.envs.registry import env_factory, settings_class
-from hundredfold.interop.flat_spaces import Window
+from hundredfold.interop.flat_spaces import FlatSpaces
 from hundredfold.interop.gymnasium import BuiltinEnv
 
+Rows = NDArray[np.float32]
+StepOutputs = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]
 
-class Letters:
-    """The actor that keeps what was posted."""
+# Keys of an `env_config` that are not settings of the env.
+ENGINE_KEYS: Final = ("seed", "restart_policy", "failure_log")
+RESERVED_KEYS: Final = ("num_envs", "env", "make_envs", *ENGINE_KEYS)
+
+
+class FailureLogActor:
+    """The Ray actor behind a `FailureLog`."""
 
     def __init__(self) -> None:
-        self.health, self.last_words = Health(), ""
+        self.health, self.last_error = Health(), ""
 
-    def failed(self, failures: Sequence[Failure]) -> None:
+    def record_restarts(self, failures: Sequence[Failure]) -> None:
         self.health.count_restarts(failures)
 
-    def gave_up(self, why: str) -> None:
-        self.last_words = self.last_words or why
+    def record_error(self, message: str) -> None:
+        # The first one is the cause; others may follow from it.
+        self.last_error = self.last_error or message
 
     def read(self) -> tuple[dict[str, int], str]:
-        return self.health.counts(), self.last_words
+        return self.health.counts(), self.last_error
 
 
-class Postbox:
-    """Travels with the settings of the envs; everybody posts to the same actor."""
+class FailureLog:
+    """Failures of envs in all env runners: RLlib ends a runner without reporting its error.
+
+    It is sent to the runners with the env config; all copies share one Ray actor.
+    """
 
     def __init__(self) -> None:
         ray = load_ray()
-        # With the driver: no other node's end takes it along.
-        here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
-        letters = ray.remote(Letters).options(num_cpus=0, label_selector=here)
-        self.letters: Any = letters.remote()
+        # On the driver's node, so that it is not lost with another one.
+        driver_node = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
+        remote = ray.remote(FailureLogActor).options(num_cpus=0, label_selector=driver_node)
+        self.actor: Any = remote.remote()
 
-    def __deepcopy__(self, memory: Any) -> Postbox:
+    def __deepcopy__(self, memo: Any) -> FailureLog:
         return self
 
-    def failed(self, failures: Sequence[Failure]) -> None:
-        """Envs failed and were made anew."""
-        self.letters.failed.remote(failures)
+    def record_restarts(self, failures: Sequence[Failure]) -> None:
+        """Record envs that failed and were recreated."""
+        self.actor.record_restarts.remote(failures)
 
-    def gave_up(self, why: str) -> None:
-        """A runner is about to end."""
-        load_ray().get(self.letters.gave_up.remote(why))
+    def record_error(self, message: str) -> None:
+        """Record the error that ends an env runner; returns when it is stored."""
+        load_ray().get(self.actor.record_error.remote(message))
 
     def read(self) -> tuple[dict[str, int], str]:
-        """What went wrong so far, and the last words of a runner that gave up."""
-        found: tuple[dict[str, int], str] = load_ray().get(self.letters.read.remote())
-        return found
+        """Failure counts, and the error that ended an env runner if one did."""
+        counts, last_error = load_ray().get(self.actor.read.remote())
+        return counts, last_error
 
     def close(self) -> None:
-        load_ray().kill(self.letters, no_restart=True)
-
-
-Rows = NDArray[np.float32]
-Outcome = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]
+        load_ray().kill(self.actor, no_restart=True)
 
 
 def make_env(env: str, context: Mapping[str, Any]) -> VectorEnv[Any, Any, Any] | BuiltinEnv:
-    """What RLlib calls: a batch where it says how many envs, else a single one.
+    """Env creator for `register_env`.
 
-    `context` has the env's settings by name; the rest of it is for our own engine.
+    Args:
+        env: Name of the env.
+        context: Settings of the env by name, `num_envs` if a vector env is wanted, and keys of
+            `--engine rllib`.
     """
-    settings = {name: value for name, value in context.items() if name not in OWN_WORDS}
+    settings = {name: value for name, value in context.items() if name not in RESERVED_KEYS}
     if "num_envs" not in context:
         return BuiltinEnv(env, **settings)
     make_envs: EnvFactory | None = context.get("make_envs")
     if make_envs is None:
         make_envs = env_factory(env, settings_class(env)(**settings))
-    words = {name: context[name] for name in ("seed", "guard", "postbox") if name in context}
-    return FlatVectorEnv(make_envs, int(context["num_envs"]), **words)
-
-
-OWN_WORDS = ("num_envs", "env", "make_envs", "seed", "guard", "postbox")
+    options = {name: context[name] for name in ENGINE_KEYS if name in context}
+    return FlatVectorEnv(make_envs, int(context["num_envs"]), **options)
 
 
 class FlatVectorEnv(VectorEnv[Any, Any, Any]):
-    """A slice of an env; observations are rows of numbers, with the mask behind them if any.
+    """Vector env of a shard: observations are flat rows that end with the mask, if there is one.
 
-    Its envs are made when they are first reset: RLlib makes one more of these than it plays, and
-    says only afterwards which of its runners it is for.
+    Envs are created at the first reset, because RLlib creates one vector env more than it uses and
+    tells only afterwards which runner each is for.
+
+    Args:
+        make_envs: Env factory.
+        num_envs: Number of envs in this runner.
+        seed: Of the run; by default RLlib gives each runner its own.
+        restart_policy: What happens to third-party envs that fail; by default the runner ends.
+        failure_log: Where failures are recorded.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -116,135 +127,109 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         *,
         seed: int | None = None,
         restart_policy: RestartPolicy | None = None,
-        postbox: Postbox | None = None,
+        failure_log: FailureLog | None = None,
     ) -> None:
         self.make_envs, self.num_envs, self.seed = make_envs, num_envs, seed
-        self.restart_policy, self.postbox = restart_policy, postbox
+        self.restart_policy, self.failure_log = restart_policy, failure_log
         self.first = 0
         self.env: BatchEnv | None = None
-        with closing(make_envs(np.arange(1))) as one:
-            spec = self.env_spec = one.spec
-        self.single_observation_space = spaces.Box(-np.inf, np.inf, (width_of(spec),), np.float32)
-        self.window = Window(spec)
-        self.single_action_space = self.window.action_space
+        with closing(make_envs(np.arange(1))) as single:
+            spec = self.env_spec = single.spec
+        self.flat = FlatSpaces(spec, dtype="float32", with_mask=True)
+        self.single_observation_space = self.flat.observation_space
+        self.single_action_space = self.flat.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.out: StepBatch = spec.batch(np.arange(num_envs))
-        self.over = np.zeros(num_envs, bool)  # rows whose next step is a reset
+        self.awaits_reset = np.zeros(num_envs, bool)  # rows whose next step is a reset
 
-    def take_place(self, runner: int) -> None:
-        """Hold the envs of this runner; they count from 1, and 0 is one that only looks."""
-        self.first = max(runner - 1, 0) * self.num_envs
+    def set_runner_index(self, index: int) -> None:
+        """Run the envs of this runner; runners count from 1, and 0 only has a look at the spec."""
+        self.first = max(index - 1, 0) * self.num_envs
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Rows, dict[str, Any]]:
         """Start episode 0 of every env.
 
-        A seed of the run is for all runners, which hold different envs; without one RLlib gives
-        every runner its own.
+        The seed of a run is the same for all runners, which have different envs; otherwise RLlib
+        passes a seed of each runner's own.
         """
-        chosen = seed if self.seed is None and isinstance(seed, int) else self.seed
-        with self._overheard():
+        env_seed = seed if self.seed is None and isinstance(seed, int) else self.seed
+        with self._logged_failures():
             if self.env is None:
-                self.env = self._made()
-            self.out = self.env.reset(secrets.randbits(31) if chosen is None else chosen)
-        self.over[:] = False
-        return flat_rows(self.out.observation, self.out.mask, self.env_spec), {}
+                self.env = self._create_envs()
+            self.out = self.env.reset(secrets.randbits(31) if env_seed is None else env_seed)
+        self.awaits_reset[:] = False
+        return self.flat.flatten(self.out.observation, self.out.mask), {}
 
-    def step(self, actions: Any) -> Outcome:
-        """Play one action per env; rows that ended last time show their next episode instead."""
-        waiting = self.over
+    def step(self, actions: Any) -> StepOutputs:
+        """Take one action per env; rows that ended last time return their reset instead."""
+        waiting = self.awaits_reset
         if not waiting.all():
-            with self._overheard():
-                self._play(self.window.played(actions), waiting)
+            with self._logged_failures():
+                self._step_rows(self.flat.unflatten_action(actions), waiting)
         out = self.out
-        moved = ~waiting
-        terminated, truncated = out.terminated & moved, out.truncated & moved
-        reward = np.where(moved, out.reward, 0.0).astype(np.float32)
-        rows = flat_rows(out.observation, out.mask, self.env_spec)
-        self.over = terminated | truncated
-        if self.over.any():
-            # Nobody acts on these: what would have been allowed does not matter.
-            last = flat_rows(out.final_observation, None, self.env_spec)
-            rows[self.over] = last[self.over]
+        stepped = ~waiting
+        terminated, truncated = out.terminated & stepped, out.truncated & stepped
+        reward = np.where(stepped, out.reward, 0.0).astype(np.float32)
+        rows = self.flat.flatten(out.observation, out.mask)
+        ended = self.awaits_reset = terminated | truncated
+        if ended.any():
+            # No action follows these rows, so their mask does not matter.
+            rows[ended] = self.flat.flatten(out.final_observation)[ended]
         return rows, reward, terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
         if self.env is not None:
             self.env.close()
 
-    def _made(self) -> BatchEnv:
+    def _create_envs(self) -> BatchEnv:
         env = ShardFactory(self.make_envs, self.first)(np.arange(self.num_envs))
         if self.restart_policy is not None and isinstance(env, PerEnvBatch):
-            # An env that fails is made anew here as it is with our own backends.
+            # A failed env is recreated as on the backends of this package.
             env.restart_policy = self.restart_policy
         return env
 
     @contextmanager
-    def _overheard(self) -> Iterator[None]:
-        """Post what goes wrong; what cannot be mended ends this runner."""
+    def _logged_failures(self) -> Iterator[None]:
+        """Record restarts of envs, and the error that ends this runner."""
         try:
             yield
         except Exception as error:
-            if self.postbox is not None:
-                self.postbox.gave_up(f"{type(error).__name__}: {error}")
+            if self.failure_log is not None:
+                self.failure_log.record_error(f"{type(error).__name__}: {error}")
             raise
         if self.restart_policy is not None and self.restart_policy.unreported:
             failures = self.restart_policy.drain()
-            if self.postbox is not None:
-                self.postbox.failed(failures)
+            if self.failure_log is not None:
+                self.failure_log.record_restarts(failures)
 
-    def _play(self, moves: Array, waiting: BoolArray) -> None:
-        assert self.env is not None, "reset() comes first"
+    def _step_rows(self, actions: Array, waiting: BoolArray) -> None:
+        """Step the rows that do not wait for a reset."""
+        assert self.env is not None, "call reset() first"
         if not waiting.any():
-            self.out = self.env.step(checked_actions(moves, self.out, self.env_spec))
+            self.out = self.env.step(checked_actions(actions, self.out, self.env_spec))
             return
-        moves = np.where(_along(waiting, moves), self._any_move(), moves)
-        moves = checked_actions(moves, self.out, self.env_spec)
+        by_action = waiting.reshape(-1, *[1] * (actions.ndim - 1))
+        actions = np.where(by_action, self.any_allowed_actions(), actions)
+        actions = checked_actions(actions, self.out, self.env_spec)
         if isinstance(self.env, PerEnvBatch):
             for row in np.flatnonzero(~waiting).tolist():
-                self.env.step_row(row, moves)
+                self.env.step_row(row, actions)
             return
         before = self.env.state()
-        self.env.step(moves)
+        self.env.step(actions)
         after = self.env.state()
         for name, array in after.items():
             array[waiting] = before[name][waiting]
         self.out = self.env.restore(after)
 
-    def _any_move(self) -> Array:
-        """Some allowed action of every row."""
-        if self.env_spec.continuous_action is not None:
-            return self.window.played(np.zeros((self.num_envs, self.env_spec.num_logits)))
-        return first_allowed(self.out, self.env_spec)
-
-
-def width_of(spec: EnvSpec) -> int:
-    """Numbers in a row: all arrays side by side, then the mask where there is one."""
-    seen = sum(array.size for array in spec.observation.values())
-    return seen + spec.num_logits if spec.has_mask else seen
-
-
-def flat_rows(observation: Arrays, mask: BoolArray | None, spec: EnvSpec) -> Rows:
-    """(envs, width) fresh rows; without a mask everything is allowed."""
-    rows = np.ones((len(next(iter(observation.values()))), width_of(spec)), np.float32)
-    first = 0
-    for name, array in spec.observation.items():
-        rows[:, first : first + array.size] = observation[name].reshape(len(rows), -1)
-        first += array.size
-    if mask is not None:
-        rows[:, first:] = mask
-    return rows
-
-
-def first_allowed(batch: StepBatch, spec: EnvSpec) -> IntArray:
-    """Some allowed action of every row."""
-    if batch.mask is None:
-        return np.zeros((len(batch), *spec.action_shape), np.int64)
-    return argmax_actions(spec, batch.mask)
-
-
-def _along(rows: BoolArray, moves: Array) -> BoolArray:
-    """The flags of rows in a shape that goes with their actions."""
-    return rows.reshape(-1, *[1] * (moves.ndim - 1))
+    def any_allowed_actions(self) -> Array:
+        """(num_envs, ...) some allowed action for every row."""
+        spec, mask = self.env_spec, self.out.mask
+        if spec.continuous_action is not None:
+            return self.flat.unflatten_action(np.zeros((self.num_envs, spec.num_logits)))
+        if mask is None:
+            return np.zeros((self.num_envs, *spec.action_shape), np.int64)
+        return argmax_actions(spec, mask)

@@ -1,10 +1,8 @@
-"""`--engine sb3`: built-in envs and settings, trained by Stable-Baselines3.
+"""`--engine sb3`: training with Stable-Baselines3.
 
-`engine` runs the training and keeps our books, `envs` shows envs as vector envs, `options`
-translates settings, `networks` brings weights home. Only `hundredfold.training.engines` comes here,
-when someone chooses this engine by name.
-
-Whether Stable-Baselines3 is there; looked at before anything of it is imported.
+`engine` runs the training and logs it, `envs` has the vector envs, `settings_map` translates
+settings, `networks` builds equal networks and copies weights back. These modules import
+Stable-Baselines3; `training.engines` imports them when this engine is chosen.
 """
 
 from __future__ import annotations
@@ -13,13 +11,13 @@ from hundredfold.core.errors import MissingExtraError, is_installed
 
 
 def require_stable_baselines() -> None:
-    """Refuse `--engine sb3` early, in one line, when it cannot work."""
+    """Raise a MissingExtraError if Stable-Baselines3 is not installed."""
     if not is_installed("stable_baselines3"):
         raise MissingExtraError("stable-baselines3", "sb3", "training with --engine sb3")
 
 
 def require_contrib() -> None:
-    """MaskablePPO lives in a package of its own."""
+    """Raise a MissingExtraError if sb3-contrib, which has MaskablePPO, is not installed."""
     if not is_installed("sb3_contrib"):
         raise MissingExtraError(
             "sb3-contrib", "sb3", "a masked env with --engine sb3 (MaskablePPO)"

@@ -1,8 +1,8 @@
-"""Networks of Stable-Baselines3 that are built like ours, and their weights brought home.
+"""Policies of Stable-Baselines3 with the networks of this package, and their weights copied back.
 
-Its policies look at an observation through a copy of our own inputs (category numbers one-hot,
-arrays side by side, scaled, pictures through convolutions), so every column means the same in both,
-and a checkpoint of such a run is one of ours.
+Their feature extractor is a copy of the network's input layer (one-hot categories, concatenated
+arrays, normalisation, image encoder), so weights mean the same in both and checkpoints are
+interchangeable.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from hundredfold.algorithms.actor_critic import (
 from hundredfold.algorithms.image_encoder import ImageEncoder
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, EnvSpec
+from hundredfold.interop.flat_spaces import unflatten
 
 
-class Reader(BaseFeaturesExtractor):
-    """From a flat row, as `interop.window.Window` lays it, to what our own first layer sees.
+class FlatFeatureExtractor(BaseFeaturesExtractor):
+    """Features from flat observations: input layer, image encoder, shared hidden layers.
 
-    With `layers`, it goes on through a stack that policy and value share.
+    Args:
+        observation_space: That of `FlatSpaces`.
+        spec: Arrays of the env.
+        inputs: Input layer.
+        encoder: Image encoder, if any.
+        layers: Hidden layers that policy and value share, if any.
+        width: Number of features.
     """
 
     def __init__(
@@ -38,72 +45,63 @@ class Reader(BaseFeaturesExtractor):
         *,
         spec: EnvSpec,
         inputs: InputLayer,
-        eyes: ImageEncoder | None = None,
+        encoder: ImageEncoder | None = None,
         layers: nn.Sequential | None = None,
         width: int,
     ) -> None:
         super().__init__(observation_space, width)
         self.spec = spec
-        # Copies: every policy and target network learns with its own.
+        # Copies: every policy and target network trains its own.
         self.inputs = deepcopy(inputs)
-        self.eyes = deepcopy(eyes)
+        self.encoder = deepcopy(encoder)
         self.layers = deepcopy(layers)
 
     def forward(self, rows: Tensor) -> Tensor:
         """(rows, width)."""
-        observation = self.named(rows)
-        row: Tensor = self.inputs(observation)
-        if self.eyes is not None:
-            row = torch.cat([row, self.eyes(observation)], dim=-1)
-        return row if self.layers is None else self.layers(row)
+        observation = unflatten(rows, self.spec)
+        features: Tensor = self.inputs(observation)
+        if self.encoder is not None:
+            features = torch.cat([features, self.encoder(observation)], dim=-1)
+        return features if self.layers is None else self.layers(features)
 
-    def update_stats(self, seen: Array) -> None:
-        """Fold what was seen, as flat rows, into the scale of the inputs."""
+    def update_stats(self, observations: Array) -> None:
+        """Update the input normalisation with (..., width) flat observations."""
         if self.inputs.normalise:
-            flat = torch.from_numpy(seen.reshape(-1, seen.shape[-1]))
-            self.inputs.update_stats(self.named(flat.to(self.inputs.mean.device)))
-
-    def named(self, rows: Tensor) -> dict[str, Tensor]:
-        """The arrays of an observation by name and in their own shape."""
-        arrays = self.spec.observation
-        pieces = torch.split(rows, [array.size for array in arrays.values()], dim=1)
-        return {
-            name: piece.reshape(-1, *array.shape)
-            for (name, array), piece in zip(arrays.items(), pieces, strict=True)
-        }
+            rows = torch.from_numpy(observations.reshape(-1, observations.shape[-1]))
+            self.inputs.update_stats(unflatten(rows.to(self.inputs.mean.device), self.spec))
 
 
-def policy_options(
+def policy_kwargs(
     network: ActorCritic | QNetwork, spec: EnvSpec, settings: NetworkSettings
 ) -> dict[str, Any]:
-    """`policy_kwargs` of a policy that is built like this network of ours."""
+    """The `policy_kwargs` that build a policy like this network."""
     if isinstance(network, QNetwork):
-        reader: dict[str, Any] = {"inputs": network.inputs, "width": network.inputs.width}
+        extractor: dict[str, Any] = {"inputs": network.inputs, "width": network.inputs.width}
         return {
             "net_arch": list(settings.hidden_sizes),
             "activation_fn": ACTIVATIONS[settings.activation],
-            **_read_by(reader, spec),
+            **_extractor_kwargs(extractor, spec),
         }
-    eyes = network.policy_encoder
-    width = network.inputs.width + (0 if eyes is None else eyes.width)
-    reader = {"inputs": network.inputs, "eyes": eyes, "width": width}
+    encoder = network.policy_encoder
+    width = network.inputs.width + (0 if encoder is None else encoder.width)
+    extractor = {"inputs": network.inputs, "encoder": encoder, "width": width}
     hidden = list(settings.hidden_sizes)
     if settings.shared:
-        reader |= {"layers": network.policy_layers, "width": hidden[-1]}
+        extractor |= {"layers": network.policy_layers, "width": hidden[-1]}
         hidden = []
-    options = {
+    kwargs = {
         "net_arch": {"pi": hidden, "vf": hidden},
         "activation_fn": ACTIVATIONS[settings.activation],
-        "share_features_extractor": settings.shared or eyes is None,
-        **_read_by(reader, spec),
+        "share_features_extractor": settings.shared or encoder is None,
+        **_extractor_kwargs(extractor, spec),
     }
     if network.log_std is not None:
-        options["log_std_init"] = float(network.log_std.detach()[0])
-    return options
+        kwargs["log_std_init"] = float(network.log_std.detach()[0])
+    return kwargs
 
 
-def bring_home(policy: Any, network: ActorCritic | QNetwork) -> None:
-    """Copy the weights of a policy of theirs into the network of ours that it was built like."""
+def copy_weights_back(policy: Any, network: ActorCritic | QNetwork) -> None:
+    """Copy the weights of a Stable-Baselines3 policy into the network it was built like."""
     if isinstance(network, QNetwork):
         pairs = [
             (network.inputs, policy.q_net.features_extractor.inputs),
@@ -113,16 +111,13 @@ def bring_home(policy: Any, network: ActorCritic | QNetwork) -> None:
         pairs = _actor_critic_pairs(policy, network)
         if network.log_std is not None:
             network.log_std.data.copy_(policy.log_std.data)
-    for mine, theirs in pairs:
-        mine.load_state_dict(theirs.state_dict())
+    for target, source in pairs:
+        target.load_state_dict(source.state_dict())
 
 
 def _actor_critic_pairs(policy: Any, network: ActorCritic) -> list[tuple[nn.Module, nn.Module]]:
-    actor, critic, stacks = (
-        policy.pi_features_extractor,
-        policy.vf_features_extractor,
-        policy.mlp_extractor,
-    )
+    """Modules of the network, each with its counterpart in the policy."""
+    actor, critic = policy.pi_features_extractor, policy.vf_features_extractor
     pairs = [
         (network.inputs, actor.inputs),
         (network.policy_head, policy.action_net),
@@ -132,18 +127,18 @@ def _actor_critic_pairs(policy: Any, network: ActorCritic) -> list[tuple[nn.Modu
         pairs.append((network.policy_layers, actor.layers))
     else:
         pairs += [
-            (network.policy_layers, stacks.policy_net),
-            (network.value_layers, stacks.value_net),
+            (network.policy_layers, policy.mlp_extractor.policy_net),
+            (network.value_layers, policy.mlp_extractor.value_net),
         ]
     if network.policy_encoder is not None and network.value_encoder is not None:
-        pairs += [(network.policy_encoder, actor.eyes), (network.value_encoder, critic.eyes)]
+        pairs += [(network.policy_encoder, actor.encoder), (network.value_encoder, critic.encoder)]
     return pairs
 
 
-def _read_by(reader: dict[str, Any], spec: EnvSpec) -> dict[str, Any]:
+def _extractor_kwargs(extractor: dict[str, Any], spec: EnvSpec) -> dict[str, Any]:
     return {
-        "features_extractor_class": Reader,
-        "features_extractor_kwargs": {"spec": spec, **reader},
-        # Pictures are scaled by our own eyes.
+        "features_extractor_class": FlatFeatureExtractor,
+        "features_extractor_kwargs": {"spec": spec, **extractor},
+        # The image encoder scales images itself.
         "normalize_images": False,
     }
