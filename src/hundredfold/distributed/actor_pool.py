@@ -289,7 +289,7 @@ class ActorPool:
         return self.settings.step_timeout if method == "step" else self.settings.start_timeout
 
     def _accept(self, handle: ActorHandle, recovery: list[Reply], reply: Reply) -> Reply:
-        """Take over what a reply and those of recovery calls before it say of the shard."""
+        """Update the handle from a reply and from those of the recovery calls before it."""
         request, handle.pending = handle.pending, ()
         handle.result, handle.recovery_results = None, []
         for one in recovery:

@@ -347,6 +347,6 @@ def test_belief_model_is_trained_with_engine_sb3(tmp_path):
         acceptance_refit_interval=40, eval_interval=2, eval_episodes=4, save_dir=tmp_path,
         name="run", report=False,
     )  # fmt: skip
-    assert run.metrics[-1]["acceptance/answers"] > 0
+    assert run.metrics[-1]["acceptance/responses"] > 0
     assert "avg_cost" in run.metrics[-1]
     assert hundredfold.api.belief_params(run.path) is not None

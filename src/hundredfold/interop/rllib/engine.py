@@ -264,10 +264,10 @@ def _metrics(result: dict[str, Any]) -> dict[str, float]:
     """Finite metrics of a result under the names of this package."""
     learner = result.get("learners", {}).get("default_policy", {})
     metrics = {
-        name: float(source[theirs])
+        name: float(source[rllib_name])
         for source, names in ((result["env_runners"], RUNNER_METRICS), (learner, LEARNER_METRICS))
-        for theirs, name in names.items()
-        if theirs in source
+        for rllib_name, name in names.items()
+        if rllib_name in source
     }
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 

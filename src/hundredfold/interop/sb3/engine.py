@@ -241,7 +241,9 @@ class RunCallback(BaseCallback):
         """Metrics of the last update."""
         logged = self.model.logger.name_to_value
         metrics = {
-            ours: float(logged[name]) for name, ours in METRIC_NAMES.items() if name in logged
+            name: float(logged[sb3_name])
+            for sb3_name, name in METRIC_NAMES.items()
+            if sb3_name in logged
         }
         if self.run.settings.algo == "dqn":
             return metrics | {"exploration": float(self.untyped_model.exploration_rate)}
