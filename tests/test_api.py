@@ -1,8 +1,9 @@
-"""hundredfold from Python: train, load, act, evaluate."""
+"""The Python API: train, load, act, evaluate."""
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import hundredfold
 from hundredfold.core.errors import CheckpointError, SettingsError, ShapeError
@@ -15,7 +16,7 @@ def corridor_run(tmp_path_factory):
     return hundredfold.train("corridor", save_dir=tmp_path_factory.mktemp("runs"), steps=20_000)
 
 
-def test_a_trained_policy_acts_on_one_observation_and_on_many(corridor_run):
+def test_a_loaded_policy_acts_on_one_observation_and_on_batches(corridor_run):
     policy = hundredfold.load(corridor_run.path)
     mask = [True, True, True]
     assert policy.act({"cell": [3]}, mask) == 1
@@ -25,7 +26,7 @@ def test_a_trained_policy_acts_on_one_observation_and_on_many(corridor_run):
     assert policy.act([2], mask) == 1
 
 
-def test_a_forbidden_action_is_never_the_answer(corridor_run):
+def test_a_loaded_policy_never_takes_a_forbidden_action(corridor_run):
     policy = hundredfold.load(corridor_run.path)
     for deterministic in (True, False):
         for _ in range(20):
@@ -38,23 +39,23 @@ def test_act_without_a_mask_on_a_masked_env_warns(corridor_run):
         policy.act([3])
 
 
-def test_wrong_observations_are_refused(corridor_run):
+def test_invalid_observations_and_masks_are_rejected(corridor_run):
     policy = hundredfold.load(corridor_run.path)
     with pytest.raises(ShapeError, match=r"'cell' has shape \(2, 2\); expected \(1,\)"):
         policy.act([[1, 2], [3, 4]])
     with pytest.raises(ShapeError, match=r"lacks 'cell'"):
-        policy.act({"place": [1]})
+        policy.act({"position": [1]})
     with pytest.raises(ShapeError, match=r"expected 3 bools"):
         policy.act([1], [True, False])
 
 
-def test_the_run_tells_its_metrics_and_gives_its_policy(corridor_run):
+def test_a_trained_run_has_metrics_and_a_policy(corridor_run):
     assert corridor_run.finished
     assert corridor_run.metrics[-1]["total_steps"] >= 20_000
     assert corridor_run.policy("last").epoch == corridor_run.metrics[-1]["epoch"]
 
 
-def test_a_policy_can_be_passed_on_without_the_rest_of_its_run(corridor_run, tmp_path):
+def test_an_exported_policy_folder_is_small_and_gives_the_same_actions(corridor_run, tmp_path):
     path = hundredfold.export_policy_folder(corridor_run.path, tmp_path / "policy")
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert size < 40_000
@@ -64,54 +65,55 @@ def test_a_policy_can_be_passed_on_without_the_rest_of_its_run(corridor_run, tmp
     assert hundredfold.load(path).act(cells, mask).tolist() == expected.tolist()
 
 
-def test_evaluation_of_a_solved_corridor_is_exact_and_repeats(corridor_run):
-    one = hundredfold.evaluate(corridor_run.path, episodes=60)
-    again = hundredfold.evaluate(corridor_run.path, episodes=60, backend="serial")
-    assert one.returns.tolist() == again.returns.tolist()
-    assert np.allclose(one.returns, 1 - 0.1 * one.lengths)
-    assert one.info["reached_exit"].all()
-    assert set(np.round(one.returns, 6)) <= {0.4, 0.5, 0.6}
+def test_evaluation_of_a_solved_corridor_is_exact_and_equal_on_both_backends(corridor_run):
+    evaluation = hundredfold.evaluate(corridor_run.path, episodes=60)
+    repeated = hundredfold.evaluate(corridor_run.path, episodes=60, backend="serial")
+    assert evaluation.returns.tolist() == repeated.returns.tolist()
+    assert np.allclose(evaluation.returns, 1 - 0.1 * evaluation.lengths)
+    assert evaluation.info["reached_exit"].all()
+    assert set(np.round(evaluation.returns, 6)) <= {0.4, 0.5, 0.6}
 
 
-def test_a_rule_needs_no_run_and_is_worse(corridor_run):
-    learned = hundredfold.evaluate(corridor_run.path, episodes=60).summary()
-    rule = hundredfold.evaluate("corridor", policy="random", episodes=60).summary()
-    assert rule["ci_high"] < learned["ci_low"]
+def test_the_random_baseline_is_evaluated_without_a_run_and_scores_lower(corridor_run):
+    trained = hundredfold.evaluate(corridor_run.path, episodes=60).summary()
+    random = hundredfold.evaluate("corridor", policy="random", episodes=60).summary()
+    assert random["ci_high"] < trained["ci_low"]
 
 
-def test_evaluating_leaves_training_untouched(tmp_path):
+def test_evaluation_does_not_change_training(tmp_path):
     settings = {"num_envs": 4, "num_steps": 16, "epochs": 4, "save_dir": tmp_path}
-    often = hundredfold.train("corridor", name="often", eval_interval=1, **settings)
-    never = hundredfold.train("corridor", name="never", eval_interval=0, **settings)
-    for one, other in zip(often.metrics, never.metrics, strict=True):
+    evaluated = hundredfold.train("corridor", name="evaluated", eval_interval=1, **settings)
+    not_evaluated = hundredfold.train("corridor", name="not_evaluated", eval_interval=0, **settings)
+    for one, other in zip(evaluated.metrics, not_evaluated.metrics, strict=True):
         assert one["policy_loss"] == other["policy_loss"]
         assert one["total_episodes"] == other["total_episodes"]
 
 
-def test_a_function_that_makes_an_env_is_an_env(tmp_path):
+@pytest.mark.process
+def test_train_accepts_a_function_that_makes_an_env(tmp_path):
     def make_env():
         return gymnasium.make("CartPole-v1")
 
     run = hundredfold.train(make_env, save_dir=tmp_path, name="mine", **QUICK)
     assert hundredfold.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)
-    found = hundredfold.evaluate(run.path, episodes=3, make_env=make_env)
-    assert len(found.returns) == 3
+    evaluation = hundredfold.evaluate(run.path, episodes=3, make_env=make_env)
+    assert len(evaluation.returns) == 3
     with pytest.raises(SettingsError, match=r"trained on a Python function .*make_env"):
         hundredfold.evaluate(run.path, episodes=3)
     assert hundredfold.train(make_env, resume=run.path).finished
 
 
 @pytest.mark.parametrize("seed_episodes", [True, False])
-def test_the_envs_of_a_function_are_seeded_as_often_as_asked_for(tmp_path, seed_episodes):
+def test_seed_episodes_decides_whether_every_episode_is_seeded(tmp_path, seed_episodes):
     seeds = []
 
-    class Noted(gymnasium.Wrapper):
+    class RecordSeeds(gymnasium.Wrapper):
         def reset(self, *, seed=None, options=None):
             seeds.append(seed)
             return super().reset(seed=seed, options=options)
 
     def make_env():
-        return Noted(gymnasium.make("CartPole-v1"))
+        return RecordSeeds(gymnasium.make("CartPole-v1"))
 
     settings = QUICK | {"backend": "in_process", "seed_episodes": seed_episodes}
     hundredfold.train(make_env, save_dir=tmp_path, **settings)
@@ -119,20 +121,18 @@ def test_the_envs_of_a_function_are_seeded_as_often_as_asked_for(tmp_path, seed_
     assert any(seeds)
 
 
-def test_train_without_an_env_or_run_says_what_it_needs():
+def test_train_without_an_env_or_run_is_rejected():
     with pytest.raises(SettingsError, match="needs an env, or resume"):
         hundredfold.train()
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_load_of_a_folder_that_is_not_a_run_is_rejected(tmp_path):
     with pytest.raises(CheckpointError, match=r"not a run folder: it has no settings\.toml"):
         hundredfold.load(tmp_path)
 
 
-def test_device_cuda_without_one_falls_back_with_a_warning(tmp_path):
-    import torch
-
+def test_device_cuda_falls_back_to_the_cpu_with_a_warning(tmp_path):
     if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here, so nothing falls back")
+        pytest.skip("this machine has a CUDA device")
     with pytest.warns(UserWarning, match="no CUDA device"):
         hundredfold.train("corridor", save_dir=tmp_path, device="cuda", **QUICK)

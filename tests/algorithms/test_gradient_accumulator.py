@@ -1,4 +1,4 @@
-"""Out of memory: the same gradient in chunks, one warning each time they get smaller."""
+"""Gradient accumulation after an out-of-memory error: the same gradient, computed in chunks."""
 
 import warnings
 
@@ -12,36 +12,36 @@ from hundredfold.core.errors import TrainingError
 from hundredfold.envs.cartpole import CartPole
 
 
-def short_of_memory(learner, rows):
-    """Let the network refuse more rows than this, as a full card would."""
+def limit_memory(learner, rows):
+    """Let the network raise an out-of-memory error for more rows than this."""
     both, value = learner.network.logits_and_value, learner.network.normalised_value
 
-    def refuse(observation):
+    def check_rows(observation):
         if torch.is_grad_enabled() and len(next(iter(observation.values()))) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def few_both(observation):
-        refuse(observation)
+    def limited_both(observation):
+        check_rows(observation)
         return both(observation)
 
-    def few_value(observation):
-        refuse(observation)
+    def limited_value(observation):
+        check_rows(observation)
         return value(observation)
 
-    learner.network.logits_and_value, learner.network.normalised_value = few_both, few_value
+    learner.network.logits_and_value, learner.network.normalised_value = limited_both, limited_value
 
 
 def updated(settings, rows=None):
     learner, collector = make_ppo(CartPole, settings)
     if rows is not None:
-        short_of_memory(learner, rows)
+        limit_memory(learner, rows)
     collector.collect(learner.policy, learner.buffer, learner.buffer.num_steps)
     learner.update()
     return learner
 
 
 @pytest.mark.parametrize("style", [{}, {"num_value_epochs": 2, "num_policy_epochs": 1}])
-def test_a_minibatch_that_does_not_fit_is_accumulated_in_chunks_with_the_same_outcome(style):
+def test_a_minibatch_that_does_not_fit_is_accumulated_in_chunks_with_the_same_result(style):
     settings = PPOSettings(num_minibatches=2, **style)
     whole = updated(settings)
     rows = len(whole.buffer.all_env_ids) * whole.buffer.num_steps // 2
@@ -53,7 +53,7 @@ def test_a_minibatch_that_does_not_fit_is_accumulated_in_chunks_with_the_same_ou
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-3, atol=1e-4)
 
 
-def test_the_number_of_chunks_is_part_of_a_snapshot():
+def test_the_number_of_chunks_is_part_of_the_state():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         split = updated(PPOSettings(), rows=8)
@@ -62,7 +62,7 @@ def test_the_number_of_chunks_is_part_of_a_snapshot():
     assert other.accumulator.num_chunks == split.accumulator.num_chunks > 1
 
 
-def test_a_sample_that_does_not_fit_ends_the_run_with_advice():
-    refused = pytest.raises(TrainingError, match=r"use smaller networks .* or --device cpu")
-    with pytest.warns(UserWarning, match="chunks"), refused:
+def test_a_single_sample_that_does_not_fit_raises_an_error_with_advice():
+    raises = pytest.raises(TrainingError, match=r"use smaller networks .* or --device cpu")
+    with pytest.warns(UserWarning, match="chunks"), raises:
         updated(PPOSettings(), rows=0)

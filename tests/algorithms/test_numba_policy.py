@@ -1,4 +1,4 @@
-"""Few rows are drawn in one kernel: the same actions as torch draws, from the same weights."""
+"""The Numba policy for small batches samples the same actions as the torch policy."""
 
 import copy
 import pickle
@@ -22,26 +22,26 @@ PLAIN = EnvSpec(
 )
 
 
-def policy_of(spec=PLAIN, seed=0, **settings):
+def make_policy(spec=PLAIN, seed=0, **settings):
     torch.manual_seed(seed)
     network = ActorCritic(spec, NetworkSettings(hidden_sizes=(32, 16), **settings))
     with torch.no_grad():
-        network.policy_head.weight *= 300  # beyond the shyness of a first policy
+        network.policy_head.weight *= 300  # a new policy is almost uniform
     return NetworkPolicy(network, torch.device("cpu"))
 
 
-def some_rows(rows, seed=0):
-    draw = np.random.default_rng(seed)
+def random_rows(rows, seed=0):
+    rng = np.random.default_rng(seed)
     observation = {
-        "near": draw.normal(size=(rows, 2, 3)).astype(np.float32),
-        "far": draw.integers(-3, 4, rows),
+        "near": rng.normal(size=(rows, 2, 3)).astype(np.float32),
+        "far": rng.integers(-3, 4, rows),
     }
-    mask = draw.random((rows, 5)) < 0.6
-    mask[np.arange(rows), draw.integers(0, 5, rows)] = True
-    return observation, mask, draw.random((rows, 1))
+    mask = rng.random((rows, 5)) < 0.6
+    mask[np.arange(rows), rng.integers(0, 5, rows)] = True
+    return observation, mask, rng.random((rows, 1))
 
 
-def assert_same_choice(one, other):
+def assert_same_sample(one, other):
     assert_array_equal(one.actions, other.actions)
     assert one.actions.dtype == other.actions.dtype
     assert one.log_probs.dtype == other.log_probs.dtype
@@ -51,71 +51,75 @@ def assert_same_choice(one, other):
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("rows", [1, 7, FEW_ROWS])
 @pytest.mark.parametrize("masked", [True, False])
-def test_few_rows_are_drawn_as_torch_draws_them(activation, rows, masked):
-    policy = policy_of(activation=activation)
+def test_numba_samples_equal_torch_samples(activation, rows, masked):
+    policy = make_policy(activation=activation)
     for seed in range(20):
-        observation, mask, luck = some_rows(rows, seed)
+        observation, mask, uniforms = random_rows(rows, seed)
         mask = mask if masked else None
-        compiled = policy.sample(observation, mask, luck)
-        assert_same_choice(compiled, policy._sample(observation, mask, luck))
+        compiled = policy.sample(observation, mask, uniforms)
+        assert_same_sample(compiled, policy._sample(observation, mask, uniforms))
     assert policy.numba_policy is not None
 
 
-def test_a_row_is_drawn_alone_as_in_any_company():
-    policy = policy_of(activation="tanh")
-    observation, mask, luck = some_rows(FEW_ROWS)
-    together = policy.sample(observation, mask, luck)
+def test_a_sample_does_not_depend_on_other_rows():
+    policy = make_policy(activation="tanh")
+    observation, mask, uniforms = random_rows(FEW_ROWS)
+    together = policy.sample(observation, mask, uniforms)
     for row in range(FEW_ROWS):
         only = slice(row, row + 1)
-        seen = {name: array[only] for name, array in observation.items()}
-        alone = policy.sample(seen, mask[only], luck[only])
+        observation_row = {name: array[only] for name, array in observation.items()}
+        alone = policy.sample(observation_row, mask[only], uniforms[only])
         assert_array_equal(alone.actions, together.actions[only])
         assert_array_equal(alone.log_probs, together.log_probs[only])
 
 
-def test_rows_that_may_not_be_written_to_are_read():
-    policy = policy_of()
-    observation, mask, luck = some_rows(4)
-    expected = policy.sample(observation, mask, luck)
-    spread_out = {name: np.asfortranarray(array) for name, array in observation.items()}
-    for array in (*spread_out.values(), mask, luck):
+def test_read_only_and_fortran_order_arrays_are_accepted():
+    policy = make_policy()
+    observation, mask, uniforms = random_rows(4)
+    expected = policy.sample(observation, mask, uniforms)
+    fortran_order = {name: np.asfortranarray(array) for name, array in observation.items()}
+    for array in (*fortran_order.values(), mask, uniforms):
         array.flags.writeable = False
-    assert_same_choice(policy.sample(spread_out, mask, luck), expected)
+    assert_same_sample(policy.sample(fortran_order, mask, uniforms), expected)
 
 
-@pytest.mark.parametrize("lowered", [0.0, 3e9])
-def test_a_forbidden_action_is_never_drawn_however_large_the_draw(lowered):
-    policy = policy_of()
+@pytest.mark.parametrize("bias_shift", [0.0, 3e9])
+def test_forbidden_actions_are_never_sampled_at_the_ends_of_the_uniform_range(bias_shift):
+    policy = make_policy()
     with torch.no_grad():
-        policy.network.policy_head.bias -= lowered
-    observation, mask, _ = some_rows(FEW_ROWS)
-    for luck in (0.0, 1 - 1e-9, np.nextafter(1.0, 0.0)):
-        drawn = policy.sample(observation, mask, np.full((FEW_ROWS, 1), luck))
-        assert mask[np.arange(FEW_ROWS), drawn.actions].all()
-        assert np.isfinite(drawn.log_probs).all()
+        policy.network.policy_head.bias -= bias_shift
+    observation, mask, _ = random_rows(FEW_ROWS)
+    for uniform in (0.0, 1 - 1e-9, np.nextafter(1.0, 0.0)):
+        sample = policy.sample(observation, mask, np.full((FEW_ROWS, 1), uniform))
+        assert mask[np.arange(FEW_ROWS), sample.actions].all()
+        assert np.isfinite(sample.log_probs).all()
 
 
-def test_what_an_optimiser_writes_is_seen():
-    policy = policy_of()
-    observation, mask, luck = some_rows(8)
-    before = policy.sample(observation, mask, luck)
+def test_optimiser_steps_are_visible_to_the_kernel():
+    policy = make_policy()
+    observation, mask, uniforms = random_rows(8)
+    before = policy.sample(observation, mask, uniforms)
     optimiser = torch.optim.Adam(policy.network.parameters(), lr=0.1, fused=True)
     tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
     policy.network.logits(tensors)[:, 0].sum().backward()
     optimiser.step()
-    after = policy.sample(observation, mask, luck)
+    after = policy.sample(observation, mask, uniforms)
     assert np.abs(after.log_probs - before.log_probs).max() > 0.01
-    assert_same_choice(after, policy._sample(observation, mask, luck))
+    assert_same_sample(after, policy._sample(observation, mask, uniforms))
 
 
-@pytest.mark.parametrize("copied", [copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_a_copy_draws_from_its_own_weights(copied):
-    policy, other = policy_of(seed=0), policy_of(seed=1)
-    observation, mask, luck = some_rows(8)
-    policy.sample(observation, mask, luck)
-    twin = copied(policy)
+@pytest.mark.parametrize(
+    "make_copy", [copy.copy, lambda policy: pickle.loads(pickle.dumps(policy))]
+)
+def test_a_copy_samples_from_its_own_weights(make_copy):
+    policy, other = make_policy(seed=0), make_policy(seed=1)
+    observation, mask, uniforms = random_rows(8)
+    policy.sample(observation, mask, uniforms)
+    twin = make_copy(policy)
     twin.network = other.network
-    assert_same_choice(twin.sample(observation, mask, luck), other._sample(observation, mask, luck))
+    assert_same_sample(
+        twin.sample(observation, mask, uniforms), other._sample(observation, mask, uniforms)
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,9 +133,9 @@ def test_a_copy_draws_from_its_own_weights(copied):
             {},
         ),
         (replace(PLAIN, observation={"kind": ArraySpec((), "int64", 0, 3, categories=(4,))}), {}),
-        (replace(PLAIN, observation={"eye": ArraySpec((32, 32, 3), "uint8", 0, 255)}), {}),
+        (replace(PLAIN, observation={"image": ArraySpec((32, 32, 3), "uint8", 0, 255)}), {}),
     ],
-    ids=["silu", "scaled", "two parts", "box", "categories", "picture"],
+    ids=["silu", "normalised", "two action dimensions", "box", "categories", "image"],
 )
-def test_what_is_not_simple_is_left_to_torch(spec, settings):
-    assert not NumbaPolicy.supports(policy_of(spec, **settings).network)
+def test_unsupported_networks_are_left_to_torch(spec, settings):
+    assert not NumbaPolicy.supports(make_policy(spec, **settings).network)

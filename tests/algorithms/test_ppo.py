@@ -1,4 +1,4 @@
-"""PPO: honest ratios, targets per env, both update styles, and it learns."""
+"""PPO: probability ratios, value targets, joint and separate updates, and learning."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(style):
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_it_solves_the_corridor(style):
+def test_ppo_solves_the_corridor(style):
     learner, collector = make_ppo(Corridor, STYLES[style])
     for _ in range(40):
         episodes = collector.collect(learner.policy, learner.buffer, 32)
@@ -43,7 +43,7 @@ def test_it_solves_the_corridor(style):
     assert (learner.policy.act_deterministic(cells, np.ones((6, 3), bool)) == RIGHT).all()
 
 
-def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing():
+def test_targets_bootstrap_at_truncation_and_not_at_termination():
     learner, collector = make_ppo(CartPole, PPOSettings(gamma=0.9, gae_lambda=0.0))
     collector.collect(learner.policy, learner.buffer, 32)
     rollout = learner.buffer
@@ -52,37 +52,37 @@ def test_truncated_episodes_are_worth_what_follows_and_terminated_ones_nothing()
     final = {"observation": np.full((1, 4), 0.3, np.float32)}
     rollout.truncations = [Truncations(np.array([7]), np.array([1]), final)]
     values = learner._values(rollout.observation).reshape(33, 16)
-    beyond = learner._values({"observation": final["observation"][None]})[0]
+    final_value = learner._values({"observation": final["observation"][None]})[0]
     samples, _ = learner._compute_targets()
     targets = samples.targets.numpy().reshape(32, 16)
     returns = targets * float(learner.network.value_std) + float(learner.network.value_mean)
     assert_allclose(returns[5, 0], rollout.rewards[5, 0], atol=1e-4)
-    assert_allclose(returns[7, 1], rollout.rewards[7, 1] + 0.9 * beyond, atol=1e-4)
+    assert_allclose(returns[7, 1], rollout.rewards[7, 1] + 0.9 * final_value, atol=1e-4)
     assert_allclose(returns[3, 3], rollout.rewards[3, 3] + 0.9 * values[4, 3], atol=1e-4)
 
 
-@pytest.mark.parametrize(("share", "followed"), [(1.0, 1.0), (0.5, 0.75), (0.1, 0.55)])
-def test_the_scale_of_values_follows_the_newest_rollout_by_its_share(share, followed):
-    learner, _ = make_ppo(Corridor, PPOSettings(value_norm_momentum=share))
+@pytest.mark.parametrize(("momentum", "weight"), [(1.0, 1.0), (0.5, 0.75), (0.1, 0.55)])
+def test_value_normalisation_follows_new_rollouts_with_its_momentum(momentum, weight):
+    learner, _ = make_ppo(Corridor, PPOSettings(value_norm_momentum=momentum))
     first, later = np.array([-1.0, 1.0], np.float32), np.array([9.0, 11.0], np.float32)
-    learner._update_value_norm(first)  # the first one always counts for everything
+    learner._update_value_norm(first)  # the first rollout sets the statistics
     assert_allclose([learner.network.value_mean, learner.network.value_std], [0.0, 1.0])
     learner.updates = 1
     learner._update_value_norm(later)
-    # The second counts for half at least: a mean of two.
-    assert_allclose(float(learner.network.value_mean), 10 * max(share, 0.5), rtol=1e-6)
+    # The second rollout has a weight of at least one half.
+    assert_allclose(float(learner.network.value_mean), 10 * max(momentum, 0.5), rtol=1e-6)
     learner.updates = 1000
     learner._update_value_norm(later)
-    assert_allclose(float(learner.network.value_mean), 10 * followed, rtol=1e-6)
+    assert_allclose(float(learner.network.value_mean), 10 * weight, rtol=1e-6)
 
 
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, float("nan")])
-def test_a_share_that_is_none_is_refused(share):
+@pytest.mark.parametrize("momentum", [0.0, -0.1, 1.5, float("nan")])
+def test_value_norm_momentum_outside_its_range_is_rejected(momentum):
     with pytest.raises(SettingsError, match="value_norm_momentum"):
-        PPOSettings(value_norm_momentum=share)
+        PPOSettings(value_norm_momentum=momentum)
 
 
-def test_equal_seeds_learn_equal_weights_and_others_do_not():
+def test_equal_seeds_give_equal_weights_and_different_seeds_do_not():
     def trained(seed):
         learner, collector = make_ppo(Corridor, STYLES["joint"], seed=seed)
         for _ in range(3):
@@ -90,13 +90,13 @@ def test_equal_seeds_learn_equal_weights_and_others_do_not():
             learner.update()
         return weights_of(learner)
 
-    one, again, other = trained(5), trained(5), trained(6)
-    assert all(torch.equal(one[name], again[name]) for name in one)
-    assert not all(torch.equal(one[name], other[name]) for name in one)
+    one, same_seed, other_seed = trained(5), trained(5), trained(6)
+    assert all(torch.equal(one[name], same_seed[name]) for name in one)
+    assert not all(torch.equal(one[name], other_seed[name]) for name in one)
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_a_restored_learner_learns_on_bit_for_bit(style):
+def test_a_restored_learner_continues_bit_exact(style):
     learner, collector = make_ppo(Corridor, STYLES[style])
     for _ in range(2):
         collector.collect(learner.policy, learner.buffer, 32)
@@ -105,16 +105,16 @@ def test_a_restored_learner_learns_on_bit_for_bit(style):
     collector.collect(learner.policy, learner.buffer, 32)
     report = learner.update()
 
-    again, other = make_ppo(Corridor, STYLES[style])
-    again.restore(states[0])
-    other.restore(states[1], states[2])
-    other.collect(again.policy, again.buffer, 32)
-    assert again.update() == report
+    restored, restored_collector = make_ppo(Corridor, STYLES[style])
+    restored.restore(states[0])
+    restored_collector.restore(states[1], states[2])
+    restored_collector.collect(restored.policy, restored.buffer, 32)
+    assert restored.update() == report
     weights = weights_of(learner)
-    assert all(torch.equal(weights[name], found) for name, found in weights_of(again).items())
+    assert all(torch.equal(weights[name], tensor) for name, tensor in weights_of(restored).items())
 
 
-def test_separate_epochs_leave_the_policy_alone_while_values_learn():
+def test_separate_value_epochs_leave_the_policy_unchanged():
     settings = PPOSettings(num_value_epochs=3, num_policy_epochs=1, entropy_coefficient=0.0)
     learner, collector = make_ppo(Corridor, settings)
     collector.collect(learner.policy, learner.buffer, 32)
@@ -127,38 +127,40 @@ def test_separate_epochs_leave_the_policy_alone_while_values_learn():
     for batch in learner._minibatches(samples, 0):
         learner._gradient_step("value", learner.network.value_parameters(), batch, loss_of)
     after = weights_of(learner)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert any(name.startswith("value_layers") for name in moved)
-    assert not any(name.startswith("policy") for name in moved)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert any(name.startswith("value_layers") for name in changed)
+    assert not any(name.startswith("policy") for name in changed)
 
 
-def test_minibatches_hold_every_sample_once_whatever_their_size():
+def test_minibatches_of_any_size_contain_every_sample_once():
     settings = PPOSettings(minibatch_size=100)
     learner, collector = make_ppo(Corridor, settings)
     collector.collect(learner.policy, learner.buffer, 32)
     samples, _ = learner._compute_targets()
-    parts = list(learner._minibatches(samples, 0))
-    assert [len(part) for part in parts] == [100] * 5 + [12]
-    joined = torch.cat([part.targets for part in parts])
+    minibatches = list(learner._minibatches(samples, 0))
+    assert [len(minibatch) for minibatch in minibatches] == [100] * 5 + [12]
+    joined = torch.cat([minibatch.targets for minibatch in minibatches])
     assert torch.equal(joined.sort().values, samples.targets.sort().values)
     assert not torch.equal(joined, samples.targets)
 
 
-def test_learning_rate_and_entropy_bonus_fall_to_zero_over_the_run():
+def test_learning_rate_and_entropy_coefficient_are_annealed_to_zero():
     settings = PPOSettings(learning_rate=0.01, anneal_entropy=True)
     learner, collector = make_ppo(Corridor, settings, updates=4)
-    seen = []
+    coefficients = []
     for _ in range(4):
-        seen.append((learner.learning_rate, learner.entropy_coefficient))
+        coefficients.append((learner.learning_rate, learner.entropy_coefficient))
         collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
-    assert_allclose(seen, [(0.01, 0.01), (0.0075, 0.0075), (0.005, 0.005), (0.0025, 0.0025)])
+    assert_allclose(
+        coefficients, [(0.01, 0.01), (0.0075, 0.0075), (0.005, 0.005), (0.0025, 0.0025)]
+    )
     assert learner.learning_rate == 0.0
 
 
 def test_target_kl_ends_an_update_early():
-    quick = PPOSettings(learning_rate=0.05, target_kl=1e-4, update_epochs=50)
-    learner, collector = make_ppo(Corridor, quick)
+    settings = PPOSettings(learning_rate=0.05, target_kl=1e-4, update_epochs=50)
+    learner, collector = make_ppo(Corridor, settings)
     collector.collect(learner.policy, learner.buffer, 32)
     steps_before = learner.optimisers["joint"].state_dict()["state"]
     assert steps_before == {}
@@ -169,30 +171,30 @@ def test_target_kl_ends_an_update_early():
     assert steps == 4
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_and_counted_and_ends_the_run_if_it_persists():
+def test_non_finite_gradients_are_skipped_and_counted_and_end_the_run_if_they_persist():
     learner, collector = make_ppo(Corridor, PPOSettings())
     collector.collect(learner.policy, learner.buffer, 32)
     samples, _ = learner._compute_targets()
     parameters = list(learner.network.parameters())
     before = weights_of(learner)
 
-    def bad_loss(batch):
+    def nan_loss(batch):
         return sum(p.sum() for p in parameters) * float("nan")
 
     for count in range(1, MAX_SKIPPED_GRADIENTS):
-        learner._gradient_step("joint", parameters, samples, bad_loss)
+        learner._gradient_step("joint", parameters, samples, nan_loss)
         assert learner.skipped_gradients == count
-    assert all(torch.equal(before[name], found) for name, found in weights_of(learner).items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(learner).items())
     with pytest.raises(TrainingError, match=r"not finite 20 times in a row.*learning rate"):
-        learner._gradient_step("joint", parameters, samples, bad_loss)
+        learner._gradient_step("joint", parameters, samples, nan_loss)
 
 
-def test_shared_networks_and_separate_epochs_do_not_go_together():
+def test_a_shared_network_rejects_separate_value_and_policy_epochs():
     with pytest.raises(SettingsError, match="shared network"):
         make_ppo(Corridor, STYLES["separate"], network=NetworkSettings(shared=True))
 
 
-def test_a_shared_network_learns_too():
+def test_a_shared_network_solves_the_corridor():
     learner, collector = make_ppo(
         Corridor, STYLES["joint"], network=NetworkSettings(hidden_sizes=(32, 32), shared=True)
     )
@@ -214,6 +216,6 @@ def test_a_shared_network_learns_too():
         ({"entropy_coefficient": float("nan")}, "entropy_coefficient must be at least 0"),
     ],
 )
-def test_wrong_settings_say_what_to_do(wrong, message):
+def test_invalid_settings_are_rejected_with_the_allowed_range(wrong, message):
     with pytest.raises(SettingsError, match=message):
         PPOSettings(**wrong)

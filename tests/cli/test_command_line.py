@@ -1,4 +1,4 @@
-"""The command line as a person uses it: words in, answer and exit code out."""
+"""The command line: output, exit codes and error messages."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from hundredfold.cli import main
 QUICK = ["--epochs", "2", "--num-envs", "4", "--num-steps", "16", "--eval-episodes", "4"]
 
 
-def call(*words):
-    """Exit code of a command; tyro leaves by SystemExit."""
+def call(*argv):
+    """Exit code of a command; tyro raises SystemExit."""
     try:
-        return main.main([str(word) for word in words])
-    except SystemExit as left:
-        return left.code
+        return main.main([str(argument) for argument in argv])
+    except SystemExit as error:
+        return error.code
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def run_folder(tmp_path_factory):
     return save_dir / "first"
 
 
-def test_a_run_leaves_everything_in_its_folder(run_folder):
+def test_a_run_folder_contains_settings_metrics_checkpoints_and_report(run_folder):
     names = {path.name for path in run_folder.iterdir()}
     assert {
         "settings.toml",
@@ -40,39 +40,39 @@ def test_a_run_leaves_everything_in_its_folder(run_folder):
     assert any(name.startswith("events.out.tfevents") for name in names)
 
 
-def test_training_ends_with_what_came_out_and_what_to_do_next(capsys, tmp_path):
+def test_train_prints_the_best_return_and_the_next_commands(capsys, tmp_path):
     assert call("train", "corridor", *QUICK, "--save-dir", tmp_path) == 0
-    said = capsys.readouterr()
-    assert "best evaluated return" in said.out
-    assert "hundredfold evaluate" in said.out
-    assert "epoch 2/2" in said.err
+    captured = capsys.readouterr()
+    assert "best evaluated return" in captured.out
+    assert "hundredfold evaluate" in captured.out
+    assert "epoch 2/2" in captured.err
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("corridor-")
     assert folder.name.endswith("-42")
 
 
-def test_quiet_says_nothing(capsys, tmp_path):
+def test_quiet_prints_nothing(capsys, tmp_path):
     assert call("train", "corridor", *QUICK, "--save-dir", tmp_path, "--quiet") == 0
-    said = capsys.readouterr()
-    assert said.out == said.err == ""
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
 
 
 def test_evaluate_prints_a_table_or_json(capsys, run_folder):
     assert call("evaluate", run_folder, "--episodes", "5") == 0
     assert "stderr" in capsys.readouterr().out
     assert call("evaluate", run_folder, "--episodes", "5", "--json") == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["command"][0] == "evaluate"
-    (row,) = answer["rows"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["command"][0] == "evaluate"
+    (row,) = output["rows"]
     assert row["episodes"] == 5
     assert row["ci_low"] <= row["mean"] <= row["ci_high"]
-    assert answer["machine"]["cores"] >= 1
+    assert output["machine"]["cores"] >= 1
 
 
-def test_a_settings_file_and_flags_over_it(capsys, tmp_path, run_folder):
+def test_flags_override_a_settings_file(capsys, tmp_path, run_folder):
     config = run_folder / "settings.toml"
-    words = ["train", "corridor", "--config", config, "--gamma", "0.5", "--save-dir", tmp_path]
-    assert call(*words, "--name", "copy") == 0
+    argv = ["train", "corridor", "--config", config, "--gamma", "0.5", "--save-dir", tmp_path]
+    assert call(*argv, "--name", "copy") == 0
     text = (tmp_path / "copy" / "settings.toml").read_text()
     assert "gamma = 0.5" in text
     assert "epochs = 2" in text
@@ -82,47 +82,47 @@ def test_resume_needs_no_env(capsys, run_folder):
     assert call("train", "--resume", run_folder) == 0
 
 
-def test_report_draws_the_page_again(capsys, run_folder):
+def test_report_writes_the_html_report_again(capsys, run_folder):
     (run_folder / "report.html").unlink()
     assert call("report", run_folder) == 0
     assert (run_folder / "report.html").stat().st_size > 10_000
 
 
-def test_envs_and_doctor_tell_what_is_there(capsys):
+def test_envs_and_doctor_list_envs_machine_and_packages(capsys):
     assert call("envs", "--json") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {"corridor", "cartpole"} <= {row["env"] for row in rows}
     assert call("doctor") == 0
-    said = capsys.readouterr().out
-    for word in ("processor", "memory", "device", "torch", "[sb3] stable_baselines3", "[ray] ray"):
-        assert word in said
+    output = capsys.readouterr().out
+    for item in ("processor", "memory", "device", "torch", "[sb3] stable_baselines3", "[ray] ray"):
+        assert item in output
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["train", "--help"]])
-def test_help_is_there(capsys, words):
-    assert call(*words) == 0
+@pytest.mark.parametrize("argv", [[], ["--help"], ["train", "--help"]])
+def test_help_is_printed(capsys, argv):
+    assert call(*argv) == 0
     assert "usage: hundredfold" in capsys.readouterr().out
 
 
-def test_train_help_teaches_every_flag(capsys):
+def test_train_help_shows_flags_and_defaults(capsys):
     assert call("train", "cartpole", "--help") == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for flag in ("--num-envs", "--learning-rate", "--max-episode-steps", "--resume", "--wandb"):
-        assert flag in said
-    assert "(default: 64)" in said
+        assert flag in output
+    assert "(default: 64)" in output
 
 
-WRONG = {
+WRONG_USAGE = {
     "an unknown env": (["train", "cartpol"], 2, "did you mean cartpole"),
     "an unknown Gymnasium id": (["train", "CartPole-v11"], 2, "did you mean CartPole-v1"),
     "an unknown command": (["trian"], 2, "did you mean train"),
     "an unknown flag": (["train", "corridor", "--num-env", "3"], 2, "num-envs"),
     "no envs": (["train", "corridor", "--num-envs", "0"], 2, "num_envs must be at least 1, got 0"),
-    "words for numbers": (["train", "corridor", "--num-envs", "many"], 2, "many"),
+    "text for a number": (["train", "corridor", "--num-envs", "many"], 2, "many"),
     "two lengths": (["train", "corridor", "--steps", "9", "--epochs", "1"], 2, "one of --epochs"),
     "no env": (["train"], 2, "usage"),
     "a missing run": (["train", "--resume", "no/such/run"], 1, "no/such/run is not a run folder"),
-    "a dangling flag": (["train", "--resume"], 2, "--resume expects a value"),
+    "a flag without value": (["train", "--resume"], 2, "--resume expects a value"),
     "a missing settings file": (["train", "corridor", "--config", "no.toml"], 2, "no.toml"),
     "an unknown policy": (["evaluate", "corridor", "--policy", "randm"], 2, "did you mean random"),
     "an env without policy": (["evaluate", "corridor"], 2, "--policy random"),
@@ -131,30 +131,32 @@ WRONG = {
         2,
         "at least",
     ),
-    "a report of nothing": (["report", "no/such/run"], 1, "not a run folder"),
+    "a report of a missing run": (["report", "no/such/run"], 1, "not a run folder"),
 }
 
 
-@pytest.mark.parametrize(("words", "code", "hint"), WRONG.values(), ids=WRONG)
-def test_wrong_usage_gets_a_hint_and_an_exit_code(capsys, tmp_path, monkeypatch, words, code, hint):
+@pytest.mark.parametrize(("argv", "code", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE)
+def test_wrong_usage_prints_a_message_and_an_exit_code(
+    capsys, tmp_path, monkeypatch, argv, code, message
+):
     monkeypatch.chdir(tmp_path)
-    assert call(*words) == code
-    said = capsys.readouterr()
-    assert hint in said.err + said.out
-    assert "Traceback" not in said.err
+    assert call(*argv) == code
+    captured = capsys.readouterr()
+    assert message in captured.err + captured.out
+    assert "Traceback" not in captured.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_folder_that_exists_is_not_written_over(capsys, run_folder):
-    words = ["train", "corridor", *QUICK, "--save-dir", run_folder.parent, "--name", "first"]
+def test_an_existing_run_folder_is_not_overwritten(capsys, run_folder):
+    argv = ["train", "corridor", *QUICK, "--save-dir", run_folder.parent, "--name", "first"]
     before = (run_folder / "metrics.jsonl").read_text()
-    assert call(*words) == 2
+    assert call(*argv) == 2
     assert "exists already" in capsys.readouterr().err
     assert (run_folder / "metrics.jsonl").read_text() == before
 
 
-def test_a_typo_in_a_settings_file_is_found(capsys, tmp_path):
-    path = tmp_path / "mine.toml"
+def test_an_unknown_setting_in_a_settings_file_is_rejected_with_a_suggestion(capsys, tmp_path):
+    path = tmp_path / "settings.toml"
     path.write_text("[ppo]\nlearning_rte = 0.1\n")
     assert call("train", "corridor", "--config", path) == 2
     assert "did you mean learning_rate" in capsys.readouterr().err
@@ -164,7 +166,7 @@ NAN_ENV = """
 import gymnasium
 import numpy as np
 
-class Drifting(gymnasium.Env):
+class NanEnv(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
 
@@ -178,15 +180,16 @@ class Drifting(gymnasium.Env):
         value = np.nan if self.steps == 7 else 0.1
         return np.array([0.0, value], np.float32), 0.0, False, False, {}
 
-gymnasium.register(id="Drifting-v0", entry_point=Drifting)
+gymnasium.register(id="NanEnv-v0", entry_point=NanEnv)
 """
 
 
-def test_a_nan_from_an_env_names_env_and_step_and_ends_with_one(tmp_path):
-    (tmp_path / "drifting.py").write_text(NAN_ENV)
+@pytest.mark.process
+def test_a_nan_observation_stops_the_run_and_names_env_and_step(tmp_path):
+    (tmp_path / "nan_env.py").write_text(NAN_ENV)
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "hundredfold", "train", "drifting:Drifting-v0"),
+            *(sys.executable, "-m", "hundredfold", "train", "nan_env:NanEnv-v0"),
             *(*QUICK, "--on-env-error", "stop"),
         ],
         capture_output=True,
@@ -197,20 +200,22 @@ def test_a_nan_from_an_env_names_env_and_step_and_ends_with_one(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "env 0 of drifting:Drifting-v0 (step 7 of its episode 0) returned nan" in done.stderr
+    assert "env 0 of nan_env:NanEnv-v0 (step 7 of its episode 0) returned nan" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_python_dash_m_is_the_same_command():
-    words = [sys.executable, "-m", "hundredfold", "trian"]
-    ran = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert ran.returncode == main.WRONG_USAGE
-    assert "train" in ran.stderr
+@pytest.mark.process
+def test_python_dash_m_runs_the_command_line():
+    argv = [sys.executable, "-m", "hundredfold", "trian"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == main.WRONG_USAGE
+    assert "train" in done.stderr
 
 
-def test_the_installed_command_is_this_one():
+@pytest.mark.process
+def test_the_installed_command_prints_its_version():
     command = Path(sys.executable).with_name("hundredfold")
     if not command.exists():
-        pytest.skip("the package is not installed beside this Python")
+        pytest.skip("the package is not installed for this Python")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("hundredfold ")

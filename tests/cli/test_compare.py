@@ -1,4 +1,4 @@
-"""`hundredfold compare dvrp`, small: arms, seeds, resuming, a table and a page."""
+"""`hundredfold compare dvrp`: arms, seeds, resume, table and report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hundredfold.training.compare import (
     make_arms,
 )
 
-WORDS = [
+ARGV = [
     *("compare", "dvrp", "--num-envs", "2,4", "--seeds", "2", "--days", "4", "--episodes", "16"),
     *(
         "--num-customers",
@@ -41,9 +41,9 @@ def curve(*scores, step=100):
     return Curve(count, step * count, 10 * count, np.array(scores, float), 1.0)
 
 
-def test_every_arm_is_trained_judged_and_drawn_and_what_is_done_is_not_done_again(capsys, tmp_path):
-    words = [*WORDS, "--save-dir", str(tmp_path / "arms"), "--json"]
-    assert main(words) == 0
+def test_every_arm_is_trained_and_evaluated_and_finished_runs_are_reused(capsys, tmp_path):
+    argv = [*ARGV, "--save-dir", str(tmp_path / "arms"), "--json"]
+    assert main(argv) == 0
     rows = {row["arm"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert list(rows) == ["2-envs", "4-envs", "2-envs-x2"]
     assert [row["epochs"] for row in rows.values()] == [8, 4, 4]
@@ -55,23 +55,23 @@ def test_every_arm_is_trained_judged_and_drawn_and_what_is_done_is_not_done_agai
     page = (tmp_path / "arms" / "compare.html").read_text("utf-8")
     assert "2-envs-x2" in page
 
-    # One run is lost; the others are kept as they are.
-    kept = read_metrics(tmp_path / "arms" / "4-envs-seed-43")
+    # A missing run is trained again; the others are not touched.
+    metrics_before = read_metrics(tmp_path / "arms" / "4-envs-seed-43")
     before = (tmp_path / "arms" / "2-envs-seed-42" / "metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(tmp_path / "arms" / "4-envs-seed-43")
-    assert main(words) == 0
-    again = {row["arm"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert again["2-envs"]["known"] == rows["2-envs"]["known"]
-    assert again["4-envs"]["known"] == rows["4-envs"]["known"]
-    assert read_metrics(tmp_path / "arms" / "4-envs-seed-43") == kept
+    assert main(argv) == 0
+    rerun = {row["arm"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert rerun["2-envs"]["known"] == rows["2-envs"]["known"]
+    assert rerun["4-envs"]["known"] == rows["4-envs"]["known"]
+    assert read_metrics(tmp_path / "arms" / "4-envs-seed-43") == metrics_before
     after = (tmp_path / "arms" / "2-envs-seed-42" / "metrics.jsonl").stat().st_mtime_ns
     assert after == before
 
-    assert main([*words, "--learning-rate", "0.5"]) == 2
+    assert main([*argv, "--learning-rate", "0.5"]) == 2
     assert "ppo.learning_rate" in capsys.readouterr().err
 
 
-def test_arms_are_evaluated_after_the_same_numbers_of_days():
+def test_arms_are_evaluated_after_the_same_number_of_episodes():
     start = preset_settings("dvrp")
     start = start.__class__(
         env="dvrp",
@@ -81,7 +81,7 @@ def test_arms_are_evaluated_after_the_same_numbers_of_days():
         env_settings=start.env_settings,
     )
     arms = make_arms(start, [64, 256], 30)
-    found = {
+    arm_settings = {
         arm.name: (
             arm.settings.rollout.num_envs,
             arm.settings.rollout.num_steps,
@@ -90,7 +90,7 @@ def test_arms_are_evaluated_after_the_same_numbers_of_days():
         )
         for arm in arms
     }
-    assert found == {
+    assert arm_settings == {
         "64-envs": (64, 30, 20, 200),
         "256-envs": (256, 30, 5, 50),
         "64-envs-x4": (64, 120, 5, 50),
@@ -101,16 +101,16 @@ def test_arms_are_evaluated_after_the_same_numbers_of_days():
         make_arms(start, [64, 96], 30)
 
 
-def test_a_comparison_of_another_length_is_not_mixed_with_an_older_one(capsys, tmp_path):
-    words = [*WORDS, "--save-dir", str(tmp_path), "--seeds", "1", "--json"]
-    assert main(words) == 0
+def test_a_comparison_of_another_length_in_the_same_folder_is_rejected(capsys, tmp_path):
+    argv = [*ARGV, "--save-dir", str(tmp_path), "--seeds", "1", "--json"]
+    assert main(argv) == 0
     capsys.readouterr()
-    assert main([*words, "--episodes", "32"]) == 2
+    assert main([*argv, "--episodes", "32"]) == 2
     assert "length.epochs" in capsys.readouterr().err
-    assert main([*words, "--epochs", "3"]) == 2
+    assert main([*argv, "--epochs", "3"]) == 2
 
 
-def test_the_level_is_five_percent_or_what_all_arms_reach():
+def test_the_common_level_is_five_percent_or_what_all_arms_reach():
     high = {"one": [curve(2, 6), curve(4, 8)], "other": [curve(1, 5.5)]}
     assert highest_common_level(high) == 5.0
     low = {"one": [curve(2, 2.57)], "other": [curve(1, 2.31)]}
@@ -123,10 +123,10 @@ def test_the_level_is_five_percent_or_what_all_arms_reach():
     assert first_reach(low["other"], 5.0) == {}
 
 
-def test_the_interval_of_seeds_is_wider_than_that_of_days_alone():
-    luck = np.random.default_rng(1)
-    days = luck.normal(size=200)
+def test_the_interval_over_seeds_includes_the_variance_between_seeds():
+    rng = np.random.default_rng(1)
+    days = rng.normal(size=200)
     agreeing = np.stack([days] * 5)
-    differing = agreeing + luck.normal(size=(5, 1))
+    differing = agreeing + rng.normal(size=(5, 1))
     narrow, wide = (np.diff(interval_over_seeds(runs))[0] for runs in (agreeing, differing))
     assert wide > 2 * narrow

@@ -1,23 +1,23 @@
-"""`hundredfold plan`, called as a user calls it."""
+"""`hundredfold estimate`: printed estimates, warnings and recommended settings."""
 
 from __future__ import annotations
 
 import json
 
 from hundredfold.cli.main import main
-from hundredfold.training import estimate as planning
+from hundredfold.training import estimate as estimate_module
 
 
-def rows_of(said):
-    return {row["what"]: row for row in json.loads(said.out)["rows"]}
+def rows_of(captured):
+    return {row["what"]: row for row in json.loads(captured.out)["rows"]}
 
 
-def test_the_question_of_the_scripts_is_answered_before_anything_runs(capsys):
-    words = ["--num-envs", "256", "--episodes", "1000", "--device", "cuda"]
-    assert main(["estimate", "dvrp", *words, "--no-measure", "--json"]) == 0
-    said = capsys.readouterr()
-    assert "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100" in said.err
-    rows = rows_of(said)
+def test_estimate_prints_epochs_memory_and_recommendations_without_training(capsys):
+    flags = ["--num-envs", "256", "--episodes", "1000", "--device", "cuda"]
+    assert main(["estimate", "dvrp", *flags, "--no-measure", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100" in captured.err
+    rows = rows_of(captured)
     assert rows["epochs"]["value"] == 4
     assert rows["samples per epoch"]["value"] == 7_680
     assert rows["memory: oracle routes"]["value"] > 0
@@ -25,31 +25,31 @@ def test_the_question_of_the_scripts_is_answered_before_anything_runs(capsys):
     assert rows["recommended: --episodes"]["value"] == 25_600
 
 
-def test_a_time_on_a_device_that_is_not_here_is_called_modelled(capsys, monkeypatch):
-    monkeypatch.setattr(planning.torch.cuda, "is_available", lambda: False)
+def test_the_time_on_a_missing_device_is_marked_as_modelled(capsys, monkeypatch):
+    monkeypatch.setattr(estimate_module.torch.cuda, "is_available", lambda: False)
     assert main(["estimate", "corridor", "--epochs", "3", "--device", "cuda", "--json"]) == 0
-    said = capsys.readouterr()
-    assert "no CUDA device was found" in said.err
-    rows = rows_of(said)
+    captured = capsys.readouterr()
+    assert "no CUDA device was found" in captured.err
+    rows = rows_of(captured)
     assert "modelled" in rows["seconds per epoch: update"]["reason"]
     assert "measured" in rows["seconds per epoch: collect"]["reason"]
     assert rows["time"]["value"] > 0
 
 
-def test_advice_is_written_to_a_file_that_train_reads(capsys, tmp_path):
-    file = tmp_path / "advised.toml"
-    words = ["--preset", "meta-train-64", "--num-envs", "256", "--episodes", "1000", "--no-measure"]
-    assert main(["estimate", "dvrp", *words, "--write-config", str(file)]) == 0
+def test_recommended_settings_are_written_to_a_file_that_train_reads(capsys, tmp_path):
+    file = tmp_path / "recommended.toml"
+    flags = ["--preset", "meta-train-64", "--num-envs", "256", "--episodes", "1000", "--no-measure"]
+    assert main(["estimate", "dvrp", *flags, "--write-config", str(file)]) == 0
     capsys.readouterr()
     assert main(["estimate", "dvrp", "--config", str(file), "--no-measure", "--json"]) == 0
-    said = capsys.readouterr()
-    assert rows_of(said)["epochs"]["value"] == 100
-    assert "warning" not in said.err
+    captured = capsys.readouterr()
+    assert rows_of(captured)["epochs"]["value"] == 100
+    assert "warning" not in captured.err
 
 
-def test_auto_says_how_many_envs_it_took_and_why(capsys):
-    words = ["--num-envs", "auto", "--steps", "6400", "--no-measure", "--json"]
-    assert main(["estimate", "corridor", *words]) == 0
-    said = capsys.readouterr()
-    assert "--num-envs auto: 4 (50 epochs of the run's length" in said.err
-    assert rows_of(said)["samples per epoch"]["value"] == 4 * 32
+def test_num_envs_auto_prints_the_number_and_the_reason(capsys):
+    flags = ["--num-envs", "auto", "--steps", "6400", "--no-measure", "--json"]
+    assert main(["estimate", "corridor", *flags]) == 0
+    captured = capsys.readouterr()
+    assert "--num-envs auto: 4 (50 epochs of the run's length" in captured.err
+    assert rows_of(captured)["samples per epoch"]["value"] == 4 * 32

@@ -1,4 +1,4 @@
-"""Settings by device: every cell of the table, and devices that do not work."""
+"""The by-device preset, device detection and fallback to the CPU."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from hundredfold.config.presets import device_preset, preset_settings
 from hundredfold.core.errors import SettingsError
 
 CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, device_memory=8 * 2**30)
-# A stand-in for a card that is not here.
+# A GPU that this machine need not have.
 GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, device_memory=15 * 2**30)
 
 TABLE = {
@@ -38,21 +38,21 @@ CELLS = [(algo, device, name) for (algo, device), row in TABLE.items() for name 
     ("algo", "device", "name"), CELLS, ids=[f"{a}-{d.kind}-{n}" for a, d, n in CELLS]
 )
 @pytest.mark.parametrize("env", ["CartPole-v1", "cage2"])
-def test_every_cell_of_the_table_is_as_it_says(env, algo, device, name):
+def test_by_device_preset_has_the_documented_values(env, algo, device, name):
     settings = device_preset(preset_settings(env), algo, device)
-    parts = (settings.rollout, settings.learner, settings.network, settings.machine)
-    (found,) = [getattr(part, name) for part in parts if hasattr(part, name)]
-    assert found == TABLE[algo, device][name]
+    tables = (settings.rollout, settings.learner, settings.network, settings.machine)
+    (value,) = [getattr(table, name) for table in tables if hasattr(table, name)]
+    assert value == TABLE[algo, device][name]
 
 
-def test_the_table_is_read_for_the_device_at_hand(monkeypatch):
-    monkeypatch.setattr("hundredfold.config.presets.detect_device", lambda asked: GPU)
+def test_by_device_preset_follows_the_detected_device(monkeypatch):
+    monkeypatch.setattr("hundredfold.config.presets.detect_device", lambda requested: GPU)
     assert preset_settings("CartPole-v1", "by-device", "dqn").dqn.replay_size == 50_000
     monkeypatch.undo()
     assert preset_settings("CartPole-v1", "by-device", "dqn", "cpu").dqn.replay_size == 10_000
 
 
-def test_a_machine_without_cuda_says_so_only_when_asked_for_it(recwarn, monkeypatch):
+def test_missing_cuda_warns_only_when_requested(recwarn, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert torch_device("auto") == torch.device("cpu")
     assert not recwarn.list
@@ -62,29 +62,29 @@ def test_a_machine_without_cuda_says_so_only_when_asked_for_it(recwarn, monkeypa
         torch_device("gpu")
 
 
-def test_a_device_that_is_there_but_does_not_work_falls_back_with_a_warning(monkeypatch):
+def test_a_cuda_device_that_fails_falls_back_to_the_cpu_with_a_warning(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    real = torch.ones
+    ones = torch.ones
 
-    def refuse(*shape, device=None, **options):
+    def fail_on_cuda(*shape, device=None, **options):
         if device is not None and torch.device(device).type == "cuda":
-            raise RuntimeError("CUDA error: no kernel image is available\nand a long story")
-        return real(*shape, **options)
+            raise RuntimeError("CUDA error: no kernel image is available\nfurther lines")
+        return ones(*shape, **options)
 
-    monkeypatch.setattr(torch, "ones", refuse)
+    monkeypatch.setattr(torch, "ones", fail_on_cuda)
     with pytest.warns(UserWarning, match=r"does not work \(CUDA error: no kernel image"):
         assert torch_device("auto") == torch.device("cpu")
 
 
-def test_the_device_at_hand_knows_its_cores_and_its_memory(monkeypatch):
-    found = detect_device("cpu")
-    assert found.kind == "cpu"
-    assert found.cores >= 1
-    assert found.memory > 2**20
-    monkeypatch.setattr(devices, "torch_device", lambda asked: torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (7, 9))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda place: "Tesla T4")
-    card = detect_device()
-    assert (card.kind, card.name, card.cores) == ("cuda", "Tesla T4", found.cores)
-    assert card.device_memory == 7
-    assert card.memory > 2**20
+def test_device_detection_reports_cores_and_memory(monkeypatch):
+    cpu = detect_device("cpu")
+    assert cpu.kind == "cpu"
+    assert cpu.cores >= 1
+    assert cpu.memory > 2**20
+    monkeypatch.setattr(devices, "torch_device", lambda requested: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (7, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    gpu = detect_device()
+    assert (gpu.kind, gpu.name, gpu.cores) == ("cuda", "Tesla T4", cpu.cores)
+    assert gpu.device_memory == 7
+    assert gpu.memory > 2**20

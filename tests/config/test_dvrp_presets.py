@@ -1,4 +1,4 @@
-"""The presets of dvrp, number by number."""
+"""Presets of dvrp: the documented values and TOML round trips."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ TABLE = {
 }
 
 
-def resolved(preset):
+def resolve(preset):
     settings = preset_settings("dvrp", preset)
     env = env_factory("dvrp", settings.env_settings)(np.arange(1))
     return settings.resolved(env.spec)
 
 
 @pytest.mark.parametrize("preset", TABLE)
-def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
-    settings = resolved(preset)
-    parts = (
+def test_meta_train_presets_have_the_documented_values(preset):
+    settings = resolve(preset)
+    tables = (
         settings.rollout,
         settings.ppo,
         settings.network,
@@ -78,13 +78,13 @@ def test_the_presets_of_the_seeds_carry_exactly_their_values(preset):
         settings.env_settings,
         settings.length,
     )
-    for name, wanted in {**COMMON, **TABLE[preset]}.items():
-        (found,) = [getattr(part, name) for part in parts if hasattr(part, name)]
-        assert found == wanted, name
+    for name, expected in {**COMMON, **TABLE[preset]}.items():
+        (value,) = [getattr(table, name) for table in tables if hasattr(table, name)]
+        assert value == expected, name
 
 
-def test_our_own_preset_sums_rewards_without_discount():
-    settings = resolved("default")
+def test_the_default_preset_uses_undiscounted_returns():
+    settings = resolve("default")
     assert settings == preset_settings("dvrp").resolved(
         env_factory("dvrp", settings.env_settings)(np.arange(1)).spec
     )
@@ -95,15 +95,15 @@ def test_our_own_preset_sums_rewards_without_discount():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_survives_its_settings_file(preset):
+def test_presets_round_trip_through_toml(preset):
     settings = preset_settings(PRESETS[preset].env, preset)
-    again = apply_table(
+    loaded = apply_table(
         preset_settings(PRESETS[preset].env), tomllib.loads(to_toml(settings)), "the file"
     )
-    assert again == settings
+    assert loaded == settings
 
 
-def test_an_unknown_preset_gets_a_hint():
+def test_an_unknown_preset_is_rejected_with_a_suggestion():
     with pytest.raises(SettingsError, match="did you mean meta-train-64"):
         preset_settings("dvrp", "meta-train-46")
     with pytest.raises(SettingsError, match="no preset 'meta-train-64' for corridor"):

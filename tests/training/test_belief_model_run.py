@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.training_runs import checkpoint_arrays, read_metrics, run_python
+from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.api import belief_params
 
 pytestmark = pytest.mark.process
@@ -28,19 +28,6 @@ SMALL = {
     "embedding_epochs": 2,
 }
 
-KILLED_RUN = """
-import os, signal, hundredfold
-from hundredfold.training import run as run_module
-
-save = run_module.save_checkpoint
-def save_then_die(folder, checkpoint):
-    path = save(folder, checkpoint)
-    if checkpoint.epoch == 3: os.kill(os.getpid(), signal.SIGKILL)
-    return path
-run_module.save_checkpoint = save_then_die
-hundredfold.train("dvrp", save_dir={save_dir!r}, name="killed", report=False, **{settings!r})
-"""
-
 
 def train(tmp_path, name="run", **settings):
     return hundredfold.train(
@@ -49,7 +36,7 @@ def train(tmp_path, name="run", **settings):
 
 
 @pytest.mark.parametrize(
-    "choices",
+    "changes",
     [
         {"acceptance_model": "bayes", "acceptance_refit": "inline", "mask_mode": "threshold"},
         {"acceptance_model": "bayes", "acceptance_refit": "background", "mask_mode": "soft"},
@@ -59,29 +46,24 @@ def train(tmp_path, name="run", **settings):
             "mask_mode": "sampled_type",
         },
     ],
-    ids=lambda choices: "-".join(choices.values()),
+    ids=lambda changes: "-".join(changes.values()),
 )
-def test_resume_after_sigkill_is_bit_exact_with_belief_masks(tmp_path, choices):
-    whole = train(tmp_path, "whole", **choices)
-    settings = {**SMALL, **choices}
-    run_python(KILLED_RUN.format(save_dir=str(tmp_path), settings=settings), expect=-signal.SIGKILL)
+def test_resume_after_sigkill_is_bit_exact_with_belief_masks(tmp_path, changes):
+    whole = train(tmp_path, "whole", **changes)
+    code = KILLED_RUN.format(
+        env="dvrp", save_dir=str(tmp_path), settings={**SMALL, **changes}, moment="after saving"
+    )
+    run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", report=False)
     assert resumed.finished
-    assert read_metrics(whole.path) == read_metrics(resumed.path)
-    left, right = checkpoint_arrays(whole.path), checkpoint_arrays(resumed.path)
-    assert left.keys() == right.keys()
-    for name, array in left.items():
-        assert_array_equal(array, right[name], err_msg=name)
+    assert_same_run(whole.path, resumed.path)
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_every_backend_gives_the_same_run(tmp_path, backend):
-    here = train(tmp_path, "here", epochs=3, backend="in_process")
-    there = train(tmp_path, "there", epochs=3, backend=backend)
-    assert read_metrics(here.path) == read_metrics(there.path)
-    left, right = checkpoint_arrays(here.path), checkpoint_arrays(there.path)
-    for name, array in left.items():
-        assert_array_equal(array, right[name], err_msg=name)
+    in_process = train(tmp_path, "in_process", epochs=3, backend="in_process")
+    other = train(tmp_path, "other", epochs=3, backend=backend)
+    assert_same_run(in_process.path, other.path)
 
 
 def test_epsilon_is_annealed_and_refits_follow_the_interval(tmp_path):

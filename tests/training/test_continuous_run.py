@@ -1,4 +1,4 @@
-"""Continuous actions and pictures as runs: they resume exactly, and Pendulum is learned."""
+"""Training runs with continuous actions and images: exact resume, evaluation, Pendulum-v1."""
 
 import signal
 
@@ -29,7 +29,7 @@ PENDULUM = PPOSettings(
 
 
 class Training:
-    """The parts of a run, without a folder."""
+    """Backend, learner and collector of a run, without a run folder."""
 
     def __init__(self, make_envs, settings, rollout, updates, seed, backend="in_process"):
         self.backend = make_backend(backend, make_envs, rollout.num_envs)
@@ -49,8 +49,8 @@ class Training:
         return [self.epoch() for _ in range(count)]
 
     def epoch(self):
-        told = self.collector.collect(self.learner.policy, self.learner.buffer, self.num_steps)
-        return {**told.means(), **self.learner.update()}
+        episodes = self.collector.collect(self.learner.policy, self.learner.buffer, self.num_steps)
+        return {**episodes.means(), **self.learner.update()}
 
     def state(self):
         return self.learner.state(), self.collector.state(), self.backend.state()
@@ -60,19 +60,19 @@ class Training:
         self.collector.restore(collector, env)
 
 
-def spotlight(interval=1, backend="in_process"):
+def spotlight_training(interval=1, backend="in_process"):
     rollout = RolloutSettings(num_envs=6, num_steps=16, policy_update_interval=interval)
     return Training(Spotlight, PPOSettings(), rollout, updates=6, seed=3, backend=backend)
 
 
 @pytest.mark.parametrize("interval", [1, 2])
-def test_a_run_with_pictures_and_continuous_actions_resumes_bit_for_bit(interval):
-    whole, resumed = spotlight(interval), spotlight(interval, backend="serial")
+def test_resume_with_images_and_continuous_actions_is_bit_exact(interval):
+    whole, resumed = spotlight_training(interval), spotlight_training(interval, backend="serial")
     whole.collector.start(3)
     whole.epochs(3)
-    kept = whole.state()
+    state = whole.state()
     expected = whole.epochs(3)
-    resumed.restore(*kept)
+    resumed.restore(*state)
     assert resumed.epochs(3) == expected
     for part, other in zip(whole.state(), resumed.state(), strict=True):
         assert part.keys() == other.keys()
@@ -80,17 +80,19 @@ def test_a_run_with_pictures_and_continuous_actions_resumes_bit_for_bit(interval
             assert_array_equal(array, other[name], err_msg=name)
 
 
-def test_the_same_pictures_and_pushes_in_workers_teach_the_same():
-    one, other = spotlight(), spotlight(backend="processes")
+@pytest.mark.process
+def test_worker_processes_train_the_same_with_images_and_continuous_actions():
+    one, other = spotlight_training(), spotlight_training(backend="processes")
     try:
-        for each in (one, other):
-            each.collector.start(3)
+        for training in (one, other):
+            training.collector.start(3)
         assert one.epochs(2) == other.epochs(2)
     finally:
         other.backend.close()
 
 
-def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
+@pytest.mark.process
+def test_a_killed_pendulum_run_resumes_with_exact_learner_state(tmp_path):
     small = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 2}
     settings = {**small, "save_interval": 3, "normalise_observations": True}
     code = KILLED_RUN.format(
@@ -103,10 +105,10 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
     parts = build(folder.settings())
     with pytest.warns(UserWarning, match="cannot continue in the middle"):
         run = Run.resume(folder, parts, quiet=True)
-    learned = {name for name in before if name.startswith("learner/")}
-    assert {"learner/network/log_std", "learner/network/inputs.mean"} <= learned
+    learner_arrays = {name for name in before if name.startswith("learner/")}
+    assert {"learner/network/log_std", "learner/network/inputs.mean"} <= learner_arrays
     after = with_prefix("learner", run.last_complete.parts["learner"])
-    for name in learned:
+    for name in learner_arrays:
         assert_array_equal(after[name], before[name], err_msg=name)
     run.close()
     parts.close()
@@ -117,25 +119,27 @@ def test_a_killed_run_on_pendulum_goes_on_with_all_it_has_learned(tmp_path):
 TINY = {"epochs": 2, "num_envs": 4, "num_steps": 16, "eval_interval": 1, "eval_episodes": 2}
 
 
-def test_a_run_on_pendulum_is_judged_and_loaded_like_any_other(tmp_path):
+@pytest.mark.process
+def test_a_pendulum_run_can_be_evaluated_and_loaded(tmp_path):
     run = hundredfold.train("Pendulum-v1", save_dir=tmp_path, **TINY)
-    judged = hundredfold.evaluate(run.path, episodes=2, checkpoint="last")
-    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/return_mean"], rtol=1e-4)
+    evaluation = hundredfold.evaluate(run.path, episodes=2, checkpoint="last")
+    assert_allclose(evaluation.returns.mean(), run.metrics[-1]["eval/return_mean"], rtol=1e-4)
     assert hundredfold.evaluate("Pendulum-v1", policy="random", episodes=2).returns.max() < 0
     policy = run.policy()
-    seen = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    drawn = policy.act(seen, deterministic=False)
+    observation = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    drawn = policy.act(observation, deterministic=False)
     assert (drawn.shape, drawn.dtype) == ((50, 1), np.float32)
     assert 1.0 < np.abs(drawn).max() <= 2.0
-    assert_allclose(policy.act(seen[0]), policy.act(seen)[0], atol=1e-6)
+    assert_allclose(policy.act(observation[0]), policy.act(observation)[0], atol=1e-6)
 
 
-def test_a_run_on_pictures_is_judged_and_loaded_like_any_other(tmp_path):
+@pytest.mark.process
+def test_an_image_run_can_be_evaluated_and_loaded(tmp_path):
     run = hundredfold.train(ImageAndVectorGoalEnv, save_dir=tmp_path, **TINY)
-    judged = hundredfold.evaluate(
+    evaluation = hundredfold.evaluate(
         run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv
     )
-    assert_allclose(judged.returns.mean(), run.metrics[-1]["eval/return_mean"])
+    assert_allclose(evaluation.returns.mean(), run.metrics[-1]["eval/return_mean"])
     assert any(
         name.startswith("learner/network/policy_encoder.") for name in checkpoint_arrays(run.path)
     )
@@ -153,15 +157,15 @@ def test_pendulum_is_learned_within_66_000_steps_on_at_least_four_of_five_seeds(
         training = Training(pendulum, PENDULUM, rollout, updates=64, seed=seed)
         training.collector.start(seed)
         training.epochs(64)
-        act = training.learner.policy.best
-        judged = evaluate(
+        act = training.learner.policy.act_deterministic
+        evaluation = evaluate(
             make_backend("in_process", pendulum, 50),
             lambda batch, act=act: act(batch.observation, batch.mask),
             episodes=100,
             seed=9999,
             max_steps=1000,
         )
-        means[seed] = float(np.mean(judged.returns))
+        means[seed] = float(np.mean(evaluation.returns))
     print(means)
-    # At random it is -1200; swinging up and standing still from anywhere costs about 150.
+    # A random policy has a return of about -1200, a good one of about -150.
     assert sum(mean > -250 for mean in means.values()) >= 4

@@ -1,4 +1,4 @@
-"""DQN as a run: a folder, a page, a policy, and a resume that nobody can tell."""
+"""DQN training runs: bit-exact resume, evaluation, policy export and metrics."""
 
 import signal
 import warnings
@@ -11,6 +11,8 @@ from helpers.training_runs import KILLED_RUN, assert_same_run, run_python
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import SettingsError
+
+pytestmark = pytest.mark.process
 
 SMALL = {
     "epochs": 6,
@@ -29,7 +31,7 @@ SMALL = {
 
 @pytest.mark.parametrize("env", ["corridor", "cage2"])
 @pytest.mark.parametrize("moment", ["after saving", "two epochs later"])
-def test_a_killed_run_resumes_bit_for_bit_with_its_replay(tmp_path, env, moment):
+def test_resume_after_sigkill_is_bit_exact_with_a_saved_replay_buffer(tmp_path, env, moment):
     settings = {**SMALL, "algo": "dqn"}
     whole = hundredfold.train(env, save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(env=env, save_dir=str(tmp_path), settings=settings, moment=moment)
@@ -38,7 +40,7 @@ def test_a_killed_run_resumes_bit_for_bit_with_its_replay(tmp_path, env, moment)
     assert_same_run(whole.path, resumed.path)
 
 
-def test_a_run_without_its_replay_resumes_with_a_warning(tmp_path):
+def test_resume_without_a_saved_replay_buffer_warns(tmp_path):
     settings = {**SMALL, "algo": "dqn", "save_replay": False}
     code = KILLED_RUN.format(
         env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
@@ -50,24 +52,24 @@ def test_a_run_without_its_replay_resumes_with_a_warning(tmp_path):
     assert resumed.metrics[-1]["gradient_steps"] > 0
 
 
-def test_what_dqn_learned_is_judged_loaded_and_passed_on(tmp_path):
+def test_a_dqn_run_can_be_evaluated_loaded_and_exported(tmp_path):
     run = hundredfold.train(
         "corridor", algo="dqn", steps=6_000, seed=1, save_dir=tmp_path, name="run"
     )
-    judged = hundredfold.evaluate(run.path, episodes=16)
-    beside = hundredfold.evaluate("corridor", policy="random", episodes=16)
-    assert judged.returns.mean() > beside.returns.mean()
+    trained = hundredfold.evaluate(run.path, episodes=16)
+    random = hundredfold.evaluate("corridor", policy="random", episodes=16)
+    assert trained.returns.mean() > random.returns.mean()
     policy = run.policy()
-    kept = hundredfold.load(hundredfold.api.export_policy_folder(run.path, tmp_path / "kept"))
-    for name, spec in policy.spec.observation.items():
-        seen = {name: spec.empty(5)}
-        break
+    exported = hundredfold.load(
+        hundredfold.api.export_policy_folder(run.path, tmp_path / "exported")
+    )
+    observation = {name: array.empty(5) for name, array in policy.spec.observation.items()}
     mask = np.ones((5, policy.spec.num_logits), bool) if policy.spec.has_mask else None
-    assert (policy.act(seen, mask) == kept.act(seen, mask)).all()
+    assert (policy.act(observation, mask) == exported.act(observation, mask)).all()
     assert (run.path / "report.html").stat().st_size > 10_000
 
 
-def test_learning_between_steps_counts_as_update(tmp_path):
+def test_gradient_steps_during_collection_count_as_update_time(tmp_path):
     run = hundredfold.train("corridor", algo="dqn", save_dir=tmp_path, report=False, **SMALL)
     last = run.metrics[-1]
     assert last["time/update"] > 0
@@ -75,14 +77,14 @@ def test_learning_between_steps_counts_as_update(tmp_path):
     assert {"q_loss", "q_value", "exploration", "replay_samples"} <= last.keys()
 
 
-def test_settings_of_the_other_algorithm_are_refused_by_name():
+def test_settings_of_another_algorithm_are_rejected():
     with pytest.raises(SettingsError, match="clip_range is a setting of ppo"):
         with_overrides(preset_settings("cartpole", algo="dqn"), {"clip_range": 0.1})
     with pytest.raises(SettingsError, match="replay_size is a setting of dqn"):
         with_overrides(preset_settings("cartpole"), {"replay_size": 100})
 
 
-def test_first_ready_envs_feed_the_replay(tmp_path):
+def test_the_first_ready_backend_fills_the_replay_buffer(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = hundredfold.train(

@@ -1,4 +1,4 @@
-"""What a plan says before a run starts, held against what the run then is."""
+"""Estimates of epochs, memory and time, compared with the run they describe."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings
 from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
-from hundredfold.training import estimate as planning
+from hundredfold.training import estimate as estimate_module
 from hundredfold.training.build import build
 from hundredfold.training.estimate import Recommendation, estimate_run, gradient_steps
 
 
-def asked(env="dvrp", preset=None, num_envs=None, **length):
+def make_settings(env="dvrp", preset=None, num_envs=None, **length):
     settings = preset_settings(env, preset)
     if length:
         settings = replace(settings, length=LengthSettings(**length))
@@ -25,109 +25,110 @@ def asked(env="dvrp", preset=None, num_envs=None, **length):
     return settings
 
 
-def planned(settings, start=None, **how):
-    return estimate_run(settings, start or settings, measure=False, **how)
+def estimate_of(settings, start=None, **options):
+    return estimate_run(settings, start or settings, measure=False, **options)
 
 
-def test_too_few_epochs_get_the_warning_and_the_advice_that_mends_it():
-    settings = asked(num_envs=256, episodes=1000)
-    plan = planned(settings, asked())
-    assert plan.settings.length.epochs == 4
-    assert plan.warnings[0] == (
+def test_too_few_epochs_give_a_warning_and_a_recommendation_that_fixes_it():
+    settings = make_settings(num_envs=256, episodes=1000)
+    estimate = estimate_of(settings, make_settings())
+    assert estimate.settings.length.epochs == 4
+    assert estimate.warnings[0] == (
         "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100"
     )
     assert (
         Recommendation("episodes", 1000, 25600, "4 epochs are too few to learn from")
-        in plan.recommendations
+        in estimate.recommendations
     )
-    assert planned(plan.recommended).settings.length.epochs == 100
-    assert planned(plan.recommended).warnings == []
+    assert estimate_of(estimate.recommended).settings.length.epochs == 100
+    assert estimate_of(estimate.recommended).warnings == []
 
 
-def test_a_rest_of_episodes_is_told():
-    settings = asked(num_envs=64, episodes=6_401)
-    assert planned(settings).warnings == [
+def test_episodes_that_do_not_fill_the_last_epoch_give_a_warning():
+    settings = make_settings(num_envs=64, episodes=6_401)
+    assert estimate_of(settings).warnings == [
         "6401 episodes do not divide into epochs of 64; 6464 are trained"
     ]
 
 
-def test_epochs_of_several_days_count_all_of_them():
-    settings = asked(num_envs=64, episodes=1_000)
+def test_epochs_of_several_episodes_per_env_are_counted():
+    settings = make_settings(num_envs=64, episodes=1_000)
     settings = replace(settings, rollout=replace(settings.rollout, num_steps=60))
-    assert planned(settings).warnings == [
+    assert estimate_of(settings).warnings == [
         "1000 episodes at 64 envs are 8 epochs; use --episodes 12800 for 100",
         "1000 episodes do not divide into epochs of 128; 1024 are trained",
     ]
 
 
-def test_a_run_of_a_hundred_epochs_warns_of_nothing():
-    assert planned(asked(num_envs=64, episodes=6_400)).warnings == []
+def test_a_run_of_100_epochs_gives_no_warning():
+    assert estimate_of(make_settings(num_envs=64, episodes=6_400)).warnings == []
 
 
-def test_scaling_the_first_preset_up_leads_to_the_second():
-    start = asked(preset="meta-train-64")
-    settings = asked(preset="meta-train-64", num_envs=256, episodes=25_600)
-    advised = {
-        change.setting: change.recommended for change in planned(settings, start).recommendations
+def test_recommendations_for_meta_train_64_with_256_envs_equal_meta_train_256():
+    start = make_settings(preset="meta-train-64")
+    settings = make_settings(preset="meta-train-64", num_envs=256, episodes=25_600)
+    recommended = {
+        change.setting: change.recommended
+        for change in estimate_of(settings, start).recommendations
     }
     second = preset_settings("dvrp", "meta-train-256").ppo
-    assert advised["minibatch_size"] == second.minibatch_size == 128
-    assert advised["num_value_epochs"] == second.num_value_epochs == 30
-    assert advised["num_policy_epochs"] == second.num_policy_epochs == 8
-    assert advised["learning_rate"] == pytest.approx(3e-4 * 2**0.5, rel=0.02)
-    assert all(change.reason for change in planned(settings, start).recommendations)
+    assert recommended["minibatch_size"] == second.minibatch_size == 128
+    assert recommended["num_value_epochs"] == second.num_value_epochs == 30
+    assert recommended["num_policy_epochs"] == second.num_policy_epochs == 8
+    assert recommended["learning_rate"] == pytest.approx(3e-4 * 2**0.5, rel=0.02)
+    assert all(change.reason for change in estimate_of(settings, start).recommendations)
 
 
-def test_what_the_user_chose_is_left_alone():
-    start = asked(preset="meta-train-64")
-    settings = asked(preset="meta-train-64", num_envs=256, episodes=25_600)
+def test_settings_changed_by_the_user_get_no_recommendation():
+    start = make_settings(preset="meta-train-64")
+    settings = make_settings(preset="meta-train-64", num_envs=256, episodes=25_600)
     settings = replace(settings, ppo=replace(settings.ppo, minibatch_size=512, num_value_epochs=5))
-    advised = {change.setting for change in planned(settings, start).recommendations}
-    assert advised.isdisjoint({"minibatch_size", "num_value_epochs", "learning_rate"})
+    recommended = {change.setting for change in estimate_of(settings, start).recommendations}
+    assert recommended.isdisjoint({"minibatch_size", "num_value_epochs", "learning_rate"})
 
 
-def test_the_memory_of_a_plan_is_that_of_the_arrays():
-    settings = asked("corridor", num_envs=24, epochs=2)
-    plan = planned(settings)
-    rollout = plan.settings.rollout
+def test_estimated_memory_equals_the_size_of_the_arrays():
+    settings = make_settings("corridor", num_envs=24, epochs=2)
+    estimate = estimate_of(settings)
+    rollout = estimate.settings.rollout
     env = env_factory("corridor", settings.env_settings)(np.arange(24))
-    held = RolloutBuffer(env.spec, 24, rollout.num_steps)
-    assert plan.memory["observations"] == sum(a.nbytes for a in held.observation.values())
-    assert plan.memory["masks"] == held.mask.nbytes
-    assert plan.memory["actions"] == held.actions.nbytes
+    buffer = RolloutBuffer(env.spec, 24, rollout.num_steps)
+    assert estimate.memory["observations"] == sum(a.nbytes for a in buffer.observation.values())
+    assert estimate.memory["masks"] == buffer.mask.nbytes
+    assert estimate.memory["actions"] == buffer.actions.nbytes
     env.reset(0)
-    assert plan.memory["last snapshot"] == sum(a.nbytes for a in env.state().values())
+    assert estimate.memory["last snapshot"] == sum(a.nbytes for a in env.state().values())
 
 
-def test_an_env_with_an_oracle_tells_the_memory_of_its_plans():
-    plan = planned(asked(num_envs=4))
-    assert plan.memory["oracle routes"] > 0
-    assert plan.memory["envs"] > 0
+def test_memory_includes_the_routes_of_the_oracle():
+    estimate = estimate_of(make_settings(num_envs=4))
+    assert estimate.memory["oracle routes"] > 0
+    assert estimate.memory["envs"] > 0
 
 
-def test_the_largest_number_of_envs_follows_the_memory_at_hand(monkeypatch):
-    monkeypatch.setattr(planning, "available_memory", lambda: 2**30)
-    small = planned(asked(num_envs=4)).largest_num_envs
-    monkeypatch.setattr(planning, "available_memory", lambda: 2**32)
-    large = planned(asked(num_envs=4)).largest_num_envs
+def test_largest_num_envs_is_proportional_to_available_memory(monkeypatch):
+    monkeypatch.setattr(estimate_module, "available_memory", lambda: 2**30)
+    small = estimate_of(make_settings(num_envs=4)).largest_num_envs
+    monkeypatch.setattr(estimate_module, "available_memory", lambda: 2**32)
+    large = estimate_of(make_settings(num_envs=4)).largest_num_envs
     assert large == pytest.approx(4 * small, abs=4)
     assert small > 100
 
 
-def test_auto_takes_what_fits_and_leaves_enough_epochs(monkeypatch):
-    monkeypatch.setattr(planning, "available_memory", lambda: 2**34)
-    num_envs, reason = planning.auto_num_envs(asked(episodes=6_400))
+def test_auto_num_envs_fits_the_memory_and_leaves_enough_epochs(monkeypatch):
+    monkeypatch.setattr(estimate_module, "available_memory", lambda: 2**34)
+    num_envs, reason = estimate_module.auto_num_envs(make_settings(episodes=6_400))
     assert num_envs == 128
     assert "50 epochs" in reason
-    monkeypatch.setattr(planning, "available_memory", lambda: 2**26)
-    num_envs, reason = planning.auto_num_envs(asked(episodes=10**6))
-    assert num_envs == planned(asked(num_envs=1)).largest_num_envs
+    monkeypatch.setattr(estimate_module, "available_memory", lambda: 2**26)
+    num_envs, reason = estimate_module.auto_num_envs(make_settings(episodes=10**6))
+    assert num_envs == estimate_of(make_settings(num_envs=1)).largest_num_envs
     assert "memory" in reason
 
 
 @pytest.mark.parametrize("preset", ["default", "meta-train-64", "meta-train-256"])
 def test_gradient_steps_are_passes_times_minibatches(preset):
-    settings = planned(asked(preset=preset)).settings
+    settings = estimate_of(make_settings(preset=preset)).settings
     ppo, samples = settings.ppo, settings.rollout.samples_per_epoch
     if preset == "default":
         assert gradient_steps(settings) == ppo.update_epochs * ppo.num_minibatches
@@ -136,17 +137,17 @@ def test_gradient_steps_are_passes_times_minibatches(preset):
         assert gradient_steps(settings) == passes * samples // ppo.minibatch_size
 
 
-def test_time_is_measured_here_and_modelled_for_a_device_that_is_not(monkeypatch):
-    settings = asked("corridor", num_envs=8, epochs=3)
-    here = estimate_run(settings, settings).timing
-    assert here.collect > 0
-    assert here.update > 0
-    assert not here.update_is_modelled
-    monkeypatch.setattr(planning.torch.cuda, "is_available", lambda: False)
-    elsewhere = estimate_run(settings, settings, cuda=True).timing
-    assert elsewhere.update_is_modelled
-    resolved = planned(settings).settings
+def test_time_is_measured_on_this_machine_and_modelled_for_a_missing_device(monkeypatch):
+    settings = make_settings("corridor", num_envs=8, epochs=3)
+    measured = estimate_run(settings, settings).timing
+    assert measured.collect > 0
+    assert measured.update > 0
+    assert not measured.update_is_modelled
+    monkeypatch.setattr(estimate_module.torch.cuda, "is_available", lambda: False)
+    modelled = estimate_run(settings, settings, cuda=True).timing
+    assert modelled.update_is_modelled
+    resolved = estimate_of(settings).settings
     parts = build(resolved)
-    weights = sum(part.numel() for part in parts.learner.network.parameters())
+    num_weights = sum(tensor.numel() for tensor in parts.learner.network.parameters())
     parts.close()
-    assert elsewhere.update == planning.modelled_seconds(resolved, weights)
+    assert modelled.update == estimate_module.modelled_seconds(resolved, num_weights)

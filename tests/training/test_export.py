@@ -1,4 +1,4 @@
-"""Exported policies choose as the run's own does, on any number of rows, without hundredfold."""
+"""Policy export: ONNX and TorchScript files give the actions of the run's policy."""
 
 import pytest
 import torch
@@ -24,14 +24,14 @@ CASES = {
     "masked dqn": ("corridor", SMALL_DQN),
     "dictionary": (third_party_envs.DictObservation, {**SMALL, "shared": True}),
     "dictionary dqn": (third_party_envs.DictObservation, SMALL_DQN),
-    "several parts": (third_party_envs.MultiDiscreteActions, SMALL),
-    "pictures": (third_party_envs.ImageAndVectorGoalEnv, SMALL),
+    "several action dimensions": (third_party_envs.MultiDiscreteActions, SMALL),
+    "images": (third_party_envs.ImageAndVectorGoalEnv, SMALL),
     "continuous": (third_party_envs.UnevenBoxActions, SMALL),
 }
 
 
 def trained(tmp_path, env, settings):
-    """A run, its policy, and observations and masks as its env gives them."""
+    """A run, its policy, and observations and masks recorded from its env."""
     run = hundredfold.train(
         env, save_dir=tmp_path, name="run", backend="in_process", report=False, **settings
     )
@@ -39,47 +39,51 @@ def trained(tmp_path, env, settings):
     factory = callable_factory(env) if callable(env) else env_factory(env, settings_class(env)())
     trajectory = record_trajectory(make_backend("in_process", factory, 4), seed=5, steps=30)
     spec = policy.spec
-    seen = {
+    observation = {
         name: trajectory[f"observation/{name}"].reshape(-1, *array.shape)
         for name, array in spec.observation.items()
     }
     mask = trajectory["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
-    return run, policy, seen, mask
+    return run, policy, observation, mask
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_torchscript_policy_plays_as_the_run_does(tmp_path, case):
-    run, policy, seen, mask = trained(tmp_path, *CASES[case])
+def test_a_torchscript_policy_gives_the_actions_of_the_run(tmp_path, case):
+    run, policy, observation, mask = trained(tmp_path, *CASES[case])
     (path,) = hundredfold.export(run.path, torchscript=True, checkpoint="last")
     assert path == run.path / "policy.pt"
-    played = torch.jit.load(str(path))
-    given = {name: torch.from_numpy(array) for name, array in seen.items()}
-    said, action = played(given) if mask is None else played(given, torch.from_numpy(mask))
-    assert_allclose(action, policy.act(seen, mask), rtol=1e-4, atol=1e-5)
-    assert said.shape == (len(action), policy.spec.num_logits)
-    # One row alone, and many, are the same policy.
-    first = {name: array[:1] for name, array in given.items()}
-    alone = played(first) if mask is None else played(first, torch.from_numpy(mask[:1]))
-    assert_allclose(alone[0], said[:1], rtol=1e-4, atol=1e-5)
+    exported = torch.jit.load(str(path))
+    tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
+    logits, action = (
+        exported(tensors) if mask is None else exported(tensors, torch.from_numpy(mask))
+    )
+    assert_allclose(action, policy.act(observation, mask), rtol=1e-4, atol=1e-5)
+    assert logits.shape == (len(action), policy.spec.num_logits)
+    # A batch of one row gives the same logits.
+    first = {name: array[:1] for name, array in tensors.items()}
+    single = exported(first) if mask is None else exported(first, torch.from_numpy(mask[:1]))
+    assert_allclose(single[0], logits[:1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["masked", "dictionary dqn", "several parts", "continuous"])
-def test_an_onnx_policy_plays_as_the_run_does(tmp_path, case):
+@pytest.mark.parametrize(
+    "case", ["masked", "dictionary dqn", "several action dimensions", "continuous"]
+)
+def test_an_onnx_policy_gives_the_actions_of_the_run(tmp_path, case):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is missing")
     pytest.importorskip("onnxscript", reason="the extra [export] is missing")
-    run, policy, seen, mask = trained(tmp_path, *CASES[case])
-    path = tmp_path / "elsewhere" / "mine.onnx"
+    run, policy, observation, mask = trained(tmp_path, *CASES[case])
+    path = tmp_path / "other" / "mine.onnx"
     assert hundredfold.export(run.path, onnx=path, checkpoint="last") == [path]
     assert [file.name for file in path.parent.iterdir()] == ["mine.onnx"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [item.name for item in session.get_inputs()]
-    assert names == [*seen, *([] if mask is None else ["mask"])]
-    given = seen if mask is None else {**seen, "mask": mask}
-    (action,) = session.run(["action"], given)
-    assert_allclose(action, policy.act(seen, mask), rtol=1e-4, atol=1e-5)
+    assert names == [*observation, *([] if mask is None else ["mask"])]
+    feed = observation if mask is None else {**observation, "mask": mask}
+    (action,) = session.run(["action"], feed)
+    assert_allclose(action, policy.act(observation, mask), rtol=1e-4, atol=1e-5)
 
 
-def test_the_command_writes_both_and_says_where(tmp_path, capsys):
+def test_the_export_command_writes_both_formats_and_prints_their_paths(tmp_path, capsys):
     pytest.importorskip("onnxscript", reason="the extra [export] is missing")
     run, *_ = trained(tmp_path, *CASES["cartpole"])
     assert main(["export", str(run.path), "--onnx", "--torchscript", str(tmp_path / "p.pt")]) == 0
@@ -91,16 +95,16 @@ def test_the_command_writes_both_and_says_where(tmp_path, capsys):
     assert "--onnx, --torchscript" in capsys.readouterr().err
 
 
-class Contrary(NetworkPolicy):
-    """Takes the worst action, whatever its network says."""
+class InvertedPolicy(NetworkPolicy):
+    """Takes the other of two actions."""
 
     def act_deterministic(self, observation, mask):
         return 1 - super().act_deterministic(observation, mask)
 
 
-def test_a_file_that_chooses_otherwise_is_refused(tmp_path):
+def test_an_exported_policy_with_different_actions_is_rejected(tmp_path):
     _, policy, *_ = trained(tmp_path, *CASES["cartpole"])
-    policy.policy.__class__ = Contrary
+    policy.policy.__class__ = InvertedPolicy
     with torch.no_grad():
         policy.policy.network.policy_head.weight.mul_(100.0)
     with pytest.raises(HundredfoldError, match="does not agree with the policy"):
@@ -108,7 +112,8 @@ def test_a_file_that_chooses_otherwise_is_refused(tmp_path):
     assert not (tmp_path / "policy.pt").exists()
 
 
-def test_without_the_extra_one_line_says_how_to_get_it(tmp_path):
+@pytest.mark.process
+def test_onnx_export_without_the_extra_prints_how_to_install_it(tmp_path):
     run, *_ = trained(tmp_path, *CASES["cartpole"])
     code = f"""
 import sys
@@ -122,12 +127,13 @@ assert main(["export", {str(run.path)!r}, "--onnx"]) == 1
 
 
 def test_a_policy_acts_and_is_exported_where_its_env_is_not_installed(tmp_path):
-    run, policy, seen, _ = trained(tmp_path, "CartPole-v1", SMALL)
-    told = run.path / "settings.toml"
-    told.write_text(told.read_text().replace('"CartPole-v1"', '"SomebodyElses/Pole-v3"'))
-    here = hundredfold.load(run.path, "last")
-    assert_array_equal(here.act(seen), policy.act(seen))
-    assert isinstance(here.act(seen["observation"][0]), int)
+    run, policy, observation, _ = trained(tmp_path, "CartPole-v1", SMALL)
+    settings_file = run.path / "settings.toml"
+    text = settings_file.read_text().replace('"CartPole-v1"', '"NotInstalled/Pole-v3"')
+    settings_file.write_text(text)
+    loaded = hundredfold.load(run.path, "last")
+    assert_array_equal(loaded.act(observation), policy.act(observation))
+    assert isinstance(loaded.act(observation["observation"][0]), int)
     assert hundredfold.export(run.path, torchscript=True, checkpoint="last")[0].is_file()
-    with pytest.raises(HundredfoldError, match="no env called 'SomebodyElses/Pole-v3'"):
+    with pytest.raises(HundredfoldError, match="no env called 'NotInstalled/Pole-v3'"):
         hundredfold.evaluate(run.path, episodes=1)

@@ -1,4 +1,4 @@
-"""One training, a hundred faults: nothing is lost and the agent learns all the same."""
+"""A training with a hundred injected env faults keeps its checkpoints and still learns."""
 
 import os
 import signal
@@ -12,39 +12,40 @@ import hundredfold
 from hundredfold.training.checkpoint import load_checkpoint, saved_epochs
 from hundredfold.training.run_folder import RunFolder
 
-FAULT_CHANCE = 1e-3
-# Each way of failing and its share; hanging is rare because every time costs the step's timeout.
-WAYS, SHARES = ("raise", "nan", "kill", "hang"), (0.4, 0.35, 0.2, 0.05)
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+FAULT_PROBABILITY = 1e-3
+# Hangs are rare because each costs a step timeout.
+FAULTS, FAULT_WEIGHTS = ("raise", "nan", "kill", "hang"), (0.4, 0.35, 0.2, 0.05)
 
 
 class FaultyCartPole(gymnasium.Wrapper):
-    """CartPole-v1 that fails now and then, as the seed of its episode decides."""
+    """CartPole-v1 with random faults, drawn from the seed of the episode."""
 
     def __init__(self):
         super().__init__(gymnasium.make("CartPole-v1"))
 
     def reset(self, *, seed=None, options=None):
-        self.luck = np.random.default_rng(seed)
+        self.rng = np.random.default_rng(seed)
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
-        seen, reward, over, cut, info = super().step(action)
-        if self.luck.random() < FAULT_CHANCE:
-            way = self.luck.choice(WAYS, p=SHARES)
-            if way == "raise":
-                raise ZeroDivisionError("by chance")
-            if way == "kill":
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.rng.random() < FAULT_PROBABILITY:
+            fault = self.rng.choice(FAULTS, p=FAULT_WEIGHTS)
+            if fault == "raise":
+                raise ZeroDivisionError("injected fault")
+            if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            while way == "hang":
+            while fault == "hang":
                 time.sleep(60)
-            seen = np.full_like(seen, np.nan)
-        return seen, reward, over, cut, info
+            observation = np.full_like(observation, np.nan)
+        return observation, reward, terminated, truncated, info
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["processes", "first_ready"])
 @pytest.mark.filterwarnings("ignore")
-def test_a_hundred_faults_lose_no_checkpoint_and_end_with_a_trained_agent(tmp_path, backend):
+def test_a_run_with_100_env_faults_keeps_all_checkpoints_and_learns(tmp_path, backend):
     run = hundredfold.train(
         FaultyCartPole,
         steps=180_000,
@@ -72,15 +73,15 @@ def test_a_hundred_faults_lose_no_checkpoint_and_end_with_a_trained_agent(tmp_pa
 
 
 def mean_return(policy, episodes=20):
-    """On CartPole-v1 as it should be."""
+    """Mean return on CartPole-v1 without faults."""
     env = gymnasium.make("CartPole-v1")
     returns = []
     for episode in range(episodes):
-        seen, _ = env.reset(seed=episode)
-        total, over = 0.0, False
-        while not over:
-            seen, reward, terminated, truncated, _ = env.step(int(policy.act(seen)))
+        observation, _ = env.reset(seed=episode)
+        total, ended = 0.0, False
+        while not ended:
+            observation, reward, terminated, truncated, _ = env.step(int(policy.act(observation)))
             total += reward
-            over = terminated or truncated
+            ended = terminated or truncated
         returns.append(total)
     return np.mean(returns)

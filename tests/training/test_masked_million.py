@@ -1,7 +1,7 @@
-"""A million masked steps of a learning policy, and not one forbidden action.
+"""No forbidden action in a million masked training steps.
 
-Each learner is told to keep trying everything it may: PPO is rewarded for nothing but entropy, DQN
-explores at random half of the time. The quick version plays 20,000 steps.
+The learners explore strongly: PPO with a large entropy bonus, DQN with an epsilon of one half. The
+quick version takes 20,000 steps.
 """
 
 from functools import partial
@@ -35,17 +35,17 @@ LEARNERS = {
 LENGTHS = pytest.mark.parametrize(
     ("num_envs", "epochs"),
     [(200, 1), pytest.param(1_000, 10, marks=pytest.mark.slow)],
-    ids=["20 thousand", "a million"],
+    ids=["20 thousand", "one million"],
 )
 NUM_STEPS = 100
 
 
-class Watch:
-    """A backend that counts who stood at the wall and who went left, before anything is refused."""
+class CountingBackend:
+    """Counts observations at the wall and left actions before the backend checks the actions."""
 
     def __init__(self, num_envs):
         self.backend = make_backend("in_process", Corridor, num_envs)
-        self.steps = self.at_the_wall = self.lefts = self.forbidden = 0
+        self.steps = self.at_wall = self.lefts = self.forbidden = 0
 
     def __getattr__(self, name):
         return getattr(self.backend, name)
@@ -58,7 +58,7 @@ class Watch:
     def send(self, actions, env_ids=None):
         went_left = np.asarray(actions) == LEFT
         self.steps += len(went_left)
-        self.at_the_wall += int(np.sum(self.cells == 0))
+        self.at_wall += int(np.sum(self.cells == 0))
         self.lefts += int(np.sum(went_left))
         self.forbidden += int(np.sum(went_left & (self.cells == 0)))
         self.backend.send(actions, env_ids)
@@ -66,29 +66,29 @@ class Watch:
     def check(self, steps):
         assert self.steps == steps
         assert self.forbidden == 0
-        # It was tempted often enough, and it did go left where it might.
-        assert self.at_the_wall > 0.05 * steps
+        # The mask mattered often, and the policy did explore left where it was allowed.
+        assert self.at_wall > 0.05 * steps
         assert self.lefts > 0.05 * steps
 
 
 @LENGTHS
 @pytest.mark.parametrize("name", LEARNERS)
-def test_our_learners_take_no_forbidden_action(name, num_envs, epochs):
-    watch = Watch(num_envs)
+def test_learners_take_no_forbidden_action(name, num_envs, epochs):
+    backend = CountingBackend(num_envs)
     learner = LEARNERS[name](
-        watch.spec,
+        backend.spec,
         network=NetworkSettings(hidden_sizes=(16,)),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=NUM_STEPS),
         num_updates=epochs,
         seed=0,
         device=torch.device("cpu"),
     )
-    collector = Collector(watch, seed=0)
+    collector = Collector(backend, seed=0)
     collector.start(0)
     for _ in range(epochs):
         collector.collect(learner.policy, learner.buffer, NUM_STEPS)
         assert learner.update()
-    watch.check(num_envs * NUM_STEPS * epochs)
+    backend.check(num_envs * NUM_STEPS * epochs)
 
 
 @LENGTHS
@@ -96,10 +96,10 @@ def test_maskable_ppo_takes_no_forbidden_action(num_envs, epochs):
     contrib = pytest.importorskip("sb3_contrib", reason="the extra [sb3] is missing")
     from hundredfold.interop.sb3.envs import BackendVecEnv
 
-    watch = Watch(num_envs)
+    backend = CountingBackend(num_envs)
     model = contrib.MaskablePPO(
         "MlpPolicy",
-        BackendVecEnv(watch, seed=0),
+        BackendVecEnv(backend, seed=0),
         n_steps=NUM_STEPS,
         batch_size=10_000,
         n_epochs=1,
@@ -108,4 +108,4 @@ def test_maskable_ppo_takes_no_forbidden_action(num_envs, epochs):
         device="cpu",
     )
     model.learn(num_envs * NUM_STEPS * epochs)
-    watch.check(num_envs * NUM_STEPS * epochs)
+    backend.check(num_envs * NUM_STEPS * epochs)

@@ -1,4 +1,4 @@
-"""Metrics: a line per epoch, TensorBoard beside it, W&B on request."""
+"""Metrics: metrics.jsonl, TensorBoard and Weights & Biases."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def folder(tmp_path):
     return RunFolder(tmp_path)
 
 
-def test_a_number_that_is_not_finite_becomes_null(folder):
+def test_non_finite_metrics_are_written_as_null(folder):
     log = MetricsLog(folder, preset_settings("corridor"))
     log.write({"epoch": 1, "total_steps": 10, "loss": math.nan, "bound": math.inf, "fine": 0.5})
     log.close()
@@ -28,7 +28,7 @@ def test_a_number_that_is_not_finite_becomes_null(folder):
     assert row == {"epoch": 1, "total_steps": 10, "loss": None, "bound": None, "fine": 0.5}
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_a_broken_one_is_named(folder):
+def test_an_incomplete_last_line_is_ignored_and_an_invalid_line_is_reported(folder):
     folder.metrics_file.write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
     assert [row["epoch"] for row in read_metrics(folder)] == [1, 2]
     drop_after(folder, 1)
@@ -38,30 +38,30 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_broken_one_is_named(folder):
         read_metrics(folder)
 
 
-def test_a_run_reports_what_the_docs_promise(tmp_path):
+def test_a_run_writes_the_documented_metrics(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
     always = {"epoch", "total_steps", "total_episodes", "policy_loss", "value_loss", "entropy"}
     always |= {"approx_kl", "clip_fraction", "explained_variance", "samples_per_second"}
     always |= {"wall_seconds", "time/collect", "time/update"}
     for row in run.metrics:
         assert always <= row.keys()
-    judged = [row["epoch"] for row in run.metrics if "eval/return_mean" in row]
-    assert judged == [2, 3]
+    evaluated_epochs = [row["epoch"] for row in run.metrics if "eval/return_mean" in row]
+    assert evaluated_epochs == [2, 3]
     assert [row["total_steps"] for row in run.metrics] == [64, 128, 192]
 
 
-def test_tensorboard_hears_the_same_numbers(tmp_path):
+def test_tensorboard_gets_the_same_metrics(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
     events = EventAccumulator(str(run.path)).Reload()
-    heard = [(event.step, event.value) for event in events.Scalars("policy_loss")]
-    told = [(row["total_steps"], row["policy_loss"]) for row in run.metrics]
-    assert [step for step, _ in heard] == [step for step, _ in told]
-    assert [value for _, value in heard] == pytest.approx([value for _, value in told])
+    logged = [(event.step, event.value) for event in events.Scalars("policy_loss")]
+    expected = [(row["total_steps"], row["policy_loss"]) for row in run.metrics]
+    assert [step for step, _ in logged] == [step for step, _ in expected]
+    assert [value for _, value in logged] == pytest.approx([value for _, value in expected])
 
 
-def test_tensorboard_forgets_what_a_killed_run_had_said_more(tmp_path):
+def test_resume_removes_tensorboard_events_after_the_checkpoint(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -74,19 +74,21 @@ def test_tensorboard_forgets_what_a_killed_run_had_said_more(tmp_path):
     assert 99.0 not in [event.value for event in events.Scalars("policy_loss")]
 
 
-def test_wandb_keeps_its_files_in_the_run_folder_when_there_is_no_network(tmp_path):
+@pytest.mark.process
+def test_wandb_writes_to_the_run_folder_when_offline(tmp_path):
     pytest.importorskip("wandb", reason="the extra [wandb] is missing")
     code = f"""
 import hundredfold
 hundredfold.train("corridor", save_dir={str(tmp_path)!r}, name="tracked", wandb=True, **{QUICK!r})
 """
     run_python(code, expect=0, env={"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
-    kept = list((tmp_path / "tracked" / "wandb").glob("offline-run-*/*.wandb"))
-    assert len(kept) == 1
-    assert kept[0].stat().st_size > 0
+    files = list((tmp_path / "tracked" / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(files) == 1
+    assert files[0].stat().st_size > 0
 
 
-def test_asking_for_wandb_without_the_extra_says_how_to_get_it(tmp_path):
+@pytest.mark.process
+def test_wandb_without_the_extra_prints_how_to_install_it(tmp_path):
     code = f"""
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -99,7 +101,7 @@ sys.exit(main(["train", "corridor", "--wandb", "--save-dir", {str(tmp_path)!r}])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_versions_of_everything_that_matters_are_kept(tmp_path):
+def test_package_versions_are_recorded(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
-    found = json.loads((run.path / "versions.json").read_text())
-    assert {"python", "hundredfold", "numpy", "torch", "gymnasium"} <= found.keys()
+    versions = json.loads((run.path / "versions.json").read_text())
+    assert {"python", "hundredfold", "numpy", "torch", "gymnasium"} <= versions.keys()

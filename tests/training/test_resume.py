@@ -1,7 +1,9 @@
-"""A killed run goes on as if nothing had happened."""
+"""Resume: a killed or interrupted run continues bit for bit."""
 
 import os
 import signal
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -11,15 +13,18 @@ from numpy.testing import assert_array_equal
 import hundredfold
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.training.build import build
+from hundredfold.training.run import Run
+from hundredfold.training.run_folder import RunFolder
+
+pytestmark = pytest.mark.process
 
 SMALL = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4}
 
 
 @pytest.mark.parametrize("moment", ["after saving", "two epochs later"])
 @pytest.mark.parametrize("backend", ["in_process", "serial"])
-def test_a_run_killed_after_epoch_three_and_resumed_equals_the_undisturbed_one(
-    tmp_path, backend, moment
-):
+def test_resume_after_sigkill_is_bit_exact(tmp_path, backend, moment):
     settings = {**SMALL, "backend": backend, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
@@ -31,7 +36,7 @@ def test_a_run_killed_after_epoch_three_and_resumed_equals_the_undisturbed_one(
     assert_same_run(whole.path, resumed.path)
 
 
-def test_a_run_may_be_resumed_on_another_backend(tmp_path):
+def test_resume_on_another_backend_is_bit_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
@@ -42,7 +47,7 @@ def test_a_run_may_be_resumed_on_another_backend(tmp_path):
     assert_same_run(whole.path, resumed.path)
 
 
-def test_epochs_that_are_learned_from_together_survive_a_kill_between_them(tmp_path):
+def test_resume_between_two_epochs_of_one_update_is_bit_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2}
     whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
@@ -53,7 +58,7 @@ def test_epochs_that_are_learned_from_together_survive_a_kill_between_them(tmp_p
     assert_same_run(whole.path, resumed.path)
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     settings = {**SMALL, "save_interval": 6, "eval_interval": 0}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(
@@ -64,7 +69,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path):
     assert_same_run(whole.path, resumed.path)
 
 
-def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exact(tmp_path):
+def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "normalise_observations": True}
     code = KILLED_RUN.format(
         env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
@@ -72,27 +77,23 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     run_python(code, expect=-signal.SIGKILL)
     before = checkpoint_arrays(tmp_path / "killed")
 
-    from hundredfold.training.build import build
-    from hundredfold.training.run import Run
-    from hundredfold.training.run_folder import RunFolder
-
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()
     parts = build(folder.settings())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run = Run.resume(folder, parts, quiet=True)
-    told = [str(w.message) for w in caught if "cannot continue in the middle" in str(w.message)]
-    assert len(told) == 1
+    messages = [str(w.message) for w in caught if "cannot continue in the middle" in str(w.message)]
+    assert len(messages) == 1
     after = {
         f"{part}/{name}": array
         for part, arrays in run.last_complete.parts.items()
         for name, array in arrays.items()
     }
-    learned = [name for name in before if name.startswith("learner/")]
-    assert any("optimiser" in name for name in learned)
-    assert any("inputs.mean" in name for name in learned)
-    for name in [*learned, "collector/actions_taken", "env/env_keys"]:
+    learner_arrays = [name for name in before if name.startswith("learner/")]
+    assert any("optimiser" in name for name in learner_arrays)
+    assert any("inputs.mean" in name for name in learner_arrays)
+    for name in [*learner_arrays, "collector/actions_taken", "env/env_keys"]:
         assert_array_equal(after[name], before[name], err_msg=name)
     assert_array_equal(after["env/episodes"], before["env/episodes"] + 1)
     assert parts.collector.batch.truncated.all()
@@ -102,16 +103,12 @@ def test_a_foreign_env_starts_its_episode_again_while_everything_learned_is_exac
     assert hundredfold.train(resume=tmp_path / "killed").finished
 
 
-def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_value_over(tmp_path):
+def test_third_party_episodes_are_truncated_between_two_epochs_of_one_update(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2, "eval_interval": 0}
     code = KILLED_RUN.format(
         env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
     )
     run_python(code, expect=-signal.SIGKILL)
-
-    from hundredfold.training.build import build
-    from hundredfold.training.run import Run
-    from hundredfold.training.run_folder import RunFolder
 
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()
@@ -127,26 +124,26 @@ def test_a_foreign_episode_cut_off_between_two_epochs_of_an_update_carries_no_va
     parts.close()
 
 
-def test_an_error_in_the_middle_of_an_epoch_keeps_the_epochs_before_it(tmp_path):
+def test_resume_after_an_env_error_within_an_epoch_is_bit_exact(tmp_path):
     code = f"""
 import sys
 from hundredfold.cli.main import main
 from hundredfold.core.errors import EnvError
 from hundredfold.rollout import episode_stats
-follow = episode_stats.RunningReturns.step
+step = episode_stats.RunningReturns.step
 steps = 0
 def failing(self, *args):
     global steps
     steps += 1
-    if steps == 3 * 16 + 5: raise EnvError("env 0 gave up")
-    follow(self, *args)
+    if steps == 3 * 16 + 5: raise EnvError("env 0 failed")
+    step(self, *args)
 episode_stats.RunningReturns.step = failing
 sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "failed"]))
 """
     done = run_python(code, expect=1)
-    assert "env 0 gave up" in done.stderr
+    assert "env 0 failed" in done.stderr
     assert "stopped after epoch 3/6" in done.stderr
     settings = {**SMALL, "eval_interval": 0, "save_interval": 100}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
@@ -154,15 +151,15 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     assert_same_run(whole.path, resumed.path)
 
 
-def test_a_signal_reaches_an_evaluation_that_does_not_end(tmp_path):
+def test_a_signal_stops_an_endless_evaluation(tmp_path):
     code = f"""
 import os, signal, sys
 from hundredfold.cli.main import main
-from hundredfold.training import run as books
-def endless(backend, act, episodes, seed, max_steps, tick):
+from hundredfold.training import run as run_module
+def endless(backend, act, episodes, seed, max_steps, on_progress):
     os.kill(os.getpid(), signal.SIGINT)
-    while True: tick(0)
-books.evaluate = endless
+    while True: on_progress(0)
+run_module.evaluate = endless
 sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "3", "--save-dir", {str(tmp_path)!r}, "--name", "stopped"]))
 """
@@ -170,7 +167,7 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     assert "stopped after epoch 2/6" in done.stderr
 
 
-def test_equal_settings_give_equal_runs_on_both_backends(tmp_path):
+def test_equal_settings_give_equal_runs_on_in_process_and_serial(tmp_path):
     runs = [
         hundredfold.train("corridor", save_dir=tmp_path, name=name, backend=backend, **SMALL)
         for name, backend in (("a", "in_process"), ("b", "in_process"), ("c", "serial"))
@@ -179,19 +176,19 @@ def test_equal_settings_give_equal_runs_on_both_backends(tmp_path):
     assert_same_run(runs[0].path, runs[2].path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_middle_of_an_epoch_saves_and_the_rest_is_exact(tmp_path, number):
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_resume_after_a_signal_within_an_epoch_is_bit_exact(tmp_path, signal_number):
     code = f"""
 import os, sys
 from hundredfold.cli.main import main
 from hundredfold.rollout import episode_stats
-follow = episode_stats.RunningReturns.step
+step = episode_stats.RunningReturns.step
 steps = 0
 def interrupted(self, *args):
     global steps
     steps += 1
-    if steps == 4 * 16 + 5: os.kill(os.getpid(), {int(number)})
-    follow(self, *args)
+    if steps == 4 * 16 + 5: os.kill(os.getpid(), {int(signal_number)})
+    step(self, *args)
 episode_stats.RunningReturns.step = interrupted
 sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
@@ -206,29 +203,28 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     assert_same_run(whole.path, resumed.path)
 
 
-def test_a_finished_run_has_nothing_left_to_do(tmp_path):
+def test_resume_of_a_finished_run_changes_nothing(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, name="done", **SMALL)
     before = checkpoint_arrays(run.path)
-    again = hundredfold.train(resume=run.path)
-    assert again.finished
+    assert hundredfold.train(resume=run.path).finished
     assert all(
         np.array_equal(array, before[name]) for name, array in checkpoint_arrays(run.path).items()
     )
 
 
 @pytest.mark.parametrize("change", [{"learning_rate": 0.5}, {"num_envs": 8}, {"epochs": 99}])
-def test_what_a_run_depends_on_cannot_change_when_it_is_resumed(tmp_path, change):
+def test_settings_that_affect_results_cannot_change_on_resume(tmp_path, change):
     run = hundredfold.train("corridor", save_dir=tmp_path, name="done", **SMALL)
     with pytest.raises(SettingsError, match=f"{next(iter(change))} cannot change"):
         hundredfold.train(resume=run.path, **change)
 
 
-def test_a_missing_run_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match="nowhere is not a run folder: there is no such"):
-        hundredfold.train(resume=tmp_path / "nowhere")
+def test_resume_of_a_missing_run_is_rejected(tmp_path):
+    with pytest.raises(CheckpointError, match="missing is not a run folder: there is no such"):
+        hundredfold.train(resume=tmp_path / "missing")
 
 
-def test_two_processes_do_not_write_one_run(tmp_path):
+def test_a_run_folder_is_locked_against_other_processes(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, name="busy", **SMALL)
     code = f"""
 import fcntl, pathlib, sys, time
@@ -237,9 +233,6 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("locked", flush=True)
 sys.stdin.read()
 """
-    import subprocess
-    import sys
-
     other = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
