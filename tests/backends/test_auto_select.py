@@ -251,7 +251,7 @@ def test_fallback_to_in_process_if_the_env_cannot_be_pickled(start_method):
 
     settings = WorkerSettings(start_method=start_method)
     text = falls_back_to_in_process(
-        "first_ready", callable_factory(make_env), settings, because="cannot be sent to a worker"
+        "first_ready", callable_factory(make_env), settings, because="cannot be pickled"
     )
     assert "use the start method fork" in text
 

@@ -97,7 +97,7 @@ def test_scaling_over_two_simulated_nodes():
     done = run_python(
         f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))",
         expect=0,
-        timeout=280,
+        timeout=600,
     )
     rows = json.loads(done.stdout)["rows"]
     assert [row["nodes"] for row in rows] == [1, 2]

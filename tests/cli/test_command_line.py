@@ -196,7 +196,7 @@ def test_a_nan_observation_stops_the_run_and_names_env_and_step(tmp_path):
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 1

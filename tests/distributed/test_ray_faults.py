@@ -222,7 +222,7 @@ def test_lost_node_changes_nothing():
     done = run_python(
         "from helpers import lost_node; lost_node.main()",
         expect=0,
-        timeout=280,
+        timeout=600,
         env={
             "PYTHONPATH": str(TESTS),
             "RAY_USAGE_STATS_ENABLED": "0",

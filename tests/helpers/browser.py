@@ -70,7 +70,7 @@ def inspect_page(page: Path, width: int, profile: Path) -> dict:
         [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", frame.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

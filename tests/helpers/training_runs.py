@@ -55,7 +55,7 @@ def checkpoint_arrays(path, which="last"):
     }
 
 
-def run_python(code, *, expect, timeout=120, **options):
+def run_python(code, *, expect, timeout=600, **options):
     """Run code in a new Python process and check its exit code; a failure shows its output."""
     env = {**os.environ, **options.pop("env", {})}
     done = subprocess.run(

@@ -129,7 +129,7 @@ def run_script(tmp_path, method):
         [sys.executable, script],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": str(TESTS)},
     )
