@@ -142,7 +142,7 @@ def test_third_party_env_trains_and_resumes(actors, tmp_path):
 
 
 def test_other_algorithms_are_rejected_before_anything_starts(tmp_path):
-    with pytest.raises(SettingsError, match="train dqn with --backend processes"):
+    with pytest.raises(SettingsError, match="--backend ray works with --algo ppo only"):
         hundredfold.train("corridor", algo="dqn", save_dir=tmp_path, backend="ray", quiet=True)
 
 
