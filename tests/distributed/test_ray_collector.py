@@ -15,7 +15,7 @@ from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.cpu_affinity import LocalRank
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError
-from hundredfold.distributed.actor import EnvActor, ShardSpec
+from hundredfold.distributed.actor import ActorShard, EnvActor
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.distributed.weight_sync import WeightPublisher
 from hundredfold.rollout.collector import Collector
@@ -278,7 +278,7 @@ def test_first_ready_inside_actors_takes_the_same_steps():
 def test_fragment_counts_the_steps_that_ran_ahead():
     settings = WorkerSettings(workers=1, batch_envs=1)
     env = ENV_CASES["CartPole-v1"]
-    shard = ShardSpec(0, 0, NUM_ENVS, env, "first_ready", settings, collecting=True)
+    shard = ActorShard(0, 0, NUM_ENVS, env, "first_ready", settings, collecting=True)
     actor = EnvActor()
     actor.open(pickle.dumps(shard))
     with closing(actor.backend):

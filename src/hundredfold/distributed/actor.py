@@ -35,7 +35,7 @@ from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
 
 @dataclass(frozen=True, slots=True)
-class ShardSpec:
+class ActorShard:
     """The envs of one actor, and how it runs them."""
 
     index: int  # of the actor
@@ -119,7 +119,7 @@ class EnvActor:
     """The class that runs as a Ray actor. Its methods are called through `call`."""
 
     def __init__(self) -> None:
-        self.shard: ShardSpec | None = None
+        self.shard: ActorShard | None = None
         self.buffer: RolloutBuffer | None = None
 
     def hostname(self) -> str:
@@ -142,7 +142,7 @@ class EnvActor:
         """Create the envs; the spec comes pickled, so that an import error becomes a reply."""
         from hundredfold.backends import start_backend
 
-        shard: ShardSpec = pickle.loads(pickled_shard)
+        shard: ActorShard = pickle.loads(pickled_shard)
         if shard.collecting:
             import torch
 

@@ -23,7 +23,7 @@ from hundredfold.core.batch import Arrays, IntArray, concat_rows, copies
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory
-from hundredfold.distributed.actor import ActorInfo, Reply, ShardSpec, StepArrays
+from hundredfold.distributed.actor import ActorInfo, ActorShard, Reply, StepArrays
 from hundredfold.distributed.placement import ActorPlacement, connect, disconnect, max_actors
 from hundredfold.distributed.settings import RaySettings
 
@@ -36,7 +36,7 @@ CLOSE_SECONDS: Final = 5.0
 class ActorHandle:
     """An actor and its shard as the driver sees them."""
 
-    shard: ShardSpec
+    shard: ActorShard
     actor: Any = None
     info: ActorInfo | None = None
     cpus: float = 0.0  # cores reserved for it
@@ -100,7 +100,7 @@ class ActorPool:
             backend, inner = inner_backend(-(-num_envs // num_actors))
             edges = [index * num_envs // num_actors for index in range(num_actors + 1)]
             self.actors = [
-                ActorHandle(ShardSpec(index, *ends, make_envs, backend, inner, collecting))
+                ActorHandle(ActorShard(index, *ends, make_envs, backend, inner, collecting))
                 for index, ends in enumerate(pairwise(edges))
             ]
             self._start_actors()
