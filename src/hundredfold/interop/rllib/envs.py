@@ -29,7 +29,7 @@ from hundredfold.interop.flat_spaces import FlatSpaces
 from hundredfold.interop.gymnasium import BuiltinEnv
 
 Rows = NDArray[np.float32]
-StepOutputs = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]
+VectorStep = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]
 
 # Keys of an `env_config` that are not settings of the env.
 ENGINE_KEYS: Final = ("seed", "restart_policy", "failure_log")
@@ -163,7 +163,7 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
         self.awaits_reset[:] = False
         return self.flat.flatten(self.out.observation, self.out.mask), {}
 
-    def step(self, actions: Any) -> StepOutputs:
+    def step(self, actions: Any) -> VectorStep:
         """Take one action per env; rows that ended last time return their reset instead."""
         waiting = self.awaits_reset
         if not waiting.all():
