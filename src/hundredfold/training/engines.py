@@ -86,7 +86,7 @@ class Engine(NamedTuple):
     """The three functions of a training engine."""
 
     build: Callable[[RunSettings, EnvFactory | None], Components]
-    start: Callable[..., Run]  # (folder, parts, *, wandb, quiet)
+    start: Callable[..., Run]  # (folder, components, *, wandb, quiet)
     train: Callable[[Run], bool]
 
 

@@ -80,7 +80,7 @@ class TrainingSettings:
     """Peak learning rate of REINFORCE, with the same schedule."""
     improved_cost_weight: Fraction = 0.3
     """Weight of the cost after local search in REINFORCE; the rest is before."""
-    max_grad_norm: Positive = 1.0
+    max_gradient_norm: Positive = 1.0
     """Gradient clipping norm."""
     validation_interval: AtLeastOne = 100
     """Updates between two validations; checkpoints are written then."""
@@ -232,7 +232,9 @@ class OracleTraining:
             group["lr"] = self._learning_rate()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.policy.parameters(), self.settings.max_gradient_norm
+        )
         if torch.isfinite(norm):
             self.optimizer.step()
             self.skipped_updates = 0
