@@ -253,7 +253,7 @@ def test_fallback_to_in_process_if_the_env_cannot_be_pickled(start_method):
     text = falls_back_to_in_process(
         "first_ready", callable_factory(make_env), settings, because="cannot be pickled"
     )
-    assert "use the start method fork" in text
+    assert "use --start-method fork" in text
 
 
 def test_fallback_to_in_process_if_a_worker_dies_while_starting():

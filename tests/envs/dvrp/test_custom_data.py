@@ -361,5 +361,5 @@ def test_training_on_custom_data_writes_a_report(files):
     )
     assert run.finished
     page = (run.path / "report.html").read_text("utf-8")
-    for heading in ("One ordinary day", "Who is asked for what", "Who is flexible"):
+    for heading in ("Median day", "Offers and acceptance", "Acceptance model"):
         assert heading in page
