@@ -53,5 +53,5 @@ bench: setup
 	$(BIN)/python -m benchmarks train
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist src/*.egg-info
 	find src benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""One thread of torch per test process: two collapse when tests run side by side."""
+"""One torch thread per test process: two are slower when tests run in parallel."""
 
 import os
 
