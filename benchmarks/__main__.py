@@ -23,9 +23,7 @@ class BenchTrain:
     epoch by phase, and updates compared with a plain torch loop.
     """
 
-    env: Annotated[
-        Literal["cartpole", "acrobot", "lunarlander", "cage2", "dvrp"], tyro.conf.Positional
-    ] = "cartpole"
+    env: Annotated[Literal["cartpole", "acrobot", "lunarlander", "cage2", "dvrp"], tyro.conf.Positional] = "cartpole"
     """Env; acrobot, lunarlander (needs Box2D) and cage2 need --seeds."""
     algo: Literal["ppo", "dqn"] = "ppo"
     """Learning algorithm."""
@@ -135,13 +133,10 @@ def _train(arguments: Sequence[str]) -> int:
     _require_at_least(1, args, "repeats")
     _require_at_least(0, args, "seeds")
     if args.env == "dvrp" and (args.algo != "ppo" or args.seeds):
-        raise SettingsError(
-            "train dvrp measures epochs of PPO: it cannot be combined with --algo dqn or --seeds."
-        )
+        raise SettingsError("train dvrp measures epochs of PPO: it cannot be combined with --algo dqn or --seeds.")
     if args.engine == "rllib" and (args.env != "cage2" or args.algo != "ppo" or args.seeds):
         raise SettingsError(
-            "--engine rllib works with PPO on cage2 only: "
-            "python -m benchmarks train cage2 --engine rllib."
+            "--engine rllib works with PPO on cage2 only: python -m benchmarks train cage2 --engine rllib."
         )
     command = ["benchmarks", "train", *arguments]
     if args.engine == "rllib":
@@ -165,9 +160,7 @@ def _train(arguments: Sequence[str]) -> int:
         rows = bench_train(args.repeats, args.activation, args.algo, on_progress=note)
         title = "whole training, same hyperparameters, one torch thread"
     else:
-        raise SettingsError(
-            f"train {args.env} counts samples and needs --seeds, such as --seeds 5."
-        )
+        raise SettingsError(f"train {args.env} counts samples and needs --seeds, such as --seeds 5.")
     print_rows(rows, command=command, as_json=args.json, title=title)
     return 0
 
@@ -263,10 +256,7 @@ def _require_at_least(least: int, args: Any, *names: str) -> None:
 
 
 BENCHMARKS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
-    "train": (
-        _train,
-        "training speed and samples to solve an env, compared with Stable-Baselines3",
-    ),
+    "train": (_train, "training speed and samples to solve an env, compared with Stable-Baselines3"),
     "stepping": (_stepping, "stepping speed of an env against the number of envs"),
     "vector": (_vector, "backends compared with vector envs of other libraries"),
     "ray": (_ray, "costs of collecting with Ray, and where the learner saturates"),

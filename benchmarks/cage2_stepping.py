@@ -36,22 +36,14 @@ COMPILED_LOOP: Final = "compiled loop over one env"
 # Measured earlier on the same kind of machine (2 cores); neither is in a package registry. CybORG
 # steps one env at a time. MiniCAGE is a simplified version of the game.
 RECORDED: Final[tuple[Row, ...]] = (
-    {
-        "system": "CybORG",
-        "num_envs": 1,
-        "steps_per_second": 180.0,
-        "steps_per_second_unread": 370.0,
-    },
+    {"system": "CybORG", "num_envs": 1, "steps_per_second": 180.0, "steps_per_second_unread": 370.0},
     {"system": "MiniCAGE", "num_envs": 100, "steps_per_second": 28_000.0},
     {"system": "MiniCAGE", "num_envs": 1000, "steps_per_second": 54_000.0},
 )
 
 
 def bench_stepping(
-    num_envs: Sequence[int] = SIZES,
-    threads: Sequence[int] = (1, 2),
-    repeats: int = 5,
-    seconds: float = 0.1,
+    num_envs: Sequence[int] = SIZES, threads: Sequence[int] = (1, 2), repeats: int = 5, seconds: float = 0.1
 ) -> list[Row]:
     """Steps per second of batches, loops and recorded systems.
 

@@ -33,9 +33,7 @@ class Subject:
     env: Dvrp
     policy: RandomOffers
     rates: list[float] = field(default_factory=list)  # samples per second, by repeat
-    seconds: dict[str, float] = field(
-        default_factory=lambda: {"oracle": 0.0, "env": 0.0, "policy": 0.0}
-    )
+    seconds: dict[str, float] = field(default_factory=lambda: {"oracle": 0.0, "env": 0.0, "policy": 0.0})
 
     @property
     def steps_per_repeat(self) -> int:

@@ -29,9 +29,7 @@ BARE: Final = "bare torch loop"
 MANY_EPOCHS: Final = 10_000
 
 
-def bench_dvrp_train(
-    repeats: int = 5, on_progress: Callable[[str], None] = print
-) -> list[dict[str, Any]]:
+def bench_dvrp_train(repeats: int = 5, on_progress: Callable[[str], None] = print) -> list[dict[str, Any]]:
     """Two rows per preset: whole epochs, and the bare loop."""
     rows: list[dict[str, Any]] = []
     for preset in PRESETS:
@@ -40,9 +38,7 @@ def bench_dvrp_train(
     return rows
 
 
-def _preset_rows(
-    preset: str, repeats: int, on_progress: Callable[[str], None]
-) -> list[dict[str, Any]]:
+def _preset_rows(preset: str, repeats: int, on_progress: Callable[[str], None]) -> list[dict[str, Any]]:
     settings = replace(
         preset_settings("dvrp", preset),
         length=LengthSettings(epochs=MANY_EPOCHS),
@@ -69,11 +65,7 @@ def _preset_rows(
     update = summarise([phases["update"] for phases in epochs])
     bare_update = summarise(bare_seconds)
     medians = {name: summarise([phases[name] for phases in epochs]).median for name in epochs[0]}
-    common = {
-        "preset": preset,
-        "num_envs": components.settings.rollout.num_envs,
-        "repeats": repeats,
-    }
+    common = {"preset": preset, "num_envs": components.settings.rollout.num_envs, "repeats": repeats}
     return [
         {
             "system": HUNDREDFOLD,
@@ -99,19 +91,12 @@ def _preset_rows(
 
 def _epoch(components: Components) -> dict[str, float]:
     """Seconds of one epoch by phase; their sum is the whole epoch."""
-    collector, learner, belief_model = (
-        components.collector,
-        components.learner,
-        components.belief_model,
-    )
+    collector, learner, belief_model = (components.collector, components.learner, components.belief_model)
     assert belief_model is not None
     before = _timings(components)
     start = time.perf_counter()
     collector.collect(
-        learner.policy,
-        learner.buffer,
-        components.settings.rollout.num_steps,
-        step_callbacks=[belief_model.observe],
+        learner.policy, learner.buffer, components.settings.rollout.num_steps, step_callbacks=[belief_model.observe]
     )
     collected = time.perf_counter()
     learner.update()
@@ -166,8 +151,7 @@ class BareLoop:
             "both": both,
         }
         self.optimisers = {
-            name: torch.optim.Adam(self.parameters[name], lr=1e-4, fused=True)
-            for name, _ in self.passes
+            name: torch.optim.Adam(self.parameters[name], lr=1e-4, fused=True) for name, _ in self.passes
         }
         self.steps = sum(count for _, count in self.passes) * -(-samples // self.size)
 

@@ -49,9 +49,7 @@ def bench_learning(
             result = train_once(task, ENGINES[system], seed)
             results[system].append(result)
             status = "solved" if result.solved else "not solved"
-            on_progress(
-                f"{name}, {algo}, seed {seed}: {system} {status}, {result.samples:,} samples"
-            )
+            on_progress(f"{name}, {algo}, seed {seed}: {system} {status}, {result.samples:,} samples")
     reference = summarise([float(run.samples) for run in results[HUNDREDFOLD]]).median
     return [_row(name, algo, task, system, runs, reference) for system, runs in results.items()]
 
@@ -81,12 +79,7 @@ def learning_result(metrics: Sequence[dict[str, Any]], target: float) -> Learnin
 
 
 def _row(
-    name: str,
-    algo: Algorithm,
-    task: Task,
-    system: str,
-    runs: Sequence[LearningResult],
-    reference: float,
+    name: str, algo: Algorithm, task: Task, system: str, runs: Sequence[LearningResult], reference: float
 ) -> dict[str, Any]:
     samples = summarise([float(run.samples) for run in runs])
     return {

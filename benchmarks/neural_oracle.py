@@ -68,9 +68,7 @@ def bench_neural(
     try:
         rows = _speed_rows(num_requests, repeats, with_peers, on_progress)
         for size in instance_sizes(num_requests):
-            rows += _gap_rows(
-                size, num_instances, peer_instances, peer_seconds, with_peers, on_progress
-            )
+            rows += _gap_rows(size, num_instances, peer_instances, peer_seconds, with_peers, on_progress)
     finally:
         torch.set_num_threads(threads)
     return rows
@@ -105,9 +103,7 @@ def _speed_rows(num_requests: int, repeats: int, with_peers: bool, on_progress: 
                 seconds["rl4co"].append(_timed(partial(rl4co, batch)))
         solutions = oracle.solve(problems)
         summary = summarise(seconds[HUNDREDFOLD])
-        rows.append(
-            _row(HUNDREDFOLD, "neural, greedy", instance, problems, solutions, summary, batch)
-        )
+        rows.append(_row(HUNDREDFOLD, "neural, greedy", instance, problems, solutions, summary, batch))
         if rl4co is not None:
             rl4co_summary = summarise(seconds["rl4co"])
             row = _timing_row("rl4co", "PDP policy, greedy", instance, rl4co_summary, batch)
@@ -131,12 +127,7 @@ def _singles_row(oracle: NeuralOracle, pool: RouteProblems, repeats: int, on_pro
 
 
 def _gap_rows(
-    size: int,
-    num_instances: int,
-    peer_instances: int,
-    peer_seconds: float,
-    with_peers: bool,
-    on_progress: Tick,
+    size: int, num_instances: int, peer_instances: int, peer_seconds: float, with_peers: bool, on_progress: Tick
 ) -> list[Row]:
     """Gap of the mean cost to the reference, on instances of one size."""
     instance = f"held-out days {num_instances} x {size}"
@@ -150,9 +141,7 @@ def _gap_rows(
         start = time.thread_time()
         solutions = oracle.solve(problems)
         seconds = time.thread_time() - start
-        row = _row(
-            HUNDREDFOLD, name, instance, problems, solutions, summarise([seconds]), num_instances
-        )
+        row = _row(HUNDREDFOLD, name, instance, problems, solutions, summarise([seconds]), num_instances)
         rows.append(_with_gap(row, float(reference.mean())))
     or_tools = _or_tools(peer_seconds) if with_peers and peer_instances else None
     if or_tools is not None:
@@ -231,9 +220,7 @@ def _row(
     return row | quality
 
 
-def _timing_row(
-    system: str, name: str, instance: str, seconds: RepeatSummary, num_instances: int
-) -> Row:
+def _timing_row(system: str, name: str, instance: str, seconds: RepeatSummary, num_instances: int) -> Row:
     """A row whose `seconds` are per instance and whose `ms_per_batch` is per call."""
     return {
         "system": system,

@@ -74,9 +74,7 @@ def bench_oracle(
         ("loose", loose_instances(num_instances, num_requests, seed)),
     ):
         instance = f"{name} {num_instances} x {num_requests}"
-        rows += _scratch_rows(
-            instance, problems, repeats, threads, peer_seconds, with_peers, on_progress
-        )
+        rows += _scratch_rows(instance, problems, repeats, threads, peer_seconds, with_peers, on_progress)
     problems = random_instances(num_envs, num_requests, seed)
     rows.append(_incremental_row(problems, repeats, threads, on_progress))
     if neural_instances:
@@ -120,15 +118,7 @@ def _scratch_rows(
             solutions[name] = oracle.solve(problems)
             seconds[name].append((_now(threads) - begin) / len(problems))
     rows = [
-        _row(
-            HUNDREDFOLD,
-            name,
-            instance,
-            problems,
-            solutions[name],
-            summarise(seconds[name]),
-            threads,
-        )
+        _row(HUNDREDFOLD, name, instance, problems, solutions[name], summarise(seconds[name]), threads)
         for name in oracles
     ]
     for package, peer in _peers(peer_seconds) if with_peers else ():
@@ -136,17 +126,13 @@ def _scratch_rows(
         begin = time.perf_counter()
         found = peer.solve(problems)
         each = summarise([(time.perf_counter() - begin) / len(problems)])
-        rows.append(
-            _row(package, f"{peer_seconds:g} s", instance, problems, found, each, threads=1)
-        )
+        rows.append(_row(package, f"{peer_seconds:g} s", instance, problems, found, each, threads=1))
     ortools = [row["cost"] for row in rows if row["system"] == "ortools"]
     reference = ortools[0] if ortools else min(row["cost"] for row in rows)
     return [_with_gap(row, reference) for row in rows]
 
 
-def _incremental_row(
-    problems: RouteProblems, repeats: int, threads: int, on_progress: OnProgress
-) -> Row:
+def _incremental_row(problems: RouteProblems, repeats: int, threads: int, on_progress: OnProgress) -> Row:
     """Requests added one by one, compared with large neighbourhood search from scratch."""
     settings = IncrementalSettings(threads=threads)
     steps = len(problems) * problems.max_requests
@@ -161,29 +147,21 @@ def _incremental_row(
     on_progress(f"{instance}: reference")
     reference = LNSOracle(FROM_SCRATCH).solve(problems)
     name = f"incremental, {settings.lns_iterations} iterations per request"
-    row = _row(
-        HUNDREDFOLD, name, instance, problems, incremental.solutions(), summarise(seconds), threads
-    )
+    row = _row(HUNDREDFOLD, name, instance, problems, incremental.solutions(), summarise(seconds), threads)
     return _with_gap(row, float(reference.cost.mean()))
 
 
 def _added_one_by_one(problems: RouteProblems, settings: IncrementalSettings) -> IncrementalRoutes:
-    incremental = IncrementalRoutes(
-        problems.travel, problems.fleet, len(problems), problems.max_requests, settings
-    )
+    incremental = IncrementalRoutes(problems.travel, problems.fleet, len(problems), problems.max_requests, settings)
     keys = rng.stream_keys(0, np.arange(len(problems)), 0)
     for step in range(problems.max_requests):
         incremental.add(problems.cells[:, step], problems.windows[:, step], keys)
     return incremental
 
 
-def _instance_rows(
-    folder: Path, seconds: float, with_peers: bool, on_progress: OnProgress
-) -> list[Row]:
+def _instance_rows(folder: Path, seconds: float, with_peers: bool, on_progress: OnProgress) -> list[Row]:
     """One row per system and instance, and one with the mean gap of each system."""
-    systems: list[tuple[str, str, Oracle]] = [
-        (HUNDREDFOLD, "insertion", LNSOracle(LNSSettings(seconds=seconds)))
-    ]
+    systems: list[tuple[str, str, Oracle]] = [(HUNDREDFOLD, "insertion", LNSOracle(LNSSettings(seconds=seconds)))]
     if with_peers:
         systems += [(package, f"{seconds:g} s", peer) for package, peer in _peers(seconds)]
     rows: list[Row] = []

@@ -62,10 +62,7 @@ class Costs:
 
 
 def bench_ray(
-    env: str = "cage2",
-    num_envs: int = 512,
-    repeats: int = 5,
-    on_progress: Callable[[str], None] = print,
+    env: str = "cage2", num_envs: int = 512, repeats: int = 5, on_progress: Callable[[str], None] = print
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of the measured costs, and rows of the prediction."""
     start = preset_settings(env)

@@ -27,14 +27,10 @@ from hundredfold.training.build import Components, build
 
 NUM_ENVS = 512
 NUM_STEPS = 50
-PPO_SETTINGS = PPOSettings(
-    learning_rate=3e-4, anneal_learning_rate=False, update_epochs=4, num_minibatches=8
-)
+PPO_SETTINGS = PPOSettings(learning_rate=3e-4, anneal_learning_rate=False, update_epochs=4, num_minibatches=8)
 
 
-def bench_rllib(
-    repeats: int = 5, workers: int = 2, on_progress: Callable[[str], None] = print
-) -> list[dict[str, Any]]:
+def bench_rllib(repeats: int = 5, workers: int = 2, on_progress: Callable[[str], None] = print) -> list[dict[str, Any]]:
     """Samples per second of collecting and of training; a row per library."""
     placement.load_ray()
     from hundredfold.interop.rllib import engine

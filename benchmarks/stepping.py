@@ -28,10 +28,7 @@ MAX_CALLS: Final = 4_000
 
 
 def bench_stepping(
-    env: str,
-    num_envs: Sequence[int] = SIZES,
-    repeats: int = 5,
-    on_progress: Callable[[str], None] = print,
+    env: str, num_envs: Sequence[int] = SIZES, repeats: int = 5, on_progress: Callable[[str], None] = print
 ) -> list[dict[str, Any]]:
     """Steps per second by number of envs; `efficiency` is relative to N batches of one env."""
     sizes = dict.fromkeys((1, *num_envs))

@@ -112,10 +112,7 @@ class VectorEnvSubject:
 
 def gymnasium_envs(kind: str, make_env: EnvMaker, num_envs: int) -> Any:
     """Gymnasium's vector envs, sync or async."""
-    makers: dict[str, Any] = {
-        "sync": gymnasium.vector.SyncVectorEnv,
-        "async": gymnasium.vector.AsyncVectorEnv,
-    }
+    makers: dict[str, Any] = {"sync": gymnasium.vector.SyncVectorEnv, "async": gymnasium.vector.AsyncVectorEnv}
     return makers[kind]([make_env] * num_envs)
 
 

@@ -10,13 +10,7 @@ from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.config.presets import preset_settings
-from hundredfold.config.run import (
-    Algorithm,
-    EvaluationSettings,
-    LengthSettings,
-    MachineSettings,
-    RunSettings,
-)
+from hundredfold.config.run import Algorithm, EvaluationSettings, LengthSettings, MachineSettings, RunSettings
 from hundredfold.envs.registry import settings_class
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
@@ -31,9 +25,7 @@ class Task:
     settings: Callable[[], RunSettings]
 
 
-def classic(
-    env: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int
-) -> RunSettings:
+def classic(env: str, algo: Algorithm, *, num_envs: int, num_steps: int, samples: int, epochs: int) -> RunSettings:
     """Small networks on a CPU, in this process, for cheap envs; evaluated every `epochs` epochs.
 
     Hyperparameters that both libraries have are equal. hundredfold keeps two features that
@@ -45,11 +37,7 @@ def classic(
         length=LengthSettings(steps=samples),
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         ppo=PPOSettings(
-            learning_rate=1e-3,
-            anneal_learning_rate=False,
-            update_epochs=4,
-            num_minibatches=4,
-            entropy_coefficient=0.0,
+            learning_rate=1e-3, anneal_learning_rate=False, update_epochs=4, num_minibatches=4, entropy_coefficient=0.0
         ),
         dqn=DQNSettings(),
         network=NetworkSettings(
@@ -65,16 +53,9 @@ def classic(
 
 def lunarlander() -> RunSettings:
     """Long rollouts, a high gamma, small minibatches, as in tuned settings of other libraries."""
-    start = classic(
-        "LunarLander-v3", "ppo", num_envs=16, num_steps=1024, samples=1_000_000, epochs=2
-    )
+    start = classic("LunarLander-v3", "ppo", num_envs=16, num_steps=1024, samples=1_000_000, epochs=2)
     ppo = replace(
-        start.ppo,
-        learning_rate=3e-4,
-        gamma=0.999,
-        gae_lambda=0.98,
-        minibatch_size=64,
-        entropy_coefficient=0.01,
+        start.ppo, learning_rate=3e-4, gamma=0.999, gae_lambda=0.98, minibatch_size=64, entropy_coefficient=0.01
     )
     return replace(start, ppo=ppo)
 
@@ -94,27 +75,20 @@ def cage2() -> RunSettings:
 
 TASKS: Final[dict[tuple[str, Algorithm], Task]] = {
     ("cartpole", "ppo"): Task(
-        475.0,
-        lambda: classic("CartPole-v1", "ppo", num_envs=8, num_steps=128, samples=80_000, epochs=4),
+        475.0, lambda: classic("CartPole-v1", "ppo", num_envs=8, num_steps=128, samples=80_000, epochs=4)
     ),
     ("cartpole", "dqn"): Task(
-        475.0,
-        lambda: classic("CartPole-v1", "dqn", num_envs=8, num_steps=312, samples=50_000, epochs=1),
+        475.0, lambda: classic("CartPole-v1", "dqn", num_envs=8, num_steps=312, samples=50_000, epochs=1)
     ),
     ("acrobot", "ppo"): Task(
-        -100.0,
-        lambda: classic("Acrobot-v1", "ppo", num_envs=16, num_steps=128, samples=200_000, epochs=4),
+        -100.0, lambda: classic("Acrobot-v1", "ppo", num_envs=16, num_steps=128, samples=200_000, epochs=4)
     ),
     ("acrobot", "dqn"): Task(
-        -100.0,
-        lambda: classic("Acrobot-v1", "dqn", num_envs=8, num_steps=256, samples=100_000, epochs=2),
+        -100.0, lambda: classic("Acrobot-v1", "dqn", num_envs=8, num_steps=256, samples=100_000, epochs=2)
     ),
     ("lunarlander", "ppo"): Task(200.0, lunarlander),
     ("lunarlander", "dqn"): Task(
-        200.0,
-        lambda: classic(
-            "LunarLander-v3", "dqn", num_envs=8, num_steps=512, samples=500_000, epochs=4
-        ),
+        200.0, lambda: classic("LunarLander-v3", "dqn", num_envs=8, num_steps=512, samples=500_000, epochs=4)
     ),
     ("cage2", "ppo"): Task(-20.0, cage2),
 }

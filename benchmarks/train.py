@@ -35,11 +35,7 @@ NUM_STEPS: Final = 128
 UPDATES_PER_REPEAT: Final = 3
 DQN_SAMPLES: Final = 2_048
 PPO_SETTINGS = PPOSettings(
-    learning_rate=3e-4,
-    anneal_learning_rate=False,
-    update_epochs=4,
-    num_minibatches=4,
-    entropy_coefficient=0.0,
+    learning_rate=3e-4, anneal_learning_rate=False, update_epochs=4, num_minibatches=4, entropy_coefficient=0.0
 )
 # One-step returns without double Q-learning, as in the DQN of Stable-Baselines3.
 DQN_SETTINGS = DQNSettings(n_step=1, double_q=False)
@@ -54,34 +50,23 @@ def bench_train(
     """Steps per second of whole training; a row per library and case."""
     network = NetworkSettings(hidden_sizes=HIDDEN[algo], activation=activation)
     return [
-        row
-        for env, num_envs in CASES[algo]
-        for row in _case_rows(env, num_envs, algo, network, repeats, on_progress)
+        row for env, num_envs in CASES[algo] for row in _case_rows(env, num_envs, algo, network, repeats, on_progress)
     ]
 
 
 def _case_rows(
-    env: str,
-    num_envs: int,
-    algo: Algorithm,
-    network: NetworkSettings,
-    repeats: int,
-    on_progress: Callable[[str], None],
+    env: str, num_envs: int, algo: Algorithm, network: NetworkSettings, repeats: int, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     subjects = {HUNDREDFOLD: _hundredfold(env, num_envs, algo, network)}
     if is_installed("stable_baselines3"):
         make = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
         subjects["stable-baselines3"] = make(num_envs, network)
-    rates = interleaved_rates(
-        subjects, repeats, lambda name: on_progress(f"{algo}, {env}, {num_envs} envs: {name}")
-    )
+    rates = interleaved_rates(subjects, repeats, lambda name: on_progress(f"{algo}, {env}, {num_envs} envs: {name}"))
     rows = ratio_rows(rates, algo=algo, num_envs=num_envs, threads=1, activation=network.activation)
     return [{"env": env if row["system"] == HUNDREDFOLD else "CartPole-v1", **row} for row in rows]
 
 
-def _hundredfold(
-    env: str, num_envs: int, algo: Algorithm, network: NetworkSettings
-) -> Callable[[], int]:
+def _hundredfold(env: str, num_envs: int, algo: Algorithm, network: NetworkSettings) -> Callable[[], int]:
     """A function that trains for some updates and returns the number of env steps."""
     num_steps = NUM_STEPS if algo == "ppo" else DQN_SAMPLES // num_envs
     updates = UPDATES_PER_REPEAT if algo == "ppo" else 1
@@ -102,9 +87,7 @@ def _hundredfold(
     def work() -> int:
         torch.set_num_threads(1)
         for _ in range(updates):
-            components.collector.collect(
-                components.learner.policy, components.learner.buffer, num_steps
-            )
+            components.collector.collect(components.learner.policy, components.learner.buffer, num_steps)
             components.learner.update()
         return updates * settings.rollout.samples_per_epoch
 
@@ -171,10 +154,7 @@ def _cartpole_envs(num_envs: int) -> Any:
 
 
 def _policy_kwargs(network: NetworkSettings) -> dict[str, Any]:
-    return {
-        "net_arch": list(network.hidden_sizes),
-        "activation_fn": ACTIVATIONS[network.activation],
-    }
+    return {"net_arch": list(network.hidden_sizes), "activation_fn": ACTIVATIONS[network.activation]}
 
 
 def _training(model: Any, samples: int) -> Callable[[], int]:

@@ -15,31 +15,13 @@ from typing import Any, Final, Literal
 
 import gymnasium
 
-from benchmarks.subjects import (
-    BackendSubject,
-    EnvMaker,
-    Subject,
-    VectorEnvSubject,
-    envpool_envs,
-    vector_env_makers,
-)
+from benchmarks.subjects import BackendSubject, EnvMaker, Subject, VectorEnvSubject, envpool_envs, vector_env_makers
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.errors import is_installed
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.envs.registry import callable_factory, env_factory, settings_class
-from hundredfold.profiling.measure import (
-    HUNDREDFOLD,
-    MAX_STEAL,
-    StealTimeMonitor,
-    rate_row,
-    summarise,
-)
-from hundredfold.profiling.workloads import (
-    ComputingEnv,
-    LargeInfoEnv,
-    SlowWaitingEnv,
-    WaitingEnv,
-)
+from hundredfold.profiling.measure import HUNDREDFOLD, MAX_STEAL, StealTimeMonitor, rate_row, summarise
+from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, SlowWaitingEnv, WaitingEnv
 
 # Fraction of a measurement that runs before it counts.
 WARM_UP: Final = 0.15
@@ -113,9 +95,7 @@ def bench_vector(
     on_progress: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """A row per workload and system."""
-    return [
-        row for work in workloads for row in bench_workload(work, repeats, seconds, on_progress)
-    ]
+    return [row for work in workloads for row in bench_workload(work, repeats, seconds, on_progress)]
 
 
 def bench_workload(
@@ -176,9 +156,7 @@ def subject_makers(work: Workload) -> dict[SystemKey, Callable[[], Subject]]:
     """Constructors of all systems, without those that would take seconds for one batch."""
     makers = backend_makers(work)
     if work.name == CARTPOLE and is_installed("envpool"):
-        makers["envpool", ""] = lambda: VectorEnvSubject(
-            envpool_envs(CARTPOLE, work.num_envs), work.num_envs, 2
-        )
+        makers["envpool", ""] = lambda: VectorEnvSubject(envpool_envs(CARTPOLE, work.num_envs), work.num_envs, 2)
     num_actions = 2 if work.name == CARTPOLE else 4
     for (system, kind), make_envs in vector_env_makers().items():
         if work.kind == "waiting" and kind in ("sync", "dummy"):
@@ -226,20 +204,13 @@ def hundredfold_factory(work: Workload) -> EnvFactory:
     return callable_factory(work.make_env)
 
 
-def _vector_env_subject(
-    make_envs: Callable[[EnvMaker, int], Any], work: Workload, num_actions: int
-) -> Subject:
+def _vector_env_subject(make_envs: Callable[[EnvMaker, int], Any], work: Workload, num_actions: int) -> Subject:
     return VectorEnvSubject(make_envs(work.make_env, work.num_envs), work.num_envs, num_actions)
 
 
-def rows_of(
-    work: Workload, measurements: Mapping[SystemKey, Sequence[Measurement]]
-) -> list[dict[str, Any]]:
+def rows_of(work: Workload, measurements: Mapping[SystemKey, Sequence[Measurement]]) -> list[dict[str, Any]]:
     """Medians with their range, ratios to hundredfold, and goals."""
-    rates = {
-        key: summarise([one.steps / one.seconds for one in repeats])
-        for key, repeats in measurements.items()
-    }
+    rates = {key: summarise([one.steps / one.seconds for one in repeats]) for key, repeats in measurements.items()}
     medians = {" ".join(key).strip(): rate.median for key, rate in rates.items()}
     reference = medians[f"{HUNDREDFOLD} {work.reference}"]
     rows = []
@@ -257,9 +228,7 @@ def rows_of(
     return rows
 
 
-def goal_of(
-    work: str, backend: str, row: Mapping[str, Any], medians: Mapping[str, float]
-) -> dict[str, Any]:
+def goal_of(work: str, backend: str, row: Mapping[str, Any], medians: Mapping[str, float]) -> dict[str, Any]:
     """The goal of a row of hundredfold and whether it is reached; empty without a goal."""
     reference, goal = GOALS.get((work, backend), ("", 0.0))
     if reference == "efficiency":

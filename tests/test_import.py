@@ -10,9 +10,7 @@ HEAVY = ("torch", "ray", "tensorboard", "numba", "wandb", "stable_baselines3", "
 
 
 def test_importing_the_package_loads_no_heavy_library():
-    done = run_python(
-        f"import sys, hundredfold; print([m for m in {HEAVY!r} if m in sys.modules])", expect=0
-    )
+    done = run_python(f"import sys, hundredfold; print([m for m in {HEAVY!r} if m in sys.modules])", expect=0)
     assert done.stdout.strip() == "[]"
 
 
@@ -22,10 +20,7 @@ def test_importing_the_settings_does_not_load_numba():
 
 
 def test_every_public_name_can_be_imported():
-    done = run_python(
-        "import hundredfold as h; print([n for n in h.__all__ if not getattr(h, n)])",
-        expect=0,
-    )
+    done = run_python("import hundredfold as h; print([n for n in h.__all__ if not getattr(h, n)])", expect=0)
     assert done.stdout.strip() == "[]"
 
 

@@ -23,13 +23,7 @@ from hundredfold.config.toml import changed_settings, to_toml, with_overrides
 from hundredfold.core.batch import EnvSpec, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import EnvFactory, SharedParams
-from hundredfold.envs.registry import (
-    ENVS,
-    FROM_CALLABLE,
-    callable_factory,
-    canonical_name,
-    env_factory,
-)
+from hundredfold.envs.registry import ENVS, FROM_CALLABLE, callable_factory, canonical_name, env_factory
 from hundredfold.training.auto_config import auto_configure
 from hundredfold.training.build import build, load_belief_model, policy_from_weights
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
@@ -105,18 +99,10 @@ def train(
             raise SettingsError(f"{resume} is a run on {kept.env}, not on {env}.")
         if name is not None or preset is not None or algo is not None:
             raise SettingsError(
-                "name, preset and algo cannot be combined with resume: a resumed run keeps its "
-                "folder and settings."
+                "name, preset and algo cannot be combined with resume: a resumed run keeps its folder and settings."
             )
         wanted = with_overrides(kept, settings)
-        return resume_run(
-            Path(resume),
-            wanted,
-            _factory_of(env, wanted),
-            wandb=wandb,
-            quiet=quiet,
-            report=report,
-        )
+        return resume_run(Path(resume), wanted, _factory_of(env, wanted), wandb=wandb, quiet=quiet, report=report)
     if env is None:
         raise SettingsError("train() needs an env, or resume=RUN to continue one.")
     if callable(env) and "env_kwargs" in settings:
@@ -213,9 +199,7 @@ def resume_run(
     saved = folder.settings()
     check_resumable(saved)
     settings = settings or saved
-    fixed = [
-        name for name in changed_settings(saved, settings) if name.split(".")[0] not in CHANGEABLE
-    ]
+    fixed = [name for name in changed_settings(saved, settings) if name.split(".")[0] not in CHANGEABLE]
     if fixed:
         raise SettingsError(
             f"{', '.join(fixed)} cannot change when a run is resumed (its schedules and arrays "
@@ -301,10 +285,7 @@ def export(
     if onnx:
         require_export_extra()
     paths = []
-    for path, default, write in (
-        (onnx, "policy.onnx", export_onnx),
-        (torchscript, "policy.pt", export_torchscript),
-    ):
+    for path, default, write in ((onnx, "policy.onnx", export_onnx), (torchscript, "policy.pt", export_torchscript)):
         if path:
             paths.append(write(loaded, Path(run) / default if path is True else Path(path)))
     return paths
@@ -325,10 +306,7 @@ def write_run_report(folder: RunFolder, days: int = 0) -> Path:
         from hundredfold.report.dvrp_sections import write_report_data
 
         report_data = import_module(entry.report_data).record_report_data(
-            load(folder.path).actor,
-            folder.settings().env_settings,
-            shared_params=belief_params(folder.path),
-            days=days,
+            load(folder.path).actor, folder.settings().env_settings, shared_params=belief_params(folder.path), days=days
         )
         write_report_data(folder, report_data)
     return write_report(folder)
@@ -360,19 +338,13 @@ def evaluate(
         on_progress: Called with the number of finished episodes.
     """
     if min(episodes, max_steps) < 1:
-        raise SettingsError(
-            f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}."
-        )
+        raise SettingsError(f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}.")
     is_run = (Path(target) / "settings.toml").exists()
     if policy is None and not Path(target).exists():
-        raise SettingsError(
-            f"{target} is not a run folder; to evaluate a baseline on an env, pass --policy random."
-        )
+        raise SettingsError(f"{target} is not a run folder; to evaluate a baseline on an env, pass --policy random.")
     trained = load(target, checkpoint) if policy is None else None
     settings = RunFolder.open(Path(target)).settings() if is_run else preset_settings(str(target))
-    factory = (
-        callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
-    )
+    factory = callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
     # Third-party envs may be costly: no more of them than for training.
     most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs
     if backend is not None:

@@ -29,9 +29,7 @@ class TargetEnv(gymnasium.Env):
     """One step per episode: the reward is the negative squared distance to two observed targets."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
-    action_space = spaces.Box(
-        np.array([-4, 10], np.float32), np.array([4, 20], np.float32), dtype=np.float32
-    )
+    action_space = spaces.Box(np.array([-4, 10], np.float32), np.array([4, 20], np.float32), dtype=np.float32)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -63,9 +61,7 @@ def test_log_prob_and_entropy_equal_torch_normal():
     distribution = make_distribution()
     reference = torch.distributions.Normal(distribution.means, distribution.log_std.exp())
     drawn = reference.sample()
-    assert torch.allclose(
-        distribution.log_prob(drawn), reference.log_prob(drawn).sum(-1), atol=1e-5
-    )
+    assert torch.allclose(distribution.log_prob(drawn), reference.log_prob(drawn).sum(-1), atol=1e-5)
     assert torch.allclose(distribution.entropy(), reference.entropy().sum(-1), atol=1e-6)
     assert torch.equal(distribution.mode(), distribution.means)
 
@@ -110,12 +106,7 @@ def test_bounded_actions_stay_within_the_box():
 
 
 @pytest.mark.parametrize(
-    "make_env",
-    [
-        third_party_envs.BoxActions,
-        third_party_envs.ScalarBoxAction,
-        third_party_envs.UnevenBoxActions,
-    ],
+    "make_env", [third_party_envs.BoxActions, third_party_envs.ScalarBoxAction, third_party_envs.UnevenBoxActions]
 )
 def test_actions_stay_within_box_spaces_of_any_shape(make_env):
     # The envs raise an error if their space does not contain the action.
@@ -168,9 +159,7 @@ def test_a_restored_learner_continues_bit_exact(style):
 
 def test_ppo_learns_continuous_targets():
     settings = PPOSettings(learning_rate=3e-3, entropy_coefficient=0.0)
-    learner, collector = make_gymnasium_ppo(
-        TargetEnv, settings, num_envs=16, num_steps=16, updates=40
-    )
+    learner, collector = make_gymnasium_ppo(TargetEnv, settings, num_envs=16, num_steps=16, updates=40)
     for _ in range(40):
         episodes = collector.collect(learner.policy, learner.buffer, 16)
         learner.update()

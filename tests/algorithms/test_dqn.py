@@ -97,11 +97,7 @@ def test_dqn_solves_the_corridor(style):
 
 def test_no_forbidden_action_is_taken_in_a_million_masked_steps():
     settings = settings_of(
-        exploration_end=0.5,
-        exploration_fraction=0.01,
-        replay_size=100_000,
-        train_frequency=20_000,
-        gradient_steps=8,
+        exploration_end=0.5, exploration_fraction=0.01, replay_size=100_000, train_frequency=20_000, gradient_steps=8
     )
     learner, collector = make_dqn(Corridor, settings, num_envs=1_000, num_steps=100, epochs=10)
     at_the_wall = lefts_elsewhere = 0
@@ -141,10 +137,7 @@ def test_targets_use_allowed_actions_only(double_q):
     train(learner, collector)
     # The forbidden action at the wall has by far the largest Q-value.
     q_values = torch.tensor([1e4, 1.0, 2.0])
-    for weights, network in (
-        (learner.target_weights, learner.target),
-        (learner.gradients.weights, learner.network),
-    ):
+    for weights, network in ((learner.target_weights, learner.target), (learner.gradients.weights, learner.network)):
         weights.zero_()
         network.layers[-1].bias.data.copy_(q_values)
     drawn = draw_minibatches(learner)
@@ -159,9 +152,7 @@ def test_targets_use_allowed_actions_only(double_q):
 @pytest.mark.parametrize("q_loss", ["huber", "mse"])
 @pytest.mark.parametrize("double_q", [True, False])
 def test_a_gradient_step_equals_autograd_of_the_same_loss(double_q, q_loss):
-    settings = settings_of(
-        double_q=double_q, loss=q_loss, learning_starts=300, max_gradient_norm=1e9
-    )
+    settings = settings_of(double_q=double_q, loss=q_loss, learning_starts=300, max_gradient_norm=1e9)
     learner, collector = make_dqn(CartPole, settings)
     train(learner, collector)
     drawn = draw_minibatches(learner)
@@ -240,9 +231,7 @@ def test_epsilon_is_annealed_over_its_fraction_of_the_run_and_may_differ_by_env(
         train(learner, collector)
         epsilons.append(learner.epsilon)
     assert_allclose(epsilons, [0.9, 0.5, 0.1, 0.1, 0.1])
-    learner, _ = make_dqn(
-        CartPole, settings_of(exploration_start=0.4, epsilon_alpha=7.0), num_envs=3
-    )
+    learner, _ = make_dqn(CartPole, settings_of(exploration_start=0.4, epsilon_alpha=7.0), num_envs=3)
     assert_allclose(learner.policy.epsilons, [0.4, 0.4**4.5, 0.4**8])
 
 
@@ -329,10 +318,7 @@ def test_input_normalisation_uses_replayed_observations():
     ("changes", "message"),
     [
         ({"action_nvec": (3, 2)}, r"pairs have 2 dimensions.*Use PPO"),
-        (
-            {"continuous_action": ArraySpec((2,), "float32")},
-            "pairs has continuous actions",
-        ),
+        ({"continuous_action": ArraySpec((2,), "float32")}, "pairs has continuous actions"),
         (
             {"action_nvec": (2,), "observation": {"x": ArraySpec((16, 16), "uint8", 0.0, 255.0)}},
             r"pairs observes images.*Use PPO",

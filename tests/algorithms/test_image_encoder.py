@@ -11,12 +11,7 @@ from helpers import third_party_envs
 from helpers.ppo_learner import make_ppo
 from helpers.training_runs import PairedLearners
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
-from hundredfold.algorithms.image_encoder import (
-    NUM_FEATURES,
-    SingleImageEncoder,
-    image_layout,
-    pixel_bounds,
-)
+from hundredfold.algorithms.image_encoder import NUM_FEATURES, SingleImageEncoder, image_layout, pixel_bounds
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
@@ -98,15 +93,9 @@ def test_channels_first_and_channels_last_give_the_same_features():
 
 def test_pixels_are_scaled_by_their_bounds():
     assert pixel_bounds(image_spec((8, 8))) == (0.0, 255.0)
-    assert pixel_bounds(image_spec((8, 8), low=(1.0,) * 64, high=(2.0,) * 63 + (4.0,))) == (
-        1.0,
-        4.0,
-    )
+    assert pixel_bounds(image_spec((8, 8), low=(1.0,) * 64, high=(2.0,) * 63 + (4.0,))) == (1.0, 4.0)
     assert pixel_bounds(ArraySpec((8, 8), "uint8")) == (0.0, 255.0)
-    narrow, wide = (
-        make_encoder(image_spec((16, 16), 0, 5)),
-        make_encoder(image_spec((16, 16), 0, 255)),
-    )
+    narrow, wide = (make_encoder(image_spec((16, 16), 0, 5)), make_encoder(image_spec((16, 16), 0, 255)))
     pixels = random_pixels(3, (16, 16)) % 6
     features = narrow(torch.from_numpy(pixels)), wide(torch.from_numpy(pixels * np.uint8(51)))
     assert torch.allclose(*features, atol=1e-5)
@@ -153,8 +142,7 @@ def test_images_and_vectors_are_combined(shared):
     assert preprocessed["front"].dtype == torch.uint8
     assert torch.equal(net.logits(preprocessed), net.logits(observation))
     policy, value = (
-        {id(weights) for weights in parameters}
-        for parameters in (net.policy_parameters(), net.value_parameters())
+        {id(weights) for weights in parameters} for parameters in (net.policy_parameters(), net.value_parameters())
     )
     assert policy | value == {id(weights) for weights in net.parameters()}
     assert bool(policy & value) == shared
@@ -171,8 +159,7 @@ def test_images_stay_uint8_in_the_rollout_buffer():
 
 
 @pytest.mark.parametrize(
-    ("make_env", "shared"),
-    [(third_party_envs.ImageGoalEnv, True), (third_party_envs.ImageAndVectorGoalEnv, False)],
+    ("make_env", "shared"), [(third_party_envs.ImageGoalEnv, True), (third_party_envs.ImageAndVectorGoalEnv, False)]
 )
 def test_a_restored_learner_continues_bit_exact(make_env, shared):
     settings = PPOSettings(update_epochs=1, num_minibatches=4)

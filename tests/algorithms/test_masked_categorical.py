@@ -67,9 +67,7 @@ def test_log_prob_and_entropy_equal_torch_categorical_over_allowed_actions():
     mask = torch.tensor([[True, True, False, True]])
     plain = torch.distributions.Categorical(logits=logits[:, [0, 1, 3]])
     distribution = MaskedCategorical(logits, mask, (4,))
-    assert torch.allclose(
-        distribution.log_prob(torch.tensor([[3]])), plain.log_prob(torch.tensor(2))
-    )
+    assert torch.allclose(distribution.log_prob(torch.tensor([[3]])), plain.log_prob(torch.tensor(2)))
     assert torch.allclose(distribution.entropy(), plain.entropy())
 
 

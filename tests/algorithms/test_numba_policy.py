@@ -32,10 +32,7 @@ def make_policy(spec=PLAIN, seed=0, **settings):
 
 def random_rows(rows, seed=0):
     rng = np.random.default_rng(seed)
-    observation = {
-        "near": rng.normal(size=(rows, 2, 3)).astype(np.float32),
-        "far": rng.integers(-3, 4, rows),
-    }
+    observation = {"near": rng.normal(size=(rows, 2, 3)).astype(np.float32), "far": rng.integers(-3, 4, rows)}
     mask = rng.random((rows, 5)) < 0.6
     mask[np.arange(rows), rng.integers(0, 5, rows)] = True
     return observation, mask, rng.random((rows, 1))
@@ -108,18 +105,14 @@ def test_optimiser_steps_are_visible_to_the_kernel():
     assert_same_sample(after, policy._sample(observation, mask, uniforms))
 
 
-@pytest.mark.parametrize(
-    "make_copy", [copy.copy, lambda policy: pickle.loads(pickle.dumps(policy))]
-)
+@pytest.mark.parametrize("make_copy", [copy.copy, lambda policy: pickle.loads(pickle.dumps(policy))])
 def test_a_copy_samples_from_its_own_weights(make_copy):
     policy, other = make_policy(seed=0), make_policy(seed=1)
     observation, mask, uniforms = random_rows(8)
     policy.sample(observation, mask, uniforms)
     twin = make_copy(policy)
     twin.network = other.network
-    assert_same_sample(
-        twin.sample(observation, mask, uniforms), other._sample(observation, mask, uniforms)
-    )
+    assert_same_sample(twin.sample(observation, mask, uniforms), other._sample(observation, mask, uniforms))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +121,7 @@ def test_a_copy_samples_from_its_own_weights(make_copy):
         (PLAIN, {"activation": "silu"}),
         (PLAIN, {"normalise_observations": True}),
         (replace(PLAIN, action_nvec=(2, 3)), {}),
-        (
-            replace(PLAIN, action_nvec=(), continuous_action=ArraySpec((2,), "float32", -1.0, 1.0)),
-            {},
-        ),
+        (replace(PLAIN, action_nvec=(), continuous_action=ArraySpec((2,), "float32", -1.0, 1.0)), {}),
         (replace(PLAIN, observation={"kind": ArraySpec((), "int64", 0, 3, categories=(4,))}), {}),
         (replace(PLAIN, observation={"image": ArraySpec((32, 32, 3), "uint8", 0, 255)}), {}),
     ],

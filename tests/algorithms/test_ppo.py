@@ -152,9 +152,7 @@ def test_learning_rate_and_entropy_coefficient_are_annealed_to_zero():
         coefficients.append((learner.learning_rate, learner.entropy_coefficient))
         collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
-    assert_allclose(
-        coefficients, [(0.01, 0.01), (0.0075, 0.0075), (0.005, 0.005), (0.0025, 0.0025)]
-    )
+    assert_allclose(coefficients, [(0.01, 0.01), (0.0075, 0.0075), (0.005, 0.005), (0.0025, 0.0025)])
     assert learner.learning_rate == 0.0
 
 
@@ -165,9 +163,7 @@ def test_target_kl_ends_an_update_early():
     steps_before = learner.optimisers["joint"].state_dict()["state"]
     assert steps_before == {}
     learner.update()
-    (steps, *_) = (
-        int(s["step"]) for s in learner.optimisers["joint"].state_dict()["state"].values()
-    )
+    (steps, *_) = (int(s["step"]) for s in learner.optimisers["joint"].state_dict()["state"].values())
     assert steps == 4
 
 

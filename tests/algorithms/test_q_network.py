@@ -36,9 +36,7 @@ def test_manual_gradients_equal_autograd(activation, dueling):
     assert_allclose(values, autograd_network.values(rows).detach(), atol=1e-6)
     # The gradient uses the first six rows only.
     (autograd_network.values(rows)[:6] * output_gradients).sum().backward()
-    expected = torch.cat(
-        [parameter.grad.reshape(-1) for parameter in autograd_network.parameters()]
-    )
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in autograd_network.parameters()])
     assert_allclose(gradients.gradient, expected, atol=1e-5)
     assert expected.abs().max() > 1e-3
 

@@ -150,9 +150,7 @@ def test_step_bytes_exclude_infos():
         assert measure_steps(env, steps=2).step_bytes == shown < 5_000
 
 
-@pytest.mark.parametrize(
-    "make_env", [third_party_envs.MaskInInfo, third_party_envs.MultiDiscreteActions]
-)
+@pytest.mark.parametrize("make_env", [third_party_envs.MaskInInfo, third_party_envs.MultiDiscreteActions])
 def test_profiling_takes_allowed_actions_only(make_env):
     with closing(GymnasiumBatchEnv(np.arange(1), make_env)) as env:
         assert len(measure_steps(env, steps=50, seconds=60).seconds) == 50
@@ -250,9 +248,7 @@ def test_fallback_to_in_process_if_the_env_cannot_be_pickled(start_method):
             return third_party_envs.DiceEnv()
 
     settings = WorkerSettings(start_method=start_method)
-    text = falls_back_to_in_process(
-        "first_ready", callable_factory(make_env), settings, because="cannot be pickled"
-    )
+    text = falls_back_to_in_process("first_ready", callable_factory(make_env), settings, because="cannot be pickled")
     assert "use --start-method fork" in text
 
 

@@ -176,9 +176,7 @@ def test_auto_runs_a_built_in_env_in_process():
     assert isinstance(make_backend("auto", Corridor, 2), InProcessBackend)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("in_process", InProcessBackend), ("serial", SerialBackend)]
-)
+@pytest.mark.parametrize(("name", "kind"), [("in_process", InProcessBackend), ("serial", SerialBackend)])
 def test_a_backend_is_made_by_name(name, kind):
     backend = make_backend(name, Corridor, 3)
     assert isinstance(backend, kind)

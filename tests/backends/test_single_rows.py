@@ -53,12 +53,7 @@ def test_rows_are_the_same_stepped_singly_and_together(make_envs):
 
 
 @pytest.mark.parametrize(
-    "make_env",
-    [
-        third_party_envs.NanObservation,
-        third_party_envs.InfReward,
-        third_party_envs.WrongObservationShape,
-    ],
+    "make_env", [third_party_envs.NanObservation, third_party_envs.InfReward, third_party_envs.WrongObservationShape]
 )
 def test_invalid_results_of_a_single_row_are_refused(make_env):
     with closing(callable_factory(make_env)(np.arange(2))) as env:

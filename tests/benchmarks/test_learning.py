@@ -36,10 +36,7 @@ def test_every_task_is_evaluated_at_least_ten_times(name, algo):
 
 def test_both_systems_train_the_same_task(monkeypatch):
     pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
-    easy = Task(
-        9.0,
-        lambda: classic("CartPole-v1", "ppo", num_envs=2, num_steps=32, samples=256, epochs=2),
-    )
+    easy = Task(9.0, lambda: classic("CartPole-v1", "ppo", num_envs=2, num_steps=32, samples=256, epochs=2))
     monkeypatch.setitem(learning.TASKS, ("cartpole", "ppo"), easy)
     rows = bench_learning("cartpole", "ppo", 1, on_progress=lambda text: None)
     assert [row["system"] for row in rows] == ["hundredfold", "stable-baselines3"]

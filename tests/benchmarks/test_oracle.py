@@ -39,8 +39,7 @@ def test_or_tools_is_the_reference_if_installed():
 
 def test_a_folder_of_benchmark_files_gives_gaps_and_their_mean(tmp_path):
     (tmp_path / "tiny.txt").write_text(
-        "2 4 480 3 30\n0 0 0 0 0 0 480\n1 3 4 0 1 0 400\n2 6 8 0 1 0 400\n"
-        "3 0 8 0 -1 0 400\n4 0 4 0 -1 0 400\n"
+        "2 4 480 3 30\n0 0 0 0 0 0 480\n1 3 4 0 1 0 400\n2 6 8 0 1 0 400\n3 0 8 0 -1 0 400\n4 0 4 0 -1 0 400\n"
     )
     (tmp_path / "references.csv").write_text("instance,reference\ntiny,30\n")
     tiny, mean = bench_oracle(instances_dir=tmp_path, instance_seconds=0.05, with_peers=False)
@@ -50,9 +49,7 @@ def test_a_folder_of_benchmark_files_gives_gaps_and_their_mean(tmp_path):
 
 
 def test_the_neural_oracle_has_rows_by_batch_and_by_instance_size():
-    rows = bench_oracle(
-        num_instances=2, num_requests=4, num_envs=2, repeats=1, with_peers=False, neural_instances=3
-    )
+    rows = bench_oracle(num_instances=2, num_requests=4, num_envs=2, repeats=1, with_peers=False, neural_instances=3)
     rows = [row for row in rows if row["oracle"].startswith("neural")]
     assert all(set(row) == KEYS | {"ms_per_batch", "ratio_to_hundredfold"} for row in rows)
     assert [row["instance"] for row in rows[:4]] == [

@@ -56,9 +56,7 @@ def test_simulated_nodes_need_envs_that_wait():
 
 def fragments(*steal_fraction):
     return [
-        FragmentMeasurement(
-            1.0, steps=100, waited_seconds=1.0, broadcast_seconds=0.0, steal_fraction=share
-        )
+        FragmentMeasurement(1.0, steps=100, waited_seconds=1.0, broadcast_seconds=0.0, steal_fraction=share)
         for share in steal_fraction
     ]
 
@@ -95,9 +93,7 @@ def test_scaling_over_two_simulated_nodes():
     argv = ["scale", "waiting", "--backend", "ray", "--nodes", "1,2", "--num-envs", "40"]
     argv += ["--seconds", "4", "--json"]
     done = run_python(
-        f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))",
-        expect=0,
-        timeout=600,
+        f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))", expect=0, timeout=600
     )
     rows = json.loads(done.stdout)["rows"]
     assert [row["nodes"] for row in rows] == [1, 2]

@@ -7,15 +7,7 @@ import pytest
 from benchmarks import vector
 from benchmarks.__main__ import main
 from benchmarks.subjects import BackendSubject
-from benchmarks.vector import (
-    Measurement,
-    Workload,
-    goal_of,
-    measure,
-    measure_with_low_steal,
-    rows_of,
-    subject_makers,
-)
+from benchmarks.vector import Measurement, Workload, goal_of, measure, measure_with_low_steal, rows_of, subject_makers
 from hundredfold.envs.registry import callable_factory
 from hundredfold.profiling.measure import HUNDREDFOLD
 from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, WaitingEnv
@@ -65,30 +57,16 @@ class InstantSubject:
 
 
 def test_a_measurement_with_high_steal_time_is_repeated(monkeypatch):
-    assert (
-        measure_with_low_steal(InstantSubject(monkeypatch, 0.3, 0.1, 0.01), 0.001).steal_fraction
-        == 0.01
-    )
+    assert measure_with_low_steal(InstantSubject(monkeypatch, 0.3, 0.1, 0.01), 0.001).steal_fraction == 0.01
 
 
 def test_the_measurement_with_the_lowest_steal_time_is_used_if_all_are_high(monkeypatch):
-    assert (
-        measure_with_low_steal(
-            InstantSubject(monkeypatch, 0.3, 0.1, 0.2, 0.4), 0.001
-        ).steal_fraction
-        == 0.1
-    )
+    assert measure_with_low_steal(InstantSubject(monkeypatch, 0.3, 0.1, 0.2, 0.4), 0.001).steal_fraction == 0.1
 
 
 def test_rows_hold_the_median_steal_fraction():
-    measurements = [
-        Measurement(1, 1.0, 1.0, 0.0),
-        Measurement(1, 1.0, 1.0, 0.25),
-        Measurement(1, 1.0, 1.0, 0.01),
-    ]
-    assert (
-        rows_of(WAITING, {(HUNDREDFOLD, "first_ready"): measurements})[0]["steal_fraction"] == 0.01
-    )
+    measurements = [Measurement(1, 1.0, 1.0, 0.0), Measurement(1, 1.0, 1.0, 0.25), Measurement(1, 1.0, 1.0, 0.01)]
+    assert rows_of(WAITING, {(HUNDREDFOLD, "first_ready"): measurements})[0]["steal_fraction"] == 0.01
 
 
 def test_a_goal_may_be_a_fraction_of_the_ideal():

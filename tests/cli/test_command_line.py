@@ -30,13 +30,7 @@ def run_folder(tmp_path_factory):
 
 def test_a_run_folder_contains_settings_metrics_checkpoints_and_report(run_folder):
     names = {path.name for path in run_folder.iterdir()}
-    assert {
-        "settings.toml",
-        "metrics.jsonl",
-        "versions.json",
-        "checkpoints",
-        "report.html",
-    } <= names
+    assert {"settings.toml", "metrics.jsonl", "versions.json", "checkpoints", "report.html"} <= names
     assert any(name.startswith("events.out.tfevents") for name in names)
 
 
@@ -126,19 +120,13 @@ WRONG_USAGE = {
     "a missing settings file": (["train", "corridor", "--config", "no.toml"], 2, "no.toml"),
     "an unknown policy": (["evaluate", "corridor", "--policy", "randm"], 2, "did you mean random"),
     "an env without policy": (["evaluate", "corridor"], 2, "--policy random"),
-    "no episodes": (
-        ["evaluate", "corridor", "--policy", "random", "--episodes", "0"],
-        2,
-        "at least",
-    ),
+    "no episodes": (["evaluate", "corridor", "--policy", "random", "--episodes", "0"], 2, "at least"),
     "a report of a missing run": (["report", "no/such/run"], 1, "not a run folder"),
 }
 
 
 @pytest.mark.parametrize(("argv", "code", "message"), WRONG_USAGE.values(), ids=WRONG_USAGE)
-def test_wrong_usage_prints_a_message_and_an_exit_code(
-    capsys, tmp_path, monkeypatch, argv, code, message
-):
+def test_wrong_usage_prints_a_message_and_an_exit_code(capsys, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
     assert call(*argv) == code
     captured = capsys.readouterr()
@@ -188,10 +176,7 @@ gymnasium.register(id="NanEnv-v0", entry_point=NanEnv)
 def test_a_nan_observation_stops_the_run_and_names_env_and_step(tmp_path):
     (tmp_path / "nan_env.py").write_text(NAN_ENV)
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "hundredfold", "train", "nan_env:NanEnv-v0"),
-            *(*QUICK, "--on-env-error", "stop"),
-        ],
+        [*(sys.executable, "-m", "hundredfold", "train", "nan_env:NanEnv-v0"), *(*QUICK, "--on-env-error", "stop")],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -12,26 +12,11 @@ from helpers.training_runs import read_metrics
 from hundredfold.cli.main import main
 from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import SettingsError
-from hundredfold.training.compare import (
-    Curve,
-    first_reach,
-    highest_common_level,
-    interval_over_seeds,
-    make_arms,
-)
+from hundredfold.training.compare import Curve, first_reach, highest_common_level, interval_over_seeds, make_arms
 
 ARGV = [
     *("compare", "dvrp", "--num-envs", "2,4", "--seeds", "2", "--days", "4", "--episodes", "16"),
-    *(
-        "--num-customers",
-        "5",
-        "--lns-iterations",
-        "0",
-        "--hidden-sizes",
-        "8",
-        "--eval-episodes",
-        "4",
-    ),
+    *("--num-customers", "5", "--lns-iterations", "0", "--hidden-sizes", "8", "--eval-episodes", "4"),
     *("--eval-interval", "2", "--oracle-threads", "1"),
 ]
 
@@ -90,11 +75,7 @@ def test_arms_are_evaluated_after_the_same_number_of_episodes():
         )
         for arm in arms
     }
-    assert arm_settings == {
-        "64-envs": (64, 30, 20, 200),
-        "256-envs": (256, 30, 5, 50),
-        "64-envs-x4": (64, 120, 5, 50),
-    }
+    assert arm_settings == {"64-envs": (64, 30, 20, 200), "256-envs": (256, 30, 5, 50), "64-envs-x4": (64, 120, 5, 50)}
     with pytest.raises(SettingsError, match="different"):
         make_arms(start, [64, 64], 30)
     with pytest.raises(SettingsError, match="multiples"):

@@ -90,9 +90,7 @@ def write_city(folder):
                 hour = 7 + 2 * trip + customer % 2
                 pickup, dropoff = f"{hour:02d}:00-{hour:02d}:30", f"{hour:02d}:10-{hour:02d}:40"
                 start, end = CELLS[(customer + trip) % 4], CELLS[(customer + trip + 1) % 4]
-                table.writerow(
-                    [customer, kind, "work", "home", "office", pickup, dropoff, start, end, 10, 20]
-                )
+                table.writerow([customer, kind, "work", "home", "office", pickup, dropoff, start, end, 10, 20])
     return ["--trips", folder / "trips.csv", "--travel-times", folder / "times.csv"]
 
 

@@ -76,10 +76,7 @@ def test_fairness_and_belief_metrics_of_a_run_and_a_baseline(capsys, run_folder)
         assert 0.0 <= row["bayes_optimal_accuracy"] <= 1.0
         assert row["customers"] <= row["responses"]
     customers = [
-        row["predicted_late"]
-        + row["predicted_early"]
-        + row["predicted_none"]
-        + row["predicted_both"]
+        row["predicted_late"] + row["predicted_early"] + row["predicted_none"] + row["predicted_both"]
         for row in tables["confusion"]
         if row["policy"] == "thompson"
     ]

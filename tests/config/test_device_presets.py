@@ -34,9 +34,7 @@ TABLE = {
 CELLS = [(algo, device, name) for (algo, device), row in TABLE.items() for name in row]
 
 
-@pytest.mark.parametrize(
-    ("algo", "device", "name"), CELLS, ids=[f"{a}-{d.kind}-{n}" for a, d, n in CELLS]
-)
+@pytest.mark.parametrize(("algo", "device", "name"), CELLS, ids=[f"{a}-{d.kind}-{n}" for a, d, n in CELLS])
 @pytest.mark.parametrize("env", ["CartPole-v1", "cage2"])
 def test_by_device_preset_has_the_documented_values(env, algo, device, name):
     settings = device_preset(preset_settings(env), algo, device)

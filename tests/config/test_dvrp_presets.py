@@ -85,9 +85,7 @@ def test_meta_train_presets_have_the_documented_values(preset):
 
 def test_the_default_preset_uses_undiscounted_returns():
     settings = resolve("default")
-    assert settings == preset_settings("dvrp").resolved(
-        env_factory("dvrp", settings.env_settings)(np.arange(1)).spec
-    )
+    assert settings == preset_settings("dvrp").resolved(env_factory("dvrp", settings.env_settings)(np.arange(1)).spec)
     assert settings.ppo.gamma == 1.0
     assert settings.ppo.normalise_values
     assert settings.belief_model.acceptance_model == "bayes"
@@ -97,9 +95,7 @@ def test_the_default_preset_uses_undiscounted_returns():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_round_trip_through_toml(preset):
     settings = preset_settings(PRESETS[preset].env, preset)
-    loaded = apply_table(
-        preset_settings(PRESETS[preset].env), tomllib.loads(to_toml(settings)), "the file"
-    )
+    loaded = apply_table(preset_settings(PRESETS[preset].env), tomllib.loads(to_toml(settings)), "the file")
     assert loaded == settings
 
 

@@ -8,14 +8,7 @@ import pytest
 
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import ALGORITHMS, LengthSettings
-from hundredfold.config.toml import (
-    apply_table,
-    changed_settings,
-    read_toml,
-    to_toml,
-    used_fields,
-    with_overrides,
-)
+from hundredfold.config.toml import apply_table, changed_settings, read_toml, to_toml, used_fields, with_overrides
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.corridor import Corridor
 from hundredfold.envs.registry import ENVS
@@ -61,9 +54,7 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG_FILES.items())
-def test_an_invalid_settings_file_is_rejected_with_the_setting_and_a_suggestion(
-    tmp_path, text, message
-):
+def test_an_invalid_settings_file_is_rejected_with_the_setting_and_a_suggestion(tmp_path, text, message):
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=message) as caught:

@@ -11,30 +11,13 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
-from helpers.third_party_envs import (
-    MultiDiscreteActions,
-    RaisesInSecondReset,
-    RaisesInStep,
-    RecordsClose,
-)
-from helpers.trajectories import (
-    assert_same_trajectory,
-    continue_trajectory,
-    fixed_actions,
-    record_trajectory,
-)
+from helpers.third_party_envs import MultiDiscreteActions, RaisesInSecondReset, RaisesInStep, RecordsClose
+from helpers.trajectories import assert_same_trajectory, continue_trajectory, fixed_actions, record_trajectory
 from hundredfold.backends import BACKENDS
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
-from hundredfold.core.errors import (
-    ActionError,
-    CallOrderError,
-    CheckpointError,
-    EnvError,
-    SettingsError,
-    ShapeError,
-)
+from hundredfold.core.errors import ActionError, CallOrderError, CheckpointError, EnvError, SettingsError, ShapeError
 from hundredfold.envs.corridor import LEFT, RIGHT, WAIT, Corridor, CorridorSettings
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
@@ -93,9 +76,7 @@ def test_trajectories_do_not_depend_on_the_number_of_envs(kind, num_envs):
     with closing(BACKEND_CASES[kind](ENV_CASES["corridor"], num_envs)) as backend:
         actual = record_trajectory(backend, SEED, 30)
     shared = range(min(num_envs, NUM_ENVS))
-    assert_same_trajectory(
-        actual.select_envs(shared), serial_trajectory("corridor").select_envs(shared).between(0, 30)
-    )
+    assert_same_trajectory(actual.select_envs(shared), serial_trajectory("corridor").select_envs(shared).between(0, 30))
 
 
 @every_backend
@@ -103,9 +84,7 @@ def test_trajectories_do_not_depend_on_the_number_of_envs(kind, num_envs):
 def test_a_second_reset_starts_the_trajectory_again(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         record_trajectory(backend, SEED + 1, 13)
-        assert_same_trajectory(
-            record_trajectory(backend, SEED, 20), serial_trajectory(env).between(0, 20)
-        )
+        assert_same_trajectory(record_trajectory(backend, SEED, 20), serial_trajectory(env).between(0, 20))
 
 
 @every_backend
@@ -222,10 +201,7 @@ def test_a_refused_call_does_not_change_the_pending_call(kind):
 
 @every_backend
 def test_a_second_send_is_out_of_order_whatever_its_actions(kind):
-    with (
-        closing(backend_with_pending(kind, "recv")) as backend,
-        pytest.raises(CallOrderError, match="recv"),
-    ):
+    with closing(backend_with_pending(kind, "recv")) as backend, pytest.raises(CallOrderError, match="recv"):
         backend.send(np.zeros(NUM_ENVS + 1))
 
 
@@ -250,45 +226,18 @@ def test_close_may_be_called_twice_at_any_time(kind, pending):
 @pytest.mark.parametrize(
     ("change", "error", "names"),
     [
-        (
-            lambda good: good[:-1],
-            ShapeError,
-            [f"({NUM_ENVS - 1},)", f"({NUM_ENVS},)", "env_ids 0..5"],
-        ),
+        (lambda good: good[:-1], ShapeError, [f"({NUM_ENVS - 1},)", f"({NUM_ENVS},)", "env_ids 0..5"]),
         (lambda good: np.append(good, RIGHT), ShapeError, [f"({NUM_ENVS + 1},)", f"({NUM_ENVS},)"]),
         (lambda good: good[:, None], ShapeError, [f"({NUM_ENVS}, 1)", f"({NUM_ENVS},)"]),
         (lambda good: good[0], ShapeError, ["()", f"({NUM_ENVS},)"]),
         (lambda good: [], ShapeError, ["(0,)", f"({NUM_ENVS},)"]),
         (lambda good: good.astype(np.float32), ShapeError, ["float32", "integers"]),
         (lambda good: good.astype(bool), ShapeError, ["bool", "integers"]),
-        (
-            lambda good: np.where(np.arange(NUM_ENVS) == 4, -1, good),
-            ActionError,
-            ["-1", "env 4", "0..2"],
-        ),
-        (
-            lambda good: np.where(np.arange(NUM_ENVS) == 3, 3, good),
-            ActionError,
-            ["3", "env 3", "0..2"],
-        ),
-        (
-            lambda good: np.where(np.arange(NUM_ENVS) == 2, 2**40, good),
-            ActionError,
-            [str(2**40), "env 2"],
-        ),
+        (lambda good: np.where(np.arange(NUM_ENVS) == 4, -1, good), ActionError, ["-1", "env 4", "0..2"]),
+        (lambda good: np.where(np.arange(NUM_ENVS) == 3, 3, good), ActionError, ["3", "env 3", "0..2"]),
+        (lambda good: np.where(np.arange(NUM_ENVS) == 2, 2**40, good), ActionError, [str(2**40), "env 2"]),
     ],
-    ids=[
-        "few",
-        "many",
-        "two_axes",
-        "scalar",
-        "none",
-        "floats",
-        "bools",
-        "negative",
-        "large",
-        "huge",
-    ],
+    ids=["few", "many", "two_axes", "scalar", "none", "floats", "bools", "negative", "large", "huge"],
 )
 def test_invalid_actions_are_refused_and_the_trajectory_continues(kind, change, error, names):
     """RIGHT is allowed in every cell of the corridor; each change of it is invalid."""
@@ -399,9 +348,7 @@ def test_a_broadcast_persists_across_resets(kind):
 def test_unknown_shared_params_are_ignored(kind, env):
     with closing(BACKEND_CASES[kind](ENV_CASES[env], NUM_ENVS)) as backend:
         backend.broadcast({"unknown": np.ones(3)})
-        assert_same_trajectory(
-            record_trajectory(backend, SEED, 10), serial_trajectory(env).between(0, 10)
-        )
+        assert_same_trajectory(record_trajectory(backend, SEED, 10), serial_trajectory(env).between(0, 10))
 
 
 # --- snapshots
@@ -414,8 +361,7 @@ def snapshot(kind, env, num_envs=NUM_ENVS):
 
 
 every_pair = pytest.mark.parametrize(
-    ("taken_on", "restored_on"),
-    [backend_param(one, other) for one in BACKEND_CASES for other in BACKEND_CASES],
+    ("taken_on", "restored_on"), [backend_param(one, other) for one in BACKEND_CASES for other in BACKEND_CASES]
 )
 
 

@@ -30,9 +30,7 @@ ALL_ENV_IDS = tuple(range(64))
 SPECS = {name: make_envs(np.arange(1)).spec for name, make_envs in ENV_CASES.items()}
 
 every_env = pytest.mark.parametrize("name", ENV_CASES)
-every_env_with_snapshots = pytest.mark.parametrize(
-    "name", [name for name, spec in SPECS.items() if spec.has_snapshots]
-)
+every_env_with_snapshots = pytest.mark.parametrize("name", [name for name, spec in SPECS.items() if spec.has_snapshots])
 every_env_without_snapshots = pytest.mark.parametrize(
     "name", [name for name, spec in SPECS.items() if not spec.has_snapshots]
 )
@@ -93,20 +91,12 @@ def test_reset_has_no_reward_and_no_ended_episode(name):
 def test_observations_lie_within_the_bounds_of_the_spec(name):
     trajectory = reference(name)
     for key, spec in SPECS[name].observation.items():
-        low, high = (
-            np.reshape(bound, spec.shape if np.ndim(bound) else ())
-            for bound in (spec.low, spec.high)
-        )
-        for actual in (
-            trajectory[f"observation/{key}"],
-            trajectory[f"final_observation/{key}"][trajectory.ended],
-        ):
+        low, high = (np.reshape(bound, spec.shape if np.ndim(bound) else ()) for bound in (spec.low, spec.high))
+        for actual in (trajectory[f"observation/{key}"], trajectory[f"final_observation/{key}"][trajectory.ended]):
             assert (actual >= low).all(), key
             assert (actual <= high).all(), key
         if spec.categories is not None:
-            assert (
-                trajectory[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)
-            ).all()
+            assert (trajectory[f"observation/{key}"] < np.reshape(spec.categories, spec.shape)).all()
 
 
 @every_env
@@ -144,9 +134,7 @@ def test_the_same_seed_gives_the_same_trajectory(name):
 def test_reset_gives_the_same_trajectory_in_a_used_env(name):
     env = make(name)
     record_env_trajectory(env, SEED + 1, 33)
-    assert_same_trajectory(
-        record_env_trajectory(env, SEED, 30), reference(name).select_envs(range(5)).between(0, 30)
-    )
+    assert_same_trajectory(record_env_trajectory(env, SEED, 30), reference(name).select_envs(range(5)).between(0, 30))
 
 
 @every_env
@@ -168,9 +156,7 @@ def test_envs_of_a_batch_differ(name):
 
 @every_env
 @pytest.mark.parametrize(
-    "env_ids",
-    [range(1), range(7), range(5, 9), (63,), (40, 3, 11)],
-    ids=["one", "seven", "slice", "last", "scattered"],
+    "env_ids", [range(1), range(7), range(5, 9), (63,), (40, 3, 11)], ids=["one", "seven", "slice", "last", "scattered"]
 )
 def test_an_env_has_the_same_trajectory_in_any_batch(name, env_ids):
     actual = record_env_trajectory(make(name, env_ids), SEED, steps_until_ends(SPECS[name]))
@@ -180,9 +166,7 @@ def test_an_env_has_the_same_trajectory_in_any_batch(name, env_ids):
 @every_env
 def test_actions_of_other_envs_change_nothing(name):
     steps = steps_until_ends(SPECS[name])
-    odd = record_env_trajectory(
-        make(name, range(16)), SEED, steps, action_shift=lambda env_ids: env_ids % 2
-    )
+    odd = record_env_trajectory(make(name, range(16)), SEED, steps, action_shift=lambda env_ids: env_ids % 2)
     stayed, changed = range(0, 16, 2), range(1, 16, 2)
     assert_same_trajectory(odd.select_envs(stayed), reference(name).select_envs(stayed))
     assert not same_trajectory(odd.select_envs(changed), reference(name).select_envs(changed))
@@ -193,9 +177,7 @@ def test_actions_of_other_envs_change_nothing(name):
 
 def first_ends(trajectory):
     """Env and step of every env's first episode end."""
-    return {
-        env: int(np.argmax(ended)) for env, ended in enumerate(trajectory.ended.T) if ended.any()
-    }
+    return {env: int(np.argmax(ended)) for env, ended in enumerate(trajectory.ended.T) if ended.any()}
 
 
 @every_env
@@ -262,11 +244,7 @@ def test_output_buffers_are_written_in_their_rows_only(name):
     for key, array in actual.arrays.items():
         if not key.startswith(("final_observation", "episode_info", "infos")):
             assert_array_equal(last_rows[key], array[-1], err_msg=key)
-    for expected, now in (
-        (above, common.rows(0, 2)),
-        (below, common.rows(7, 9)),
-        (before, first_out),
-    ):
+    for expected, now in ((above, common.rows(0, 2)), (below, common.rows(7, 9)), (before, first_out)):
         for key, array in now.arrays().items():
             assert_array_equal(array, expected[key], err_msg=key)
 
@@ -295,9 +273,7 @@ def test_unknown_shared_params_are_ignored(name):
     env = make(name)
     env.set_shared_params({"unknown": np.ones((3, 3))})
     env.set_shared_params({})
-    assert_same_trajectory(
-        record_env_trajectory(env, SEED, 20), reference(name).select_envs(range(5)).between(0, 20)
-    )
+    assert_same_trajectory(record_env_trajectory(env, SEED, 20), reference(name).select_envs(range(5)).between(0, 20))
 
 
 # --- snapshots
@@ -333,9 +309,7 @@ def test_an_env_can_be_restored_to_its_own_snapshot(name):
     recorder = stopped(name)
     state = recorder.env.state()
     continue_trajectory(recorder, 25, first_step=HALF)
-    assert_same_trajectory(
-        continued(name, range(5), state, recorder), expected_rest(name, range(5))
-    )
+    assert_same_trajectory(continued(name, range(5), state, recorder), expected_rest(name, range(5)))
 
 
 @every_env_with_snapshots
@@ -343,8 +317,7 @@ def test_a_snapshot_replaces_the_state_of_another_seed(name):
     recorder = EnvBackend(make(name))
     record_trajectory(recorder, SEED + 1, 8)
     assert_same_trajectory(
-        continued(name, range(5), stopped(name).env.state(), recorder),
-        expected_rest(name, range(5)),
+        continued(name, range(5), stopped(name).env.state(), recorder), expected_rest(name, range(5))
     )
 
 
@@ -353,9 +326,7 @@ def test_taking_a_snapshot_changes_nothing(name):
     recorder = stopped(name)
     before = recorder.env.state()
     recorder.env.state()
-    assert_same_trajectory(
-        continue_trajectory(recorder, 30, first_step=HALF), expected_rest(name, range(5))
-    )
+    assert_same_trajectory(continue_trajectory(recorder, 30, first_step=HALF), expected_rest(name, range(5)))
     assert_same_trajectory(continued(name, range(5), before), expected_rest(name, range(5)))
 
 
@@ -434,9 +405,7 @@ def test_a_refused_snapshot_leaves_the_env_unchanged(name):
     broken.popitem()
     with pytest.raises(CheckpointError):
         recorder.env.restore(broken)
-    assert_same_trajectory(
-        continue_trajectory(recorder, 30, first_step=HALF), expected_rest(name, range(5))
-    )
+    assert_same_trajectory(continue_trajectory(recorder, 30, first_step=HALF), expected_rest(name, range(5)))
 
 
 # --- snapshots of third-party envs
@@ -471,9 +440,7 @@ def test_a_restored_third_party_env_continues_with_the_next_episodes(name):
         if len(ends) > episode[env]:
             found += 1
             for key, array in batch.observation.items():
-                assert_array_equal(
-                    array[env], trajectory[f"observation/{key}"][ends[episode[env]], env]
-                )
+                assert_array_equal(array[env], trajectory[f"observation/{key}"][ends[episode[env]], env])
     assert found > 0
 
 

@@ -42,9 +42,7 @@ def problems(request, solver):
         pytest.skip("PyVRP supports no ride-time limit")
     if kind == "crowded" and isinstance(solver, OrToolsOracle):
         pytest.skip("OR-Tools searches an infeasible instance until its time limit")
-    return small_instances(
-        12, 4, seed=3, limited=limited, metric=kind != "shortcuts", crowded=kind == "crowded"
-    )
+    return small_instances(12, 4, seed=3, limited=limited, metric=kind != "shortcuts", crowded=kind == "crowded")
 
 
 def test_every_registered_oracle_is_tested():

@@ -3,12 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hundredfold.core.action_scaling import (
-    action_scale,
-    argmax_actions,
-    random_actions,
-    uniform_actions,
-)
+from hundredfold.core.action_scaling import action_scale, argmax_actions, random_actions, uniform_actions
 from hundredfold.core.batch import ArraySpec, EnvSpec
 
 INF = float("inf")

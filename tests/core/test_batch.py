@@ -45,9 +45,7 @@ def arrays_of(batch):
 
 def test_a_new_batch_has_the_shapes_and_dtypes_of_the_spec():
     batch = SPEC.batch(np.arange(5))
-    shapes = {
-        name: (array.shape, str(array.dtype)) for name, array in copies(batch.arrays()).items()
-    }
+    shapes = {name: (array.shape, str(array.dtype)) for name, array in copies(batch.arrays()).items()}
     assert shapes == {
         "reward": ((5,), "float64"),
         "terminated": ((5,), "bool"),
@@ -78,9 +76,7 @@ def test_an_env_without_masks_has_none():
     assert "mask" not in copies(batch.arrays())
 
 
-@pytest.mark.parametrize(
-    ("choices", "logits", "action_shape"), [((16,), 16, ()), ((3, 2), 5, (2,)), ((1,), 1, ())]
-)
+@pytest.mark.parametrize(("choices", "logits", "action_shape"), [((16,), 16, ()), ((3, 2), 5, (2,)), ((1,), 1, ())])
 def test_action_nvec_determines_logits_and_action_shape(choices, logits, action_shape):
     spec = EnvSpec(name="w", observation={"x": ArraySpec((1,))}, action_nvec=choices)
     assert (spec.num_logits, spec.action_shape) == (logits, action_shape)
@@ -137,10 +133,7 @@ def test_fill_restores_every_array_in_place():
 
 MISMATCHES = {
     "a missing array": ({"steps": np.zeros(3)}, r"missing \['toll'\]"),
-    "one too many": (
-        {"steps": np.zeros(3), "toll": np.zeros(3), "luggage": np.zeros(1)},
-        r"unexpected \['luggage'\]",
-    ),
+    "one too many": ({"steps": np.zeros(3), "toll": np.zeros(3), "luggage": np.zeros(1)}, r"unexpected \['luggage'\]"),
     "another shape": ({"steps": np.zeros(3), "toll": np.zeros(4)}, r"'toll' is float64\[4\]"),
     "another type": ({"steps": np.zeros(3), "toll": np.zeros(3, int)}, r"'toll' is int64\[3\]"),
 }

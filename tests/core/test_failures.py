@@ -8,9 +8,7 @@ from hundredfold.core.failures import RESET_AFTER_STEPS, Failure, Health, Restar
 
 def fail(restart_policy, env_id, times=1, **options):
     for number in range(times):
-        restart_policy.record_failure(
-            env_id, EnvError(f"failure {number} of env {env_id}"), **options
-        )
+        restart_policy.record_failure(env_id, EnvError(f"failure {number} of env {env_id}"), **options)
 
 
 def test_by_default_a_failure_raises_the_original_error():
@@ -23,10 +21,7 @@ def test_by_default_a_failure_raises_the_original_error():
 def test_failures_are_drained_once():
     restart_policy = RestartPolicy("restart", 5)
     fail(restart_policy, 3, times=2)
-    assert [failure.message for failure in restart_policy.drain()] == [
-        "failure 0 of env 3",
-        "failure 1 of env 3",
-    ]
+    assert [failure.message for failure in restart_policy.drain()] == ["failure 0 of env 3", "failure 1 of env 3"]
     assert restart_policy.drain() == []
 
 
@@ -50,9 +45,7 @@ def test_a_finished_episode_resets_the_count():
         restart_policy.clear_failures(3)
 
 
-@pytest.mark.parametrize(
-    ("steps", "is_reset"), [(RESET_AFTER_STEPS - 1, False), (RESET_AFTER_STEPS, True)]
-)
+@pytest.mark.parametrize(("steps", "is_reset"), [(RESET_AFTER_STEPS - 1, False), (RESET_AFTER_STEPS, True)])
 def test_many_good_steps_reset_the_count(steps, is_reset):
     restart_policy = RestartPolicy("restart", 2)
     fail(restart_policy, 3)

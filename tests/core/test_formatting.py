@@ -54,11 +54,7 @@ def test_format_duration_uses_at_most_two_units(seconds, text):
 
 
 def test_large_numbers_are_shortened_and_counts_get_a_plural():
-    assert [format_large_number(value) for value in (9_999_999, 24_576_000, 1.25e9)] == [
-        "9,999,999",
-        "24.6 M",
-        "1.2 B",
-    ]
+    assert [format_large_number(value) for value in (9_999_999, 24_576_000, 1.25e9)] == ["9,999,999", "24.6 M", "1.2 B"]
     assert [format_count(count, "epoch") for count in (1, 1_000)] == ["1 epoch", "1,000 epochs"]
 
 
@@ -78,16 +74,13 @@ def test_metric_label_splits_name_and_unit(key, name, unit):
     assert metric_label(key) == (name, unit)
 
 
-@pytest.mark.parametrize(
-    ("size", "text"), [(12, "12 B"), (640_000, "640 kB"), (3_210_000, "3.21 MB"), (15e9, "15 GB")]
-)
+@pytest.mark.parametrize(("size", "text"), [(12, "12 B"), (640_000, "640 kB"), (3_210_000, "3.21 MB"), (15e9, "15 GB")])
 def test_format_bytes_uses_decimal_units(size, text):
     assert format_bytes(size) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(61_440, "61,440"), (1234.5, "1,234"), (12.3, "12.30"), (-0.05949, "-0.0595")],
+    ("value", "text"), [(61_440, "61,440"), (1234.5, "1,234"), (12.3, "12.30"), (-0.05949, "-0.0595")]
 )
 def test_table_numbers_are_plain_ascii(value, text):
     assert format_table_number(value) == text

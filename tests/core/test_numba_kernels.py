@@ -11,13 +11,7 @@ import pytest
 import hundredfold
 from helpers.training_runs import run_python
 from hundredfold.core import numba_kernels
-from hundredfold.core.numba_kernels import (
-    KEPT_CACHES,
-    NUMBA_FLAGS,
-    PRIVATE_FLAGS,
-    cache_dir,
-    kernel,
-)
+from hundredfold.core.numba_kernels import KEPT_CACHES, NUMBA_FLAGS, PRIVATE_FLAGS, cache_dir, kernel
 
 # The version of Numba with which the private flags and `config.CACHE_DIR` were checked.
 CHECKED_NUMBA = "0.68.1"
@@ -50,9 +44,7 @@ def test_a_change_in_another_file_recompiles_the_kernel(tmp_path):
     assert hits == 0
     assert draw(tmp_path) == (value, 1)
     helper = tmp_path / "hundredfold" / "core" / "rng.py"
-    changed = helper.read_text().replace(
-        "UNIT_SCALE: Final = 2.0**-53", "UNIT_SCALE: Final = 2.0**-54"
-    )
+    changed = helper.read_text().replace("UNIT_SCALE: Final = 2.0**-53", "UNIT_SCALE: Final = 2.0**-54")
     helper.write_text(changed)
     assert draw(tmp_path) == (value / 2, 0)
     assert len(list((tmp_path / "hundredfold" / "__pycache__").glob("hundredfold-*"))) == 2

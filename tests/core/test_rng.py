@@ -48,9 +48,7 @@ def reference_bits(key, count):
 @repeatable
 @given(key=BITS, count=BITS)
 def test_numpy_follows_the_definition(key, count):
-    assert int(rng.random_bits_array(np.uint64(key), np.uint64(count))) == reference_bits(
-        key, count
-    )
+    assert int(rng.random_bits_array(np.uint64(key), np.uint64(count))) == reference_bits(key, count)
 
 
 @repeatable
@@ -89,10 +87,7 @@ def test_draws_match_recorded_values():
         658006869215568080,
         12570163593899035840,
     ]
-    assert rng.stream_keys(42, [0, 1], [0, 3]).tolist() == [
-        15695729488936758074,
-        9237016960815370613,
-    ]
+    assert rng.stream_keys(42, [0, 1], [0, 3]).tolist() == [15695729488936758074, 9237016960815370613]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 17, 64])
@@ -168,9 +163,7 @@ def test_spawned_keys_are_not_draws_of_the_parent():
 def test_spawned_streams_are_uncorrelated_with_parent_and_siblings():
     parent = rng.seed_key(8)
     counts = np.arange(20_000)
-    parents, first, second = (
-        rng.uniforms(key, counts) for key in (parent, rng.spawn(parent, 0), rng.spawn(parent, 1))
-    )
+    parents, first, second = (rng.uniforms(key, counts) for key in (parent, rng.spawn(parent, 0), rng.spawn(parent, 1)))
     for one, other in ((parents, first), (parents, second), (first, second)):
         assert abs(correlation_sigmas(one, other)) < SIGMAS
 
@@ -234,9 +227,7 @@ def test_one_flipped_bit_flips_half_of_the_output_bits(flipped):
     for bit in range(64):
         flip = np.uint64(1) << np.uint64(bit)
         other = (
-            rng.random_bits_array(key ^ flip, counts)
-            if flipped == "key"
-            else rng.random_bits_array(key, counts ^ flip)
+            rng.random_bits_array(key ^ flip, counts) if flipped == "key" else rng.random_bits_array(key, counts ^ flip)
         )
         changed = np.bitwise_count(straight ^ other)
         assert abs(changed.mean() - 32) < 0.9, bit

@@ -5,11 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hundredfold.distributed import placement as module
-from hundredfold.distributed.placement import (
-    RESERVATION_SECONDS,
-    SUSPECT_SECONDS,
-    ActorPlacement,
-)
+from hundredfold.distributed.placement import RESERVATION_SECONDS, SUSPECT_SECONDS, ActorPlacement
 from hundredfold.distributed.settings import RaySettings
 
 
@@ -24,11 +20,7 @@ class Cluster:
 
     def nodes(self):
         return [
-            {
-                "NodeID": node,
-                "Alive": cores is not None,
-                "Resources": {"CPU": cores} if cores else {},
-            }
+            {"NodeID": node, "Alive": cores is not None, "Resources": {"CPU": cores} if cores else {}}
             for node, cores in self.cores.items()
         ]
 
@@ -92,9 +84,7 @@ def test_free_cores_of_a_suspected_node_do_not_count_and_are_not_waited_for(cloc
     assert clock.now == 100.0
 
 
-@pytest.mark.parametrize(
-    "cores", [{"one": 4.0}, {"one": 4.0, "head": 0.0}, {"one": 4.0, "two": None}]
-)
+@pytest.mark.parametrize("cores", [{"one": 4.0}, {"one": 4.0, "head": 0.0}, {"one": 4.0, "two": None}])
 def test_only_node_with_cores_is_never_suspected(clock, cores):
     placement = placement_on(Cluster(**cores))
     placement.suspect("one", used_cores=1)

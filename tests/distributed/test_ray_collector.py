@@ -47,16 +47,11 @@ def train(backend, collector, epochs=3, interval=1, step_callbacks=()):
 def continue_training(backend, collector, learner, epochs, step_callbacks=()):
     result = {}
     for epoch in range(epochs):
-        episodes = collector.collect(
-            learner.policy, learner.buffer, NUM_STEPS, step_callbacks=step_callbacks
-        )
+        episodes = collector.collect(learner.policy, learner.buffer, NUM_STEPS, step_callbacks=step_callbacks)
         rollout = learner.buffer
         if rollout.full:
             result |= {f"{epoch}/{name}": array.copy() for name, array in rollout.arrays.items()}
-            result |= {
-                f"{epoch}/observation/{k}": array.copy()
-                for k, array in rollout.observation_arrays.items()
-            }
+            result |= {f"{epoch}/observation/{k}": array.copy() for k, array in rollout.observation_arrays.items()}
             result |= truncations_of(rollout, epoch)
         result[f"{epoch}/returns"] = np.array(episodes.returns)
         result[f"{epoch}/lengths"] = np.array(episodes.lengths)
@@ -83,9 +78,7 @@ def assert_same(result, expected):
         assert_array_equal(result[name], array, err_msg=name, strict=True)
 
 
-@pytest.mark.parametrize(
-    "env", ["dvrp", "cage2", "cartpole", "CartPole-v1", "third_party_multi_discrete"]
-)
+@pytest.mark.parametrize("env", ["dvrp", "cage2", "cartpole", "CartPole-v1", "third_party_multi_discrete"])
 def test_one_actor_collects_the_same_as_one_process(env):
     assert_same(train(*in_actors(env, workers=1)), train(*in_process(env)))
 
@@ -135,9 +128,7 @@ def test_progress_callback_is_called_once_per_step_of_all_envs():
     with closing(backend):
         learner = make_learner(backend.spec)
         collector.start(SEED)
-        collector.collect(
-            learner.policy, learner.buffer, NUM_STEPS, on_progress=lambda: calls.append(1)
-        )
+        collector.collect(learner.policy, learner.buffer, NUM_STEPS, on_progress=lambda: calls.append(1))
     assert len(calls) == NUM_STEPS
 
 
@@ -173,8 +164,7 @@ def test_shared_params_reach_every_actor_before_and_between_fragments():
             backend.broadcast({"toll": np.full(6, 0.5)})
             state = backend.state()
             return {**first, **{f"second/{k}": v for k, v in state.items()}} | {
-                f"third/{k}": v
-                for k, v in continue_training(backend, collector, learner, 1).items()
+                f"third/{k}": v for k, v in continue_training(backend, collector, learner, 1).items()
             }
 
     assert_same(play(*in_actors("corridor", workers=1)), play(*in_process("corridor")))
@@ -265,9 +255,7 @@ def test_first_ready_inside_actors_takes_the_same_steps():
         rollout = learner.buffer
         for name in ("actions", "rewards", "ended"):
             assert_array_equal(rollout.arrays[name], expected[f"0/{name}"], err_msg=name)
-        assert_array_equal(
-            rollout.observation_arrays["observation"], expected["0/observation/observation"]
-        )
+        assert_array_equal(rollout.observation_arrays["observation"], expected["0/observation/observation"])
         learner.update()
         # Envs that ran ahead already have steps of the next rollout; it is filled all the same.
         collector.collect(learner.policy, learner.buffer, NUM_STEPS)

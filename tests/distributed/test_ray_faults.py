@@ -85,9 +85,7 @@ def assert_same(result, expected):
         assert_array_equal(result[name], array, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("env", "lag"), [("cage2", 1), pytest.param("dvrp", 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("env", "lag"), [("cage2", 1), pytest.param("dvrp", 0, marks=pytest.mark.slow)])
 def test_actors_killed_between_fragments_change_nothing(env, lag):
     def disturb(epoch, backend):
         if epoch == 1:
@@ -223,11 +221,7 @@ def test_lost_node_changes_nothing():
         "from helpers import lost_node; lost_node.main()",
         expect=0,
         timeout=600,
-        env={
-            "PYTHONPATH": str(TESTS),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_memory_monitor_refresh_ms": "0",
-        },
+        env={"PYTHONPATH": str(TESTS), "RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"},
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["same"]

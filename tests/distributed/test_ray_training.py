@@ -12,13 +12,7 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from helpers.ray_pool import ReusingActorPool, shared_cluster
-from helpers.training_runs import (
-    KILLED_RUN,
-    checkpoint_arrays,
-    read_metrics,
-    run_python,
-    wait_until,
-)
+from helpers.training_runs import KILLED_RUN, checkpoint_arrays, read_metrics, run_python, wait_until
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.training.checkpoint import saved_epochs
@@ -112,9 +106,7 @@ def test_killed_driver_leaves_no_actors_and_a_resumable_run(actors, tmp_path):
     address = actors.get_runtime_context().gcs_address
     settings = {**settings, "address": address}
     del settings["report"]
-    code = KILLED_RUN.format(
-        moment="after saving", env="cartpole", save_dir=str(tmp_path), settings=settings
-    )
+    code = KILLED_RUN.format(moment="after saving", env="cartpole", save_dir=str(tmp_path), settings=settings)
     run_python(code, expect=-signal.SIGKILL)
     killed = tmp_path / "killed"
     assert saved_epochs(RunFolder.open(killed)) == [1, 2, 3]
@@ -163,9 +155,7 @@ def train_args(folder, *more):
 def test_unreachable_cluster_is_reported_and_processes_run_instead(tmp_path):
     pytest.importorskip("ray")
     args = train_args(tmp_path, "--address", "127.0.0.1:1")
-    done = run_python(
-        f"import sys; from hundredfold.cli.main import main; main({args!r})", expect=0
-    )
+    done = run_python(f"import sys; from hundredfold.cli.main import main; main({args!r})", expect=0)
     assert "cannot join the Ray cluster at 127.0.0.1:1" in done.stderr
     assert "The backend processes runs instead" in done.stderr
     assert RunFolder.open(tmp_path / "run").settings().machine.backend == "processes"

@@ -16,9 +16,7 @@ SPEC = ENV_CASES["corridor"](np.arange(1)).spec
 
 def make_policy(seed, hidden_sizes=(8,)):
     torch.manual_seed(seed)
-    return NetworkPolicy(
-        ActorCritic(SPEC, NetworkSettings(hidden_sizes=hidden_sizes)), torch.device("cpu")
-    )
+    return NetworkPolicy(ActorCritic(SPEC, NetworkSettings(hidden_sizes=hidden_sizes)), torch.device("cpu"))
 
 
 def weights_of(policy):

@@ -46,13 +46,9 @@ def compare(env, act, num_steps, max_steps=500, sync_every=None):
         out = env.step(actions)
         running += 1
         results = [peer.step(int(action)) for peer, action in zip(peers, actions, strict=True)]
-        observation, reward, terminated, truncated, _ = (
-            np.array(field) for field in zip(*results, strict=True)
-        )
+        observation, reward, terminated, truncated, _ = (np.array(field) for field in zip(*results, strict=True))
         current = np.where(
-            (terminated | truncated)[:, None],
-            out.final_observation["observation"],
-            out.observation["observation"],
+            (terminated | truncated)[:, None], out.final_observation["observation"], out.observation["observation"]
         )
         assert_allclose(current, observation, rtol=0, atol=TOLERANCE)
         assert_array_equal(out.reward, reward)
@@ -129,9 +125,7 @@ def test_the_double_precision_state_is_the_true_state():
     env = cartpole(5)
     for _ in range(10):
         out = env.step(balance(env.out.true_state["physics"]))
-        assert_array_equal(
-            out.observation["observation"], out.true_state["physics"].astype(np.float32)
-        )
+        assert_array_equal(out.observation["observation"], out.true_state["physics"].astype(np.float32))
 
 
 def test_a_fallen_pole_starts_its_next_episode_in_the_same_step():

@@ -53,9 +53,7 @@ def best_returns(length, max_steps):
 
 @pytest.mark.parametrize("length", [2, 3, 6, 11])
 def test_walking_right_earns_the_optimal_return(length):
-    starts, returns, lengths = episode_returns(
-        corridor(64, length=length), lambda cells: np.full(len(cells), RIGHT)
-    )
+    starts, returns, lengths = episode_returns(corridor(64, length=length), lambda cells: np.full(len(cells), RIGHT))
     assert_allclose(returns, 1 - 0.1 * (length - starts), atol=1e-12)
     assert_allclose(returns, best_returns(length, 30)[starts], atol=1e-12)
     assert_array_equal(lengths, length - starts)

@@ -81,11 +81,7 @@ def test_a_batch_equals_its_single_envs(name):
 
 def assert_says(said, row, expected):
     seen, reward, over, cut, last = expected
-    assert (said["reward"][row], said["terminated"][row], said["truncated"][row]) == (
-        reward,
-        over,
-        cut,
-    )
+    assert (said["reward"][row], said["terminated"][row], said["truncated"][row]) == (reward, over, cut)
     for group, wanted in (("observation", seen), ("final_observation", last)):
         if wanted is None:
             continue
@@ -125,28 +121,12 @@ def step_until_error(env):
 INVALID = {
     "nan": (envs.NanObservation, envs.FaultyEnv, ["nan", "'observation'[1]", "finite"]),
     "inf": (envs.InfReward, envs.FaultyEnv, ["inf", "'reward'", "finite"]),
-    "shape": (
-        envs.WrongObservationShape,
-        envs.FaultyEnv,
-        ["(3,)", "(2,)", "observation_space"],
-    ),
-    "raises": (
-        envs.RaisesInStep,
-        envs.FaultyEnv,
-        ["step()", "ZeroDivisionError", "the env failed in step"],
-    ),
+    "shape": (envs.WrongObservationShape, envs.FaultyEnv, ["(3,)", "(2,)", "observation_space"]),
+    "raises": (envs.RaisesInStep, envs.FaultyEnv, ["step()", "ZeroDivisionError", "the env failed in step"]),
     "old": (envs.StepReturnsFourValues, envs.FaultyEnv, ["step()", "ValueError"]),
-    "forbids": (
-        envs.EmptyMask,
-        envs.ValidInfoMask,
-        ["forbids all 3 actions", "at least one"],
-    ),
+    "forbids": (envs.EmptyMask, envs.ValidInfoMask, ["forbids all 3 actions", "at least one"]),
     "forgets": (envs.MissingInfoMask, envs.ValidInfoMask, ["mask None", "3 bools"]),
-    "omits": (
-        envs.MissingObservationMask,
-        envs.ValidObservationMask,
-        ["gave the action mask None", "3 bools"],
-    ),
+    "omits": (envs.MissingObservationMask, envs.ValidObservationMask, ["gave the action mask None", "3 bools"]),
     "short": (envs.ShortMask, envs.ValidInfoMask, ["action mask", "3 bools"]),
 }
 
@@ -180,9 +160,7 @@ def seed_of(env_id, episode=0):
 
 
 def test_an_error_in_reset_names_the_episode():
-    with pytest.raises(
-        EnvError, match=r"env 2 of .*\(step 0 of its episode 1\) raised in reset\(\): OSError"
-    ):
+    with pytest.raises(EnvError, match=r"env 2 of .*\(step 0 of its episode 1\) raised in reset\(\): OSError"):
         step_with_faulty(envs.RaisesInSecondReset)
 
 
@@ -193,12 +171,7 @@ def test_the_original_exception_is_the_cause():
 
 
 def test_valid_envs_raise_nothing():
-    for good in (
-        envs.FaultyEnv,
-        envs.ValidInfoMask,
-        envs.ValidDict,
-        envs.ValidDiscrete,
-    ):
+    for good in (envs.FaultyEnv, envs.ValidInfoMask, envs.ValidDict, envs.ValidDiscrete):
         step_with_faulty(good, good)
 
 

@@ -16,9 +16,7 @@ SEED = 5
 
 def by_id(env_id, num_envs=1, **kwargs):
     pairs = tuple(f"{key}={value}" for key, value in kwargs.items())
-    return GymnasiumFactory(env_id, GymnasiumSettings(env_kwargs=pairs).keywords)(
-        np.arange(num_envs)
-    )
+    return GymnasiumFactory(env_id, GymnasiumSettings(env_kwargs=pairs).keywords)(np.arange(num_envs))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +69,4 @@ def test_a_module_that_cannot_be_imported_is_refused():
 def test_an_env_is_named_after_its_id_or_its_class():
     assert by_id("FrozenLake-v1").spec.name == "FrozenLake-v1"
     assert make_batch(partial(gymnasium.make, "CartPole-v1"), 1).spec.name == "CartPole-v1"
-    assert (
-        make_batch(lambda: gymnasium.wrappers.TimeLimit(envs.DiceEnv(), 3), 1).spec.name
-        == "DiceEnv"
-    )
+    assert make_batch(lambda: gymnasium.wrappers.TimeLimit(envs.DiceEnv(), 3), 1).spec.name == "DiceEnv"

@@ -52,9 +52,7 @@ def test_with_seed_episodes_false_only_the_first_episode_is_seeded():
 
 def test_an_env_seeded_once_is_the_same_in_any_batch():
     both = record_env_trajectory(seeded_once([0, 1], envs.DiceEnv), SEED, 60)
-    assert_same_trajectory(
-        record_env_trajectory(seeded_once([1], envs.DiceEnv), SEED, 60), both.select_envs([1])
-    )
+    assert_same_trajectory(record_env_trajectory(seeded_once([1], envs.DiceEnv), SEED, 60), both.select_envs([1]))
 
 
 def test_an_env_seeded_once_is_seeded_again_after_truncation_and_reset():

@@ -84,12 +84,7 @@ def test_multi_discrete_actions_are_shifted_by_the_start_of_the_space():
     [
         (envs.BoxActions, (2,), -1.0, 1.0),
         (envs.ScalarBoxAction, (), 0.0, 10.0),
-        (
-            envs.UnevenBoxActions,
-            (2, 2),
-            (-0.1, 2.0, -np.inf, -np.inf),
-            (0.1, np.inf, -3, np.inf),
-        ),
+        (envs.UnevenBoxActions, (2, 2), (-0.1, 2.0, -np.inf, -np.inf), (0.1, np.inf, -3, np.inf)),
     ],
 )
 def test_a_box_action_space_keeps_its_shape_and_bounds(make_env, shape, low, high):
@@ -116,20 +111,14 @@ def test_box_actions_arrive_in_the_dtype_and_bounds_of_the_space(make_env):
         (envs.MaskedBoxActions, ["MaskedBoxActions", "only discrete actions can be masked"]),
         (envs.DictActions, ["DictActions", "action space Dict", "Discrete", "Wrap the env"]),
         (envs.TupleActions, ["action space Tuple", "Wrap the env"]),
-        (
-            envs.MatrixMultiDiscreteActions,
-            ["MatrixMultiDiscreteActions", "action space MultiDiscrete", "flat"],
-        ),
+        (envs.MatrixMultiDiscreteActions, ["MatrixMultiDiscreteActions", "action space MultiDiscrete", "flat"]),
         (envs.MultiBinaryActions, ["action space MultiBinary", "Wrap the env"]),
         (envs.NestedDictObservation, ["'inner'", "Dict('deep'", "FlattenObservation"]),
         (envs.TupleObservation, ["Tuple", "FlattenObservation"]),
         (envs.TextObservation, ["Text", "wrapper"]),
         (envs.DiscreteObservationWithStart, ["Discrete(3, start=1)", "from 0"]),
         (envs.MultiDiscreteObservationWithStart, ["MultiDiscrete", "from 0"]),
-        (
-            envs.MaskOnlyObservation,
-            ["no observation besides its action_mask"],
-        ),
+        (envs.MaskOnlyObservation, ["no observation besides its action_mask"]),
     ],
 )
 def test_an_unsupported_space_is_refused_with_advice(make_env, named):

@@ -13,13 +13,7 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumSettings
-from hundredfold.envs.registry import (
-    ENVS,
-    FROM_CALLABLE,
-    callable_factory,
-    env_factory,
-    settings_class,
-)
+from hundredfold.envs.registry import ENVS, FROM_CALLABLE, callable_factory, env_factory, settings_class
 
 
 @pytest.mark.parametrize("name", ENVS)
@@ -61,9 +55,7 @@ def test_factories_can_be_pickled(name):
     factory = env_factory(name, settings_class(name)())
     unpickled = pickle.loads(pickle.dumps(factory))
     ids = np.arange(2)
-    assert_same_trajectory(
-        record_env_trajectory(unpickled(ids), 3, 10), record_env_trajectory(factory(ids), 3, 10)
-    )
+    assert_same_trajectory(record_env_trajectory(unpickled(ids), 3, 10), record_env_trajectory(factory(ids), 3, 10))
 
 
 @pytest.mark.parametrize(

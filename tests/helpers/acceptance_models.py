@@ -34,12 +34,5 @@ def prior_model(settings):
 def warmed_up_model(policy, settings, days=20, seed=1):
     """A type model after the warm-up of a policy, and the responses to it."""
     model, responses = prior_model(settings), ResponseBuffer()
-    warm_up(
-        policy,
-        settings,
-        model,
-        responses,
-        WarmUpSettings(warm_up_days=days, refit_days=5),
-        seed=seed,
-    )
+    warm_up(policy, settings, model, responses, WarmUpSettings(warm_up_days=days, refit_days=5), seed=seed)
     return model, responses

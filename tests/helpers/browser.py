@@ -26,9 +26,7 @@ FLAGS = (
     "--dump-dom",
 )
 
-BROWSER = pytest.mark.skipif(
-    CHROMIUM is None, reason="needs a browser: the program `chromium` is not installed"
-)
+BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: the program `chromium` is not installed")
 
 # The page posts what it contains to its frame, first as it is, then with curves against time.
 PROBE = """<script>

@@ -29,22 +29,15 @@ ENV_CASES = {
     "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),
     "cartpole": partial(CartPole, settings=CartPoleSettings(max_episode_steps=25)),
     # With a ride-time limit and an end of service, some offers are masked.
-    "dvrp": partial(
-        Dvrp,
-        settings=DvrpSettings(service="operator", num_customers=9, lns_iterations=1),
-    ),
+    "dvrp": partial(Dvrp, settings=DvrpSettings(service="operator", num_customers=9, lns_iterations=1)),
     "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
     "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),
     "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),
     "third_party_masked": partial(GymnasiumBatchEnv, make_env=third_party_envs.MaskInInfo),
-    "third_party_multi_discrete": partial(
-        GymnasiumBatchEnv, make_env=third_party_envs.MultiDiscreteActions
-    ),
+    "third_party_multi_discrete": partial(GymnasiumBatchEnv, make_env=third_party_envs.MultiDiscreteActions),
     "third_party_box": partial(GymnasiumBatchEnv, make_env=third_party_envs.UnevenBoxActions),
     "spotlight": Spotlight,
-    "third_party_image": partial(
-        GymnasiumBatchEnv, make_env=third_party_envs.ImageAndVectorGoalEnv
-    ),
+    "third_party_image": partial(GymnasiumBatchEnv, make_env=third_party_envs.ImageAndVectorGoalEnv),
 }
 
 
@@ -61,11 +54,7 @@ def two_workers_first_ready(make_envs, num_envs, settings=None):
 
 
 # Markers of tests that use a backend.
-BACKEND_MARKS = {
-    "processes": pytest.mark.process,
-    "first_ready": pytest.mark.process,
-    "ray": pytest.mark.ray,
-}
+BACKEND_MARKS = {"processes": pytest.mark.process, "first_ready": pytest.mark.process, "ray": pytest.mark.ray}
 
 
 def backend_param(*kinds):

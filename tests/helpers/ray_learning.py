@@ -12,9 +12,7 @@ NUM_STEPS = 12
 def make_learner(spec, interval=1, num_envs=7):
     """A learner that updates once in `interval` epochs of NUM_STEPS steps."""
     torch.set_num_threads(1)
-    rollout = RolloutSettings(
-        num_envs=num_envs, num_steps=NUM_STEPS, policy_update_interval=interval
-    )
+    rollout = RolloutSettings(num_envs=num_envs, num_steps=NUM_STEPS, policy_update_interval=interval)
     return PPO(
         spec,
         settings=PPOSettings(),

@@ -17,12 +17,7 @@ from hundredfold.distributed.placement import ActorPlacement
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.settings import RaySettings
 
-LOCAL = {
-    "address": "local",
-    "include_dashboard": False,
-    "object_store_memory": 200 * 2**20,
-    "log_to_driver": False,
-}
+LOCAL = {"address": "local", "include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
 IDLE_ACTORS = []
 
 

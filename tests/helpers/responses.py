@@ -13,10 +13,7 @@ def simulate_calls(settings, days, seed=1, split="known"):
     """(customer, purpose, offer, accepted) of every call of these days, offer 12 included."""
     population = population_for(settings)
     keys = rng.stream_keys(seed, np.arange(days), 0)
-    customers, trips = (
-        part.ravel()
-        for part in DemandSampler(population, split, settings.num_customers).sample(keys)
-    )
+    customers, trips = (part.ravel() for part in DemandSampler(population, split, settings.num_customers).sample(keys))
     key, calls = rng.spawn(rng.seed_key(seed), 99), np.arange(len(trips))
     uniforms = rng.uniforms(rng.spawn(key, calls)[:, None], np.arange(NUM_OFFERS + 1))
     offer = np.where(population.allowed[trips], uniforms[:, :NUM_OFFERS], -1.0).argmax(axis=1)

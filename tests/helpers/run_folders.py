@@ -32,12 +32,7 @@ depth = 2
 
 
 def make_run(
-    path: Path,
-    rows: list[dict],
-    *,
-    env: str = "cartpole",
-    epochs: int = 20,
-    best: int | None = None,
+    path: Path, rows: list[dict], *, env: str = "cartpole", epochs: int = 20, best: int | None = None
 ) -> RunFolder:
     """A run folder with these metrics; `best` marks an epoch as the best checkpoint."""
     folder = RunFolder(path)

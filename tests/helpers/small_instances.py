@@ -18,9 +18,7 @@ def random_table(seed, metric=True):
     return TravelTable(minutes)
 
 
-def small_instances(
-    num_instances, max_requests, seed, *, limited=False, metric=True, crowded=False, full=False
-):
+def small_instances(num_instances, max_requests, seed, *, limited=False, metric=True, crowded=False, full=False):
     """Instances of up to `max_requests` requests with riders, service times and vehicle costs.
 
     `limited` adds ride-time and duration limits that often bind, `crowded` leaves one vehicle, and

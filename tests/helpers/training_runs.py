@@ -48,24 +48,14 @@ def read_metrics(path):
 def checkpoint_arrays(path, which="last"):
     """All arrays of a checkpoint under flat names."""
     checkpoint = load_checkpoint(RunFolder.open(Path(path)), which)
-    return {
-        f"{part}/{name}": array
-        for part, arrays in checkpoint.parts.items()
-        for name, array in arrays.items()
-    }
+    return {f"{part}/{name}": array for part, arrays in checkpoint.parts.items() for name, array in arrays.items()}
 
 
 def run_python(code, *, expect, timeout=600, **options):
     """Run code in a new Python process and check its exit code; a failure shows its output."""
     env = {**os.environ, **options.pop("env", {})}
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env=env,
-        check=False,
-        **options,
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, env=env, check=False, **options
     )
     assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -87,9 +77,7 @@ class PairedLearners:
         self.learners = one, other
 
     def sample(self, observation, mask, uniforms):
-        self.samples = [
-            learner.policy.sample(observation, mask, uniforms) for learner in self.learners
-        ]
+        self.samples = [learner.policy.sample(observation, mask, uniforms) for learner in self.learners]
         return self.samples[0]
 
     def add_actions(self, batch, sample):

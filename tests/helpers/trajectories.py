@@ -77,17 +77,13 @@ class EnvBackend:
         self.batch = self.env.step(actions)
 
 
-def record_trajectory(
-    backend, seed: int, steps: int, action_shift: ActionShift | None = None
-) -> Trajectory:
+def record_trajectory(backend, seed: int, steps: int, action_shift: ActionShift | None = None) -> Trajectory:
     """Reset, and step every env `steps` times; afterwards all envs wait for an action."""
     backend.reset(seed)
     return continue_trajectory(backend, steps, action_shift=action_shift)
 
 
-def record_env_trajectory(
-    env, seed: int, steps: int, action_shift: ActionShift | None = None
-) -> Trajectory:
+def record_env_trajectory(env, seed: int, steps: int, action_shift: ActionShift | None = None) -> Trajectory:
     """`record_trajectory` of a bare env."""
     return record_trajectory(EnvBackend(env), seed, steps, action_shift)
 

@@ -120,9 +120,7 @@ def test_single_env_rejects_masked_actions():
 
 def test_largest_integers_survive_as_bounds():
     class Counter(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(
-            np.iinfo(np.int64).min, np.iinfo(np.int64).max, (1,), np.int64
-        )
+        observation_space = gymnasium.spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (1,), np.int64)
         action_space = gymnasium.spaces.Discrete(2)
 
         def reset(self, *, seed=None, options=None):

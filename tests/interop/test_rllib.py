@@ -115,9 +115,7 @@ def test_failed_env_is_recreated_and_its_episode_truncated():
     assert sum(map(sum, truncated)) == NUM_ENVS
 
 
-@pytest.mark.parametrize(
-    "env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"]
-)
+@pytest.mark.parametrize("env", ["third_party_masked", "third_party_multi_discrete", "third_party_box"])
 def test_rllib_samples_from_the_distribution_of_the_network(env):
     pytest.importorskip("ray")
     from ray.rllib.core.columns import Columns
@@ -137,16 +135,10 @@ def test_rllib_samples_from_the_distribution_of_the_network(env):
     mask = None if batch.mask is None else torch.from_numpy(batch.mask)
     ours = module.network.distribution(module.network.logits(observation), mask)
     outputs = module.forward_exploration({Columns.OBS: torch.from_numpy(rows)})
-    theirs = module.get_exploration_action_dist_cls().from_logits(
-        outputs[Columns.ACTION_DIST_INPUTS]
-    )
+    theirs = module.get_exploration_action_dist_cls().from_logits(outputs[Columns.ACTION_DIST_INPUTS])
     actions = theirs.sample()
     assert actions.shape[1:] == vec_env.single_action_space.shape
-    assert_allclose(
-        theirs.logp(actions).detach(),
-        ours.log_prob(actions.reshape(NUM_ENVS, -1)).detach(),
-        rtol=1e-5,
-    )
+    assert_allclose(theirs.logp(actions).detach(), ours.log_prob(actions.reshape(NUM_ENVS, -1)).detach(), rtol=1e-5)
 
 
 def test_input_stats_are_those_of_random_actions():
@@ -305,8 +297,7 @@ def test_fewer_cores_run_the_same_envs_in_fewer_runners_and_say_why(monkeypatch)
     runners, reason = settings_map.num_env_runners(preset_settings("cage2", "rllib-20x5"))
     assert runners == 5
     assert reason == (
-        "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays "
-        "10,000 samples."
+        "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays 10,000 samples."
     )
 
 

@@ -6,14 +6,7 @@ import pytest
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.envs.registry import settings_class
-from hundredfold.profiling.scaling import (
-    LOSSES,
-    MeasuredEnv,
-    advice,
-    ideal_shares,
-    lane_ids,
-    profile_env,
-)
+from hundredfold.profiling.scaling import LOSSES, MeasuredEnv, advice, ideal_shares, lane_ids, profile_env
 from hundredfold.profiling.timeline import PHASES, TimeBreakdown
 
 
@@ -119,9 +112,7 @@ def test_advice_is_the_fastest_backend_and_the_loss_of_the_second():
 
 
 def test_there_is_no_advice_near_the_ideal():
-    assert "almost nothing left to gain" in advice(
-        [row_of("first_ready", 1.0, 0.97, transfer=0.03)]
-    )
+    assert "almost nothing left to gain" in advice([row_of("first_ready", 1.0, 0.97, transfer=0.03)])
 
 
 def test_advice_for_the_barrier_of_first_ready_is_a_smaller_batch():

@@ -60,13 +60,7 @@ def test_envs_of_one_worker_do_not_wait_for_each_other():
     # The lane is idle from 3 to 4 because of the policy, and from 5 to 5.5 between two steps.
     total = 7.5 - 3.0
     assert breakdown.shares == pytest.approx(
-        {
-            "stepping": 3 / total,
-            "barrier": 0.0,
-            "transfer": 0.5 / total,
-            "policy": 1 / total,
-            "learner": 0.0,
-        }
+        {"stepping": 3 / total, "barrier": 0.0, "transfer": 0.5 / total, "policy": 1 / total, "learner": 0.0}
     )
 
 

@@ -47,9 +47,7 @@ def report_data():
     }
     act = make_policy("random", population, SETTINGS, seed=3)
     baselines = ("none", "random", "privileged_largest", "hindsight")
-    return record_report_data(
-        act, SETTINGS, shared_params=shared_params, days=8, baselines=baselines
-    )
+    return record_report_data(act, SETTINGS, shared_params=shared_params, days=8, baselines=baselines)
 
 
 @pytest.fixture
@@ -191,12 +189,7 @@ def test_trade_off_labels_do_not_overlap(report_data):
 
 def test_a_policy_at_several_shift_penalties_is_a_curve(report_data):
     points = [
-        {
-            "policy": "lookahead",
-            "shift_penalty": penalty,
-            "saved_minutes": 20.0,
-            "shift_minutes": shift,
-        }
+        {"policy": "lookahead", "shift_penalty": penalty, "saved_minutes": 20.0, "shift_minutes": shift}
         for penalty, shift in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0), (None, 50.0))
     ]
     curve, dots = trade_off(report_data["policies"], points).data

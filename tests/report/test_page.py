@@ -172,11 +172,7 @@ def test_names_from_a_run_cannot_inject_markup(tmp_path):
     evil = "<script>alert(1)</script>"
     rows = metrics(20)
     for row in rows:
-        row |= {
-            f"avg_{evil}": row["epoch"],
-            f"time/</script>{evil}": 0.01,
-            "<b>x</b>": row["epoch"],
-        }
+        row |= {f"avg_{evil}": row["epoch"], f"time/</script>{evil}": 0.01, "<b>x</b>": row["epoch"]}
         row[f"eval/{evil}"] = 1.0
     rows[0]['"><img src=x onerror=alert(1)>'] = 1.0
     folder = make_run(tmp_path / "a<b>&c", rows, env=f'{evil}"><img src=x>')
@@ -212,9 +208,7 @@ def test_an_env_adds_its_own_sections(tmp_path, monkeypatch):
     def figures(folder):
         seen.append(folder.path)
         figure = go.Figure(go.Heatmap(z=[[0.1, 0.9]]), layout={"title": "Accepted <offers>"})
-        table = Table(
-            columns=["policy", "improvement (%)"], rows=[["ours", 6.25], ["random", None]]
-        )
+        table = Table(columns=["policy", "improvement (%)"], rows=[["ours", 6.25], ["random", None]])
         return [Section("Offers", "Share accepted.", [figure, table])]
 
     monkeypatch.setitem(sys.modules, "stand_in_figures", SimpleNamespace(draw=figures))

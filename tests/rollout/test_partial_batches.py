@@ -113,8 +113,7 @@ def rollout_arrays(rollout):
     truncations = {"steps": steps[order], "env_ids": env_ids[order]}
     truncations |= {f"final/{name}": array[order] for name, array in final.items()}
     arrays = {
-        name: getattr(rollout, name).copy()
-        for name in ("actions", "log_probs", "rewards", "terminated", "ended")
+        name: getattr(rollout, name).copy() for name in ("actions", "log_probs", "rewards", "terminated", "ended")
     }
     if rollout.mask is not None:
         arrays["mask"] = rollout.mask.copy()
@@ -216,12 +215,7 @@ def call_order(backend, monkeypatch):
     collector = Collector(backend, SEED)
     collector.start(SEED)
     recorded = []
-    for owner, name in (
-        (backend, "recv"),
-        (backend, "send"),
-        (rollout, "add_actions"),
-        (rollout, "add_transitions"),
-    ):
+    for owner, name in ((backend, "recv"), (backend, "send"), (rollout, "add_actions"), (rollout, "add_transitions")):
         original = getattr(owner, name)
 
         def recording(*given, name=name, original=original):

@@ -13,9 +13,7 @@ SEED = 11
 def reference_uniforms(env_id, actions_taken, num_action_dims):
     """The definition: consecutive draws of the env's stream below the policy stream."""
     stream = rng.spawn(rng.seed_key(SEED), POLICY_STREAM)
-    return rng.uniforms(
-        rng.spawn(stream, env_id), actions_taken * num_action_dims + np.arange(num_action_dims)
-    )
+    return rng.uniforms(rng.spawn(stream, env_id), actions_taken * num_action_dims + np.arange(num_action_dims))
 
 
 @pytest.mark.parametrize("num_action_dims", [1, 3])
@@ -25,12 +23,8 @@ def test_uniforms_depend_on_env_and_action_count(num_action_dims):
     actions_taken = draw.integers(0, 10**12, 5)
     for _ in range(200):
         env_ids = np.flatnonzero(draw.random(5) < 0.6)
-        expected = [
-            reference_uniforms(env_id, actions_taken[env_id], num_action_dims) for env_id in env_ids
-        ]
-        assert_array_equal(
-            noise.draw(env_ids, actions_taken), np.reshape(expected, (-1, num_action_dims))
-        )
+        expected = [reference_uniforms(env_id, actions_taken[env_id], num_action_dims) for env_id in env_ids]
+        assert_array_equal(noise.draw(env_ids, actions_taken), np.reshape(expected, (-1, num_action_dims)))
 
 
 def test_only_envs_that_act_are_counted():

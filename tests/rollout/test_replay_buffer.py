@@ -19,14 +19,7 @@ SPEC = EnvSpec(
 
 
 def make_replay(num_envs=3, rows_per_env=12, n_step=1, seed=1, spec=SPEC):
-    return ReplayBuffer(
-        spec,
-        num_envs=num_envs,
-        rows_per_env=rows_per_env,
-        n_step=n_step,
-        gamma=GAMMA,
-        seed=seed,
-    )
+    return ReplayBuffer(spec, num_envs=num_envs, rows_per_env=rows_per_env, n_step=n_step, gamma=GAMMA, seed=seed)
 
 
 class RecordingEnvs:
@@ -56,9 +49,7 @@ class RecordingEnvs:
         """
         ids = np.asarray(ids)
         actions = self.rng.integers(0, 5, len(ids))
-        self.replay.add_actions(
-            self.batch(ids), ActionSample(actions, np.zeros(len(ids), np.float32))
-        )
+        self.replay.add_actions(self.batch(ids), ActionSample(actions, np.zeros(len(ids), np.float32)))
         before = self.page[ids].copy()
         self.page[ids] += 1
         batch = self.batch(ids)
@@ -67,9 +58,7 @@ class RecordingEnvs:
         batch.truncated[:] = self.rng.random(len(ids)) < end_chance / 2
         batch.final_observation["page"][:] = np.stack([ids, before + 0.5], axis=1)
         for row, env in enumerate(ids.tolist()):
-            end = "terminated" * bool(batch.terminated[row]) or "truncated" * bool(
-                batch.truncated[row]
-            )
+            end = "terminated" * bool(batch.terminated[row]) or "truncated" * bool(batch.truncated[row])
             self.steps[env, int(before[row])] = (actions[row], batch.reward[row], end)
         self.replay.add_transitions(batch)
 
@@ -225,9 +214,7 @@ def test_truncate_here_leaves_envs_that_await_a_transition():
     envs = RecordingEnvs(replay)
     envs.step([0, 1, 2], end_chance=0.0)
     waiting = envs.batch([0, 1, 2])
-    replay.add_actions(
-        waiting.take(np.array([1])), ActionSample(np.array([4]), np.zeros(1, np.float32))
-    )
+    replay.add_actions(waiting.take(np.array([1])), ActionSample(np.array([4]), np.zeros(1, np.float32)))
     again = make_replay()
     again.restore(replay.state())
     again.truncate_here(waiting)

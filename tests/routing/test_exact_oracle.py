@@ -42,9 +42,7 @@ def test_a_second_vehicle_is_used_only_if_one_does_not_suffice():
     clash = [[[10, 11], [30, 31]], [[31, 32], [51, 52]]]
     cells = ((1, 3), (1, 3))
     for windows, vehicles, cost in ((follow, 1, 100.0), (clash, 2, 125.0)):
-        solutions = ExactOracle().solve(
-            instance_on_a_line(windows, cells, free_vehicles=1, extra_vehicle_minutes=5.0)
-        )
+        solutions = ExactOracle().solve(instance_on_a_line(windows, cells, free_vehicles=1, extra_vehicle_minutes=5.0))
         assert solutions.vehicles_used[0] == vehicles
         assert solutions.cost[0] == cost
 

@@ -21,11 +21,7 @@ def stream_keys(num_envs):
 
 def empty_routes(problems, settings=None, max_requests=None):
     return IncrementalRoutes(
-        problems.travel,
-        problems.fleet,
-        len(problems),
-        max_requests or problems.max_requests,
-        settings,
+        problems.travel, problems.fleet, len(problems), max_requests or problems.max_requests, settings
     )
 
 
@@ -74,14 +70,10 @@ def test_final_costs_are_near_those_of_a_search_from_scratch():
 
 def test_solutions_do_not_depend_on_batch_or_threads(problems):
     together = add_requests(empty_routes(problems), problems, range(14))
-    threads = add_requests(
-        empty_routes(problems, IncrementalSettings(threads=2)), problems, range(14)
-    )
+    threads = add_requests(empty_routes(problems, IncrementalSettings(threads=2)), problems, range(14))
     assert_same_solutions(together, threads)
     some = np.array([7, 2, 11])
-    few = add_requests(
-        empty_routes(problems.rows(some)), problems.rows(some), range(14), stream_keys(12)[some]
-    )
+    few = add_requests(empty_routes(problems.rows(some)), problems.rows(some), range(14), stream_keys(12)[some])
     assert_array_equal(few.cost, together.cost[some])
     assert_array_equal(few.routes, together.routes[some])
 
@@ -136,17 +128,13 @@ def test_candidate_costs_equal_the_costs_after_adding(problems):
     for candidate in range(len(shifts)):
         trial = empty_routes(problems, NO_IMPROVEMENT)
         trial.restore(before)
-        trial.add(
-            problems.cells[:, 9], candidates[:, candidate], stream_keys(12), max_ride_minutes=ride
-        )
+        trial.add(problems.cells[:, 9], candidates[:, candidate], stream_keys(12), max_ride_minutes=ride)
         assert_array_equal(found[:, candidate], trial.cost)
 
 
 def test_candidate_costs_do_not_depend_on_threads_or_rows(problems):
     incremental = add_requests(empty_routes(problems), problems, range(9))
-    threads = add_requests(
-        empty_routes(problems, IncrementalSettings(threads=2)), problems, range(9)
-    )
+    threads = add_requests(empty_routes(problems, IncrementalSettings(threads=2)), problems, range(9))
     candidates = np.repeat(problems.windows[:, 9, None], 16, axis=1)
     found = incremental.candidate_costs(problems.cells[:, 9], candidates)
     assert_array_equal(threads.candidate_costs(problems.cells[:, 9], candidates), found)

@@ -56,9 +56,7 @@ def test_route_durations_stay_within_the_limit():
 
 def test_fixed_costs_of_extra_vehicles_reduce_the_number_used():
     free = LNSOracle().solve(random_instances(8, 20, seed=3))
-    problems = random_instances(
-        8, 20, seed=3, fleet=Fleet(free_vehicles=1, extra_vehicle_minutes=200.0)
-    )
+    problems = random_instances(8, 20, seed=3, fleet=Fleet(free_vehicles=1, extra_vehicle_minutes=200.0))
     solutions = LNSOracle().solve(problems)
     assert violations(problems, solutions) == []
     assert solutions.vehicles_used.mean() < free.vehicles_used.mean()

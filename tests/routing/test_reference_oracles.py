@@ -16,9 +16,7 @@ from hundredfold.routing.verifier import violations
 FLEET = Fleet(capacity=3, free_vehicles=1, extra_vehicle_minutes=40.0, max_route_minutes=500.0)
 
 
-@pytest.mark.parametrize(
-    ("package", "oracle"), [("ortools.constraint_solver", OrToolsOracle), ("pyvrp", PyVRPOracle)]
-)
+@pytest.mark.parametrize(("package", "oracle"), [("ortools.constraint_solver", OrToolsOracle), ("pyvrp", PyVRPOracle)])
 def test_a_missing_package_says_how_to_install_it(monkeypatch, package, oracle):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hundredfold\[routing\]'"):

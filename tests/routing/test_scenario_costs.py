@@ -25,9 +25,7 @@ def stream_keys(num_envs, scenarios=1):
 
 
 def routes_with(problems, num_requests, room, settings=NO_IMPROVEMENT):
-    present = IncrementalRoutes(
-        problems.travel, problems.fleet, len(problems), num_requests + room, settings
-    )
+    present = IncrementalRoutes(problems.travel, problems.fleet, len(problems), num_requests + room, settings)
     for index in range(num_requests):
         add(present, problems, index)
     return present
@@ -45,10 +43,7 @@ def add(present, problems, index):
 def request_of(problems, index):
     envs = len(problems)
     return NewRequests(
-        problems.cells[:, index],
-        np.ones(envs, np.int64),
-        np.zeros((envs, 2)),
-        problems.max_ride_minutes[:, index],
+        problems.cells[:, index], np.ones(envs, np.int64), np.zeros((envs, 2)), problems.max_ride_minutes[:, index]
     )
 
 
@@ -92,9 +87,7 @@ def test_without_future_requests_the_final_cost_is_the_candidate_cost(problems):
     present = routes_with(problems, 6, 1)
     found = costs_under(present, problems, 6, np.zeros((10, 2, 0), np.int64))
     expected = present.candidate_costs(
-        problems.cells[:, 6],
-        candidate_windows(problems, 6),
-        max_ride_minutes=problems.max_ride_minutes[:, 6],
+        problems.cells[:, 6], candidate_windows(problems, 6), max_ride_minutes=problems.max_ride_minutes[:, 6]
     )
     served = np.isfinite(expected)
     assert served.any()
@@ -105,15 +98,10 @@ def test_without_future_requests_the_final_cost_is_the_candidate_cost(problems):
 def test_one_sampled_request_costs_the_same_as_adding_both_in_some_order(problems):
     later = np.arange(10) * 9 + 7  # each env's own eighth request
     found = costs_under(routes_with(problems, 6, 2), problems, 6, later.reshape(10, 1, 1))[:, 0, 0]
-    request_then_sampled, sampled_then_request = (
-        routes_with(problems, 6, 2),
-        routes_with(problems, 6, 2),
-    )
+    request_then_sampled, sampled_then_request = (routes_with(problems, 6, 2), routes_with(problems, 6, 2))
     add(request_then_sampled, problems, 6)
     add(sampled_then_request, problems, 7)
-    orders = np.stack(
-        [add(request_then_sampled, problems, 7), add(sampled_then_request, problems, 6)]
-    )
+    orders = np.stack([add(request_then_sampled, problems, 7), add(sampled_then_request, problems, 6)])
     assert np.isfinite(orders).all()
     assert (np.abs(orders - found) < 1e-9).any(axis=0).all()
 
@@ -135,9 +123,7 @@ def test_search_lowers_costs_and_leaves_the_present_routes_unchanged(problems):
 def test_costs_do_not_depend_on_threads_or_other_scenarios(problems):
     trips = np.random.default_rng(0).integers(0, 90, (10, 3, 4))
     together = costs_under(routes_with(problems, 4, 5), problems, 4, trips, SHORT_SEARCH)
-    threaded = routes_with(
-        problems, 4, 5, IncrementalSettings(improve_passes=0, lns_iterations=0, threads=3)
-    )
+    threaded = routes_with(problems, 4, 5, IncrementalSettings(improve_passes=0, lns_iterations=0, threads=3))
     assert_array_equal(costs_under(threaded, problems, 4, trips, SHORT_SEARCH), together)
     fewer = costs_under(routes_with(problems, 4, 5), problems, 4, trips[:, :1], SHORT_SEARCH)
     assert_array_equal(fewer, together[..., :1])
@@ -147,9 +133,7 @@ def test_masked_candidates_are_not_evaluated(problems):
     candidate_mask = np.zeros((10, 3), bool)
     candidate_mask[:, 1] = True
     trips = np.zeros((10, 1, 2), np.int64)
-    found = costs_under(
-        routes_with(problems, 4, 5), problems, 4, trips, candidate_mask=candidate_mask
-    )
+    found = costs_under(routes_with(problems, 4, 5), problems, 4, trips, candidate_mask=candidate_mask)
     all_costs = costs_under(routes_with(problems, 4, 5), problems, 4, trips)
     assert_array_equal(found[:, [0, 2]], 0.0)
     assert_array_equal(found[:, 1], all_costs[:, 1])

@@ -57,9 +57,7 @@ def test_every_request_is_served_once():
 def test_time_windows_are_checked():
     late = [[[0.0, 200.0], [0.0, 20.0]], WIDE[1]]
     assert "reaches stop 2 at minute 30.000 at the earliest" in found(problem(late), [1, 3, 2, 4])
-    assert "reaches stop 0 at minute 80.000" in found(
-        problem(depot_window=(0.0, 70.0)), [1, 3, 2, 4]
-    )
+    assert "reaches stop 0 at minute 80.000" in found(problem(depot_window=(0.0, 70.0)), [1, 3, 2, 4])
 
 
 def test_service_takes_time():
@@ -69,9 +67,7 @@ def test_service_takes_time():
 
 
 def test_capacity_is_checked():
-    assert "carries 4 riders with capacity 3 at stop 3" in found(
-        problem(riders=2, capacity=3), [1, 3, 2, 4]
-    )
+    assert "carries 4 riders with capacity 3 at stop 3" in found(problem(riders=2, capacity=3), [1, 3, 2, 4])
     assert found(problem(riders=2, capacity=3), [1, 2], [3, 4]) == ""
 
 
@@ -103,9 +99,7 @@ def test_scheduled_times_are_checked():
     solutions.stop_minutes[0, 2] += 7.0
     solutions.stop_minutes[0, 4] += 7.0
     solutions.end_minutes[0, 0] += 7.0
-    assert "schedules a ride of 27.000 minutes for request 0" in " ".join(
-        violations(problem(ride=20.0), solutions)
-    )
+    assert "schedules a ride of 27.000 minutes for request 0" in " ".join(violations(problem(ride=20.0), solutions))
     solutions = solutions_from_routes(problem(), [[[1, 3, 2, 4]]])
     solutions.stop_minutes[0, 1] = -5.0
     assert "outside 0.000..200.000" in " ".join(violations(problem(), solutions))
@@ -115,12 +109,8 @@ def test_the_cost_is_checked():
     solutions = solutions_from_routes(problem(), [[[1, 3, 2, 4]]])
     assert solutions.cost[0] == 80.0
     wrong = dataclasses.replace(solutions, cost=np.array([79.9]))
-    assert violations(problem(), wrong) == [
-        "instance 0: the cost is given as 79.900000 and is 80.000000."
-    ]
-    extra = solutions_from_routes(
-        problem(free_vehicles=1, extra_vehicle_minutes=12.0), [[[1, 2], [3, 4]]]
-    )
+    assert violations(problem(), wrong) == ["instance 0: the cost is given as 79.900000 and is 80.000000."]
+    extra = solutions_from_routes(problem(free_vehicles=1, extra_vehicle_minutes=12.0), [[[1, 2], [3, 4]]])
     assert extra.cost[0] == 60.0 + 80.0 + 12.0
 
 

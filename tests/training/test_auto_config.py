@@ -23,9 +23,7 @@ CPU = Device("cpu", "CPU", cores=2, memory=8 * 2**30, device_memory=8 * 2**30)
 GPU = Device("cuda", "Tesla T4", cores=2, memory=8 * 2**30, device_memory=15 * 2**30)
 SMALL = EnvSpec(name="small", observation={"o": ArraySpec((4,), "float32")}, action_nvec=(2,))
 # An RGB image of 100 x 100 pixels.
-LARGE = EnvSpec(
-    name="large", observation={"o": ArraySpec((100, 100, 3), "uint8")}, action_nvec=(2,)
-)
+LARGE = EnvSpec(name="large", observation={"o": ArraySpec((100, 100, 3), "uint8")}, action_nvec=(2,))
 
 
 def step_costs(seconds, waits=False):
@@ -39,8 +37,7 @@ def configure(algo="ppo", spec=SMALL, seconds=10e-6, waits=False, device=CPU, gi
 
 
 @pytest.mark.parametrize(
-    ("seconds", "waits", "num_envs"),
-    [(10e-6, False, 32), (1e-3, False, 16), (20e-3, False, 8), (20e-3, True, 64)],
+    ("seconds", "waits", "num_envs"), [(10e-6, False, 32), (1e-3, False, 16), (20e-3, False, 8), (20e-3, True, 64)]
 )
 def test_num_envs_follows_the_step_cost(seconds, waits, num_envs):
     settings, choices = configure(seconds=seconds, waits=waits)
@@ -58,9 +55,7 @@ def test_many_cores_get_more_envs():
 def test_given_settings_are_kept_and_the_others_adapt():
     start = preset_settings("CartPole-v1")
     start = replace(start, rollout=replace(start.rollout, num_envs=4))
-    settings, choices = choose_settings(
-        start, {"num_envs", "hidden_sizes"}, SMALL, step_costs(1e-5), CPU
-    )
+    settings, choices = choose_settings(start, {"num_envs", "hidden_sizes"}, SMALL, step_costs(1e-5), CPU)
     assert settings.rollout.num_envs == 4
     assert settings.rollout.num_steps == 512
     assert settings.network == start.network
@@ -78,8 +73,7 @@ def test_rollout_and_replay_buffers_use_at_most_a_quarter_of_the_memory():
 
 
 @pytest.mark.parametrize(
-    ("algo", "device", "hidden_sizes"),
-    [("ppo", CPU, (64, 64)), ("dqn", CPU, (128, 128)), ("ppo", GPU, (256, 256))],
+    ("algo", "device", "hidden_sizes"), [("ppo", CPU, (64, 64)), ("dqn", CPU, (128, 128)), ("ppo", GPU, (256, 256))]
 )
 def test_network_size_follows_the_device(algo, device, hidden_sizes):
     assert configure(algo, device=device)[0].network.hidden_sizes == hidden_sizes
@@ -91,16 +85,12 @@ def test_batch_size_is_larger_on_a_gpu():
 
 
 def test_continuous_actions_and_images_get_their_settings():
-    box = replace(
-        SMALL, action_nvec=(), continuous_action=ArraySpec((2,), "float32", low=-1.0, high=1.0)
-    )
+    box = replace(SMALL, action_nvec=(), continuous_action=ArraySpec((2,), "float32", low=-1.0, high=1.0))
     settings, choices = configure(spec=box)
     assert settings.ppo.entropy_coefficient == 0.0
     assert settings.ppo.update_epochs == 10
     assert settings.network.normalise_observations
-    both, choices = configure(
-        spec=replace(LARGE, action_nvec=(), continuous_action=box.continuous_action)
-    )
+    both, choices = configure(spec=replace(LARGE, action_nvec=(), continuous_action=box.continuous_action))
     assert both.network.shared
     assert len(choices) == len({choice.name for choice in choices})
 
@@ -171,8 +161,6 @@ def test_a_script_without_main_guard_trains_once_with_spawn(tmp_path):
         "hundredfold.train('CartPole-v1', epochs=1, num_envs=2, num_steps=8, eval_interval=0,\n"
         "                  start_method='spawn', report=False)\n"
     )
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "runs").iterdir())) == 1

@@ -30,9 +30,7 @@ SMALL = {
 
 
 def train(tmp_path, name="run", **settings):
-    return hundredfold.train(
-        "dvrp", save_dir=tmp_path, name=name, report=False, **{**SMALL, **settings}
-    )
+    return hundredfold.train("dvrp", save_dir=tmp_path, name=name, report=False, **{**SMALL, **settings})
 
 
 @pytest.mark.parametrize(
@@ -40,19 +38,13 @@ def train(tmp_path, name="run", **settings):
     [
         {"acceptance_model": "bayes", "acceptance_refit": "inline", "mask_mode": "threshold"},
         {"acceptance_model": "bayes", "acceptance_refit": "background", "mask_mode": "soft"},
-        {
-            "acceptance_model": "embedding",
-            "acceptance_refit": "background",
-            "mask_mode": "sampled_type",
-        },
+        {"acceptance_model": "embedding", "acceptance_refit": "background", "mask_mode": "sampled_type"},
     ],
     ids=lambda changes: "-".join(changes.values()),
 )
 def test_resume_after_sigkill_is_bit_exact_with_belief_masks(tmp_path, changes):
     whole = train(tmp_path, "whole", **changes)
-    code = KILLED_RUN.format(
-        env="dvrp", save_dir=str(tmp_path), settings={**SMALL, **changes}, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="dvrp", save_dir=str(tmp_path), settings={**SMALL, **changes}, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", report=False)
     assert resumed.finished
@@ -108,10 +100,7 @@ def test_a_run_without_a_belief_model_has_no_params(tmp_path):
 def test_meta_train_presets_train(tmp_path, preset):
     quick = {"num_value_epochs": 2, "num_policy_epochs": 1, "epochs": 2, "eval_interval": 1}
     run = hundredfold.train(
-        "dvrp",
-        preset=preset,
-        save_dir=tmp_path,
-        **{**SMALL, **quick, "acceptance_refit_interval": 60},
+        "dvrp", preset=preset, save_dir=tmp_path, **{**SMALL, **quick, "acceptance_refit_interval": 60}
     )
     assert run.finished
     assert (run.path / "report.html").exists()

@@ -11,13 +11,7 @@ def test_cartpole_is_solved_within_250_000_steps_on_at_least_four_of_five_seeds(
     mean_returns = {}
     for seed in range(5):
         run = hundredfold.train(
-            "CartPole-v1",
-            save_dir=tmp_path,
-            name=f"seed-{seed}",
-            seed=seed,
-            num_envs=8,
-            steps=250_000,
-            eval_interval=0,
+            "CartPole-v1", save_dir=tmp_path, name=f"seed-{seed}", seed=seed, num_envs=8, steps=250_000, eval_interval=0
         )
         # Deterministic policy of the last checkpoint, over 100 evaluation episodes.
         mean_returns[seed] = hundredfold.evaluate(run.path, checkpoint="last").summary()["mean"]

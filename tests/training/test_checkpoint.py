@@ -65,9 +65,7 @@ def test_checkpoints_load_by_last_best_and_epoch(folder):
     assert best_epoch(folder) == (2, 17.5)
     assert load_checkpoint(folder, "best").epoch == 2
     assert load_checkpoint(folder, "1").epoch == 1
-    with pytest.raises(
-        CheckpointError, match=r"no checkpoint '7'; it has last, best and \[1, 2, 3"
-    ):
+    with pytest.raises(CheckpointError, match=r"no checkpoint '7'; it has last, best and \[1, 2, 3"):
         load_checkpoint(folder, "7")
 
 

@@ -23,9 +23,7 @@ from hundredfold.training.evaluate import evaluate
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder
 
-PENDULUM = PPOSettings(
-    gamma=0.95, update_epochs=10, num_minibatches=8, entropy_coefficient=0.0, clip_range=0.2
-)
+PENDULUM = PPOSettings(gamma=0.95, update_epochs=10, num_minibatches=8, entropy_coefficient=0.0, clip_range=0.2)
 
 
 class Training:
@@ -95,9 +93,7 @@ def test_worker_processes_train_the_same_with_images_and_continuous_actions():
 def test_a_killed_pendulum_run_resumes_with_exact_learner_state(tmp_path):
     small = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 2}
     settings = {**small, "save_interval": 3, "normalise_observations": True}
-    code = KILLED_RUN.format(
-        env="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     before = checkpoint_arrays(tmp_path / "killed")
     folder = RunFolder.open(tmp_path / "killed")
@@ -136,13 +132,9 @@ def test_a_pendulum_run_can_be_evaluated_and_loaded(tmp_path):
 @pytest.mark.process
 def test_an_image_run_can_be_evaluated_and_loaded(tmp_path):
     run = hundredfold.train(ImageAndVectorGoalEnv, save_dir=tmp_path, **TINY)
-    evaluation = hundredfold.evaluate(
-        run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv
-    )
+    evaluation = hundredfold.evaluate(run.path, episodes=2, checkpoint="last", make_env=ImageAndVectorGoalEnv)
     assert_allclose(evaluation.returns.mean(), run.metrics[-1]["eval/return_mean"])
-    assert any(
-        name.startswith("learner/network/policy_encoder.") for name in checkpoint_arrays(run.path)
-    )
+    assert any(name.startswith("learner/network/policy_encoder.") for name in checkpoint_arrays(run.path))
     space = ImageAndVectorGoalEnv.observation_space
     assert run.policy().act(space.sample()) in range(4)
 

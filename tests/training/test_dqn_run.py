@@ -42,9 +42,7 @@ def test_resume_after_sigkill_is_bit_exact_with_a_saved_replay_buffer(tmp_path, 
 
 def test_resume_without_a_saved_replay_buffer_warns(tmp_path):
     settings = {**SMALL, "algo": "dqn", "save_replay": False}
-    code = KILLED_RUN.format(
-        env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     with pytest.warns(UserWarning, match="have no replay"):
         resumed = hundredfold.train(resume=tmp_path / "killed")
@@ -53,16 +51,12 @@ def test_resume_without_a_saved_replay_buffer_warns(tmp_path):
 
 
 def test_a_dqn_run_can_be_evaluated_loaded_and_exported(tmp_path):
-    run = hundredfold.train(
-        "corridor", algo="dqn", steps=6_000, seed=1, save_dir=tmp_path, name="run"
-    )
+    run = hundredfold.train("corridor", algo="dqn", steps=6_000, seed=1, save_dir=tmp_path, name="run")
     trained = hundredfold.evaluate(run.path, episodes=16)
     random = hundredfold.evaluate("corridor", policy="random", episodes=16)
     assert trained.returns.mean() > random.returns.mean()
     policy = run.policy()
-    exported = hundredfold.load(
-        hundredfold.api.export_policy_folder(run.path, tmp_path / "exported")
-    )
+    exported = hundredfold.load(hundredfold.api.export_policy_folder(run.path, tmp_path / "exported"))
     observation = {name: array.empty(5) for name, array in policy.spec.observation.items()}
     mask = np.ones((5, policy.spec.num_logits), bool) if policy.spec.has_mask else None
     assert (policy.act(observation, mask) == exported.act(observation, mask)).all()

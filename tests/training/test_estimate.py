@@ -33,22 +33,15 @@ def test_too_few_epochs_give_a_warning_and_a_recommendation_that_fixes_it():
     settings = make_settings(num_envs=256, episodes=1000)
     estimate = estimate_of(settings, make_settings())
     assert estimate.settings.length.epochs == 4
-    assert estimate.warnings[0] == (
-        "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100"
-    )
-    assert (
-        Recommendation("episodes", 1000, 25600, "4 epochs are too few to learn from")
-        in estimate.recommendations
-    )
+    assert estimate.warnings[0] == ("1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100")
+    assert Recommendation("episodes", 1000, 25600, "4 epochs are too few to learn from") in estimate.recommendations
     assert estimate_of(estimate.recommended).settings.length.epochs == 100
     assert estimate_of(estimate.recommended).warnings == []
 
 
 def test_episodes_that_do_not_fill_the_last_epoch_give_a_warning():
     settings = make_settings(num_envs=64, episodes=6_401)
-    assert estimate_of(settings).warnings == [
-        "6401 episodes do not divide into epochs of 64; 6464 are trained"
-    ]
+    assert estimate_of(settings).warnings == ["6401 episodes do not divide into epochs of 64; 6464 are trained"]
 
 
 def test_epochs_of_several_episodes_per_env_are_counted():
@@ -67,10 +60,7 @@ def test_a_run_of_100_epochs_gives_no_warning():
 def test_recommendations_for_meta_train_64_with_256_envs_equal_meta_train_256():
     start = make_settings(preset="meta-train-64")
     settings = make_settings(preset="meta-train-64", num_envs=256, episodes=25_600)
-    recommended = {
-        change.setting: change.recommended
-        for change in estimate_of(settings, start).recommendations
-    }
+    recommended = {change.setting: change.recommended for change in estimate_of(settings, start).recommendations}
     second = preset_settings("dvrp", "meta-train-256").ppo
     assert recommended["minibatch_size"] == second.minibatch_size == 128
     assert recommended["num_value_epochs"] == second.num_value_epochs == 30

@@ -32,16 +32,13 @@ CASES = {
 
 def trained(tmp_path, env, settings):
     """A run, its policy, and observations and masks recorded from its env."""
-    run = hundredfold.train(
-        env, save_dir=tmp_path, name="run", backend="in_process", report=False, **settings
-    )
+    run = hundredfold.train(env, save_dir=tmp_path, name="run", backend="in_process", report=False, **settings)
     policy = hundredfold.load(run.path, "last")
     factory = callable_factory(env) if callable(env) else env_factory(env, settings_class(env)())
     trajectory = record_trajectory(make_backend("in_process", factory, 4), seed=5, steps=30)
     spec = policy.spec
     observation = {
-        name: trajectory[f"observation/{name}"].reshape(-1, *array.shape)
-        for name, array in spec.observation.items()
+        name: trajectory[f"observation/{name}"].reshape(-1, *array.shape) for name, array in spec.observation.items()
     }
     mask = trajectory["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
     return run, policy, observation, mask
@@ -54,9 +51,7 @@ def test_a_torchscript_policy_gives_the_actions_of_the_run(tmp_path, case):
     assert path == run.path / "policy.pt"
     exported = torch.jit.load(str(path))
     tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
-    logits, action = (
-        exported(tensors) if mask is None else exported(tensors, torch.from_numpy(mask))
-    )
+    logits, action = exported(tensors) if mask is None else exported(tensors, torch.from_numpy(mask))
     assert_allclose(action, policy.act(observation, mask), rtol=1e-4, atol=1e-5)
     assert logits.shape == (len(action), policy.spec.num_logits)
     # A batch of one row gives the same logits.
@@ -65,9 +60,7 @@ def test_a_torchscript_policy_gives_the_actions_of_the_run(tmp_path, case):
     assert_allclose(single[0], logits[:1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "case", ["masked", "dictionary dqn", "several action dimensions", "continuous"]
-)
+@pytest.mark.parametrize("case", ["masked", "dictionary dqn", "several action dimensions", "continuous"])
 def test_an_onnx_policy_gives_the_actions_of_the_run(tmp_path, case):
     onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is missing")
     pytest.importorskip("onnxscript", reason="the extra [export] is missing")
@@ -87,10 +80,7 @@ def test_the_export_command_writes_both_formats_and_prints_their_paths(tmp_path,
     pytest.importorskip("onnxscript", reason="the extra [export] is missing")
     run, *_ = trained(tmp_path, *CASES["cartpole"])
     assert main(["export", str(run.path), "--onnx", "--torchscript", str(tmp_path / "p.pt")]) == 0
-    assert capsys.readouterr().out.split() == [
-        str(run.path / "policy.onnx"),
-        str(tmp_path / "p.pt"),
-    ]
+    assert capsys.readouterr().out.split() == [str(run.path / "policy.onnx"), str(tmp_path / "p.pt")]
     assert main(["export", str(run.path)]) == 2
     assert "--onnx, --torchscript" in capsys.readouterr().err
 

@@ -16,9 +16,7 @@ SMALL = {"num_envs": 6, "num_steps": 16, "eval_interval": 2, "eval_episodes": 4}
 @pytest.mark.parametrize("env", ["corridor", "CartPole-v1"])
 def test_worker_processes_train_a_bit_equal_policy(tmp_path, env):
     runs = [
-        hundredfold.train(
-            env, epochs=4, save_dir=tmp_path, name=name, backend=name, report=False, **SMALL
-        )
+        hundredfold.train(env, epochs=4, save_dir=tmp_path, name=name, backend=name, report=False, **SMALL)
         for name in ("in_process", "processes")
     ]
     assert_same_run(*(run.path for run in runs))
@@ -29,9 +27,7 @@ def test_worker_processes_train_a_bit_equal_policy(tmp_path, env):
 @pytest.mark.filterwarnings("ignore:.*cannot continue in the middle")
 def test_a_killed_first_ready_run_resumes_on_any_backend(tmp_path, env, backend):
     settings = {**SMALL, "epochs": 6, "save_interval": 3, "backend": "first_ready", "quiet": True}
-    code = KILLED_RUN.format(
-        env=env, save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env=env, save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend=backend, report=False)
     assert resumed.finished

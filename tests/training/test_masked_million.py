@@ -23,11 +23,7 @@ LEARNERS = {
     "dqn": partial(
         DQN,
         settings=DQNSettings(
-            exploration_start=0.5,
-            exploration_end=0.5,
-            replay_size=50_000,
-            train_frequency=1_000,
-            gradient_steps=4,
+            exploration_start=0.5, exploration_end=0.5, replay_size=50_000, train_frequency=1_000, gradient_steps=4
         ),
     ),
 }

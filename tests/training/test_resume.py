@@ -27,9 +27,7 @@ SMALL = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_
 def test_resume_after_sigkill_is_bit_exact(tmp_path, backend, moment):
     settings = {**SMALL, "backend": backend, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
-    code = KILLED_RUN.format(
-        env="corridor", save_dir=str(tmp_path), settings=settings, moment=moment
-    )
+    code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment=moment)
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert resumed.finished
@@ -39,9 +37,7 @@ def test_resume_after_sigkill_is_bit_exact(tmp_path, backend, moment):
 def test_resume_on_another_backend_is_bit_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
-    code = KILLED_RUN.format(
-        env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend="serial")
     assert_same_run(whole.path, resumed.path)
@@ -50,9 +46,7 @@ def test_resume_on_another_backend_is_bit_exact(tmp_path):
 def test_resume_between_two_epochs_of_one_update_is_bit_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2}
     whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
-    code = KILLED_RUN.format(
-        env="cartpole", save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="cartpole", save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
@@ -61,9 +55,7 @@ def test_resume_between_two_epochs_of_one_update_is_bit_exact(tmp_path):
 def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     settings = {**SMALL, "save_interval": 6, "eval_interval": 0}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
-    code = KILLED_RUN.format(
-        env="corridor", save_dir=str(tmp_path), settings=settings, moment="two epochs later"
-    )
+    code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment="two epochs later")
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
@@ -71,9 +63,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
 
 def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "normalise_observations": True}
-    code = KILLED_RUN.format(
-        env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
     before = checkpoint_arrays(tmp_path / "killed")
 
@@ -86,9 +76,7 @@ def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(t
     messages = [str(w.message) for w in caught if "cannot continue in the middle" in str(w.message)]
     assert len(messages) == 1
     after = {
-        f"{part}/{name}": array
-        for part, arrays in run.last_complete.parts.items()
-        for name, array in arrays.items()
+        f"{part}/{name}": array for part, arrays in run.last_complete.parts.items() for name, array in arrays.items()
     }
     learner_arrays = [name for name in before if name.startswith("learner/")]
     assert any("optimiser" in name for name in learner_arrays)
@@ -105,9 +93,7 @@ def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(t
 
 def test_third_party_episodes_are_truncated_between_two_epochs_of_one_update(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2, "eval_interval": 0}
-    code = KILLED_RUN.format(
-        env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving"
-    )
+    code = KILLED_RUN.format(env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving")
     run_python(code, expect=-signal.SIGKILL)
 
     folder = RunFolder.open(tmp_path / "killed")
@@ -207,9 +193,7 @@ def test_resume_of_a_finished_run_changes_nothing(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, name="done", **SMALL)
     before = checkpoint_arrays(run.path)
     assert hundredfold.train(resume=run.path).finished
-    assert all(
-        np.array_equal(array, before[name]) for name, array in checkpoint_arrays(run.path).items()
-    )
+    assert all(np.array_equal(array, before[name]) for name, array in checkpoint_arrays(run.path).items())
 
 
 @pytest.mark.parametrize("change", [{"learning_rate": 0.5}, {"num_envs": 8}, {"epochs": 99}])
@@ -233,9 +217,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("locked", flush=True)
 sys.stdin.read()
 """
-    other = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(CheckpointError, match="being written by another process"):

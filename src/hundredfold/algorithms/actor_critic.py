@@ -18,12 +18,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hundredfold.algorithms.distributions import (
-    ActionBounds,
-    ActionDistribution,
-    DiagonalGaussian,
-    MaskedCategorical,
-)
+from hundredfold.algorithms.distributions import ActionBounds, ActionDistribution, DiagonalGaussian, MaskedCategorical
 from hundredfold.algorithms.image_encoder import ImageEncoder, image_layout
 from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec
 from hundredfold.core.bounds import AtLeastOne, check_bounds
@@ -37,11 +32,7 @@ PREPROCESSED: Final = "preprocessed inputs"
 
 Activation = Literal["relu", "silu", "tanh"]
 
-ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {
-    "relu": nn.ReLU,
-    "silu": nn.SiLU,
-    "tanh": nn.Tanh,
-}
+ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +71,7 @@ class InputLayer(nn.Module):
     def __init__(self, specs: Mapping[str, ArraySpec], normalise: bool) -> None:
         super().__init__()
         self.specs = dict(specs)
-        self.width = sum(
-            sum(spec.categories) if spec.categories else spec.size for spec in self.specs.values()
-        )
+        self.width = sum(sum(spec.categories) if spec.categories else spec.size for spec in self.specs.values())
         self.normalise = normalise
         if normalise:
             self.register_buffer("mean", torch.zeros(self.width))
@@ -150,38 +139,27 @@ class ActorCritic(nn.Module):
         self.settings = settings
         self.action_nvec = spec.action_nvec
         self.logit_bias = spec.logit_bias
-        arrays = {
-            name: array for name, array in spec.observation.items() if name != spec.logit_bias
-        }
+        arrays = {name: array for name, array in spec.observation.items() if name != spec.logit_bias}
         images = {name: array for name, array in arrays.items() if image_layout(array)}
         self.images = tuple(images)
         self.inputs = InputLayer(
-            {name: array for name, array in arrays.items() if name not in images},
-            settings.normalise_observations,
+            {name: array for name, array in arrays.items() if name not in images}, settings.normalise_observations
         )
         self.policy_encoder = ImageEncoder(images) if images else None
-        self.value_encoder = (
-            self.policy_encoder if settings.shared or not images else ImageEncoder(images)
-        )
+        self.value_encoder = self.policy_encoder if settings.shared or not images else ImageEncoder(images)
         num_features = 0 if self.policy_encoder is None else self.policy_encoder.width
         widths = (self.inputs.width + num_features, *settings.hidden_sizes)
         self.policy_layers = _layers(widths, settings.activation)
-        self.value_layers = (
-            self.policy_layers if settings.shared else _layers(widths, settings.activation)
-        )
+        self.value_layers = self.policy_layers if settings.shared else _layers(widths, settings.activation)
         # A small gain makes the first policy nearly uniform.
         self.policy_head = _linear(widths[-1], spec.num_logits, gain=0.01)
         self.value_head = _linear(widths[-1], 1, gain=1.0)
         self.action_shape = spec.action_shape
-        self.bounds = (
-            None if spec.continuous_action is None else ActionBounds(spec.continuous_action)
-        )
+        self.bounds = None if spec.continuous_action is None else ActionBounds(spec.continuous_action)
         # Continuous actions: state-independent log standard deviations.
         initial_log_std = math.log(settings.initial_action_std)
         self.log_std = (
-            None
-            if self.bounds is None
-            else nn.Parameter(torch.full((spec.num_action_dims,), initial_log_std))
+            None if self.bounds is None else nn.Parameter(torch.full((spec.num_action_dims,), initial_log_std))
         )
         self.register_buffer("value_mean", torch.zeros(()))
         self.register_buffer("value_std", torch.ones(()))
@@ -265,9 +243,7 @@ def tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def multilayer_perceptron(
-    widths: tuple[int, ...], outputs: int, activation: Activation, gain: float
-) -> nn.Sequential:
+def multilayer_perceptron(widths: tuple[int, ...], outputs: int, activation: Activation, gain: float) -> nn.Sequential:
     """Hidden layers between these widths (the first is the inputs') and a linear head.
 
     Args:
@@ -279,9 +255,7 @@ def multilayer_perceptron(
     return nn.Sequential(*_layers(widths, activation), _linear(widths[-1], outputs, gain))
 
 
-def _with_images(
-    inputs: Tensor, observation: Mapping[str, Tensor], encoder: ImageEncoder | None
-) -> Tensor:
+def _with_images(inputs: Tensor, observation: Mapping[str, Tensor], encoder: ImageEncoder | None) -> Tensor:
     """The flat inputs followed by the features of the images."""
     return inputs if encoder is None else torch.cat([inputs, encoder(observation)], dim=-1)
 

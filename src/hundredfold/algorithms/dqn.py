@@ -25,30 +25,10 @@ from hundredfold.algorithms.image_encoder import image_layout
 from hundredfold.algorithms.minibatches import MetricMeans
 from hundredfold.algorithms.policies import QPolicy, apex_epsilons
 from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS
-from hundredfold.algorithms.q_network import (
-    FlatAdam,
-    ManualGradients,
-    QNetwork,
-    flatten_parameters,
-)
+from hundredfold.algorithms.q_network import FlatAdam, ManualGradients, QNetwork, flatten_parameters
 from hundredfold.algorithms.weights import load_network, network_arrays
-from hundredfold.core.batch import (
-    Array,
-    Arrays,
-    EnvSpec,
-    State,
-    StepBatch,
-    with_prefix,
-    without_prefix,
-)
-from hundredfold.core.bounds import (
-    AtLeastOne,
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-    check_bounds,
-)
+from hundredfold.core.batch import Array, Arrays, EnvSpec, State, StepBatch, with_prefix, without_prefix
+from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegative, NonNegativeInt, Positive, check_bounds
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.rollout.replay_buffer import ReplayBuffer, row_bytes
 from hundredfold.rollout.rollout_buffer import ActionSample, RolloutSettings
@@ -178,9 +158,7 @@ class DQN:
             seed=seed,
         )
         self.buffer = TrainingReplayBuffer(self.replay, self._after_batch)
-        self.optimiser = FlatAdam(
-            self.gradients.weights, self.gradients.gradient, settings.learning_rate
-        )
+        self.optimiser = FlatAdam(self.gradients.weights, self.gradients.gradient, settings.learning_rate)
         self.metrics = MetricMeans()
         self._set_epsilons()
 
@@ -223,23 +201,17 @@ class DQN:
         settings = self.settings
         duration = settings.exploration_fraction * self.run_samples
         progress = min(self.samples / duration, 1.0) if duration else 1.0
-        return settings.exploration_start + progress * (
-            settings.exploration_end - settings.exploration_start
-        )
+        return settings.exploration_start + progress * (settings.exploration_end - settings.exploration_start)
 
     def _set_epsilons(self) -> None:
-        self.policy.epsilons = apex_epsilons(
-            self.epsilon, self.settings.epsilon_alpha, self.num_envs
-        )
+        self.policy.epsilons = apex_epsilons(self.epsilon, self.settings.epsilon_alpha, self.num_envs)
 
     # -- gradient steps -------------------------------------------------------------------------
 
     @torch.no_grad()
     def _train(self, steps: int) -> None:
         """Several gradient steps on minibatches that are sampled at once."""
-        sampled = sample_minibatches(
-            self.replay, steps, self.settings.batch_size, self.network.inputs, self.device
-        )
+        sampled = sample_minibatches(self.replay, steps, self.settings.batch_size, self.network.inputs, self.device)
         batches = list(sampled.one_by_one())
         errors = torch.empty_like(sampled.returns)
         values = torch.empty_like(sampled.returns)
@@ -258,9 +230,7 @@ class DQN:
         loss = F.huber_loss if self.settings.loss == "huber" else F.mse_loss
         self.metrics.add(q_loss=loss(errors, torch.zeros_like(errors)), q_value=values.mean())
 
-    def _gradient_step(
-        self, batch: Minibatch, target_values: Tensor, td_error: Tensor, value: Tensor
-    ) -> None:
+    def _gradient_step(self, batch: Minibatch, target_values: Tensor, td_error: Tensor, value: Tensor) -> None:
         """One gradient step on the TD error; fills in the samples' TD errors and values."""
         settings, size = self.settings, len(target_values)
         values = self.gradients.forward(batch.inputs if settings.double_q else batch.inputs[:size])
@@ -422,13 +392,10 @@ def sample_minibatches(
 def check_supported(spec: EnvSpec) -> None:
     """Raise a SettingsError for envs that DQN cannot train on."""
     if spec.continuous_action is not None:
-        raise SettingsError(
-            f"{spec.name} has continuous actions; DQN needs one discrete action. Use PPO."
-        )
+        raise SettingsError(f"{spec.name} has continuous actions; DQN needs one discrete action. Use PPO.")
     if len(spec.action_nvec) > 1:
         raise SettingsError(
-            f"actions of {spec.name} have {len(spec.action_nvec)} dimensions; DQN needs one "
-            "discrete action. Use PPO."
+            f"actions of {spec.name} have {len(spec.action_nvec)} dimensions; DQN needs one discrete action. Use PPO."
         )
     if any(image_layout(array) for array in spec.observation.values()):
         raise SettingsError(f"{spec.name} observes images, which DQN does not support. Use PPO.")

@@ -84,10 +84,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, width) features."""
-        features = [
-            encoder(observation[name])
-            for name, encoder in zip(self.names, self.encoders, strict=True)
-        ]
+        features = [encoder(observation[name]) for name, encoder in zip(self.names, self.encoders, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, dim=-1)
 
 
@@ -120,10 +117,7 @@ class SingleImageEncoder(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """(rows, NUM_FEATURES) features of (rows, *shape) bytes."""
         channels, height, width, channels_first = self.layout
-        if channels_first:
-            planes = image.reshape(-1, channels, height, width)
-        else:
-            planes = image.permute(0, 3, 1, 2)
+        planes = image.reshape(-1, channels, height, width) if channels_first else image.permute(0, 3, 1, 2)
         features: Tensor = self.layers((planes.float() - self.low) * self.scale)
         return features
 

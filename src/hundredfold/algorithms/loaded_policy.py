@@ -63,8 +63,7 @@ class LoadedPolicy:
         if not isinstance(observation, Mapping):
             if len(names) != 1:
                 raise ShapeError(
-                    f"{self.spec.name} observes a dictionary with {', '.join(names)}; got "
-                    f"{type(observation).__name__}."
+                    f"{self.spec.name} observes a dictionary with {', '.join(names)}; got {type(observation).__name__}."
                 )
             observation = {names[0]: observation}
         arrays: Arrays = {}
@@ -84,8 +83,7 @@ class LoadedPolicy:
                 counts = np.reshape(spec.categories, spec.shape)
                 if np.any((array < 0) | (array >= counts)):
                     raise ShapeError(
-                        f"{name!r} has a category out of range; there are {spec.categories}, "
-                        "counted from 0."
+                        f"{name!r} has a category out of range; there are {spec.categories}, counted from 0."
                     )
             arrays[name] = array
         return arrays, batched
@@ -94,23 +92,19 @@ class LoadedPolicy:
         if mask is None:
             if self.spec.has_mask:
                 warnings.warn(
-                    f"{self.spec.name} has masks, but act() got none; the action may be forbidden.",
-                    stacklevel=3,
+                    f"{self.spec.name} has masks, but act() got none; the action may be forbidden.", stacklevel=3
                 )
             return None
         array: Array = np.asarray(mask, bool)
         array = array if batched else array[None]
         if array.shape != (rows, self.spec.num_logits):
             raise ShapeError(
-                f"the mask has shape {np.shape(mask)}; expected {self.spec.num_logits} bools per "
-                "row (True = allowed)."
+                f"the mask has shape {np.shape(mask)}; expected {self.spec.num_logits} bools per row (True = allowed)."
             )
         offset = 0
         for count in self.spec.action_nvec:
             if not array[:, offset : offset + count].any(axis=1).all():
-                raise ShapeError(
-                    "the mask forbids every action of a row; at least one must be True."
-                )
+                raise ShapeError("the mask forbids every action of a row; at least one must be True.")
             offset += count
         return array
 

@@ -110,10 +110,7 @@ class GradientAccumulator:
         self.num_chunks = 1
 
     def backward(
-        self,
-        batch: RolloutSamples,
-        loss_of: Callable[[RolloutSamples], Tensor],
-        optimiser: torch.optim.Optimizer,
+        self, batch: RolloutSamples, loss_of: Callable[[RolloutSamples], Tensor], optimiser: torch.optim.Optimizer
     ) -> float | Tensor:
         """Put the gradient of a minibatch into the optimiser's parameters.
 
@@ -137,9 +134,7 @@ class GradientAccumulator:
                     ) from error
             self._halve(len(batch))
 
-    def _backward(
-        self, batch: RolloutSamples, loss_of: Callable[[RolloutSamples], Tensor]
-    ) -> float | Tensor:
+    def _backward(self, batch: RolloutSamples, loss_of: Callable[[RolloutSamples], Tensor]) -> float | Tensor:
         if self.num_chunks == 1:
             loss = loss_of(batch)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -55,9 +55,7 @@ class NumbaPolicy:
             and next(network.parameters()).device.type == "cpu"
         )
 
-    def sample(
-        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> ActionSample:
+    def sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample:
         """Sample one action per row by inversion, as `MaskedCategorical.sample` does."""
         num_rows = len(uniforms)
         actions, log_probs = np.empty(num_rows, np.int64), np.empty(num_rows, np.float32)
@@ -84,14 +82,7 @@ def _view(weights: Tensor) -> Float32Array:
 
 @kernel
 def _sample(
-    weights: Any,
-    biases: Any,
-    tanh: bool,
-    inputs: Any,
-    allowed: Any,
-    uniforms: Any,
-    actions: Any,
-    log_probs: Any,
+    weights: Any, biases: Any, tanh: bool, inputs: Any, allowed: Any, uniforms: Any, actions: Any, log_probs: Any
 ) -> None:
     """Fill in actions and log-probabilities; `allowed` has no rows where all are allowed."""
     max_width = 0

@@ -37,9 +37,7 @@ class NetworkPolicy:
         self.network = network
         self.device = device
 
-    def sample(
-        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> ActionSample:
+    def sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample:
         """Sample one action per row.
 
         Args:
@@ -54,9 +52,7 @@ class NetworkPolicy:
         return self._sample(observation, mask, uniforms)
 
     @torch.inference_mode()
-    def _sample(
-        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> ActionSample:
+    def _sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample:
         distribution = self._distribution(observation, mask)
         sampled = distribution.sample(torch.from_numpy(uniforms))
         log_probs = distribution.log_prob(sampled).numpy()
@@ -115,9 +111,7 @@ class QPolicy:
         self.epsilons = np.zeros(num_envs)  # (envs,) probability of a random action
         self.rows_sampled = 0
 
-    def sample(
-        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> ActionSample:
+    def sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample:
         """Sample one action per row; one uniform decides whether and what is explored.
 
         Args:

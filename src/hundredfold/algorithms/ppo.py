@@ -21,37 +21,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
-from hundredfold.algorithms.minibatches import (
-    GradientAccumulator,
-    MetricMeans,
-    RolloutSamples,
-    flatten_rollout,
-)
+from hundredfold.algorithms.minibatches import GradientAccumulator, MetricMeans, RolloutSamples, flatten_rollout
 from hundredfold.algorithms.policies import NetworkPolicy
-from hundredfold.algorithms.weights import (
-    load_network,
-    load_optimiser,
-    network_arrays,
-    optimiser_arrays,
-)
+from hundredfold.algorithms.weights import load_network, load_optimiser, network_arrays, optimiser_arrays
 from hundredfold.core import rng
-from hundredfold.core.batch import (
-    Arrays,
-    EnvSpec,
-    Float32Array,
-    State,
-    slice_rows,
-    with_prefix,
-    without_prefix,
-)
-from hundredfold.core.bounds import (
-    AtLeastOne,
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    Positive,
-    check_bounds,
-)
+from hundredfold.core.batch import Arrays, EnvSpec, Float32Array, State, slice_rows, with_prefix, without_prefix
+from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegative, NonNegativeInt, Positive, check_bounds
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.rollout.gae import compute_gae
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, RolloutSettings
@@ -148,8 +123,7 @@ class PPO:
     ) -> None:
         if settings.separate_epochs and network.shared:
             raise SettingsError(
-                "separate value and policy epochs cannot train a shared network; "
-                "turn off shared, or use update_epochs."
+                "separate value and policy epochs cannot train a shared network; turn off shared, or use update_epochs."
             )
         self.spec, self.settings, self.device = spec, settings, device
         self.num_updates = num_updates
@@ -162,9 +136,7 @@ class PPO:
             torch.manual_seed(seed % 2**63)
             self.network = ActorCritic(spec, network).to(device)
         self.policy = NetworkPolicy(self.network, device)
-        self.buffer = RolloutBuffer(
-            spec, rollout.num_envs, rollout.num_steps * rollout.policy_update_interval
-        )
+        self.buffer = RolloutBuffer(spec, rollout.num_envs, rollout.num_steps * rollout.policy_update_interval)
         self.optimisers = self._make_optimisers()
         self.accumulator = GradientAccumulator()
 
@@ -181,10 +153,7 @@ class PPO:
         samples, value_stats = self._compute_targets()
         raw_observation = samples.observation
         samples.observation = self.network.preprocess(raw_observation)
-        if self.settings.separate_epochs:
-            metrics = self._train_separately(samples)
-        else:
-            metrics = self._train_jointly(samples)
+        metrics = self._train_separately(samples) if self.settings.separate_epochs else self._train_jointly(samples)
         self.network.inputs.update_stats(raw_observation)
         self.updates += 1
         self.buffer.clear()
@@ -201,16 +170,9 @@ class PPO:
         # Bootstrap truncated episodes from their final observation: the next row is a new episode.
         if rollout.truncations:
             steps, env_ids, final = rollout.all_truncations()
-            next_values[steps, env_ids] = self._values(
-                {name: array[None] for name, array in final.items()}
-            )
+            next_values[steps, env_ids] = self._values({name: array[None] for name, array in final.items()})
         advantages = compute_gae(
-            rollout.rewards,
-            values[:-1],
-            next_values,
-            rollout.ended,
-            settings.gamma,
-            settings.gae_lambda,
+            rollout.rewards, values[:-1], next_values, rollout.ended, settings.gamma, settings.gae_lambda
         )
         returns = advantages + values[:-1]
         value_stats = {"explained_variance": explained_variance(values[:-1], returns)}
@@ -245,9 +207,7 @@ class PPO:
         variance = max(mixed_square - mixed_mean**2, 0.0)
         # Returns that hardly vary must not blow up the first one that does.
         floor = max(MIN_RELATIVE_STD * abs(mixed_mean), 1e-4)
-        self.network.rescale_values(
-            mixed_mean, max(variance**0.5, floor), keep_values=self.updates > 0
-        )
+        self.network.rescale_values(mixed_mean, max(variance**0.5, floor), keep_values=self.updates > 0)
 
     # -- minibatches and losses -----------------------------------------------------------------
 
@@ -373,10 +333,7 @@ class PPO:
 
     def _make_optimisers(self) -> dict[str, torch.optim.Adam]:
         if self.settings.separate_epochs:
-            groups = {
-                "value": self.network.value_parameters(),
-                "policy": self.network.policy_parameters(),
-            }
+            groups = {"value": self.network.value_parameters(), "policy": self.network.policy_parameters()}
         else:
             groups = {"joint": list(self.network.parameters())}
         return {

@@ -16,12 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.adam import adam
 
-from hundredfold.algorithms.actor_critic import (
-    Activation,
-    InputLayer,
-    NetworkSettings,
-    multilayer_perceptron,
-)
+from hundredfold.algorithms.actor_critic import Activation, InputLayer, NetworkSettings, multilayer_perceptron
 from hundredfold.core.batch import Arrays, EnvSpec, State
 from hundredfold.core.errors import CheckpointError
 
@@ -56,9 +51,7 @@ class QNetwork(nn.Module):
         self.inputs = InputLayer(spec.observation, settings.normalise_observations)
         widths = (self.inputs.width, *settings.hidden_sizes)
         # A small gain of the head: all actions start nearly equal.
-        self.layers = multilayer_perceptron(
-            widths, self.num_actions + dueling, settings.activation, gain=0.01
-        )
+        self.layers = multilayer_perceptron(widths, self.num_actions + dueling, settings.activation, gain=0.01)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         return self.values(self.inputs(observation))
@@ -98,9 +91,7 @@ class ManualGradients:
         self.layers = [
             LinearViews(layer.weight.data, layer.bias.data, layer.weight.grad, layer.bias.grad)
             for layer in network.layers
-            if isinstance(layer, nn.Linear)
-            and layer.weight.grad is not None
-            and layer.bias.grad is not None
+            if isinstance(layer, nn.Linear) and layer.weight.grad is not None and layer.bias.grad is not None
         ]
         self.preactivations: list[Tensor] = []
         self.activations: list[Tensor] = []

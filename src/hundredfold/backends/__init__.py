@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from hundredfold.backends.auto_select import (
-    BackendChoice,
-    BackendMaker,
-    choose_backend,
-    start_or_fall_back,
-)
+from hundredfold.backends.auto_select import BackendChoice, BackendMaker, choose_backend, start_or_fall_back
 from hundredfold.backends.call_checks import refuse_while_importing_main
 from hundredfold.backends.in_process import InProcessBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
@@ -19,9 +14,7 @@ from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import Backend, EnvFactory
 
 
-def ray_backend(
-    make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-) -> Backend:
+def ray_backend(make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> Backend:
     """The Ray backend; imported by name because it belongs to a higher layer."""
     maker: BackendMaker = import_module("hundredfold.distributed.ray_backend").RayBackend
     return maker(make_envs, num_envs, settings)
@@ -36,9 +29,7 @@ BACKENDS: dict[str, BackendMaker] = {
 }
 
 
-def make_backend(
-    name: str, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-) -> Backend:
+def make_backend(name: str, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> Backend:
     """Start a backend.
 
     Args:
@@ -70,9 +61,7 @@ def start_backend(
         ray: creates the `ray` backend, if it should use a given cluster.
     """
     if name not in ("auto", *BACKENDS):
-        raise SettingsError(
-            f"there is no backend called {name!r}; {suggest(name, ['auto', *BACKENDS])}"
-        )
+        raise SettingsError(f"there is no backend called {name!r}; {suggest(name, ['auto', *BACKENDS])}")
     if name == "auto":
         refuse_while_importing_main("choose a backend")
         choice = choose_backend(make_envs, num_envs, settings)

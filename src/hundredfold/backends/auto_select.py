@@ -18,11 +18,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from hundredfold.backends.call_checks import (
-    check_num_envs,
-    is_importing_main,
-    refuse_while_importing_main,
-)
+from hundredfold.backends.call_checks import check_num_envs, is_importing_main, refuse_while_importing_main
 from hundredfold.backends.env_profile import EnvProfile, StepCosts, barrier_share, measure_steps
 from hundredfold.backends.processes.backend import READY_DIVISOR
 from hundredfold.backends.processes.env_shards import MAX_THREADS
@@ -58,9 +54,7 @@ FALLBACK: Final = {"ray": "processes", "first_ready": "processes", "processes": 
 class BackendMaker(Protocol):
     """Creates a backend; the classes of `BACKENDS` are such callables."""
 
-    def __call__(
-        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-    ) -> Backend: ...
+    def __call__(self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> Backend: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +78,7 @@ class BackendChoice:
         return f"backend: {', '.join(parts)} ({self.reason})"
 
 
-def choose_backend(
-    make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-) -> BackendChoice:
+def choose_backend(make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> BackendChoice:
     """The fastest backend for an env; what the settings already say is kept.
 
     A third-party env is created once in a worker and profiled there.
@@ -98,9 +90,7 @@ def choose_backend(
     return choose_from_profile(profile_env(make_envs, settings), num_envs, settings)
 
 
-def profile_env(
-    make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: bool = True
-) -> EnvProfile:
+def profile_env(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: bool = True) -> EnvProfile:
     """Profile an env in a worker process where one can start, otherwise in this process.
 
     Args:
@@ -150,9 +140,7 @@ def is_built_in(make_envs: EnvFactory) -> bool:
     return isinstance(maker, type) and not hasattr(maker, "step_rows")
 
 
-def choose_from_profile(
-    profile: EnvProfile, num_envs: int, settings: WorkerSettings
-) -> BackendChoice:
+def choose_from_profile(profile: EnvProfile, num_envs: int, settings: WorkerSettings) -> BackendChoice:
     """The backend for an env with this profile."""
     if num_envs == 1:
         return BackendChoice("in_process", settings, "a single env has nothing to run parallel to")
@@ -170,9 +158,7 @@ def choose_from_profile(
     return choose_from_costs(profile.step_costs, num_envs, settings, usable_cores())
 
 
-def choose_from_costs(
-    costs: StepCosts, num_envs: int, settings: WorkerSettings, cores: int
-) -> BackendChoice:
+def choose_from_costs(costs: StepCosts, num_envs: int, settings: WorkerSettings, cores: int) -> BackendChoice:
     """The backend for envs whose steps cost this much."""
     fitted = fit_workers(costs, num_envs, settings, cores)
     step = format_duration(costs.step_seconds)
@@ -206,9 +192,7 @@ def choose_from_costs(
     return BackendChoice("first_ready", replace(fitted, batch_envs=batch_envs), reason)
 
 
-def fit_workers(
-    costs: StepCosts, num_envs: int, settings: WorkerSettings, cores: int
-) -> WorkerSettings:
+def fit_workers(costs: StepCosts, num_envs: int, settings: WorkerSettings, cores: int) -> WorkerSettings:
     """One worker per core, and one thread per env where envs wait, unless the settings say so."""
     workers = min(settings.workers or cores, num_envs)
     threads = min(-(-num_envs // workers), MAX_THREADS) if costs.waits else 1

@@ -8,23 +8,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from hundredfold.core.action_scaling import flat_bound
-from hundredfold.core.batch import (
-    Array,
-    ArraySpec,
-    BoolArray,
-    EnvSpec,
-    IntArray,
-    State,
-    StepBatch,
-)
-from hundredfold.core.errors import (
-    ActionError,
-    CallOrderError,
-    CheckpointError,
-    SettingsError,
-    ShapeError,
-    WorkerError,
-)
+from hundredfold.core.batch import Array, ArraySpec, BoolArray, EnvSpec, IntArray, State, StepBatch
+from hundredfold.core.errors import ActionError, CallOrderError, CheckpointError, SettingsError, ShapeError, WorkerError
 
 Call = Literal["reset", "recv", "send", "closed"]
 
@@ -35,9 +20,7 @@ ADVICE: Final[dict[Call, str]] = {
     "closed": "the backend is closed: create a new one",
 }
 
-MAIN_GUARD_HINT: Final = (
-    "In a script, start it from under `if __name__ == '__main__':`, or use the start method fork."
-)
+MAIN_GUARD_HINT: Final = "In a script, start it from under `if __name__ == '__main__':`, or use the start method fork."
 
 
 class CallOrder:
@@ -168,15 +151,12 @@ def checked_actions(actions: Array, waiting: StepBatch | WaitingEnvs, spec: EnvS
     checked = given.astype(np.int64, copy=False)
     by_dim = checked.reshape(rows, len(spec.action_nvec))
     # Read as unsigned, negative numbers are the largest.
-    outside = by_dim.view(np.uint64) >= (
-        spec.action_nvec[0] if rows == by_dim.size else spec.action_nvec
-    )
+    outside = by_dim.view(np.uint64) >= (spec.action_nvec[0] if rows == by_dim.size else spec.action_nvec)
     if np.count_nonzero(outside):  # a fifth of the time of any()
         row = int(np.argwhere(outside)[0, 0])
         ranges = " x ".join(f"0..{count - 1}" for count in spec.action_nvec)
         raise ActionError(
-            f"send() got action {given[row]} for env {waiting.env_ids[row]}; "
-            f"{spec.name} has actions {ranges}."
+            f"send() got action {given[row]} for env {waiting.env_ids[row]}; {spec.name} has actions {ranges}."
         )
     if waiting.mask is not None:
         offsets = np.cumsum((0, *spec.action_nvec[:-1]))
@@ -192,9 +172,7 @@ def checked_actions(actions: Array, waiting: StepBatch | WaitingEnvs, spec: EnvS
     return checked
 
 
-def _checked_continuous(
-    given: Array, box: ArraySpec, waiting: StepBatch | WaitingEnvs, name: str
-) -> Array:
+def _checked_continuous(given: Array, box: ArraySpec, waiting: StepBatch | WaitingEnvs, name: str) -> Array:
     """Continuous actions, refused where they are not numbers within the bounds."""
     if given.dtype.kind not in "iuf":
         raise ShapeError(f"send() got actions of type {given.dtype}; pass numbers.")

@@ -9,11 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from hundredfold.backends.processes.env_shards import (
-    MIN_BLOCKED_FRACTION,
-    MIN_SWITCHES_PER_STEP,
-    voluntary_switches,
-)
+from hundredfold.backends.processes.env_shards import MIN_BLOCKED_FRACTION, MIN_SWITCHES_PER_STEP, voluntary_switches
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.batch import EnvSpec, FloatArray, StepBatch
@@ -72,9 +68,7 @@ class EnvProfile:
     hung_seconds: float = 0.0  # above 0: a step did not return within this time
 
 
-def measure_steps(
-    env: PerEnvBatch, steps: int = MAX_STEPS, seconds: float = MAX_SECONDS
-) -> StepCosts:
+def measure_steps(env: PerEnvBatch, steps: int = MAX_STEPS, seconds: float = MAX_SECONDS) -> StepCosts:
     """Reset a batch of one env and measure its steps under random allowed actions."""
     spec, batch = env.spec, env.reset(SEED)
     counts = np.arange((steps + 1) * spec.num_logits)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hundredfold.backends.call_checks import (
-    CallOrder,
-    check_all_envs,
-    check_num_envs,
-    check_snapshot,
-    checked_actions,
-)
+from hundredfold.backends.call_checks import CallOrder, check_all_envs, check_num_envs, check_snapshot, checked_actions
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch
 from hundredfold.core.failures import Health
@@ -20,9 +14,7 @@ from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 class InProcessBackend:
     """One `BatchEnv` with all envs; `send` steps it."""
 
-    def __init__(
-        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-    ) -> None:
+    def __init__(self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.call_order = CallOrder()
         self.env = make_envs(np.arange(num_envs))

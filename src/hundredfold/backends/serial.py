@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hundredfold.backends.call_checks import (
-    CallOrder,
-    check_all_envs,
-    check_num_envs,
-    check_snapshot,
-    checked_actions,
-)
+from hundredfold.backends.call_checks import CallOrder, check_all_envs, check_num_envs, check_snapshot, checked_actions
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import (
-    Array,
-    Arrays,
-    IntArray,
-    State,
-    StepBatch,
-    concat_rows,
-    slice_rows,
-)
+from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, concat_rows, slice_rows
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
@@ -28,9 +14,7 @@ from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 class SerialBackend:
     """One `BatchEnv` per env, each writing into its row of a common batch."""
 
-    def __init__(
-        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-    ) -> None:
+    def __init__(self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.call_order = CallOrder()
         env_ids = np.arange(num_envs)

@@ -43,8 +43,7 @@ class WorkerSettings:
         available = ("auto", *multiprocessing.get_all_start_methods())
         if self.start_method not in available:
             raise SettingsError(
-                f"start_method must be one of {', '.join(available)} on this system, "
-                f"got {self.start_method!r}."
+                f"start_method must be one of {', '.join(available)} on this system, got {self.start_method!r}."
             )
 
     def restart_policy(self) -> RestartPolicy:

@@ -70,13 +70,9 @@ def run(argv: Sequence[str]) -> int:
         start = replace(start, length=LengthSettings(episodes=DEFAULT_EPISODES))
     options, settings = parse(arguments, start, CompareOptions, "compare")
     if settings.algo != "ppo" or settings.engine != OWN:
-        raise SettingsError(
-            "compare works with --algo ppo and the default engine only; remove --algo and --engine."
-        )
+        raise SettingsError("compare works with --algo ppo and the default engine only; remove --algo and --engine.")
     if options.seeds < 1 or options.days < 2:
-        raise SettingsError(
-            f"seeds ({options.seeds}) must be at least 1 and days ({options.days}) at least 2."
-        )
+        raise SettingsError(f"seeds ({options.seeds}) must be at least 1 and days ({options.days}) at least 2.")
     settings = replace(settings, rollout=replace(settings.rollout, num_envs=min(num_envs)))
     steps = env_factory(env, settings.env_settings)(np.arange(1)).spec.episode_steps
     assert steps is not None, "a day of dvrp has a fixed number of calls"
@@ -110,11 +106,7 @@ class DayEvaluator:
         for split in SPLITS:
             settings = replace(evaluated.settings, split=split)
             simulated, population = simulate_days(
-                evaluated.policy,
-                settings,
-                self.days,
-                EVALUATION_SEED,
-                shared_params=evaluated.shared_params,
+                evaluated.policy, settings, self.days, EVALUATION_SEED, shared_params=evaluated.shared_params
             )
             improvement[split] = self.scorer.scores(simulated, population, settings).improvement_pct
         return improvement
@@ -128,11 +120,7 @@ def _train(settings: RunSettings, folder: Path, name: str) -> bool:
 
 
 def _write_results(
-    env: str,
-    folder: Path,
-    rows: Sequence[dict[str, object]],
-    curves: dict[str, list[Curve]],
-    command: Sequence[str],
+    env: str, folder: Path, rows: Sequence[dict[str, object]], curves: dict[str, list[Curve]], command: Sequence[str]
 ) -> None:
     """`compare.json` holds everything the report shows."""
     from hundredfold.report.compare_page import draw_comparison
@@ -159,6 +147,4 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise SettingsError(
-            f"--num-envs expects numbers separated by commas, such as 64,256; got {text!r}."
-        ) from error
+        raise SettingsError(f"--num-envs expects numbers separated by commas, such as 64,256; got {text!r}.") from error

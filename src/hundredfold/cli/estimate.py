@@ -55,12 +55,7 @@ def run(argv: Sequence[str]) -> int:
         settings, lines = auto_configure(settings, explicit_settings(arguments))
         for line in lines:
             note(line)
-    estimate = estimate_run(
-        settings,
-        start,
-        measure=options.measure,
-        cuda=settings.machine.device == "cuda",
-    )
+    estimate = estimate_run(settings, start, measure=options.measure, cuda=settings.machine.device == "cuda")
     for text in estimate.warnings:
         note(f"warning: {text}")
     print_rows(
@@ -90,9 +85,7 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         yield _row(f"memory: {name}", round(size / 2**20, 2), "MB", "counted on the arrays")
     total = round(sum(estimate.memory.values()) / 2**20, 2)
     yield _row("memory: total", total, "MB", "without the networks")
-    yield _row(
-        "largest num_envs", estimate.largest_num_envs, "", "fits into half of the free memory"
-    )
+    yield _row("largest num_envs", estimate.largest_num_envs, "", "fits into half of the free memory")
     timing = estimate.timing
     if timing is not None:
         how = "modelled, not measured: no CUDA device here" if timing.update_is_modelled else ""
@@ -100,12 +93,7 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         yield _row("seconds per epoch: collect", round(timing.collect, 3), "s", measured)
         yield _row("seconds per epoch: update", round(timing.update, 3), "s", how or measured)
         seconds = timing.epoch * epochs
-        yield _row(
-            "time",
-            round(seconds, 1),
-            "s",
-            f"{format_duration(seconds)}, evaluations and refits not counted",
-        )
+        yield _row("time", round(seconds, 1), "s", f"{format_duration(seconds)}, evaluations and refits not counted")
         enough = timing.epoch * ENOUGH_EPOCHS
         yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough), "s", format_duration(enough))
     for change in estimate.recommendations:

@@ -23,22 +23,10 @@ from hundredfold.cli.evaluate_dvrp_policies import (
 from hundredfold.cli.output import Row, print_rows
 from hundredfold.core.bounds import AtLeastOne, NonNegative, check_bounds
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.dvrp.analysis import (
-    SHIFT_PENALTIES,
-    TradeOffPoint,
-    compare_at_equal_shift,
-    fairness_rows,
-)
+from hundredfold.envs.dvrp.analysis import SHIFT_PENALTIES, TradeOffPoint, compare_at_equal_shift, fairness_rows
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import (
-    EVALUATION_SEED,
-    SPLITS,
-    DayScorer,
-    DayScores,
-    SimulatedDays,
-    simulate_days,
-)
+from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, DayScorer, DayScores, SimulatedDays, simulate_days
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
@@ -125,11 +113,7 @@ def run(argv: Sequence[str]) -> int:
         tables = _evaluate(args, _ProgressBar(progress)).by_name
     if args.json:
         first = next(iter(tables))
-        rows = [
-            row if name == first else {"table": name, **row}
-            for name, rows in tables.items()
-            for row in rows
-        ]
+        rows = [row if name == first else {"table": name, **row} for name, rows in tables.items() for row in rows]
         print_rows(rows, command=["evaluate", *argv], as_json=True)
         return 0
     for name, rows in tables.items():
@@ -224,9 +208,7 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
     name = args.policy or args.target
     if name == "dvrp":
         if not args.tradeoff and not args.baselines and not args.runs:
-            raise SettingsError(
-                f"no policy to evaluate: pass --policy with a run folder or {', '.join(POLICIES)}."
-            )
+            raise SettingsError(f"no policy to evaluate: pass --policy with a run folder or {', '.join(POLICIES)}.")
         settings = DvrpSettings()
         baselines = args.baselines or (TRADEOFF_POLICIES if args.tradeoff else ())
         first: list[EvaluatedPolicy] = []
@@ -239,11 +221,7 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
 
 
 def _simulate(
-    args: EvaluateDvrp,
-    evaluated: EvaluatedPolicy,
-    split: Split,
-    scorer: DayScorer,
-    bar: _ProgressBar,
+    args: EvaluateDvrp, evaluated: EvaluatedPolicy, split: Split, scorer: DayScorer, bar: _ProgressBar
 ) -> tuple[SimulatedDays, DayScores]:
     settings = replace(evaluated.settings, split=split, oracle_threads=os.cpu_count() or 1)
     days, population = simulate_days(
@@ -259,11 +237,7 @@ def _simulate(
 
 
 def _add_tradeoff(
-    args: EvaluateDvrp,
-    policies: Sequence[EvaluatedPolicy],
-    scorer: DayScorer,
-    bar: _ProgressBar,
-    tables: _Tables,
+    args: EvaluateDvrp, policies: Sequence[EvaluatedPolicy], scorer: DayScorer, bar: _ProgressBar, tables: _Tables
 ) -> None:
     """Curves of policies with a shift penalty, points of the others, and their comparison."""
     split = args.splits[0]

@@ -89,9 +89,7 @@ class PolicyLoader:
             self.fitted[key] = self._warm_up(name, settings)
         fitted = self.fitted[key]
         options = PolicyOptions(beliefs=fitted.model, lookahead=self.lookahead)
-        return EvaluatedPolicy(
-            name=name, policy=name, settings=settings, options=options, fitted=fitted
-        )
+        return EvaluatedPolicy(name=name, policy=name, settings=settings, options=options, fitted=fitted)
 
     def run(self, folder: str) -> EvaluatedPolicy:
         """The trained policy of a run folder."""
@@ -147,22 +145,16 @@ def belief_row(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Popu
     truth = population.customers.types
     met = np.unique(responses.customer).astype(np.int64)
     beliefs = model.type_probabilities(met)
-    true_rates = metrics.true_accept_rates(
-        population, prior_for(settings).accept_given_type, settings.response_noise
-    )
+    true_rates = metrics.true_accept_rates(population, prior_for(settings).accept_given_type, settings.response_noise)
     shares = beliefs.mean(axis=0) if len(met) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
-    needed = metrics.responses_until_confident(
-        responses, population.size, model.accept_given_type, shares
-    )[met]
+    needed = metrics.responses_until_confident(responses, population.size, model.accept_given_type, shares)[met]
     confident = needed[np.isfinite(needed)]
     return {
         "policy": evaluated.name,
         "responses": len(responses),
         "customers": len(met),
         "type_accuracy": _json_number(metrics.accuracy(beliefs, truth[met])),
-        "bayes_optimal_accuracy": _json_number(
-            metrics.bayes_optimal_accuracy(responses, truth, true_rates)
-        ),
+        "bayes_optimal_accuracy": _json_number(metrics.bayes_optimal_accuracy(responses, truth, true_rates)),
         "log_loss": _json_number(metrics.log_loss(beliefs, truth[met])),
         "brier_score": _json_number(metrics.brier_score(beliefs, truth[met])),
         "calibration_error": _json_number(_calibration(evaluated, days, population).error),
@@ -176,9 +168,7 @@ def confusion_rows(evaluated: EvaluatedPolicy, population: Population) -> list[R
     fitted = evaluated.fitted
     assert fitted is not None, "the policy has no acceptance model"
     met = np.unique(fitted.responses.customer).astype(np.int64)
-    counts = metrics.confusion(
-        fitted.model.type_probabilities(met), population.customers.types[met]
-    )
+    counts = metrics.confusion(fitted.model.type_probabilities(met), population.customers.types[met])
     return [
         {
             "policy": evaluated.name,
@@ -189,9 +179,7 @@ def confusion_rows(evaluated: EvaluatedPolicy, population: Population) -> list[R
     ]
 
 
-def calibration_rows(
-    evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population
-) -> list[Row]:
+def calibration_rows(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population) -> list[Row]:
     """Calibration table: a row per bin of predicted acceptance probability."""
     found = _calibration(evaluated, days, population)
     return [
@@ -201,16 +189,12 @@ def calibration_rows(
             "accepted_pct": 100.0 * float(observed),
             "offers": int(count),
         }
-        for predicted, observed, count in zip(
-            found.predicted, found.observed, found.count, strict=True
-        )
+        for predicted, observed, count in zip(found.predicted, found.observed, found.count, strict=True)
         if count
     ]
 
 
-def _calibration(
-    evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population
-) -> metrics.Calibration:
+def _calibration(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population) -> metrics.Calibration:
     """Calibration on the offers of these days, other than no change."""
     assert evaluated.fitted is not None
     made = days.made

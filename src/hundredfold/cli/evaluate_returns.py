@@ -54,11 +54,7 @@ def run(argv: Sequence[str]) -> int:
             backend=args.backend,
             on_progress=lambda done: progress.update(task, completed=done),
         )
-    row = {
-        "policy": args.policy or args.target,
-        **evaluation.summary(),
-        "episodes": len(evaluation.returns),
-    }
+    row = {"policy": args.policy or args.target, **evaluation.summary(), "episodes": len(evaluation.returns)}
     command = ["evaluate", *argv]
     print_rows([row], command=command, as_json=args.json, title=f"{args.target}: return")
     return 0

@@ -29,35 +29,19 @@ class Command:
 COMMANDS: dict[str, Command] = {
     "train": Command("hundredfold.cli.train", "train ENV [...]", "train an agent, or resume a run"),
     "estimate": Command(
-        "hundredfold.cli.estimate",
-        "estimate ENV [...]",
-        "estimate memory and time of a training, with advice",
+        "hundredfold.cli.estimate", "estimate ENV [...]", "estimate memory and time of a training, with advice"
     ),
-    "evaluate": Command(
-        "hundredfold.cli.evaluate", "evaluate RUN", "evaluate a trained policy or a heuristic"
-    ),
-    "compare": Command(
-        "hundredfold.cli.compare", "compare dvrp", "compare numbers of envs over seeds"
-    ),
-    "verify": Command(
-        "hundredfold.cli.verify", "verify ENV", "replay recordings of the original simulator"
-    ),
+    "evaluate": Command("hundredfold.cli.evaluate", "evaluate RUN", "evaluate a trained policy or a heuristic"),
+    "compare": Command("hundredfold.cli.compare", "compare dvrp", "compare numbers of envs over seeds"),
+    "verify": Command("hundredfold.cli.verify", "verify ENV", "replay recordings of the original simulator"),
     "report": Command("hundredfold.cli.report", "report RUN", "write the HTML report of a run"),
-    "export": Command(
-        "hundredfold.cli.export", "export RUN", "export a policy to ONNX or TorchScript"
-    ),
+    "export": Command("hundredfold.cli.export", "export RUN", "export a policy to ONNX or TorchScript"),
     "envs": Command("hundredfold.cli.envs", "envs", "list the built-in envs"),
-    "scale": Command(
-        "hundredfold.cli.scale", "scale ENV", "throughput and efficiency versus number of envs"
-    ),
+    "scale": Command("hundredfold.cli.scale", "scale ENV", "throughput and efficiency versus number of envs"),
     "train-oracle": Command(
-        "hundredfold.cli.train_oracle",
-        "train-oracle [...]",
-        "train weights of the neural routing oracle",
+        "hundredfold.cli.train_oracle", "train-oracle [...]", "train weights of the neural routing oracle"
     ),
-    "doctor": Command(
-        "hundredfold.cli.doctor", "doctor", "show machine, versions and optional extras"
-    ),
+    "doctor": Command("hundredfold.cli.doctor", "doctor", "show machine, versions and optional extras"),
 }
 
 

@@ -22,9 +22,7 @@ Row = Mapping[str, Any]
 PIPE_WIDTH = 200
 
 
-def print_rows(
-    rows: Sequence[Row], *, command: Sequence[str], as_json: bool, title: str = ""
-) -> None:
+def print_rows(rows: Sequence[Row], *, command: Sequence[str], as_json: bool, title: str = "") -> None:
     """Print rows to standard output as a table or as one JSON object.
 
     Args:
@@ -78,9 +76,7 @@ def processor_name() -> str:
     """Model name of the processor, where the system provides one."""
     try:
         with open("/proc/cpuinfo") as file:
-            names = [
-                line.partition(":")[2].strip() for line in file if line.startswith("model name")
-            ]
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()

@@ -57,19 +57,12 @@ def run(argv: Sequence[str]) -> int:
     sizes = _sizes(args.num_envs)
     if args.seconds <= 0 or args.policy_ms < 0:
         raise SettingsError(
-            f"--seconds must be above 0, got {args.seconds}; --policy-ms must be at least 0, got "
-            f"{args.policy_ms}."
+            f"--seconds must be above 0, got {args.seconds}; --policy-ms must be at least 0, got {args.policy_ms}."
         )
     if args.backend not in ("all", *BACKENDS):
         names = ["all", *BACKENDS]
         raise SettingsError(f"unknown backend {args.backend!r}; {suggest(args.backend, names)}")
-    from hundredfold.profiling.scaling import (
-        ALL_BACKENDS,
-        ScaleSettings,
-        advice,
-        measure_scaling,
-        profile_env,
-    )
+    from hundredfold.profiling.scaling import ALL_BACKENDS, ScaleSettings, advice, measure_scaling, profile_env
 
     if bool(args.nodes) != (args.backend == "ray"):
         raise SettingsError("--nodes and --backend ray need each other: --backend ray --nodes 1,2.")
@@ -82,9 +75,7 @@ def run(argv: Sequence[str]) -> int:
         seconds=args.seconds,
         policy_ms=args.policy_ms,
         learn=args.learn,
-        workers=WorkerSettings(
-            workers=args.workers, batch_envs=args.batch_envs, on_env_error="stop"
-        ),
+        workers=WorkerSettings(workers=args.workers, batch_envs=args.batch_envs, on_env_error="stop"),
     )
     rows = measure_scaling(env, settings, on_progress=note)
     ideal, sentence = env.describe_ideal(usable_cores()), advice(rows)
@@ -153,9 +144,7 @@ def _sizes(text: str, flag: str = "--num-envs") -> tuple[int, ...]:
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise SettingsError(
-            f"{flag} expects numbers separated by commas, such as 1,8,64; got {text!r}."
-        ) from error
+        raise SettingsError(f"{flag} expects numbers separated by commas, such as 1,8,64; got {text!r}.") from error
     if min(sizes) < 1:
         raise SettingsError(f"{flag} must be at least 1 each, got {text}.")
     return sizes

@@ -71,18 +71,14 @@ def run(argv: Sequence[str]) -> int:
     saved = RunFolder.open(Path(resume)).settings() if resume else None
     for flag in ("--preset", "--config"):
         if saved and peek_flag(arguments, flag):
-            raise SettingsError(
-                f"{flag} cannot be combined with --resume: a resumed run keeps its settings."
-            )
+            raise SettingsError(f"{flag} cannot be combined with --resume: a resumed run keeps its settings.")
     env = canonical_name(arguments.pop(0)) if named else saved.env if saved else ""
     if saved and env != saved.env:
         raise SettingsError(f"{resume} is a run on {saved.env}, not on {env}.")
     options, settings = parse(arguments, saved or base_settings(env, arguments), RunOptions)
     if options.resume:
         if options.name is not None:
-            raise SettingsError(
-                "--name cannot be combined with --resume: a resumed run keeps its folder."
-            )
+            raise SettingsError("--name cannot be combined with --resume: a resumed run keeps its folder.")
         done = resume_run(options.resume, settings, wandb=options.wandb, quiet=options.quiet)
     else:
         done = start_run(
@@ -172,12 +168,10 @@ def parse(
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Seed of all random numbers of the run.")]
     # The algorithm decides which other flags exist.
     kinds["algo"] = Annotated[
-        Algorithm,
-        tyro.conf.arg(help="Learning algorithm; each has its own flags (see --algo dqn -h)."),
+        Algorithm, tyro.conf.arg(help="Learning algorithm; each has its own flags (see --algo dqn -h).")
     ]
     kinds["engine"] = Annotated[
-        EngineName,
-        tyro.conf.arg(help="Training library: hundredfold, sb3 (Stable-Baselines3) or rllib."),
+        EngineName, tyro.conf.arg(help="Training library: hundredfold, sb3 (Stable-Baselines3) or rllib.")
     ]
     shape = make_dataclass("Flags", [("run", options), *kinds.items()], frozen=True)
     parsed: Any = tyro.cli(
@@ -222,9 +216,7 @@ def _check_algorithm_flags(argv: Sequence[str], settings: RunSettings) -> None:
     for table in settings.unused:
         for item in fields(getattr(settings, table)):
             flag = item.name.replace("_", "-")
-            if item.name not in known and any(
-                _is_given(argv, name) for name in (flag, f"no-{flag}")
-            ):
+            if item.name not in known and any(_is_given(argv, name) for name in (flag, f"no-{flag}")):
                 raise SettingsError(
                     f"--{flag} is a flag of {table}, but this run uses --algo {settings.algo}; "
                     f"remove it or use --algo {table}."

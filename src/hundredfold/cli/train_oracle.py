@@ -57,10 +57,7 @@ class TrainOracle:
 def run(argv: Sequence[str]) -> int:
     """Train or resume; returns 130 after an interrupt, which saves first."""
     args = tyro.cli(
-        TrainOracle,
-        args=resolve_aliases(argv),
-        prog="hundredfold train-oracle",
-        config=(tyro.conf.OmitArgPrefixes,),
+        TrainOracle, args=resolve_aliases(argv), prog="hundredfold train-oracle", config=(tyro.conf.OmitArgPrefixes,)
     )
     # More threads do not pay for matrices of this size, and they slow down other processes.
     torch.set_num_threads(1)
@@ -110,11 +107,7 @@ def gap_rows(training: OracleTraining) -> list[Row]:
     """One row per instance size: gaps of the last validation."""
     last = training.learning_curve()[-1]
     return [
-        {
-            "requests": int(size),
-            "greedy_gap_pct": gap,
-            "improved_gap_pct": last["improved_gap_pct"][size],
-        }
+        {"requests": int(size), "greedy_gap_pct": gap, "improved_gap_pct": last["improved_gap_pct"][size]}
         for size, gap in last["greedy_gap_pct"].items()
     ]
 

@@ -36,12 +36,7 @@ class Verify:
 def run(argv: Sequence[str]) -> int:
     """Run the command; returns 0 if everything is equal, 1 otherwise."""
     args = tyro.cli(Verify, args=list(argv), prog="hundredfold verify")
-    from hundredfold.envs.cage2.conformance import (
-        RECORDED_RETURNS,
-        RECORDINGS,
-        check_returns,
-        verify,
-    )
+    from hundredfold.envs.cage2.conformance import RECORDED_RETURNS, RECORDINGS, check_returns, verify
 
     replayed: list[Row] = []
     returns: list[Row] = []
@@ -80,10 +75,7 @@ def _summaries(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
         cell[0] += row["steps_equal"]
         cell[1] += row["steps_compared"]
     fields: list[Row] = [
-        {
-            "field": name,
-            **{red: f"{equal:,} of {compared:,}" for red, (equal, compared) in reds.items()},
-        }
+        {"field": name, **{red: f"{equal:,} of {compared:,}" for red, (equal, compared) in reds.items()}}
         for name, reds in by_field.items()
         if name != "all"
     ]

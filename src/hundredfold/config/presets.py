@@ -74,9 +74,7 @@ def device_preset(start: RunSettings, algo: Algorithm, device: Device) -> RunSet
         saving=replace(start.saving, save_interval=interval),
         ppo=ppo,
         dqn=dqn,
-        network=NetworkSettings(
-            hidden_sizes=hidden, activation="tanh" if algo == "ppo" else "relu"
-        ),
+        network=NetworkSettings(hidden_sizes=hidden, activation="tanh" if algo == "ppo" else "relu"),
         machine=MachineSettings(backend="processes" if gpu else "in_process"),
     )
 
@@ -93,9 +91,7 @@ class Preset:
     make: Maker
 
 
-def preset_settings(
-    env: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto"
-) -> RunSettings:
+def preset_settings(env: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto") -> RunSettings:
     """Run settings of an env, before flags and files change them.
 
     Args:
@@ -114,13 +110,10 @@ def preset_settings(
     known = [key for key, entry in PRESETS.items() if entry.env == name]
     if preset not in known:
         raise SettingsError(
-            f"there is no preset {preset!r} for {name}; "
-            f"{suggest(preset or '', [*known, AUTO, BY_DEVICE])}"
+            f"there is no preset {preset!r} for {name}; {suggest(preset or '', [*known, AUTO, BY_DEVICE])}"
         )
     if algo != "ppo":
-        raise SettingsError(
-            f"preset {preset} works with --algo ppo only; remove --preset or use --algo ppo."
-        )
+        raise SettingsError(f"preset {preset} works with --algo ppo only; remove --preset or use --algo ppo.")
     return PRESETS[preset].make(name)
 
 
@@ -179,9 +172,7 @@ def _for_dvrp(env: str) -> RunSettings:
         saving=SavingSettings(save_interval=20, log_interval=10),
         # A refit takes milliseconds: do it after every 64 days.
         belief_model=AcceptanceModelSettings(acceptance_refit_interval=1_920),
-        env_settings=settings_class(env)(
-            cost_hint=True, acceptance_hint=True, mask_mode="threshold", oracle_threads=2
-        ),
+        env_settings=settings_class(env)(cost_hint=True, acceptance_hint=True, mask_mode="threshold", oracle_threads=2),
     )
 
 
@@ -220,13 +211,7 @@ def _meta_train_256(env: str) -> RunSettings:
         start,
         length=LengthSettings(episodes=25_600),
         rollout=replace(start.rollout, num_envs=256),
-        ppo=replace(
-            start.ppo,
-            learning_rate=5e-4,
-            num_value_epochs=30,
-            num_policy_epochs=8,
-            minibatch_size=128,
-        ),
+        ppo=replace(start.ppo, learning_rate=5e-4, num_value_epochs=30, num_policy_epochs=8, minibatch_size=128),
     )
 
 
@@ -312,10 +297,7 @@ def _with_dqn(start: RunSettings) -> RunSettings:
         start,
         algo="dqn",
         # Off-policy data of early exploration needs a larger network.
-        network=replace(
-            start.network,
-            hidden_sizes=tuple(max(128, width) for width in start.network.hidden_sizes),
-        ),
+        network=replace(start.network, hidden_sizes=tuple(max(128, width) for width in start.network.hidden_sizes)),
         dqn=changes.get(start.env, DQNSettings()),
     )
 
@@ -333,13 +315,7 @@ BY_DEVICE: Final = "by-device"
 
 PRESETS: dict[str, Preset] = {
     "default": Preset("dvrp", "settings of `train dvrp`", _for_dvrp),
-    "meta-train-64": Preset(
-        "dvrp", "64 envs, 40 value and 10 policy epochs, as in meta_train.py", _meta_train_64
-    ),
-    "meta-train-256": Preset(
-        "dvrp", "the same scaled to 256 envs and 25,600 episodes", _meta_train_256
-    ),
-    "rllib-20x5": Preset(
-        "cage2", "PPO of RLlib, 20 workers x 5 envs, batches of 10,000", _rllib_20x5
-    ),
+    "meta-train-64": Preset("dvrp", "64 envs, 40 value and 10 policy epochs, as in meta_train.py", _meta_train_64),
+    "meta-train-256": Preset("dvrp", "the same scaled to 256 envs and 25,600 episodes", _meta_train_256),
+    "rllib-20x5": Preset("cage2", "PPO of RLlib, 20 workers x 5 envs, batches of 10,000", _rllib_20x5),
 }

@@ -150,9 +150,7 @@ class RunSettings:
         rollout = self.rollout
         if rollout.num_steps == 0:
             if spec.episode_steps is None:
-                raise SettingsError(
-                    f"episodes of {spec.name} have no fixed length; set --num-steps."
-                )
+                raise SettingsError(f"episodes of {spec.name} have no fixed length; set --num-steps.")
             rollout = replace(rollout, num_steps=spec.episode_steps)
         epochs = self.length.num_epochs(spec, rollout)
         return replace(self, rollout=rollout, length=LengthSettings(epochs=epochs))

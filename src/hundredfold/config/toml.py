@@ -71,9 +71,7 @@ def apply_table(settings: Settings, table: dict[str, Any], source: str, path: st
     for name, value in table.items():
         where = f"{path}{name}"
         if name not in known:
-            raise SettingsError(
-                f"{source} has an unknown setting {where!r}; {suggest(name, known)}"
-            )
+            raise SettingsError(f"{source} has an unknown setting {where!r}; {suggest(name, known)}")
         present = getattr(settings, name)
         if is_dataclass(present):
             if not isinstance(value, dict):

@@ -11,15 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from hundredfold.core.batch import (
-    Array,
-    ArraySpec,
-    BoolArray,
-    EnvSpec,
-    Float32Array,
-    FloatArray,
-    IntArray,
-)
+from hundredfold.core.batch import Array, ArraySpec, BoolArray, EnvSpec, Float32Array, FloatArray, IntArray
 
 # Some envs declare the largest float where they mean that there is no bound.
 UNBOUNDED: Final = 1e18

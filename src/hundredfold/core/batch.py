@@ -73,16 +73,12 @@ class EnvSpec:
     @property
     def num_logits(self) -> int:
         """Width of a mask row and of a policy's output: the sum over all action dimensions."""
-        return (
-            sum(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
-        )
+        return sum(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
 
     @property
     def num_action_dims(self) -> int:
         """Dimensions of one action; sampling takes one random number for each."""
-        return (
-            len(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
-        )
+        return len(self.action_nvec) if self.continuous_action is None else self.continuous_action.size
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -181,11 +177,7 @@ class StepBatch:
 
     def arrays(self) -> Arrays:
         """The live arrays under flat names: `reward`, `observation/cell`, ..."""
-        named: Arrays = {
-            "reward": self.reward,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-        }
+        named: Arrays = {"reward": self.reward, "terminated": self.terminated, "truncated": self.truncated}
         if self.mask is not None:
             named["mask"] = self.mask
         for group in ("observation", "final_observation", "info", "episode_info", "true_state"):

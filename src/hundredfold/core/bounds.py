@@ -70,6 +70,4 @@ def _holds(value: Any, bound: Ge | Gt | Le | Lt) -> bool:
 def _describe(bounds: tuple[Any, ...]) -> str:
     words = {Ge: "at least", Gt: "above", Le: "at most", Lt: "below"}
     limits = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
-    return " and ".join(
-        f"{words[type(bound)]} {getattr(bound, limits[type(bound)])}" for bound in bounds
-    )
+    return " and ".join(f"{words[type(bound)]} {getattr(bound, limits[type(bound)])}" for bound in bounds)

@@ -54,8 +54,7 @@ class MissingExtraError(HundredfoldError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs {package}, which is not installed; "
-            f"install it with: pip install 'hundredfold[{extra}]'"
+            f"{purpose} needs {package}, which is not installed; install it with: pip install 'hundredfold[{extra}]'"
         )
 
 

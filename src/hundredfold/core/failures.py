@@ -53,12 +53,7 @@ class RestartPolicy:
         self.unreported: deque[Failure] = deque()
 
     def record_failure(
-        self,
-        env_id: int | None,
-        error: HundredfoldError,
-        *,
-        good_steps: int = 0,
-        worker: int | None = None,
+        self, env_id: int | None, error: HundredfoldError, *, good_steps: int = 0, worker: int | None = None
     ) -> None:
         """Count a failure; returns if the env may restart, otherwise raises `error`.
 

@@ -74,9 +74,7 @@ def format_count(count: int, noun: str) -> str:
 
 def format_interval(low: float | None, high: float | None) -> str:
     """An interval, `1.2 to 3.4`; a dash if a bound is missing."""
-    return (
-        MISSING if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
-    )
+    return MISSING if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
 
 
 def format_percent(fraction: float | None) -> str:

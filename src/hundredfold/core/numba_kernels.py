@@ -120,9 +120,7 @@ def cache_dir(user_dir: str = "") -> Path:
         directories: Any = AppDirs
         base = Path(directories(appname="numba", appauthor=False).user_cache_dir)
     digest = hashlib.sha256()
-    for source in sorted(
-        file for name in KERNEL_PACKAGES for file in (package / name).rglob("*.py")
-    ):
+    for source in sorted(file for name in KERNEL_PACKAGES for file in (package / name).rglob("*.py")):
         digest.update(source.relative_to(package).as_posix().encode() + b"\0")
         digest.update(source.read_bytes() + b"\0")
     path = base / f"hundredfold-{digest.hexdigest()[:16]}"

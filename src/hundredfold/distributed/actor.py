@@ -19,15 +19,7 @@ from typing import Any
 from hundredfold.backends.processes.cpu_affinity import LocalRank, set_local_rank
 from hundredfold.backends.processes.remote_errors import RemoteError, capture_error
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import (
-    Arrays,
-    EnvSpec,
-    IntArray,
-    State,
-    StepBatch,
-    with_prefix,
-    without_prefix,
-)
+from hundredfold.core.batch import Arrays, EnvSpec, IntArray, State, StepBatch, with_prefix, without_prefix
 from hundredfold.core.protocols import Backend, BatchEnv, EnvFactory, PerEnvBatch, SharedParams
 from hundredfold.distributed.rollout_fragment import EpisodeLog, Fragment, extract
 from hundredfold.rollout.collector import Collector, PolicyNoise
@@ -105,9 +97,7 @@ class ShardCollector(Collector):
     def set_seed(self, seed: int) -> None:
         if seed != self.seed:
             backend, self.seed = self.backend, seed
-            self.noise = PolicyNoise(
-                seed, backend.num_envs, backend.spec.num_action_dims, self.first
-            )
+            self.noise = PolicyNoise(seed, backend.num_envs, backend.spec.num_action_dims, self.first)
 
     def clear(self) -> None:
         """Set counters and running returns to 0."""
@@ -269,6 +259,4 @@ class EnvActor:
 def _node_id() -> str:
     """The Ray node of this process; empty outside a Ray actor."""
     ray = sys.modules.get("ray")
-    return (
-        "" if ray is None or not ray.is_initialized() else ray.get_runtime_context().get_node_id()
-    )
+    return "" if ray is None or not ray.is_initialized() else ray.get_runtime_context().get_node_id()

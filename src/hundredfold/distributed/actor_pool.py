@@ -129,12 +129,7 @@ class ActorPool:
             return None
         return concat_rows(states)
 
-    def submit(
-        self,
-        method: str,
-        *args: Any,
-        shard_args: Callable[[ActorHandle], Sequence[Any]] | None = None,
-    ) -> None:
+    def submit(self, method: str, *args: Any, shard_args: Callable[[ActorHandle], Sequence[Any]] | None = None) -> None:
         """Call a method of every actor without waiting.
 
         Args:
@@ -173,10 +168,7 @@ class ActorPool:
                     self._replace(handle, f"no reply within {limit:g} seconds")
 
     def call(
-        self,
-        method: str,
-        *args: Any,
-        shard_args: Callable[[ActorHandle], Sequence[Any]] | None = None,
+        self, method: str, *args: Any, shard_args: Callable[[ActorHandle], Sequence[Any]] | None = None
     ) -> list[Any]:
         """Call a method of every actor and wait; the values of the replies in order of actors."""
         self.submit(method, *args, shard_args=shard_args)

@@ -270,8 +270,4 @@ class ActorPlacement:
 
     def _cores_by_node(self) -> dict[str, float]:
         """The nodes that Ray lists as alive, and the cores of each."""
-        return {
-            node["NodeID"]: float(node["Resources"].get("CPU", 0.0))
-            for node in self.ray.nodes()
-            if node["Alive"]
-        }
+        return {node["NodeID"]: float(node["Resources"].get("CPU", 0.0)) for node in self.ray.nodes() if node["Alive"]}

@@ -14,24 +14,9 @@ from typing import Final
 import numpy as np
 
 from hundredfold.backends.auto_select import choose_backend
-from hundredfold.backends.call_checks import (
-    CallOrder,
-    check_all_envs,
-    check_num_envs,
-    check_snapshot,
-    checked_actions,
-)
+from hundredfold.backends.call_checks import CallOrder, check_all_envs, check_num_envs, check_snapshot, checked_actions
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import (
-    Arrays,
-    IntArray,
-    State,
-    StepBatch,
-    copies,
-    slice_rows,
-    with_prefix,
-    without_prefix,
-)
+from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, copies, slice_rows, with_prefix, without_prefix
 from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.distributed.actor import StepArrays
 from hundredfold.distributed.actor_pool import ActorHandle, ActorPool
@@ -69,12 +54,7 @@ class RayBackend:
         self.make_envs, self.collecting = make_envs, collecting
         self.call_order = CallOrder()
         self.pool = self.pool_class(
-            make_envs,
-            self.num_envs,
-            self._inner_backend,
-            self.settings,
-            self.ray_settings,
-            collecting=collecting,
+            make_envs, self.num_envs, self._inner_backend, self.settings, self.ray_settings, collecting=collecting
         )
         info = self.pool.actors[0].info
         assert info is not None
@@ -145,9 +125,7 @@ class RayBackend:
         whole = {**with_prefix("env", state), **with_prefix("collector", collector)}
         self.pool.discard_pending()
         with self.call_order.transition_to("recv"):
-            self._store_all(
-                self.pool.call("restore", shard_args=lambda one: (slice_rows(whole, one.rows),))
-            )
+            self._store_all(self.pool.call("restore", shard_args=lambda one: (slice_rows(whole, one.rows),)))
 
     def health(self) -> dict[str, int]:
         return self.pool.health()

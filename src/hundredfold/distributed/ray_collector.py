@@ -35,8 +35,7 @@ class RayCollector:
     def __init__(self, backend: RayBackend, seed: int) -> None:
         if not backend.collecting:
             raise SettingsError(
-                "this RayBackend takes single steps; create it with collecting=True to collect "
-                "rollouts."
+                "this RayBackend takes single steps; create it with collecting=True to collect rollouts."
             )
         self.backend, self.seed = backend, seed
         self.pool = backend.pool
@@ -70,8 +69,7 @@ class RayCollector:
         """Take `num_steps` steps in every env; see `Collector.collect`."""
         if not isinstance(policy, NetworkPolicy) or not isinstance(buffer, RolloutBuffer):
             raise SettingsError(
-                "Ray actors collect rollouts for PPO only; use --backend processes for other "
-                "algorithms."
+                "Ray actors collect rollouts for PPO only; use --backend processes for other algorithms."
             )
         self.batch = None
         begin = time.perf_counter()
@@ -126,9 +124,7 @@ class RayCollector:
         self.pool.submit("collect", *payload, self.seed, num_steps, with_info, shared_params)
         self.broadcast_seconds = time.perf_counter() - begin
 
-    def _gather(
-        self, buffer: RolloutBuffer, num_steps: int, on_progress: Callable[[], None]
-    ) -> list[Fragment]:
+    def _gather(self, buffer: RolloutBuffer, num_steps: int, on_progress: Callable[[], None]) -> list[Fragment]:
         """Wait for the fragments of all shards.
 
         They are added to the buffer in order of shards, so that it does not depend on which actor

@@ -11,15 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hundredfold.core.batch import (
-    Array,
-    Arrays,
-    FloatArray,
-    IntArray,
-    StepBatch,
-    concat_rows,
-    slice_rows,
-)
+from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray, StepBatch, concat_rows, slice_rows
 from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.rollout.rollout_buffer import RolloutBuffer, Truncations
 

@@ -7,17 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import (
-    Array,
-    Arrays,
-    EnvSpec,
-    IntArray,
-    State,
-    StepBatch,
-    copies,
-    fill,
-    with_prefix,
-)
+from hundredfold.core.batch import Array, Arrays, EnvSpec, IntArray, State, StepBatch, copies, fill, with_prefix
 from hundredfold.core.protocols import SharedParams
 
 

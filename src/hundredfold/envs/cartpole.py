@@ -50,9 +50,7 @@ class CartPole(ArrayBatchEnv):
         self.settings = settings or CartPoleSettings()
         spec = EnvSpec(
             name="cartpole",
-            observation={
-                "observation": ArraySpec((4,), low=tuple(-b for b in BOUNDS), high=BOUNDS)
-            },
+            observation={"observation": ArraySpec((4,), low=tuple(-b for b in BOUNDS), high=BOUNDS)},
             action_nvec=(2,),
             # Position, velocity, angle and angular velocity in double precision.
             true_state={"physics": ArraySpec((4,), "float64")},
@@ -122,9 +120,7 @@ def step_carts(
         sine, cosine = math.sin(angle), math.cos(angle)
         # Squares are computed first, as in Gymnasium: an upright pole is unstable, so a difference
         # in the last bit would become visible within 400 steps.
-        cart_term = (
-            force + POLE_MASS_LENGTH * (angular_velocity * angular_velocity) * sine
-        ) / TOTAL_MASS
+        cart_term = (force + POLE_MASS_LENGTH * (angular_velocity * angular_velocity) * sine) / TOTAL_MASS
         angular_acceleration = (GRAVITY * sine - cosine * cart_term) / (
             HALF_POLE_LENGTH * (4.0 / 3.0 - POLE_MASS * (cosine * cosine) / TOTAL_MASS)
         )

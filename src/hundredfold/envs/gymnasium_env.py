@@ -48,12 +48,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
     """
 
     def __init__(
-        self,
-        env_ids: IntArray,
-        make_env: EnvMaker,
-        name: str | None = None,
-        *,
-        seed_episodes: bool = True,
+        self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None, *, seed_episodes: bool = True
     ) -> None:
         self.make_env = make_env
         self.seed_episodes = seed_episodes
@@ -66,11 +61,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             self.observation_adapter = ObservationAdapter(self.envs[0].observation_space, self.name)
             self.action_adapter = ActionAdapter(self.envs[0].action_space, self.name)
             self.masks = find_masks(
-                self.envs[0],
-                self.observation_adapter,
-                self.action_adapter,
-                self._first_infos(env_ids),
-                self.name,
+                self.envs[0], self.observation_adapter, self.action_adapter, self._first_infos(env_ids), self.name
             )
         except BaseException:
             self.close()
@@ -181,9 +172,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             try:
                 _close(env)
             except ENV_ERRORS as error:
-                warnings.warn(
-                    f"an env raised in close(): {type(error).__name__}: {error}.", stacklevel=2
-                )
+                warnings.warn(f"an env raised in close(): {type(error).__name__}: {error}.", stacklevel=2)
 
     # --- outputs of a step ----------------------------------------------------------------------
 
@@ -359,9 +348,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             arrays.append(array)
         return arrays
 
-    def _store_observation(
-        self, row: int, observation: Any, arrays: list[Array], info: Mapping[str, Any]
-    ) -> None:
+    def _store_observation(self, row: int, observation: Any, arrays: list[Array], info: Mapping[str, Any]) -> None:
         """Store the current observation, its mask and its info."""
         if self.masks is not None:
             assert self.out.mask is not None
@@ -383,8 +370,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         except ENV_ERRORS as error:
             env = f"env {env_id}" if name is None else f"env {env_id} of {name}"
             raise EnvError(
-                f"{env} could not be created: {type(error).__name__}: {error}. "
-                "The env's own traceback is above."
+                f"{env} could not be created: {type(error).__name__}: {error}. The env's own traceback is above."
             ) from error
 
     def _first_infos(self, env_ids: IntArray) -> list[Mapping[str, Any]]:
@@ -400,8 +386,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
                 _, info = env.reset(seed=0)
             except ENV_ERRORS as error:
                 raise EnvError(
-                    f"env {env_id} of {self.name} raised in its first reset(): "
-                    f"{type(error).__name__}: {error}."
+                    f"env {env_id} of {self.name} raised in its first reset(): {type(error).__name__}: {error}."
                 ) from error
             infos.append(info)
         return infos
@@ -450,9 +435,7 @@ class GymnasiumFactory:
     seed_episodes: bool = True
 
     def __call__(self, env_ids: IntArray) -> GymnasiumBatchEnv:
-        return GymnasiumBatchEnv(
-            env_ids, self.make_env, self.env_id, seed_episodes=self.seed_episodes
-        )
+        return GymnasiumBatchEnv(env_ids, self.make_env, self.env_id, seed_episodes=self.seed_episodes)
 
     def make_env(self) -> Env:
         try:
@@ -469,9 +452,7 @@ class GymnasiumFactory:
 def _parse_keyword(pair: str) -> tuple[str, Any]:
     key, equals, text = pair.partition("=")
     if not equals or not key.isidentifier():
-        raise SettingsError(
-            f"env_kwargs got {pair!r}; write key=value, for example is_slippery=false."
-        )
+        raise SettingsError(f"env_kwargs got {pair!r}; write key=value, for example is_slippery=false.")
     try:
         return key, json.loads(text)
     except json.JSONDecodeError:

@@ -29,12 +29,8 @@ class ObservationAdapter:
         subspaces = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
         self.mask_space = subspaces.pop(MASK, None) if self.is_dict else None
         if not subspaces:
-            raise SettingsError(
-                f"{env_name} has no observation besides its {MASK}; add one to its space."
-            )
-        self.specs = {
-            name: _array_spec(subspace, name, env_name) for name, subspace in subspaces.items()
-        }
+            raise SettingsError(f"{env_name} has no observation besides its {MASK}; add one to its space.")
+        self.specs = {name: _array_spec(subspace, name, env_name) for name, subspace in subspaces.items()}
         self.entries = [ObservationEntry(name, spec) for name, spec in self.specs.items()]
 
     def stack(self, observations: Sequence[Any]) -> list[Array] | None:
@@ -57,9 +53,7 @@ class ObservationEntry:
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
         self.is_float = self.dtype.kind == "f"
-        self.num_categories = (
-            None if spec.categories is None else np.reshape(spec.categories, spec.shape)
-        )
+        self.num_categories = None if spec.categories is None else np.reshape(spec.categories, spec.shape)
         self.is_valid_fast = self._fast_check(spec)
 
     def find_error(self, array: Array) -> str | None:
@@ -72,10 +66,7 @@ class ObservationEntry:
         if array.dtype.kind not in "biuf":
             return f"{self.name!r} as {array.dtype}, which cannot be converted to {self.dtype}."
         if array.dtype.kind == "f" and not self.is_float:
-            return (
-                f"{self.name!r} as {array.dtype} where its observation space has integers "
-                f"({self.dtype})."
-            )
+            return f"{self.name!r} as {array.dtype} where its observation space has integers ({self.dtype})."
         if self.num_categories is not None:
             return self._describe_bad_entry(array, (array < 0) | (array >= self.num_categories))
         return self._describe_bad_entry(array, ~np.isfinite(array))
@@ -101,14 +92,8 @@ class ObservationEntry:
         if not self.is_float:
             return lambda array: array.shape == shape and array.dtype == dtype
         if spec.size <= MAX_PYTHON_SUM and len(shape) == 1:
-            return lambda array: (
-                array.shape == shape and array.dtype == dtype and isfinite(sum(array.tolist()))
-            )
-        return lambda array: (
-            array.shape == shape
-            and array.dtype == dtype
-            and isfinite(np.add.reduce(array, axis=None))
-        )
+            return lambda array: array.shape == shape and array.dtype == dtype and isfinite(sum(array.tolist()))
+        return lambda array: array.shape == shape and array.dtype == dtype and isfinite(np.add.reduce(array, axis=None))
 
     def _describe_bad_entry(self, array: Array, bad: Array) -> str | None:
         if not np.any(bad):
@@ -146,9 +131,7 @@ class ActionAdapter:
         if self.box is not None:
             return self._clipped(actions)
         shifted = actions + self.start if self.is_shifted else actions
-        return (
-            shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.action_nvec)))
-        )
+        return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.action_nvec)))
 
     def to_env_action(self, row: int, actions: Array) -> Any:
         """The action of env `row`, in the form of its action space."""

@@ -70,8 +70,7 @@ class FlatSpaces:
             (rows, width), a copy.
         """
         parts: list[Array] = [
-            observation[name].reshape(-1, array.size)
-            for name, array in self.spec.observation.items()
+            observation[name].reshape(-1, array.size) for name, array in self.spec.observation.items()
         ]
         if self.with_mask:
             shape = (len(parts[0]), self.spec.num_logits)

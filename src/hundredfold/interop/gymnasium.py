@@ -25,13 +25,7 @@ from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, StepBa
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.batch_env import ArrayBatchEnv
-from hundredfold.envs.registry import (
-    ENVS,
-    callable_factory,
-    canonical_name,
-    env_factory,
-    settings_class,
-)
+from hundredfold.envs.registry import ENVS, callable_factory, canonical_name, env_factory, settings_class
 
 Observation = Any
 
@@ -98,12 +92,7 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
     def __init__(
-        self,
-        backend: Backend,
-        *,
-        seed: int | None = None,
-        copy: bool = True,
-        true_state_in_info: bool = False,
+        self, backend: Backend, *, seed: int | None = None, copy: bool = True, true_state_in_info: bool = False
     ) -> None:
         self.backend = backend
         self.seed = secrets.randbits(63) if seed is None else seed
@@ -133,14 +122,11 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start episode 0 of every env; the envs' own seeds are derived from one seed."""
         if options:
-            raise SettingsError(
-                f"reset() takes no options, got {options}: all envs are reset together."
-            )
+            raise SettingsError(f"reset() takes no options, got {options}: all envs are reset together.")
         if seed is not None:
             if not isinstance(seed, int | np.integer):
                 raise SettingsError(
-                    f"reset() takes one integer as seed, from which every env derives its own; got "
-                    f"{seed!r}."
+                    f"reset() takes one integer as seed, from which every env derives its own; got {seed!r}."
                 )
             self.seed, self.num_resets = int(seed), 0
         self.backend.reset(_reset_seed(self.seed, self.num_resets))
@@ -210,9 +196,7 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
     def __init__(self, env: str, render_mode: None = None, **settings: Any) -> None:
         if render_mode is not None:
             # A TypeError by convention: trainers that try a render mode then retry without one.
-            raise TypeError(
-                f"built-in envs do not render; render_mode must be None, got {render_mode!r}."
-            )
+            raise TypeError(f"built-in envs do not render; render_mode must be None, got {render_mode!r}.")
         batch_env = _env_factory(env, settings)(np.arange(1))
         if not isinstance(batch_env, ArrayBatchEnv):
             raise SettingsError(f"{env} is not a built-in env; use gymnasium.make.")
@@ -299,9 +283,7 @@ def _space(array: ArraySpec) -> spaces.Space[Any]:
 
 
 def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
-    values = np.broadcast_to(
-        np.reshape(bound, array.shape if isinstance(bound, tuple) else ()), array.shape
-    )
+    values = np.broadcast_to(np.reshape(bound, array.shape if isinstance(bound, tuple) else ()), array.shape)
     if np.dtype(array.dtype).kind not in "iu":
         return values.astype(array.dtype)
     # Bounds are stored as floats, and the largest integers do not survive that: clip them.

@@ -31,9 +31,7 @@ def summarise(values: list[float]) -> RepeatSummary:
 
 
 def interleaved_rates(
-    subjects: Mapping[str, Callable[[], int]],
-    repeats: int,
-    on_progress: Callable[[str], None] = lambda name: None,
+    subjects: Mapping[str, Callable[[], int]], repeats: int, on_progress: Callable[[str], None] = lambda name: None
 ) -> dict[str, RepeatSummary]:
     """Units per second of several subjects, measured in turn so that other load hits all alike.
 

@@ -97,9 +97,7 @@ def measure_nodes(
     return rows
 
 
-def _measure(
-    backend: RayBackend, env: MeasuredEnv, alone_seconds: float, seconds: float
-) -> dict[str, float]:
+def _measure(backend: RayBackend, env: MeasuredEnv, alone_seconds: float, seconds: float) -> dict[str, float]:
     """Collect fragments for a while; one fragment comes before the clock starts."""
     num_envs = backend.num_envs
     num_steps = max(1, round(min(FRAGMENT_SECONDS, 2 * seconds) / alone_seconds))
@@ -183,16 +181,12 @@ def simulated_cluster(nodes: int, on_progress: Callable[[str], None]) -> Iterato
     """Start a Ray cluster of `nodes` one-core nodes on this machine; yields its address."""
     ray = load_ray()
     if ray.is_initialized():
-        raise SettingsError(
-            "this process is connected to a Ray cluster already; measure --nodes in another one."
-        )
+        raise SettingsError("this process is connected to a Ray cluster already; measure --nodes in another one.")
     from ray.cluster_utils import Cluster
 
     on_progress(f"starting a Ray cluster of {nodes} nodes on this machine")
     common: dict[str, Any] = {"object_store_memory": STORE_BYTES}
-    cluster: Any = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **common}
-    )
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **common})
     try:
         for _ in range(nodes):
             cluster.add_node(num_cpus=1, **common)

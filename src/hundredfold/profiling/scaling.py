@@ -37,12 +37,7 @@ from hundredfold.profiling.timeline import (
     TimestampFile,
     time_breakdown,
 )
-from hundredfold.profiling.workloads import (
-    ComputingEnv,
-    LargeInfoEnv,
-    SlowWaitingEnv,
-    WaitingEnv,
-)
+from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, SlowWaitingEnv, WaitingEnv
 
 # Synthetic envs of known cost, by the names they have in `hundredfold scale`.
 SYNTHETIC_ENVS: Final[Mapping[str, EnvMaker]] = {
@@ -75,8 +70,7 @@ LOSS_NAMES: Final[Mapping[str, str]] = {
 REMEDIES: Final[Mapping[str, str]] = {
     "barrier": "use --backend first_ready, which does not wait for the slowest env",
     "serial": "use --backend processes or first_ready, so that envs run in parallel",
-    "transfer": "data transfer costs more than the steps: use --backend in_process, or smaller "
-    "observations and infos",
+    "transfer": "data transfer costs more than the steps: use --backend in_process, or smaller observations and infos",
     "policy": "a faster policy, or more envs per batch, would help more than another backend",
     "learner": "fewer update epochs or a smaller network would help more than another backend",
     "slowdown": "steps take longer in parallel than alone: other load is on these cores, or memory "
@@ -184,17 +178,13 @@ def measure_scaling(
     return rows
 
 
-def measure_one(
-    env: MeasuredEnv, backend: str, num_envs: int, settings: ScaleSettings
-) -> TimeBreakdown:
+def measure_one(env: MeasuredEnv, backend: str, num_envs: int, settings: ScaleSettings) -> TimeBreakdown:
     """Step the envs for a while and break down the time."""
     workers = worker_settings(env, backend, num_envs, settings.workers)
     with TemporaryDirectory(prefix="hundredfold-") as folder:
         file = TimestampFile(Path(folder) / "stamps", num_envs)
         stamps = file.create()
-        envs = RecordingBackend(
-            make_backend(backend, env.make_envs(file), num_envs, workers), stamps
-        )
+        envs = RecordingBackend(make_backend(backend, env.make_envs(file), num_envs, workers), stamps)
         try:
             (_learn if settings.learn else _step_randomly)(envs, settings)
         finally:
@@ -202,9 +192,7 @@ def measure_one(
     return time_breakdown(envs.events, lane_ids(env, backend, num_envs, settings.workers))
 
 
-def worker_settings(
-    env: MeasuredEnv, backend: str, num_envs: int, given: WorkerSettings
-) -> WorkerSettings:
+def worker_settings(env: MeasuredEnv, backend: str, num_envs: int, given: WorkerSettings) -> WorkerSettings:
     """Workers and threads as `--backend auto` would set them."""
     if env.costs is None:
         return given
@@ -226,9 +214,7 @@ def lane_ids(env: MeasuredEnv, backend: str, num_envs: int, given: WorkerSetting
     return np.repeat(np.arange(workers), np.diff(edges))
 
 
-def ideal_shares(
-    measured: TimeBreakdown, alone_seconds: float, used: float, kind: Kind
-) -> dict[str, float]:
+def ideal_shares(measured: TimeBreakdown, alone_seconds: float, used: float, kind: Kind) -> dict[str, float]:
     """Fractions of the time of the ideal number of lanes; they add up to 1.
 
     `stepping` counts at the speed of one env alone; the additional time of steps is `slowdown`.
@@ -347,9 +333,6 @@ def _learn(envs: RecordingBackend, settings: ScaleSettings) -> None:
         envs.clear()
         begin = perf_counter()
         # At least two updates, so that one lies between two steps.
-        while (
-            perf_counter() - begin < fraction * settings.seconds
-            or len(envs.events.update_spans) < 2
-        ):
+        while perf_counter() - begin < fraction * settings.seconds or len(envs.events.update_spans) < 2:
             envs.run_update(learner.update)
             collector.collect(learner.policy, learner.buffer, LEARN_STEPS)

@@ -96,9 +96,7 @@ class TimestampedEnvFactory:
     def __call__(self, env_ids: IntArray) -> BatchEnv:
         stamps = self.stamps.open()
         ids = iter(env_ids.tolist())
-        return GymnasiumBatchEnv(
-            env_ids, lambda: TimestampedEnv(self.make_env(), stamps, next(ids)), self.name
-        )
+        return GymnasiumBatchEnv(env_ids, lambda: TimestampedEnv(self.make_env(), stamps, next(ids)), self.name)
 
 
 @dataclass(slots=True)
@@ -263,9 +261,7 @@ class _SpanClock:
         edges = np.array(spans, np.float64).reshape(-1, 2)
         self.times = edges.reshape(-1)
         lengths = np.cumsum(edges[:, 1] - edges[:, 0])
-        self.elapsed = np.stack([lengths - (edges[:, 1] - edges[:, 0]), lengths], axis=1).reshape(
-            -1
-        )
+        self.elapsed = np.stack([lengths - (edges[:, 1] - edges[:, 0]), lengths], axis=1).reshape(-1)
 
     def between(self, first: FloatArray, last: FloatArray) -> FloatArray:
         """Seconds within the spans between two times each."""

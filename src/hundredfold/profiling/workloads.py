@@ -19,9 +19,7 @@ from hundredfold.core.batch import FloatArray
 EPISODE_STEPS: Final = 200
 
 # Default observations: the fraction of the episode that is over.
-OBSERVATIONS: Final = np.repeat(
-    np.linspace(0, 1, EPISODE_STEPS + 1, dtype=np.float32)[:, None], 8, axis=1
-)
+OBSERVATIONS: Final = np.repeat(np.linspace(0, 1, EPISODE_STEPS + 1, dtype=np.float32)[:, None], 8, axis=1)
 OBSERVATIONS.setflags(write=False)
 
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
@@ -34,9 +32,7 @@ class SyntheticEnv(gymnasium.Env[Any, Any]):
     action_space: spaces.Space[Any] = spaces.Discrete(4)
     num_steps = 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.num_steps = 0
         self.durations: list[float] = self.draw_seconds(EPISODE_STEPS).tolist()

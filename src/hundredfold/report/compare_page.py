@@ -28,9 +28,7 @@ BAND: Final = 0.18
 Row = Mapping[str, Any]
 
 
-def draw_comparison(
-    env: str, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]], command: str
-) -> str:
+def draw_comparison(env: str, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]], command: str) -> str:
     """The page as HTML.
 
     Args:
@@ -58,15 +56,9 @@ def draw_comparison(
     ]
     interval = format_interval(best["known_low"], best["known_high"])
     cards = [
-        Card(
-            "best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {interval})"
-        ),
+        Card("best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {interval})"),
         *(
-            Card(
-                row["arm"],
-                f"{format_number(row['known'])} %",
-                f"{format_duration(row['seconds'])} per run",
-            )
+            Card(row["arm"], f"{format_number(row['known'])} %", f"{format_duration(row['seconds'])} per run")
             for row in rows
         ),
     ]
@@ -148,8 +140,7 @@ def _table(rows: Sequence[Row]) -> Table:
     return Table(
         columns=["", *(row["arm"] for row in rows)],
         rows=[
-            [f"{title} ({unit})" if unit else title, *(row.get(name) for row in rows)]
-            for name, (title, unit) in titled
+            [f"{title} ({unit})" if unit else title, *(row.get(name) for row in rows)] for name, (title, unit) in titled
         ],
     )
 

@@ -55,10 +55,7 @@ def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> g
 def accuracy_curve(by_responses: dict[str, Any]) -> go.Figure:
     """Type accuracy by number of responses."""
     figure = go.Figure()
-    styles = {
-        "learned": ("learned rates", BLUE, "solid"),
-        "true": ("true rates", GREY, "dash"),
-    }
+    styles = {"learned": ("learned rates", BLUE, "solid"), "true": ("true rates", GREY, "dash")}
     for model, shares in by_responses["accuracy"].items():
         name, colour, dash = styles[model]
         figure.add_scatter(
@@ -99,10 +96,7 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
         line={"color": GREY, "dash": "dash", "width": 1},
         hoverinfo="skip",
     )
-    for key, name, colour in (
-        ("possible", "all offers", BLUE),
-        ("made", "offers made", VERMILION),
-    ):
+    for key, name, colour in (("possible", "all offers", BLUE), ("made", "offers made", VERMILION)):
         found = calibration[key]
         if not found["count"]:
             continue
@@ -115,12 +109,8 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
             name=name,
             mode="lines+markers",
             line={"color": colour, "width": 1.5},
-            marker={
-                "color": colour,
-                "size": [round(6 + 10 * (count / largest) ** 0.5, 1) for count in found["count"]],
-            },
-            hovertemplate="believed %{x:.0f} %, accepted %{y:.0f} % of %{customdata:,}"
-            "<extra></extra>",
+            marker={"color": colour, "size": [round(6 + 10 * (count / largest) ** 0.5, 1) for count in found["count"]]},
+            hovertemplate="believed %{x:.0f} %, accepted %{y:.0f} % of %{customdata:,}<extra></extra>",
         )
     figure.update_layout(
         title={

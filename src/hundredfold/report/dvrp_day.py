@@ -68,9 +68,7 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
 
 def window_chart(day: Day) -> go.Figure:
     """A row per customer: requested and booked windows, the scheduled ride, refused offers."""
-    calls = sorted(
-        enumerate(day["calls"]), key=lambda item: item[1]["requested"][0][0], reverse=True
-    )
+    calls = sorted(enumerate(day["calls"]), key=lambda item: item[1]["requested"][0][0], reverse=True)
     ride = _rides(day["after"])
     rows = [f"{clock(call['requested'][0][0])} {call['purpose']} " for _, call in calls]
     places = list(range(len(calls)))
@@ -79,9 +77,7 @@ def window_chart(day: Day) -> go.Figure:
     # Pickup above, dropoff below the middle of the row: the two windows often overlap in time.
     for end, (name, colour) in enumerate((("pickup", BLUE), ("dropoff", VERMILION))):
         place = {"width": 0.4, "offset": (0.02, -0.42)[end], "orientation": "h"}
-        moved = [
-            k for k, (_, call) in enumerate(calls) if call["requested"][end] != call["booked"][end]
-        ]
+        moved = [k for k, (_, call) in enumerate(calls) if call["requested"][end] != call["booked"][end]]
         figure.add_bar(
             base=[call["booked"][end][0] - zero[k] for k, (_, call) in enumerate(calls)],
             x=[call["booked"][end][1] - call["booked"][end][0] for _, call in calls],
@@ -141,9 +137,7 @@ def window_chart(day: Day) -> go.Figure:
         showlegend=True,
     )
     figure.update_xaxes(title_text="minutes from requested pickup", dtick=30)
-    figure.update_yaxes(
-        tickvals=places, ticktext=rows, range=[-0.7, len(calls) - 0.3], showgrid=False
-    )
+    figure.update_yaxes(tickvals=places, ticktext=rows, range=[-0.7, len(calls) - 0.3], showgrid=False)
     return figure
 
 
@@ -225,8 +219,7 @@ def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
         call = day["calls"][(stop - 1) // 2]
         action = "picks up" if stop % 2 else "drops off"
         texts.append(
-            f"{clock(minute)} {action} customer {call['customer']}, {escape(call['purpose'])}"
-            f"<br>{escape(names[cell])}"
+            f"{clock(minute)} {action} customer {call['customer']}, {escape(call['purpose'])}<br>{escape(names[cell])}"
         )
     return [*texts, f"{clock(route['end_minutes'])} back at the depot"]
 
@@ -252,6 +245,4 @@ def _rides(solution: Day) -> dict[int, tuple[float, float]]:
         for route in solution["routes"]
         for stop, minute in zip(route["stops"], route["stop_minutes"], strict=True)
     }
-    return {
-        (stop - 1) // 2: (minute, times[stop + 1]) for stop, minute in times.items() if stop % 2
-    }
+    return {(stop - 1) // 2: (minute, times[stop + 1]) for stop, minute in times.items() if stop % 2}

@@ -39,9 +39,7 @@ class Panel(NamedTuple):
     hover_texts: Sequence[str]
 
 
-def offer_maps(
-    title: str, names: Sequence[str], counts: Counts, offers: Offers, columns: int
-) -> go.Figure:
+def offer_maps(title: str, names: Sequence[str], counts: Counts, offers: Offers, columns: int) -> go.Figure:
     """Share of each group's calls that got each offer; groups without calls are left out."""
     panels = []
     for name, made in zip(names, counts["made"], strict=True):
@@ -54,9 +52,7 @@ def offer_maps(
     return _maps(title, subtitle, panels, offers, columns)
 
 
-def acceptance_maps(
-    title: str, names: Sequence[str], counts: Counts, offers: Offers, columns: int
-) -> go.Figure:
+def acceptance_maps(title: str, names: Sequence[str], counts: Counts, offers: Offers, columns: int) -> go.Figure:
     """Share of each group's offers that were accepted."""
     panels = []
     for name, made, accepted in zip(names, counts["made"], counts["accepted"], strict=True):
@@ -72,9 +68,7 @@ def acceptance_maps(
     return figure
 
 
-def _maps(
-    title: str, subtitle: str, panels: Sequence[Panel], offers: Offers, columns: int
-) -> go.Figure:
+def _maps(title: str, subtitle: str, panels: Sequence[Panel], offers: Offers, columns: int) -> go.Figure:
     """Panels on one colour scale; axes are labelled on the left and at the bottom only."""
     rows = max(1, -(-len(panels) // columns))
     height = PANEL_PIXELS[columns] * rows
@@ -130,8 +124,7 @@ def _heatmap(panel: Panel, offers: Offers) -> go.Heatmap:
         text=grid(panel.texts),
         customdata=grid(panel.hover_texts),
         texttemplate="%{text}",
-        hovertemplate="%{y} min earlier, %{x} min later<br>%{customdata}"
-        f"<extra>{panel.name}</extra>",
+        hovertemplate=f"%{{y}} min earlier, %{{x}} min later<br>%{{customdata}}<extra>{panel.name}</extra>",
         coloraxis="coloraxis",
         xgap=1,
         ygap=1,
@@ -148,14 +141,8 @@ def _percent(share: float | None) -> str:
 def policy_bars(rows: Sequence[Row]) -> go.Figure:
     """Improvement of every policy, best on top; the first row is this run, hindsight a line."""
     this_run = rows[0]["policy"]
-    bars = sorted(
-        (row for row in rows if row["policy"] != UPPER_BOUND), key=lambda row: row["mean"]
-    )
-    figure = _bars(
-        bars,
-        [row["policy"] for row in bars],
-        [BLUE if row["policy"] == this_run else GREY for row in bars],
-    )
+    bars = sorted((row for row in rows if row["policy"] != UPPER_BOUND), key=lambda row: row["mean"])
+    figure = _bars(bars, [row["policy"] for row in bars], [BLUE if row["policy"] == this_run else GREY for row in bars])
     subtitle = "Driving minutes saved, in percent; the whiskers are 95 % intervals."
     for row in rows:
         if row["policy"] == UPPER_BOUND:
@@ -164,9 +151,7 @@ def policy_bars(rows: Sequence[Row]) -> go.Figure:
                 f" The dashed line is hindsight ({row['mean']:.1f} %), which knows all requests "
                 "and responses in advance."
             )
-    figure.update_layout(
-        title={"text": "Improvement", "subtitle": {"text": subtitle}}, height=PAIR_HEIGHT
-    )
+    figure.update_layout(title={"text": "Improvement", "subtitle": {"text": subtitle}}, height=PAIR_HEIGHT)
     return figure
 
 
@@ -213,10 +198,7 @@ def trade_off(rows: Sequence[Row], curves: Sequence[Row] = ()) -> go.Figure:
         marker={
             "opacity": 1,
             "size": [13 if name == this_run else 9 for name in names],
-            "color": [
-                BLUE if name == this_run else VERMILION if name == UPPER_BOUND else GREY
-                for name in names
-            ],
+            "color": [BLUE if name == this_run else VERMILION if name == UPPER_BOUND else GREY for name in names],
         },
         hovertemplate="%{text}<br>%{y:.1f} min saved, %{x:.0f} min shift<extra></extra>",
         cliponaxis=False,
@@ -257,10 +239,7 @@ def _add_curve(figure: go.Figure, rows: Sequence[Row], colour: str) -> None:
 def _shift_and_saved(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     """Minutes of shift and driving minutes saved, both per day."""
     shift = [round(row["shift_minutes"], 1) for row in rows]
-    saved = [
-        row["saved_minutes"] if "saved_minutes" in row else row["baseline_cost"] - row["cost"]
-        for row in rows
-    ]
+    saved = [row["saved_minutes"] if "saved_minutes" in row else row["baseline_cost"] - row["cost"] for row in rows]
     return shift, [round(minutes, 1) for minutes in saved]
 
 
@@ -284,9 +263,7 @@ def _bars(rows: Sequence[Row], names: Sequence[str], colours: Sequence[str]) -> 
             hovertemplate="%{y}: %{x:.2f} % (%{customdata[0]} to %{customdata[1]})<extra></extra>",
         )
     )
-    figure.update_layout(
-        height=BAR_PIXELS * len(rows) + BAR_AXIS_PIXELS, bargap=0.35, showlegend=False
-    )
+    figure.update_layout(height=BAR_PIXELS * len(rows) + BAR_AXIS_PIXELS, bargap=0.35, showlegend=False)
     figure.update_xaxes(title_text="% of driving minutes saved")
     figure.update_yaxes(showgrid=False, ticksuffix=" ")
     return figure
@@ -345,6 +322,5 @@ def _boxes(x: float, y: float, width: float) -> dict[str, _Box]:
     places = [("middle", "right"), ("middle", "left"), ("top", "center"), ("bottom", "center")]
     places += [(end, side) for end in ("top", "bottom") for side in ("right", "left")]
     return {
-        f"{end} {side}": _Box(across[side][0], along[end][0], across[side][1], along[end][1])
-        for end, side in places
+        f"{end} {side}": _Box(across[side][0], along[end][0], across[side][1], along[end][1]) for end, side in places
     }

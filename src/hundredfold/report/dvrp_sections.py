@@ -14,13 +14,7 @@ from hundredfold.core.errors import CheckpointError
 from hundredfold.core.formatting import MINUS, format_count, format_number, format_percent
 from hundredfold.report.dvrp_beliefs import accuracy_curve, calibration_curve, confusion_map
 from hundredfold.report.dvrp_day import route_map, window_chart
-from hundredfold.report.dvrp_figures import (
-    acceptance_maps,
-    offer_maps,
-    policy_bars,
-    split_bars,
-    trade_off,
-)
+from hundredfold.report.dvrp_figures import acceptance_maps, offer_maps, policy_bars, split_bars, trade_off
 from hundredfold.report.figures import Measure, small_multiple
 from hundredfold.report.run_data import RunRecord, read_record
 from hundredfold.report.run_sections import Cell, Section, Table
@@ -56,13 +50,7 @@ def dvrp_sections(folder: RunFolder) -> list[Section]:
             f"drawn; `hundredfold report {folder.path}` simulates the days and draws them."
         )
         return [*sections, Section("Days and routes", missing)]
-    return [
-        *sections,
-        *_policies(report_data),
-        _day(report_data),
-        _offers(report_data),
-        *_beliefs(report_data),
-    ]
+    return [*sections, *_policies(report_data), _day(report_data), _offers(report_data), *_beliefs(report_data)]
 
 
 def report_data_file(folder: RunFolder) -> Path:
@@ -181,10 +169,7 @@ def _day(report_data: ReportData) -> Section:
 
 
 def _offers(report_data: ReportData) -> Section:
-    by_type, by_purpose = (
-        report_data["responses"]["by_type"],
-        report_data["responses"]["by_purpose"],
-    )
+    by_type, by_purpose = (report_data["responses"]["by_type"], report_data["responses"]["by_purpose"])
     types, purposes, offers = report_data["types"], report_data["purposes"], report_data["offers"]
     return Section(
         "Offers and acceptance",
@@ -210,10 +195,7 @@ def _beliefs(report_data: ReportData) -> list[Section]:
         f"after {format_number(found['responses_per_customer'])} responses from each (median): its "
         f"most likely type is right for {format_percent(found['accuracy'])} of them."
     )
-    figures = [
-        confusion_map(report_data["types"], found["confusion"]),
-        calibration_curve(found["calibration"]),
-    ]
+    figures = [confusion_map(report_data["types"], found["confusion"]), calibration_curve(found["calibration"])]
     if found["by_responses"]["responses"]:
         figures.append(accuracy_curve(found["by_responses"]))
     return [Section("Acceptance model", explanation, figures, columns=2)]

@@ -92,14 +92,10 @@ def small_multiple(record: RunRecord, measure: Measure) -> go.Figure:
     names = {f"eval/{measure.key}", f"eval/{measure.key.removeprefix('avg_')}"}
     for key in sorted(names.intersection(record.keys)):
         evaluated = _rows_with(record.epochs, key)
-        _add_curve(
-            figure, record, evaluated, key, name="evaluated", colour=VERMILION, scale=measure.scale
-        )
+        _add_curve(figure, record, evaluated, key, name="evaluated", colour=VERMILION, scale=measure.scale)
         figure.data[-1].mode = "markers"
     figure.update_layout(
-        title={"text": measure.title, "subtitle": {"text": measure.description}},
-        height=210,
-        showlegend=False,
+        title={"text": measure.title, "subtitle": {"text": measure.description}}, height=210, showlegend=False
     )
     heights = {height for trace in figure.data for height in trace.y if height is not None}
     if len(heights) == 1:
@@ -196,9 +192,7 @@ def _add_curve(
     axes = _axes(record, rows)
     figure.add_scatter(
         x=axes["steps"],
-        y=[
-            None if value is None else value * scale for value in _rounded(row[key] for row in rows)
-        ],
+        y=[None if value is None else value * scale for value in _rounded(row[key] for row in rows)],
         meta=axes,
         name=name,
         mode="lines+markers" if len(rows) < SMOOTH_FROM else "lines",
@@ -214,9 +208,7 @@ def _add_evaluations(figure: go.Figure, record: RunRecord) -> None:
     evaluated = thinned(record.evaluations)
     if not evaluated:
         return
-    bounded = [
-        row for row in evaluated if None not in (row.get("eval/ci_low"), row.get("eval/ci_high"))
-    ]
+    bounded = [row for row in evaluated if None not in (row.get("eval/ci_low"), row.get("eval/ci_high"))]
     if len(bounded) > 1:
         axes = _axes(record, [*bounded, *reversed(bounded)])
         lows, highs = ([row[f"eval/ci_{end}"] for row in bounded] for end in ("low", "high"))
@@ -234,16 +226,10 @@ def _add_evaluations(figure: go.Figure, record: RunRecord) -> None:
         )
     _add_curve(figure, record, evaluated, EVALUATED, name="evaluated", colour=VERMILION)
     trace = figure.data[-1]
-    trace.customdata = [
-        _rounded([row.get("eval/ci_low"), row.get("eval/ci_high")]) for row in evaluated
-    ]
-    trace.hovertemplate = (
-        f"%{{y:{HOVER}}} (%{{customdata[0]:{HOVER}}} to %{{customdata[1]:{HOVER}}})"
-    )
+    trace.customdata = [_rounded([row.get("eval/ci_low"), row.get("eval/ci_high")]) for row in evaluated]
+    trace.hovertemplate = f"%{{y:{HOVER}}} (%{{customdata[0]:{HOVER}}} to %{{customdata[1]:{HOVER}}})"
     if len(evaluated) == 1 and bounded:
-        mean, low, high = (
-            bounded[0][key] or 0.0 for key in (EVALUATED, "eval/ci_low", "eval/ci_high")
-        )
+        mean, low, high = (bounded[0][key] or 0.0 for key in (EVALUATED, "eval/ci_low", "eval/ci_high"))
         trace.error_y = {"array": [high - mean], "arrayminus": [mean - low], "color": VERMILION}
 
 

@@ -140,10 +140,7 @@ def _template_file(name: str) -> str:
 
 
 def _section_context(section: Section) -> dict[str, Any]:
-    contents = [
-        _table_context(item) if isinstance(item, Table) else _chart_context(item)
-        for item in section.contents
-    ]
+    contents = [_table_context(item) if isinstance(item, Table) else _chart_context(item) for item in section.contents]
     return {
         "title": section.title,
         "explanation": section.explanation,
@@ -178,14 +175,9 @@ def _table_context(table: Table) -> dict[str, Any]:
         "title": table.title,
         "columns": table.columns,
         "numeric": {
-            column
-            for column in range(len(table.columns))
-            if all(_is_number(row[column]) for row in table.rows)
+            column for column in range(len(table.columns)) if all(_is_number(row[column]) for row in table.rows)
         },
-        "rows": [
-            [cell if isinstance(cell, str) else format_number(cell) for cell in row]
-            for row in table.rows
-        ],
+        "rows": [[cell if isinstance(cell, str) else format_number(cell) for cell in row] for row in table.rows],
         "marked": table.marked,
     }
 
@@ -222,9 +214,7 @@ def _cards(record: RunRecord) -> Iterator[Card]:
             format_number(best[EVALUATED]),
             f"95 % interval {interval}; epoch {format_number(best['epoch'])}, the best of {count}",
         )
-    last = next(
-        (row for row in reversed(record.epochs) if row.get("return_mean") is not None), None
-    )
+    last = next((row for row in reversed(record.epochs) if row.get("return_mean") is not None), None)
     if last is not None:
         yield Card(
             "final training return",

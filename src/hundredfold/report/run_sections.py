@@ -15,13 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import (
-    format_duration,
-    format_interval,
-    format_number,
-    format_percent,
-    metric_label,
-)
+from hundredfold.core.formatting import format_duration, format_interval, format_number, format_percent, metric_label
 from hundredfold.report.figures import (
     DIAGNOSTICS,
     learning_curves,
@@ -103,11 +97,7 @@ def _learning(record: RunRecord) -> Section:
         return Section("Learning", "No epoch has been finished yet, so there is nothing to draw.")
     if "return_mean" not in record.keys and not record.evaluations:
         return Section("Learning", "No episode has ended yet, so there is no return to draw.")
-    evaluated = (
-        "evaluated return with its 95 % interval"
-        if record.evaluations
-        else "the policy was never evaluated"
-    )
+    evaluated = "evaluated return with its 95 % interval" if record.evaluations else "the policy was never evaluated"
     explanation = f"Return of training episodes, averaged per epoch; {evaluated}."
     if not record.finished:
         explanation += " The run has not reached its end; --resume continues it."
@@ -180,11 +170,7 @@ def _diagnostics(record: RunRecord) -> Section | None:
 def _other_metrics(record: RunRecord) -> Section | None:
     """All other metrics: drawn if they change, listed if they are constant."""
     known = OTHER_KEYS | {"return_mean"} | {measure.key for measure in DIAGNOSTICS}
-    keys = [
-        key
-        for key in record.keys
-        if key not in known and not key.startswith(("avg_", "eval/", "time/"))
-    ]
+    keys = [key for key in record.keys if key not in known and not key.startswith(("avg_", "eval/", "time/"))]
     if not keys:
         return None
     constant = {key: record.last(key) for key in keys if _is_constant(record, key)}
@@ -192,8 +178,7 @@ def _other_metrics(record: RunRecord) -> Section | None:
     listed = ", ".join(f"{key} {format_number(value)}" for key, value in constant.items())
     return Section(
         "Other metrics",
-        "All other metrics of the run."
-        + (f" Constant, so not drawn: {listed}." if constant else ""),
+        "All other metrics of the run." + (f" Constant, so not drawn: {listed}." if constant else ""),
         figures,
         columns=3,
     )
@@ -249,10 +234,7 @@ def _versions(record: RunRecord) -> Section:
 def _groups(name: str, table: dict[str, Any]) -> Iterator[tuple[str, list[list[Cell]]]]:
     """Values of a settings table first, then those of each nested table."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict)}
-    yield (
-        name or "run",
-        [[key, _setting_text(value)] for key, value in table.items() if key not in inner],
-    )
+    yield (name or "run", [[key, _setting_text(value)] for key, value in table.items() if key not in inner])
     for key, value in inner.items():
         yield from _groups(f"{name}.{key}" if name else key, value)
 

@@ -7,12 +7,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import (
-    format_count,
-    format_duration,
-    format_large_number,
-    format_percent,
-)
+from hundredfold.core.formatting import format_count, format_duration, format_large_number, format_percent
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import Card, render_page
 from hundredfold.report.run_sections import Section, Table
@@ -37,17 +32,13 @@ EXPLANATION: Final = (
 )
 
 
-def draw_scaling(
-    rows: Sequence[Row], ideal: str, advice: str, command: str, machine: Mapping[str, Any]
-) -> str:
+def draw_scaling(rows: Sequence[Row], ideal: str, advice: str, command: str, machine: Mapping[str, Any]) -> str:
     """The page as HTML."""
     best = max(rows, key=lambda row: row["steps_per_second"])
     env, backends = rows[0]["env"], list(dict.fromkeys(row["backend"] for row in rows))
     sections = [
         Section(
-            "Throughput",
-            f"Steps per second of all envs together. The ideal is {ideal}. {advice}",
-            [throughput(rows)],
+            "Throughput", f"Steps per second of all envs together. The ideal is {ideal}. {advice}", [throughput(rows)]
         ),
         Section(
             "Where the time goes",
@@ -64,11 +55,7 @@ def draw_scaling(
             f"{best['backend']}, {format_count(best['num_envs'], 'env')}",
         ),
         Card("of the ideal", format_percent(best["efficiency"]), ideal),
-        Card(
-            "a step of one env alone",
-            format_duration(best["step_seconds_alone"]),
-            "without a backend",
-        ),
+        Card("a step of one env alone", format_duration(best["step_seconds_alone"]), "without a backend"),
     ]
     return render_page(
         title=f"{env}: scaling",
@@ -95,9 +82,7 @@ def throughput(rows: Sequence[Row]) -> go.Figure:
         line={"color": COLOURS[-1], "width": 2, "dash": "dot"},
         hovertemplate="%{y:,.4~r}",
     )
-    for colour, backend in zip(
-        COLOURS, dict.fromkeys(row["backend"] for row in rows), strict=False
-    ):
+    for colour, backend in zip(COLOURS, dict.fromkeys(row["backend"] for row in rows), strict=False):
         backend_rows = [row for row in rows if row["backend"] == backend]
         figure.add_scatter(
             x=[row["num_envs"] for row in backend_rows],
@@ -115,9 +100,7 @@ def throughput(rows: Sequence[Row]) -> go.Figure:
 
 def shares(rows: Sequence[Row], backend: str) -> go.Figure:
     """Fractions of time of one backend, stacked to 100 %, one bar per number of envs."""
-    figure = go.Figure(
-        layout={"height": 380, "barmode": "stack", "showlegend": True, "title": {"text": backend}}
-    )
+    figure = go.Figure(layout={"height": 380, "barmode": "stack", "showlegend": True, "title": {"text": backend}})
     backend_rows = [row for row in rows if row["backend"] == backend]
     for colour, (key, name) in zip(COLOURS, TIME_SHARES.items(), strict=True):
         if all(row[key] < MIN_SHARE for row in backend_rows):
@@ -137,13 +120,7 @@ def shares(rows: Sequence[Row], backend: str) -> go.Figure:
 def _table(rows: Sequence[Row]) -> Table:
     keys = [key for key in TIME_SHARES if any(row[key] >= MIN_SHARE for row in rows)]
     return Table(
-        columns=[
-            "envs",
-            "backend",
-            "steps per second",
-            *(TIME_SHARES[key] for key in keys),
-            "step",
-        ],
+        columns=["envs", "backend", "steps per second", *(TIME_SHARES[key] for key in keys), "step"],
         rows=[
             [
                 row["num_envs"],

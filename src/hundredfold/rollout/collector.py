@@ -11,16 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hundredfold.core import rng
-from hundredfold.core.batch import (
-    Arrays,
-    BoolArray,
-    IntArray,
-    State,
-    StepBatch,
-    concat_batches,
-    copies,
-    fill,
-)
+from hundredfold.core.batch import Arrays, BoolArray, IntArray, State, StepBatch, concat_batches, copies, fill
 from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
 from hundredfold.rollout.rollout_buffer import ActionSample
@@ -62,9 +53,7 @@ class PolicyNoise:
 class Policy(Protocol):
     """Samples an allowed action for each row; `uniforms` is its only source of randomness."""
 
-    def sample(
-        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]
-    ) -> ActionSample: ...
+    def sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample: ...
 
 
 class TransitionBuffer(Protocol):
@@ -211,17 +200,11 @@ class Collector:
         self.steps_ahead[batch.env_ids] += 1
 
     def _record(
-        self,
-        buffer: TransitionBuffer,
-        episodes: EpisodeStats,
-        step_callbacks: Sequence[StepCallback],
-        batch: StepBatch,
+        self, buffer: TransitionBuffer, episodes: EpisodeStats, step_callbacks: Sequence[StepCallback], batch: StepBatch
     ) -> None:
         """Store the transitions of these rows, update episode statistics, call the callbacks."""
         buffer.add_transitions(batch)
-        self.running_returns.step(
-            batch.env_ids, batch.reward, batch.ended, batch.episode_info, episodes
-        )
+        self.running_returns.step(batch.env_ids, batch.reward, batch.ended, batch.episode_info, episodes)
         for callback in step_callbacks:
             callback(batch)
 

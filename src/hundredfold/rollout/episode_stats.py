@@ -47,12 +47,7 @@ class RunningReturns:
         self.lengths = np.zeros(num_envs, np.int64)
 
     def step(
-        self,
-        env_ids: IntArray,
-        reward: FloatArray,
-        ended: BoolArray,
-        info: State,
-        episodes: EpisodeStats,
+        self, env_ids: IntArray, reward: FloatArray, ended: BoolArray, info: State, episodes: EpisodeStats
     ) -> None:
         """Add one step of these envs and move episodes that ended in it to `episodes`.
 

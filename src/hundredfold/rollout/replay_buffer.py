@@ -13,17 +13,7 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import (
-    Arrays,
-    BoolArray,
-    EnvSpec,
-    IntArray,
-    State,
-    StepBatch,
-    copies,
-    fill,
-    slice_rows,
-)
+from hundredfold.core.batch import Arrays, BoolArray, EnvSpec, IntArray, State, StepBatch, copies, fill, slice_rows
 from hundredfold.rollout.rollout_buffer import ActionSample
 
 # RNG stream of replay sampling.
@@ -46,14 +36,7 @@ class ReplayBuffer:
     """
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        num_envs: int,
-        rows_per_env: int,
-        n_step: int,
-        gamma: float,
-        seed: int,
+        self, spec: EnvSpec, *, num_envs: int, rows_per_env: int, n_step: int, gamma: float, seed: int
     ) -> None:
         # The current observation needs a row of its own, and a truncated episode two rows at once.
         assert rows_per_env >= n_step + 2, "a ring must hold more than one n-step return"
@@ -154,9 +137,7 @@ class ReplayBuffer:
         self.cursor[ids] = (self.cursor[ids] + 1) % self.rows_per_env
         self.filled[ids] = np.minimum(self.filled[ids] + 1, self.rows_per_env - 1)
 
-    def _write_observation(
-        self, ids: IntArray, observation: Arrays, mask: BoolArray | None
-    ) -> None:
+    def _write_observation(self, ids: IntArray, observation: Arrays, mask: BoolArray | None) -> None:
         rows = self._rows(ids)
         for name, array in self.observation.items():
             array[rows] = observation[name]
@@ -194,9 +175,7 @@ class ReplayBuffer:
         picks = rng.integers(self.key, counts, ends[-1])
         env_ids = np.searchsorted(ends, picks, side="right")
         back = ends[env_ids] - picks
-        rows: IntArray = (
-            env_ids * self.rows_per_env + (self.cursor[env_ids] - back) % self.rows_per_env
-        )
+        rows: IntArray = env_ids * self.rows_per_env + (self.cursor[env_ids] - back) % self.rows_per_env
         return rows
 
     # -- snapshots ------------------------------------------------------------------------------
@@ -238,18 +217,13 @@ class ReplayBuffer:
             "has_observation": self.has_observation,
             "awaiting_transition": self.awaiting_transition,
             "num_draws": self.num_draws,
-            **{
-                name: array.reshape(*shape, *array.shape[1:])[:, :used]
-                for name, array in rings.items()
-            },
+            **{name: array.reshape(*shape, *array.shape[1:])[:, :used] for name, array in rings.items()},
         }
 
 
 def row_bytes(spec: EnvSpec) -> int:
     """Memory of one row of a replay buffer, in bytes."""
-    observation = sum(
-        array.size * np.dtype(array.dtype).itemsize for array in spec.observation.values()
-    )
+    observation = sum(array.size * np.dtype(array.dtype).itemsize for array in spec.observation.values())
     mask = spec.num_logits if spec.has_mask else 0
     # Action, return and discount take 4 bytes each, num_return_steps 2 and is_transition 1.
     return observation + mask + 15

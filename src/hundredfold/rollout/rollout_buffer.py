@@ -169,9 +169,7 @@ class RolloutBuffer:
             for name, array in self.observation_arrays.items():
                 array[self.num_steps, batch.env_ids[is_full]] = batch.observation[name][is_full]
 
-    def add_steps(
-        self, rows: slice, arrays: State, observations: State, truncations: Truncations | None
-    ) -> None:
+    def add_steps(self, rows: slice, arrays: State, observations: State, truncations: Truncations | None) -> None:
         """Append whole steps of neighbouring envs that were collected elsewhere.
 
         Args:
@@ -189,9 +187,7 @@ class RolloutBuffer:
         for name, array in self.observation_arrays.items():
             array[first : last + 1, rows] = observations[name]
         if truncations is not None:
-            self._add_truncations(
-                truncations.steps + first, truncations.env_ids, truncations.final_observation
-            )
+            self._add_truncations(truncations.steps + first, truncations.env_ids, truncations.final_observation)
         self.cursor[rows] = last
 
     def all_truncations(self) -> tuple[IntArray, IntArray, Arrays]:
@@ -259,9 +255,7 @@ class RolloutBuffer:
         """Make room for another rollout behind this one, or for `num_rows` steps in total."""
         rows = num_rows or len(self.arrays["actions"]) + self.num_steps
         self.arrays = {name: _extended(array, rows) for name, array in self.arrays.items()}
-        self.observation_arrays = {
-            name: _extended(array, rows + 1) for name, array in self.observation_arrays.items()
-        }
+        self.observation_arrays = {name: _extended(array, rows + 1) for name, array in self.observation_arrays.items()}
         self._set_views()
 
     def _add_truncations(self, steps: IntArray, env_ids: IntArray, final: Arrays) -> None:

@@ -20,14 +20,7 @@ from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, RouteProblems, Solutions
 from hundredfold.routing.route_kernels import schedule_exists
 from hundredfold.routing.solution import solutions_from_routes
-from hundredfold.routing.workspace import (
-    DEPOT,
-    RIDERS,
-    TRIAL_LEG,
-    TRIAL_STOP,
-    load_instance,
-    new_workspace,
-)
+from hundredfold.routing.workspace import DEPOT, RIDERS, TRIAL_LEG, TRIAL_STOP, load_instance, new_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +48,17 @@ class ExactOracle:
                 "(2n)!/2^n)."
             )
         instances, constraints = to_instance_arrays(problems)
-        found = [
-            _cheapest_routes(instances, constraints, instance) for instance in range(len(problems))
-        ]
+        found = [_cheapest_routes(instances, constraints, instance) for instance in range(len(problems))]
         return solutions_from_routes(problems, found)
 
 
-def _cheapest_routes(
-    instances: InstanceArrays, constraints: FleetConstraints, instance: int
-) -> list[list[int]]:
+def _cheapest_routes(instances: InstanceArrays, constraints: FleetConstraints, instance: int) -> list[list[int]]:
     num_requests = int(instances.num_requests[instance])
     num_sets = 1 << num_requests
     costs = np.full(num_sets, INFEASIBLE, np.int64)
     orders = np.zeros((num_sets, 2 * num_requests), np.int64)
     _enumerate_routes(instances, constraints, instance, costs, orders)
-    return [
-        [int(stop) for stop in orders[chosen] if stop > 0]
-        for chosen in _cheapest_partition(costs, constraints)
-    ]
+    return [[int(stop) for stop in orders[chosen] if stop > 0] for chosen in _cheapest_partition(costs, constraints)]
 
 
 def _cheapest_partition(costs: IntArray, constraints: FleetConstraints) -> list[int]:
@@ -103,9 +89,7 @@ def _cheapest_partition(costs: IntArray, constraints: FleetConstraints) -> list[
 
 
 @kernel
-def _enumerate_routes(
-    instances: Any, constraints: Any, instance: Any, costs: Any, orders: Any
-) -> None:
+def _enumerate_routes(instances: Any, constraints: Any, instance: Any, costs: Any, orders: Any) -> None:
     """Write cost and stop order of the cheapest route of every set of requests."""
     num_requests = instances.num_requests[instance]
     ws = new_workspace(1, num_requests)

@@ -18,20 +18,8 @@ from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, Stat
 from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
 from hundredfold.core.errors import ShapeError
 from hundredfold.core.rng import Keys
-from hundredfold.routing.instance_arrays import (
-    NewRequests,
-    TripTimes,
-    to_instance_arrays,
-    trip_times,
-    write_requests,
-)
-from hundredfold.routing.lns import (
-    REQUEST_ORDER,
-    LNSParams,
-    RouteArrays,
-    candidate_insertion_costs,
-    improve_batch,
-)
+from hundredfold.routing.instance_arrays import NewRequests, TripTimes, to_instance_arrays, trip_times, write_requests
+from hundredfold.routing.lns import REQUEST_ORDER, LNSParams, RouteArrays, candidate_insertion_costs, improve_batch
 from hundredfold.routing.problem import (
     INFEASIBLE,
     Fleet,
@@ -180,9 +168,7 @@ class IncrementalRoutes:
         problems.riders[chosen, index] = new.riders
         problems.service_minutes[chosen, index] = new.service_minutes
         problems.max_ride_minutes[chosen, index] = new.max_ride_minutes
-        trips = trip_times(
-            problems.travel, new.cells, times, new.service_minutes, new.max_ride_minutes
-        )
+        trips = trip_times(problems.travel, new.cells, times, new.service_minutes, new.max_ride_minutes)
         self._write(chosen, index, new, trips)
         self.num_requests[chosen] += 1
         self._insert_and_improve(chosen, rng.spawn(keys, self.num_requests))
@@ -220,31 +206,19 @@ class IncrementalRoutes:
         shape = candidates.shape
         if len(shape) != 4 or shape[0] != self.num_envs or shape[2:] != (2, 2):
             raise ShapeError(
-                f"candidate windows came with shape {shape}; pass (envs, candidates, 2, 2) "
-                f"for {self.num_envs} envs."
+                f"candidate windows came with shape {shape}; pass (envs, candidates, 2, 2) for {self.num_envs} envs."
             )
         times = candidates[chosen]
         new = self._parse_requests(cells, times, riders, service_minutes, max_ride_minutes, chosen)
         trips = trip_times(
-            self.problems.travel,
-            new.cells[:, None],
-            times,
-            new.service_minutes[:, None],
-            new.max_ride_minutes[:, None],
+            self.problems.travel, new.cells[:, None], times, new.service_minutes[:, None], new.max_ride_minutes[:, None]
         )
         self._write(chosen, index, new, TripTimes(*(values[:, 0] for values in trips)))
         early: IntArray = np.zeros(shape[:3], np.int64)
         late: IntArray = np.zeros(shape[:3], np.int64)
         early[chosen], late[chosen] = trips.early, trips.late
         added = candidate_insertion_costs(
-            self.instances,
-            self.constraints,
-            chosen,
-            early,
-            late,
-            self.routes,
-            self.lengths,
-            self.settings.threads,
+            self.instances, self.constraints, chosen, early, late, self.routes, self.lengths, self.settings.threads
         )[chosen]
         # Kernels add up service and driving; service is not part of the cost.
         present = cost_microseconds(self.constraints, self.lengths, self.schedule)[chosen, None]
@@ -337,14 +311,7 @@ class IncrementalRoutes:
             broadcast_copy(service_minutes, (envs, 2), np.float64, "service_minutes")[chosen],
             broadcast_copy(max_ride_minutes, (envs,), np.float64, "max_ride_minutes")[chosen],
         )
-        check_requests(
-            self.problems.travel,
-            new.cells,
-            times,
-            new.riders,
-            new.service_minutes,
-            new.max_ride_minutes,
-        )
+        check_requests(self.problems.travel, new.cells, times, new.riders, new.service_minutes, new.max_ride_minutes)
         return new
 
     def _write(self, chosen: IntArray, index: IntArray, new: NewRequests, trips: TripTimes) -> None:
@@ -353,7 +320,5 @@ class IncrementalRoutes:
             self.constraints = self.constraints._replace(has_duration_limits=True)
 
     def _update_schedule(self, chosen: IntArray) -> None:
-        schedule_rows(
-            self.instances, self.constraints, chosen, self.routes, self.lengths, self.schedule
-        )
+        schedule_rows(self.instances, self.constraints, chosen, self.routes, self.lengths, self.schedule)
         self.cost[:] = cost_minutes(self.instances, self.constraints, self.lengths, self.schedule)

@@ -66,13 +66,7 @@ class NewRequests(NamedTuple):
 def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetConstraints]:
     """The instances as integer arrays, and the constraints of their fleet."""
     fleet, travel = problems.fleet, problems.travel
-    trips = trip_times(
-        travel,
-        problems.cells,
-        problems.windows,
-        problems.service_minutes,
-        problems.max_ride_minutes,
-    )
+    trips = trip_times(travel, problems.cells, problems.windows, problems.service_minutes, problems.max_ride_minutes)
     riders = problems.riders
     instances = InstanceArrays(
         drive=travel.microseconds,
@@ -98,11 +92,7 @@ def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetCo
 
 
 def trip_times(
-    travel: TravelTable,
-    cells: IntArray,
-    windows: FloatArray,
-    service_minutes: FloatArray,
-    max_ride_minutes: FloatArray,
+    travel: TravelTable, cells: IntArray, windows: FloatArray, service_minutes: FloatArray, max_ride_minutes: FloatArray
 ) -> TripTimes:
     """Times of requests in microseconds, with tightened time windows (Cordeau 2006).
 

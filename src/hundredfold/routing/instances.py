@@ -17,16 +17,7 @@ WINDOW_MINUTES: Final = 30.0
 NUM_HOMES: Final = 25
 
 # Periods of the day: share of trips, first and last hour in which they start.
-_PERIODS: Final = np.array(
-    [
-        [0.08, 6, 7],
-        [0.18, 7, 9],
-        [0.20, 9, 12],
-        [0.22, 12, 16],
-        [0.24, 16, 19],
-        [0.08, 19, 22],
-    ]
-)
+_PERIODS: Final = np.array([[0.08, 6, 7], [0.18, 7, 9], [0.20, 9, 12], [0.22, 12, 16], [0.24, 16, 19], [0.08, 19, 22]])
 _HOMEWARD_SHARE: Final = 0.22
 
 
@@ -87,9 +78,7 @@ def random_instances(
     homes = rng.integers(1, NUM_HOMES + 1, shape)
     places = rng.integers(NUM_HOMES + 1, travel.num_cells, shape)
     homeward = rng.random(shape) < _HOMEWARD_SHARE
-    cells: IntArray = np.stack(
-        [np.where(homeward, places, homes), np.where(homeward, homes, places)], axis=2
-    )
+    cells: IntArray = np.stack([np.where(homeward, places, homes), np.where(homeward, homes, places)], axis=2)
     direct = travel.minutes[cells[..., 0], cells[..., 1]]
     windows = _half_hour_windows(rng, direct)
     if detour_factor > 0.0:
@@ -107,9 +96,7 @@ def random_instances(
 def loose_instances(num_instances: int, num_requests: int = 30, seed: int = 0) -> RouteProblems:
     """Harder instances: wider windows to share rides, four seats, and some requests for two."""
     fleet = Fleet(capacity=4)
-    return random_instances(
-        num_instances, num_requests, seed, fleet=fleet, detour_factor=0.5, share_of_pairs=0.15
-    )
+    return random_instances(num_instances, num_requests, seed, fleet=fleet, detour_factor=0.5, share_of_pairs=0.15)
 
 
 def _half_hour_windows(rng: np.random.Generator, direct: FloatArray) -> FloatArray:
@@ -144,10 +131,7 @@ def read_instances(folder: Path) -> list[BenchmarkInstance]:
     paths = sorted(folder.glob("*.txt"))
     if not paths:
         raise InstanceError(f"{folder} holds no .txt files; point to a folder of instances.")
-    return [
-        BenchmarkInstance(path.stem, read_instance(path), references.get(path.stem))
-        for path in paths
-    ]
+    return [BenchmarkInstance(path.stem, read_instance(path), references.get(path.stem)) for path in paths]
 
 
 def read_instance(path: Path) -> RouteProblems:
@@ -192,24 +176,17 @@ def _cordeau(path: Path, rows: list[list[float]]) -> RouteProblems:
     vehicles, num_stops, max_route, capacity, max_ride = rows[0]
     half = int(num_stops) // 2
     if len(nodes) not in (2 * half + 1, 2 * half + 2):
-        raise InstanceError(
-            f"{path.name} announces {int(num_stops)} stops and has {len(nodes)} node lines."
-        )
+        raise InstanceError(f"{path.name} announces {int(num_stops)} stops and has {len(nodes)} node lines.")
     fleet = Fleet(
         num_vehicles=int(vehicles),
         capacity=int(capacity),
-        depot_window=(
-            float(nodes[0, 5]),
-            float(nodes[-1, 6] if len(nodes) % 2 == 0 else nodes[0, 6]),
-        ),
+        depot_window=(float(nodes[0, 5]), float(nodes[-1, 6] if len(nodes) % 2 == 0 else nodes[0, 6])),
         max_route_minutes=float(max_route),
         free_vehicles=int(vehicles),
     )
     first = np.arange(1, half + 1)
     pairs: IntArray = np.stack([first, first + half], axis=1)
-    return _problem(
-        nodes[:, 1:3], fleet, pairs, nodes[:, 5:7], nodes[:, 4], nodes[:, 3], float(max_ride)
-    )
+    return _problem(nodes[:, 1:3], fleet, pairs, nodes[:, 5:7], nodes[:, 4], nodes[:, 3], float(max_ride))
 
 
 def _problem(
@@ -252,9 +229,7 @@ def _read_numbers(path: Path) -> list[list[float]]:
 def _nodes(path: Path, rows: list[list[float]], columns: int) -> FloatArray:
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != columns:
-            raise InstanceError(
-                f"{path.name} line {number} has {len(row)} columns where its format has {columns}."
-            )
+            raise InstanceError(f"{path.name} line {number} has {len(row)} columns where its format has {columns}.")
     return np.array(rows[1:])
 
 
@@ -266,6 +241,4 @@ def _read_references(path: Path) -> dict[str, float]:
     try:
         return {row["instance"]: float(row["reference"]) for row in rows}
     except (KeyError, TypeError, ValueError):
-        raise InstanceError(
-            f"{path} must have the columns instance,reference with a number in the second."
-        ) from None
+        raise InstanceError(f"{path} must have the columns instance,reference with a number in the second.") from None

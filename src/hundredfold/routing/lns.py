@@ -17,14 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hundredfold.core.batch import IntArray
-from hundredfold.core.numba_kernels import (
-    integer,
-    kernel,
-    noalloc_kernel,
-    random_bits,
-    spawn,
-    uniform,
-)
+from hundredfold.core.numba_kernels import integer, kernel, noalloc_kernel, random_bits, spawn, uniform
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
 from hundredfold.routing.operators import (
@@ -121,9 +114,7 @@ def improve_batch(
     parallel_ranges(
         threads,
         len(rows),
-        lambda first, last: _improve_range(
-            instances, constraints, params, order, rows, keys, found, first, last
-        ),
+        lambda first, last: _improve_range(instances, constraints, params, order, rows, keys, found, first, last),
     )
 
 
@@ -200,9 +191,7 @@ def instance_keys(instances: Any) -> Any:
 
 
 @noalloc_kernel
-def construct_and_improve(
-    ws: Any, constraints: Any, params: Any, order: Any, num_requests: Any, key: Any
-) -> Any:
+def construct_and_improve(ws: Any, constraints: Any, params: Any, order: Any, num_requests: Any, key: Any) -> Any:
     """Insert the unassigned requests, improve the solution, and return its objective."""
     num_unassigned = collect_unassigned(ws, num_requests)
     if order == REGRET_ORDER:
@@ -211,16 +200,12 @@ def construct_and_improve(
         if order == RANDOM_ORDER:
             shuffle_bank(ws, num_unassigned, spawn(key, CONSTRUCTION_CHILD), np.uint64(0))
         unserved = greedy_insertion(ws, constraints, num_unassigned)
-    unserved = improve_solution(
-        ws, constraints, params, num_requests, unserved, spawn(key, SEARCH_CHILD)
-    )
+    unserved = improve_solution(ws, constraints, params, num_requests, unserved, spawn(key, SEARCH_CHILD))
     return objective(ws, constraints, unserved)
 
 
 @noalloc_kernel
-def improve_solution(
-    ws: Any, constraints: Any, params: Any, num_requests: Any, unserved: Any, key: Any
-) -> Any:
+def improve_solution(ws: Any, constraints: Any, params: Any, num_requests: Any, unserved: Any, key: Any) -> Any:
     """Relocate, 2-opt* and large neighbourhood search; returns the number of unserved requests."""
     if num_requests == 0:
         return 0
@@ -251,9 +236,7 @@ def _relocate_request(ws: Any, constraints: Any, request: Any, old_vehicle: Any)
     ws.vehicle[request] = UNASSIGNED
     if remove_unassigned(ws, constraints, old_vehicle):
         open_cost = vehicle_open_cost(ws, constraints)
-        saved = (
-            ws.saved_stats[CURRENT, old_vehicle, TRAVEL_TIME] - ws.stats[old_vehicle, TRAVEL_TIME]
-        )
+        saved = ws.saved_stats[CURRENT, old_vehicle, TRAVEL_TIME] - ws.stats[old_vehicle, TRAVEL_TIME]
         if ws.stats[old_vehicle, LENGTH] == 0:
             saved += open_cost
         vehicle, added, _ = best_two_insertions(ws, constraints, request, open_cost)
@@ -280,9 +263,7 @@ def large_neighbourhood_search(
     save_solution(ws, constraints, num_requests, BEST)
     current = objective(ws, constraints, unserved)
     best, best_unserved = current, unserved
-    start_threshold = (
-        params.start_threshold * (current - unserved * UNSERVED_PENALTY) / num_requests
-    )
+    start_threshold = params.start_threshold * (current - unserved * UNSERVED_PENALTY) / num_requests
     for iteration in range(params.iterations + params.infeasible_iterations):
         decay = max(0.0, 1.0 - iteration / max(1, params.iterations))
         if iteration >= params.iterations and best_unserved == 0:
@@ -307,9 +288,7 @@ def large_neighbourhood_search(
 
 
 @noalloc_kernel
-def _destroy(
-    ws: Any, constraints: Any, params: Any, num_requests: Any, key: Any, count: Any
-) -> Any:
+def _destroy(ws: Any, constraints: Any, params: Any, num_requests: Any, key: Any, count: Any) -> Any:
     """Destroy operator: (size of the request bank, whether feasible, next draw count)."""
     most = min(params.max_removed, num_requests)
     least = min(params.min_removed, most)
@@ -335,9 +314,7 @@ def _destroy(
 
 
 @noalloc_kernel
-def _repair(
-    ws: Any, constraints: Any, params: Any, num_unassigned: Any, key: Any, count: Any
-) -> Any:
+def _repair(ws: Any, constraints: Any, params: Any, num_unassigned: Any, key: Any, count: Any) -> Any:
     """Repair operator: (number of unserved requests, next draw count)."""
     operator = uniform(key, count)
     count += np.uint64(1)
@@ -382,15 +359,7 @@ def _store_routes(ws: Any, constraints: Any, routes: Any, lengths: Any, row: Any
 
 @kernel
 def _improve_range(
-    instances: Any,
-    constraints: Any,
-    params: Any,
-    order: Any,
-    rows: Any,
-    keys: Any,
-    found: Any,
-    first: Any,
-    last: Any,
+    instances: Any, constraints: Any, params: Any, order: Any, rows: Any, keys: Any, found: Any, first: Any, last: Any
 ) -> None:
     ws = new_workspace(constraints.num_vehicles, instances.cell.shape[1] // 2)
     for place in range(first, last):

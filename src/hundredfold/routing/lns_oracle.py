@@ -17,19 +17,8 @@ from hundredfold.core import rng
 from hundredfold.core.batch import IntArray
 from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, Positive, check_bounds
 from hundredfold.core.rng import Keys
-from hundredfold.routing.instance_arrays import (
-    FleetConstraints,
-    InstanceArrays,
-    to_instance_arrays,
-)
-from hundredfold.routing.lns import (
-    RANDOM_ORDER,
-    REGRET_ORDER,
-    LNSParams,
-    RouteArrays,
-    improve_batch,
-    instance_keys,
-)
+from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
+from hundredfold.routing.lns import RANDOM_ORDER, REGRET_ORDER, LNSParams, RouteArrays, improve_batch, instance_keys
 from hundredfold.routing.problem import INFEASIBLE, RouteProblems, Solutions
 from hundredfold.routing.solution import build_solutions
 
@@ -71,9 +60,7 @@ class LNSSettings:
     def lns_params(self) -> LNSParams:
         """The settings as kernels take them."""
         return LNSParams(
-            improve_passes=self.improve_passes,
-            iterations=self.lns_iterations,
-            max_removed=self.max_removed,
+            improve_passes=self.improve_passes, iterations=self.lns_iterations, max_removed=self.max_removed
         )
 
 
@@ -103,9 +90,7 @@ class LNSOracle:
                 self._solve_for_seconds(instances, constraints, best, row, self.settings.seconds)
         return build_solutions(instances, constraints, best.routes, best.lengths)
 
-    def _solve_with_restarts(
-        self, instances: InstanceArrays, constraints: FleetConstraints, best: RouteArrays
-    ) -> None:
+    def _solve_with_restarts(self, instances: InstanceArrays, constraints: FleetConstraints, best: RouteArrays) -> None:
         rows, keys = np.arange(len(best.objective)), instance_keys(instances)
         params = self.settings.lns_params()
         for restart in range(self.settings.final_restarts):
@@ -114,12 +99,7 @@ class LNSOracle:
             self._restart(instances, constraints, params, order, rows, drawn, best)
 
     def _solve_for_seconds(
-        self,
-        instances: InstanceArrays,
-        constraints: FleetConstraints,
-        best: RouteArrays,
-        row: int,
-        seconds: float,
+        self, instances: InstanceArrays, constraints: FleetConstraints, best: RouteArrays, row: int, seconds: float
     ) -> None:
         """Improve the best solution of one instance in cycles, with occasional restarts."""
         rows, keys = np.array([row]), instance_keys(instances)
@@ -136,9 +116,7 @@ class LNSOracle:
             if cycle % RESTART_EVERY == RESTART_EVERY - 1 and spent < RESTART_SHARE * seconds:
                 self._restart(instances, constraints, params, RANDOM_ORDER, rows, drawn, best)
             else:
-                improve_batch(
-                    instances, constraints, params, REGRET_ORDER, rows, drawn, best, threads=1
-                )
+                improve_batch(instances, constraints, params, REGRET_ORDER, rows, drawn, best, threads=1)
             cycle += 1
             last = time.perf_counter() - start - spent
             spent += last
@@ -158,9 +136,7 @@ class LNSOracle:
     ) -> None:
         """Construct solutions from scratch, improve them, and keep those that are better."""
         found = RouteArrays(
-            np.zeros_like(best.routes),
-            np.zeros_like(best.lengths),
-            np.full_like(best.objective, INFEASIBLE),
+            np.zeros_like(best.routes), np.zeros_like(best.lengths), np.full_like(best.objective, INFEASIBLE)
         )
         threads = self.settings.threads
         improve_batch(instances, constraints, params, order, rows, keys, found, threads)

@@ -16,12 +16,7 @@ import numpy as np
 
 from hundredfold.core.numba_kernels import integer, noalloc_kernel, uniform
 from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, MICROSECONDS_PER_MINUTE
-from hundredfold.routing.route_kernels import (
-    cheapest_insertion,
-    insert_request,
-    trial_is_feasible,
-    update_route,
-)
+from hundredfold.routing.route_kernels import cheapest_insertion, insert_request, trial_is_feasible, update_route
 from hundredfold.routing.workspace import (
     ADDED,
     DEPOT,
@@ -118,10 +113,7 @@ def vehicles_used(ws: Any, constraints: Any) -> Any:
 @noalloc_kernel
 def vehicle_open_cost(ws: Any, constraints: Any) -> Any:
     """Fixed cost of opening one more route."""
-    if (
-        constraints.extra_vehicle_cost > 0
-        and vehicles_used(ws, constraints) >= constraints.free_vehicles
-    ):
+    if constraints.extra_vehicle_cost > 0 and vehicles_used(ws, constraints) >= constraints.free_vehicles:
         return constraints.extra_vehicle_cost
     return 0
 
@@ -142,13 +134,7 @@ def update_insertion(ws: Any, constraints: Any, request: Any, vehicle: Any) -> N
     version = ws.stats[vehicle, VERSION]
     if ws.insertions[request, vehicle, INSERTION_VERSION] != version:
         added, pickup_after, dropoff_after = cheapest_insertion(
-            ws.travel,
-            ws.stops,
-            ws.route[vehicle],
-            ws.stats[vehicle],
-            ws.trial,
-            constraints,
-            request,
+            ws.travel, ws.stops, ws.route[vehicle], ws.stats[vehicle], ws.trial, constraints, request
         )
         ws.insertions[request, vehicle, ADDED] = added
         ws.insertions[request, vehicle, PICKUP_AFTER] = pickup_after
@@ -267,10 +253,7 @@ def _best_exchange(ws: Any, constraints: Any, first: Any, second: Any) -> Any:
     one_length, two_length = ws.stats[first, LENGTH], ws.stats[second, LENGTH]
     # Appending a whole route to the other closes a route, which may save a fixed cost.
     closing = 0
-    if (
-        constraints.extra_vehicle_cost > 0
-        and vehicles_used(ws, constraints) > constraints.free_vehicles
-    ):
+    if constraints.extra_vehicle_cost > 0 and vehicles_used(ws, constraints) > constraints.free_vehicles:
         closing = constraints.extra_vehicle_cost
     best, best_i, best_j = 0, -1, -1
     start = 0
@@ -309,9 +292,7 @@ def _best_exchange(ws: Any, constraints: Any, first: Any, second: Any) -> Any:
 
 
 @noalloc_kernel
-def _joined_route_is_feasible(
-    ws: Any, constraints: Any, first: Any, i: Any, second: Any, j: Any
-) -> Any:
+def _joined_route_is_feasible(ws: Any, constraints: Any, first: Any, i: Any, second: Any, j: Any) -> Any:
     """Whether the head of one route and the tail of the other keep all duration limits."""
     for k in range(i + 1):
         ws.trial[k, TRIAL_STOP] = ws.route[first, k, STOP]

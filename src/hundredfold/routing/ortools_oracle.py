@@ -14,13 +14,7 @@ import numpy as np
 from hundredfold.core.bounds import AtLeastOne, Positive, check_bounds
 from hundredfold.core.errors import MissingExtraError
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
-from hundredfold.routing.problem import (
-    UNLIMITED,
-    RouteProblems,
-    Solutions,
-    milliseconds_down,
-    milliseconds_up,
-)
+from hundredfold.routing.problem import UNLIMITED, RouteProblems, Solutions, milliseconds_down, milliseconds_up
 from hundredfold.routing.solution import solutions_from_routes
 
 
@@ -52,14 +46,10 @@ class OrToolsOracle:
     def solve(self, problems: RouteProblems) -> Solutions:
         """Return one solution per instance; its cost is inf where the solver finds none."""
         instances, constraints = to_instance_arrays(problems)
-        found = [
-            self._routes(instances, constraints, instance) for instance in range(len(problems))
-        ]
+        found = [self._routes(instances, constraints, instance) for instance in range(len(problems))]
         return solutions_from_routes(problems, found)
 
-    def _routes(
-        self, instances: InstanceArrays, constraints: FleetConstraints, instance: int
-    ) -> list[list[int]]:
+    def _routes(self, instances: InstanceArrays, constraints: FleetConstraints, instance: int) -> list[list[int]]:
         num_requests = int(instances.num_requests[instance])
         if num_requests == 0:
             return []
@@ -77,20 +67,13 @@ class OrToolsOracle:
         return [] if solution is None else _routes_of(model, manager, solution, constraints)
 
     def _add_costs(
-        self,
-        model: Any,
-        instances: InstanceArrays,
-        constraints: FleetConstraints,
-        instance: int,
-        num_stops: int,
+        self, model: Any, instances: InstanceArrays, constraints: FleetConstraints, instance: int, num_stops: int
     ) -> None:
         cells = instances.cell[instance, :num_stops]
         drive = milliseconds_up(instances.drive[np.ix_(cells, cells)])
         model.SetArcCostEvaluatorOfAllVehicles(model.RegisterTransitMatrix(drive.tolist()))
         for vehicle in range(constraints.free_vehicles, constraints.num_vehicles):
-            model.SetFixedCostOfVehicle(
-                int(milliseconds_up(constraints.extra_vehicle_cost)), vehicle
-            )
+            model.SetFixedCostOfVehicle(int(milliseconds_up(constraints.extra_vehicle_cost)), vehicle)
 
     def _add_times(
         self,
@@ -107,33 +90,21 @@ class OrToolsOracle:
         late = milliseconds_down(instances.late[instance, :num_stops])
         if (early > late).any() or (late < 0).any():
             return None
-        legs = model.RegisterTransitMatrix(
-            milliseconds_up(service + instances.drive[np.ix_(cells, cells)]).tolist()
-        )
+        legs = model.RegisterTransitMatrix(milliseconds_up(service + instances.drive[np.ix_(cells, cells)]).tolist())
         horizon = int(late.max())
         model.AddDimension(legs, horizon, horizon, False, "time")
         time = model.GetDimensionOrDie("time")
         for stop in range(1, num_stops):
-            time.CumulVar(manager.NodeToIndex(stop)).SetRange(
-                max(0, int(early[stop])), int(late[stop])
-            )
+            time.CumulVar(manager.NodeToIndex(stop)).SetRange(max(0, int(early[stop])), int(late[stop]))
         for vehicle in range(constraints.num_vehicles):
             for index in (model.Start(vehicle), model.End(vehicle)):
                 time.CumulVar(index).SetRange(max(0, int(early[0])), int(late[0]))
             if constraints.max_route < UNLIMITED:
-                time.SetSpanUpperBoundForVehicle(
-                    int(milliseconds_down(constraints.max_route)), vehicle
-                )
+                time.SetSpanUpperBoundForVehicle(int(milliseconds_down(constraints.max_route)), vehicle)
         return time
 
     def _add_pairs(
-        self,
-        model: Any,
-        manager: Any,
-        time: Any,
-        instances: InstanceArrays,
-        instance: int,
-        num_requests: int,
+        self, model: Any, manager: Any, time: Any, instances: InstanceArrays, instance: int, num_requests: int
     ) -> None:
         solver = model.solver()
         for request in range(num_requests):
@@ -149,21 +120,15 @@ class OrToolsOracle:
 
     def _parameters(self) -> Any:
         parameters = self._pywrapcp.DefaultRoutingSearchParameters()
-        parameters.first_solution_strategy = (
-            self._enums.FirstSolutionStrategy.PARALLEL_CHEAPEST_INSERTION
-        )
-        parameters.local_search_metaheuristic = (
-            self._enums.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
-        )
+        parameters.first_solution_strategy = self._enums.FirstSolutionStrategy.PARALLEL_CHEAPEST_INSERTION
+        parameters.local_search_metaheuristic = self._enums.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
         parameters.time_limit.FromMilliseconds(int(1000 * self.settings.seconds))
         if self.settings.max_solutions is not None:
             parameters.solution_limit = self.settings.max_solutions
         return parameters
 
 
-def _routes_of(
-    model: Any, manager: Any, solution: Any, constraints: FleetConstraints
-) -> list[list[int]]:
+def _routes_of(model: Any, manager: Any, solution: Any, constraints: FleetConstraints) -> list[list[int]]:
     routes = []
     for vehicle in range(constraints.num_vehicles):
         index = solution.Value(model.NextVar(model.Start(vehicle)))

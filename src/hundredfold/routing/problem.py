@@ -149,8 +149,7 @@ class Fleet:
         check_bounds(self)
         if not self.depot_window[0] <= self.depot_window[1] < np.inf:
             raise SettingsError(
-                f"depot_window must be (opening, closing) in minutes, finite and not empty, "
-                f"got {self.depot_window}."
+                f"depot_window must be (opening, closing) in minutes, finite and not empty, got {self.depot_window}."
             )
 
 
@@ -213,12 +212,8 @@ class RouteProblems:
             cells=where,
             windows=broadcast_copy(windows, (*shape, 2, 2), np.float64, "windows"),
             riders=broadcast_copy(riders, shape, np.int64, "riders"),
-            service_minutes=broadcast_copy(
-                service_minutes, (*shape, 2), np.float64, "service_minutes"
-            ),
-            max_ride_minutes=broadcast_copy(
-                max_ride_minutes, shape, np.float64, "max_ride_minutes"
-            ),
+            service_minutes=broadcast_copy(service_minutes, (*shape, 2), np.float64, "service_minutes"),
+            max_ride_minutes=broadcast_copy(max_ride_minutes, shape, np.float64, "max_ride_minutes"),
         )
         problems._check_values()
         problems._clear_padding()
@@ -353,6 +348,4 @@ def broadcast_copy(values: ArrayLike, shape: tuple[int, ...], dtype: type, name:
     try:
         return np.array(np.broadcast_to(given, shape), order="C")
     except ValueError:
-        raise ShapeError(
-            f"{name} came with shape {given.shape}; pass {shape} or what broadcasts to it."
-        ) from None
+        raise ShapeError(f"{name} came with shape {given.shape}; pass {shape} or what broadcasts to it.") from None

@@ -14,13 +14,7 @@ import numpy as np
 from hundredfold.core.bounds import AtLeastOne, Positive, check_bounds
 from hundredfold.core.errors import MissingExtraError, SettingsError
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
-from hundredfold.routing.problem import (
-    UNLIMITED,
-    RouteProblems,
-    Solutions,
-    milliseconds_down,
-    milliseconds_up,
-)
+from hundredfold.routing.problem import UNLIMITED, RouteProblems, Solutions, milliseconds_down, milliseconds_up
 from hundredfold.routing.solution import solutions_from_routes
 
 
@@ -60,14 +54,10 @@ class PyVRPOracle:
                 "`insertion`, `or_tools` or, if they are small, `exact`."
             )
         instances, constraints = to_instance_arrays(problems)
-        found = [
-            self._routes(instances, constraints, instance) for instance in range(len(problems))
-        ]
+        found = [self._routes(instances, constraints, instance) for instance in range(len(problems))]
         return solutions_from_routes(problems, found)
 
-    def _routes(
-        self, instances: InstanceArrays, constraints: FleetConstraints, instance: int
-    ) -> list[list[int]]:
+    def _routes(self, instances: InstanceArrays, constraints: FleetConstraints, instance: int) -> list[list[int]]:
         num_requests = int(instances.num_requests[instance])
         if num_requests == 0 or (instances.early[instance] > instances.late[instance]).any():
             return []
@@ -85,13 +75,7 @@ class PyVRPOracle:
             return []
         return [_stops_of(route) for route in result.best.routes()]
 
-    def _model(
-        self,
-        instances: InstanceArrays,
-        constraints: FleetConstraints,
-        instance: int,
-        num_requests: int,
-    ) -> Any:
+    def _model(self, instances: InstanceArrays, constraints: FleetConstraints, instance: int, num_requests: int) -> Any:
         model = self._pyvrp.Model()
         num_stops = 2 * num_requests + 1
         cells = instances.cell[instance, :num_stops]
@@ -109,10 +93,7 @@ class PyVRPOracle:
         if constraints.max_route < UNLIMITED:
             extra["shift_duration"] = int(milliseconds_down(constraints.max_route))
         free = min(constraints.free_vehicles, constraints.num_vehicles)
-        for count, fixed_cost in (
-            (free, 0),
-            (constraints.num_vehicles - free, constraints.extra_vehicle_cost),
-        ):
+        for count, fixed_cost in ((free, 0), (constraints.num_vehicles - free, constraints.extra_vehicle_cost)):
             if count > 0:
                 model.add_vehicle_type(
                     count,

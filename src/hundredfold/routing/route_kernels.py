@@ -194,9 +194,7 @@ def cheapest_insertion(
         improves = added < best and dropped <= dropoff_late and direct <= max_ride
         improves = improves and dropped + onward <= deadline
         if improves and limited:
-            improves = _insertion_is_feasible(
-                travel, stops, route, stats, trial, constraints, request, i, i, added
-            )
+            improves = _insertion_is_feasible(travel, stops, route, stats, trial, constraints, request, i, i, added)
         if improves:
             best, best_i, best_j = added, i, i
 

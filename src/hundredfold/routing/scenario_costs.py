@@ -27,11 +27,7 @@ from hundredfold.routing.lns import (
 )
 from hundredfold.routing.operators import UNSERVED_PENALTY
 from hundredfold.routing.problem import TravelTable, to_minutes
-from hundredfold.routing.workspace import (
-    UNASSIGNED,
-    load_instance,
-    new_workspace,
-)
+from hundredfold.routing.workspace import UNASSIGNED, load_instance, new_workspace
 
 
 class TripTable(NamedTuple):
@@ -53,11 +49,7 @@ class SampledRequests(NamedTuple):
 
 
 def trip_table(
-    travel: TravelTable,
-    cells: IntArray,
-    windows: FloatArray,
-    service_minutes: float,
-    max_ride_minutes: FloatArray,
+    travel: TravelTable, cells: IntArray, windows: FloatArray, service_minutes: float, max_ride_minutes: FloatArray
 ) -> TripTable:
     """Build the table that scenarios are drawn from.
 

@@ -16,14 +16,7 @@ from hundredfold.core.numba_kernels import kernel
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
 from hundredfold.routing.problem import EARLY, LATE, RouteProblems, Solutions, to_minutes
 from hundredfold.routing.route_kernels import schedule_exists
-from hundredfold.routing.workspace import (
-    DEPOT,
-    MAX_RIDE,
-    TRIAL_LEG,
-    TRIAL_STOP,
-    TRIAL_TIME,
-    UNASSIGNED,
-)
+from hundredfold.routing.workspace import DEPOT, MAX_RIDE, TRIAL_LEG, TRIAL_STOP, TRIAL_TIME, UNASSIGNED
 
 # A time that does not exist: of an unserved stop, of a vehicle that stays in the depot.
 NEVER: Final = -(2**62)
@@ -50,9 +43,7 @@ def empty_schedule(num_instances: int, num_requests: int, num_vehicles: int) -> 
     )
 
 
-def solutions_from_routes(
-    problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]
-) -> Solutions:
+def solutions_from_routes(problems: RouteProblems, found: Sequence[Sequence[Sequence[int]]]) -> Solutions:
     """Solutions with these routes: for every instance, one list of stops per vehicle used."""
     width = max(1, 2 * problems.max_requests)
     routes = np.zeros((len(problems), problems.fleet.num_vehicles, width), np.int64)
@@ -101,9 +92,7 @@ def cost_minutes(
     return np.where(unserved_requests(instances, schedule).any(axis=1), np.inf, cost)
 
 
-def cost_microseconds(
-    constraints: FleetConstraints, lengths: IntArray, schedule: Schedule
-) -> IntArray:
+def cost_microseconds(constraints: FleetConstraints, lengths: IntArray, schedule: Schedule) -> IntArray:
     """(instances,) driving time plus fixed costs of extra vehicles, of the served requests."""
     extra = np.maximum(np.count_nonzero(lengths, axis=1) - constraints.free_vehicles, 0)
     return np.asarray(schedule.driving + extra * constraints.extra_vehicle_cost)
@@ -121,9 +110,7 @@ def minutes_or_nan(microseconds: IntArray) -> FloatArray:
 
 
 @kernel
-def schedule_rows(
-    instances: Any, constraints: Any, rows: Any, routes: Any, lengths: Any, schedule: Any
-) -> None:
+def schedule_rows(instances: Any, constraints: Any, rows: Any, routes: Any, lengths: Any, schedule: Any) -> None:
     """Compute the schedule of these rows from their routes, which must be feasible."""
     num_stops = instances.cell.shape[1]
     stops = np.zeros((num_stops, 4), np.int64)

@@ -19,9 +19,7 @@ TOLERANCE_MINUTES = 1e-4
 def violations(problems: RouteProblems, solutions: Solutions) -> list[str]:
     """All violated constraints and wrong figures of the solutions, one sentence each."""
     if len(problems) != len(solutions):
-        raise ShapeError(
-            f"{len(solutions)} solutions came for {len(problems)} instances; pass one per instance."
-        )
+        raise ShapeError(f"{len(solutions)} solutions came for {len(problems)} instances; pass one per instance.")
     found: list[str] = []
     for instance in range(len(problems)):
         check = _InstanceCheck(problems, solutions, instance)
@@ -95,9 +93,7 @@ class _InstanceCheck:
                 found.append(f"drops off request {request} without having picked it up.")
             load += self.change[stop]
             if load > self.fleet.capacity:
-                found.append(
-                    f"carries {load} riders with capacity {self.fleet.capacity} at stop {stop}."
-                )
+                found.append(f"carries {load} riders with capacity {self.fleet.capacity} at stop {stop}.")
         found += [f"brings request {request} back to the depot." for request in sorted(on_board)]
         return found
 
@@ -112,10 +108,7 @@ class _InstanceCheck:
         """
         path = [0, *route, 0]
         last = len(path) - 1
-        after = [
-            (k, k + 1, self.service[path[k]] + self._drive(path[k], path[k + 1]))
-            for k in range(last)
-        ]
+        after = [(k, k + 1, self.service[path[k]] + self._drive(path[k], path[k + 1])) for k in range(last)]
         after.append((last, 0, -self.fleet.max_route_minutes))
         for k, stop in enumerate(path):
             if 0 < k < last and stop % 2 == 0 and stop - 1 in route:
@@ -153,16 +146,11 @@ class _InstanceCheck:
         for k, (stop, time) in enumerate(zip(path, times, strict=True)):
             early, late = self.window[stop]
             if not early - TOLERANCE_MINUTES <= time <= late + TOLERANCE_MINUTES:
-                found.append(
-                    f"schedules stop {stop} at minute {time:.3f}, outside {early:.3f}..{late:.3f}."
-                )
+                found.append(f"schedules stop {stop} at minute {time:.3f}, outside {early:.3f}..{late:.3f}.")
             if k > 0:
                 ready = times[k - 1] + self.service[path[k - 1]] + self._drive(path[k - 1], stop)
                 if time < ready - TOLERANCE_MINUTES:
-                    found.append(
-                        f"schedules stop {stop} at minute {time:.3f} and cannot be there "
-                        f"before {ready:.3f}."
-                    )
+                    found.append(f"schedules stop {stop} at minute {time:.3f} and cannot be there before {ready:.3f}.")
         for stop in route:
             if stop % 2 == 0 and stop - 1 in route:
                 request = (stop - 1) // 2
@@ -174,10 +162,7 @@ class _InstanceCheck:
                     )
         duration = times[-1] - times[0]
         if duration > self.fleet.max_route_minutes + TOLERANCE_MINUTES:
-            found.append(
-                f"is away for {duration:.3f} minutes, and {self.fleet.max_route_minutes:.3f} "
-                "are allowed."
-            )
+            found.append(f"is away for {duration:.3f} minutes, and {self.fleet.max_route_minutes:.3f} are allowed.")
         return found
 
     def _cost(self) -> list[str]:

@@ -91,9 +91,7 @@ def load_instance(ws: Any, instances: Any, instance: Any, num_requests: Any) -> 
         cell = instances.cell[instance, stop]
         service = instances.service[instance, stop]
         for other in range(num_stops):
-            ws.travel[stop, other] = (
-                service + instances.drive[cell, instances.cell[instance, other]]
-            )
+            ws.travel[stop, other] = service + instances.drive[cell, instances.cell[instance, other]]
     for request in range(num_requests):
         ws.vehicle[request] = UNASSIGNED
         for vehicle in range(ws.stats.shape[0]):

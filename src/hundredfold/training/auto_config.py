@@ -75,9 +75,7 @@ def auto_configure(
     lines = []
     if profile.step_costs is not None:
         device = detect_device(settings.machine.device)
-        settings, chosen = choose_settings(
-            settings, given, profile.spec, profile.step_costs, device
-        )
+        settings, chosen = choose_settings(settings, given, profile.spec, profile.step_costs, device)
         lines = [setting.summary for setting in chosen]
     if lines:
         lines.insert(0, f"chosen for {settings.env} and this machine; flags override:")
@@ -164,16 +162,8 @@ def _by_spaces(settings: RunSettings, spec: EnvSpec) -> Iterator[tuple[str, Any,
             yield "num_minibatches", 8, "more, smaller gradient steps for an image encoder"
     if spec.continuous_action is not None:
         if settings.engine != "rllib":  # whose statistics would be those of random actions
-            yield (
-                "normalise_observations",
-                True,
-                "inputs of continuous envs differ in scale",
-            )
-        yield (
-            "entropy_coefficient",
-            0.0,
-            "an entropy bonus would widen actions without limit",
-        )
+            yield ("normalise_observations", True, "inputs of continuous envs differ in scale")
+        yield ("entropy_coefficient", 0.0, "an entropy bonus would widen actions without limit")
         if joint:
             yield "update_epochs", 10, "continuous control benefits from more epochs"
         if by_number:
@@ -196,13 +186,8 @@ def _batch_size(device: Device) -> tuple[int, str]:
     return 64, "a CPU takes longer for more"
 
 
-def _hidden_sizes(
-    settings: RunSettings, spec: EnvSpec, device: Device
-) -> tuple[tuple[int, ...], str]:
-    num_inputs = sum(
-        sum(array.categories) if array.categories else array.size
-        for array in spec.observation.values()
-    )
+def _hidden_sizes(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[tuple[int, ...], str]:
+    num_inputs = sum(sum(array.categories) if array.categories else array.size for array in spec.observation.values())
     inputs = f"{num_inputs} inputs"
     if device.kind == "cuda":
         return (256, 256), f"{inputs}, on {device.name}"

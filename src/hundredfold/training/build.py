@@ -127,10 +127,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
     tune_malloc()
     factory = make_envs or env_factory(settings.env, settings.env_settings)
     if settings.machine.backend == "ray" and settings.algo != "ppo":
-        raise SettingsError(
-            "--backend ray works with --algo ppo only; use --backend processes for "
-            f"{settings.algo}."
-        )
+        raise SettingsError(f"--backend ray works with --algo ppo only; use --backend processes for {settings.algo}.")
     backend, choice = start_backend(
         settings.machine.backend,
         factory,
@@ -139,11 +136,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
         ray=partial(RayBackend, ray=settings.ray, collecting=True),
     )
     # The settings record the backend that runs, chosen or fallen back to.
-    settings = replace(
-        settings,
-        machine=replace(settings.machine, backend=choice.backend),
-        processes=choice.settings,
-    )
+    settings = replace(settings, machine=replace(settings.machine, backend=choice.backend), processes=choice.settings)
     try:
         settings = settings.resolved(backend.spec)
         device = torch_device(settings.machine.device)
@@ -182,9 +175,7 @@ def make_learner(settings: RunSettings, spec: EnvSpec, device: torch.device) -> 
     )
 
 
-def policy_from_weights(
-    settings: RunSettings, spec: EnvSpec, network: State, device: torch.device
-) -> EvaluationPolicy:
+def policy_from_weights(settings: RunSettings, spec: EnvSpec, network: State, device: torch.device) -> EvaluationPolicy:
     """The trained policy of a run.
 
     Args:
@@ -197,23 +188,16 @@ def policy_from_weights(
         return POLICIES[settings.algo](settings, spec, network, device)
 
 
-def _ppo_policy(
-    settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device
-) -> NetworkPolicy:
+def _ppo_policy(settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device) -> NetworkPolicy:
     network = ActorCritic(spec, settings.network).to(device)
     load_network(network, weights)
     return NetworkPolicy(network, device)
 
 
-def _dqn_policy(
-    settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device
-) -> QPolicy:
+def _dqn_policy(settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device) -> QPolicy:
     network = QNetwork(spec, settings.network, settings.dqn.dueling).to(device)
     load_network(network, weights)
     return QPolicy(network, device)
 
 
-POLICIES: Final[dict[Algorithm, Callable[..., EvaluationPolicy]]] = {
-    "ppo": _ppo_policy,
-    "dqn": _dqn_policy,
-}
+POLICIES: Final[dict[Algorithm, Callable[..., EvaluationPolicy]]] = {"ppo": _ppo_policy, "dqn": _dqn_policy}

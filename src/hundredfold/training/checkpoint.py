@@ -73,9 +73,7 @@ def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint) -> Path:
     return path
 
 
-def load_checkpoint(
-    folder: RunFolder, which: str = "last", parts: set[str] | None = None
-) -> Checkpoint:
+def load_checkpoint(folder: RunFolder, which: str = "last", parts: set[str] | None = None) -> Checkpoint:
     """Read a checkpoint.
 
     Args:
@@ -158,9 +156,7 @@ def spec_table(spec: EnvSpec) -> dict[str, Any]:
         "has_mask": spec.has_mask,
         "episode_steps": spec.episode_steps,
         "logit_bias": spec.logit_bias,
-        "continuous_action": None
-        if spec.continuous_action is None
-        else _box_table(spec.continuous_action),
+        "continuous_action": None if spec.continuous_action is None else _box_table(spec.continuous_action),
         "observation": {
             name: {
                 "shape": list(array.shape),
@@ -180,9 +176,7 @@ def read_spec(table: Mapping[str, Any]) -> EnvSpec:
         has_mask=table["has_mask"],
         episode_steps=table["episode_steps"],
         logit_bias=table["logit_bias"],
-        continuous_action=None
-        if table["continuous_action"] is None
-        else _read_box(table["continuous_action"]),
+        continuous_action=None if table["continuous_action"] is None else _read_box(table["continuous_action"]),
         observation={
             name: ArraySpec(
                 tuple(array["shape"]),
@@ -220,9 +214,7 @@ def _epoch_of(folder: RunFolder, which: str) -> int:
         return best[0] if best is not None and best[0] in epochs else epochs[-1]
     if which.isdecimal() and int(which) in epochs:
         return int(which)
-    raise CheckpointError(
-        f"{folder.path} has no checkpoint {which!r}; it has last, best and {epochs}."
-    )
+    raise CheckpointError(f"{folder.path} has no checkpoint {which!r}; it has last, best and {epochs}.")
 
 
 def _read_arrays(path: Path, name: str, checksum: str) -> Arrays:
@@ -238,9 +230,7 @@ def _read_arrays(path: Path, name: str, checksum: str) -> Arrays:
 
 
 def _damaged(path: Path, file: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path / file} is damaged or missing. Delete {path} to resume from an earlier one."
-    )
+    return CheckpointError(f"{path / file} is damaged or missing. Delete {path} to resume from an earlier one.")
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -78,8 +78,7 @@ def make_arms(start: RunSettings, num_envs: Sequence[int], episode_steps: int) -
     episodes, interval = start.length.episodes, start.evaluation.eval_interval
     if start.length != LengthSettings(episodes=max(episodes, 1)) or start.rollout.num_steps:
         raise SettingsError(
-            "compare needs --episodes and collects whole days; remove --epochs, --steps and "
-            "--num-steps."
+            "compare needs --episodes and collects whole days; remove --epochs, --steps and --num-steps."
         )
     if interval < 1:
         raise SettingsError("compare needs an --eval-interval of at least 1.")
@@ -125,14 +124,11 @@ def _is_finished(path: Path, settings: RunSettings) -> bool:
         return False
     folder = RunFolder.open(path)
     saved = folder.settings()
-    requested = replace(
-        settings, machine=saved.machine, saving=saved.saving, processes=saved.processes
-    )
+    requested = replace(settings, machine=saved.machine, saving=saved.saving, processes=saved.processes)
     changed = changed_settings(saved, requested)
     if changed:
         raise SettingsError(
-            f"{path} was trained with other settings ({', '.join(changed)}); choose another "
-            "--save-dir, or delete it."
+            f"{path} was trained with other settings ({', '.join(changed)}); choose another --save-dir, or delete it."
         )
     return saved.length.epochs in saved_epochs(folder)
 

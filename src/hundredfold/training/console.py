@@ -116,9 +116,7 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
         ("Total Steps", "total_steps", "{:,}"),
         ("Epsilon", "epsilon", "{:.3f}"),
     )
-    lines = [
-        f"  {label}: {form.format(metrics[key])}" for label, key, form in shown if key in metrics
-    ]
+    lines = [f"  {label}: {form.format(metrics[key])}" for label, key, form in shown if key in metrics]
     if "acceptance/loss" in metrics:
         shares = (
             f"{key.removeprefix(TYPE_SHARE)} {share:.2f}"
@@ -181,8 +179,5 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
             f"(95 % interval {best['eval/ci_low']:.2f} .. {best['eval/ci_high']:.2f}, "
             f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
         )
-    lines += [
-        f"report    {path / 'report.html'}",
-        f"evaluate  hundredfold evaluate {path}",
-    ]
+    lines += [f"report    {path / 'report.html'}", f"evaluate  hundredfold evaluate {path}"]
     return "\n".join(lines)

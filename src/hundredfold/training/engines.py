@@ -72,9 +72,7 @@ class EpisodeTracker:
             episode_info: Arrays, each (envs, ...), that count where episodes ended.
         """
         rewards = np.asarray(reward, np.float64)
-        self.running_returns.step(
-            self.all_env_ids, rewards, ended, episode_info or {}, self.episodes
-        )
+        self.running_returns.step(self.all_env_ids, rewards, ended, episode_info or {}, self.episodes)
 
     def drain(self) -> EpisodeStats:
         """Episodes that ended since the last call."""
@@ -129,8 +127,4 @@ def _rllib() -> Engine:
 
 OWN: Final[EngineName] = "hundredfold"
 
-ENGINES: Final[dict[EngineName, Callable[[], Engine]]] = {
-    OWN: _own,
-    "sb3": _stable_baselines,
-    "rllib": _rllib,
-}
+ENGINES: Final[dict[EngineName, Callable[[], Engine]]] = {OWN: _own, "sb3": _stable_baselines, "rllib": _rllib}

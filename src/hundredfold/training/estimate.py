@@ -84,9 +84,7 @@ class Estimate:
         return settings
 
 
-def estimate_run(
-    settings: RunSettings, start: RunSettings, *, measure: bool = True, cuda: bool = False
-) -> Estimate:
+def estimate_run(settings: RunSettings, start: RunSettings, *, measure: bool = True, cuda: bool = False) -> Estimate:
     """Estimate a run.
 
     Args:
@@ -149,9 +147,7 @@ def gradient_steps(settings: RunSettings) -> int:
 
 def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> dict[str, int]:
     """Bytes per env, by component."""
-    sizes = (
-        _replay_bytes(settings, spec) if settings.algo == "dqn" else _rollout_bytes(settings, spec)
-    )
+    sizes = _replay_bytes(settings, spec) if settings.algo == "dqn" else _rollout_bytes(settings, spec)
     if settings.env not in ENVS:
         return sizes
     env = factory(np.arange(1))
@@ -181,9 +177,7 @@ def _rollout_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
         "masks": 0 if rollout.mask is None else rollout.mask.nbytes,
         "actions": rollout.actions.nbytes,
         "log-probabilities": rollout.log_probs.nbytes,
-        "rewards and flags": rollout.rewards.nbytes
-        + rollout.terminated.nbytes
-        + rollout.ended.nbytes,
+        "rewards and flags": rollout.rewards.nbytes + rollout.terminated.nbytes + rollout.ended.nbytes,
         # Values, advantages and targets, and the shuffled rows.
         "update": 3 * rollout.rewards.nbytes + _size(rollout.observation),
     }
@@ -226,9 +220,7 @@ def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timin
     rollout, ppo = settings.rollout, settings.ppo
     num_envs = min(rollout.num_envs, MEASURED_ENVS)
     one_pass = (
-        replace(ppo, num_value_epochs=1, num_policy_epochs=1)
-        if ppo.separate_epochs
-        else replace(ppo, update_epochs=1)
+        replace(ppo, num_value_epochs=1, num_policy_epochs=1) if ppo.separate_epochs else replace(ppo, update_epochs=1)
     )
     learning_starts = min(settings.dqn.learning_starts, num_envs * rollout.num_steps)
     trial = replace(
@@ -278,9 +270,7 @@ def _epoch_seconds(components: Components, settings: RunSettings) -> tuple[float
 # --- recommendations
 
 
-def recommend(
-    requested: RunSettings, resolved: RunSettings, start: RunSettings, spec: EnvSpec
-) -> list[Recommendation]:
+def recommend(requested: RunSettings, resolved: RunSettings, start: RunSettings, spec: EnvSpec) -> list[Recommendation]:
     """Recommended settings for epochs larger than those that the preset was made for.
 
     Only settings that still have the preset's value are changed.
@@ -309,9 +299,7 @@ def recommend(
         if ppo.learning_rate == first.learning_rate and faster != first.learning_rate:
             reason = f"minibatches of {wider} instead of {size} have less gradient noise"
             changes.append(Recommendation("learning_rate", first.learning_rate, faster, reason))
-    passes: Sequence[str] = (
-        ("num_value_epochs", "num_policy_epochs") if ppo.separate_epochs else ("update_epochs",)
-    )
+    passes: Sequence[str] = ("num_value_epochs", "num_policy_epochs") if ppo.separate_epochs else ("update_epochs",)
     if resolved.rollout.samples_per_epoch // wider <= before // size:
         return changes
     for name in passes:

@@ -112,10 +112,7 @@ def evaluate(
     rounds = -(-episodes // num_envs)
     returns = np.zeros((num_envs, rounds))
     lengths = np.zeros((num_envs, rounds), np.int64)
-    info = {
-        name: np.zeros((num_envs, rounds, *array.shape), array.dtype)
-        for name, array in spec.episode_info.items()
-    }
+    info = {name: np.zeros((num_envs, rounds, *array.shape), array.dtype) for name, array in spec.episode_info.items()}
     played = np.zeros(num_envs, np.int64)
     num_truncated = 0
     backend.reset(int(rng.spawn(rng.seed_key(seed), EVALUATION_STREAM)))
@@ -137,10 +134,7 @@ def evaluate(
         played[ids[finished]] += 1
         on_progress(int(played.sum()))
     if num_truncated:
-        warnings.warn(
-            f"{num_truncated} evaluation episodes were truncated after {max_steps} steps.",
-            stacklevel=2,
-        )
+        warnings.warn(f"{num_truncated} evaluation episodes were truncated after {max_steps} steps.", stacklevel=2)
     return Evaluation(
         returns.reshape(-1)[:episodes],
         lengths.reshape(-1)[:episodes],

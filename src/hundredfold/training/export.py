@@ -21,12 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hundredfold.algorithms.actor_critic import (
-    MAX_NORMALISED_INPUT,
-    ActorCritic,
-    InputLayer,
-    tensors,
-)
+from hundredfold.algorithms.actor_critic import MAX_NORMALISED_INPUT, ActorCritic, InputLayer, tensors
 from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
 from hundredfold.algorithms.protocols import EvaluationPolicy
@@ -166,9 +161,7 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
     _write(path, lambda file: program.save(file, external_data=False))
     if not is_installed("onnxruntime"):
         warnings.warn(
-            f"{path} was not checked: onnxruntime is not installed "
-            "(pip install 'hundredfold[export]').",
-            stacklevel=2,
+            f"{path} was not checked: onnxruntime is not installed (pip install 'hundredfold[export]').", stacklevel=2
         )
         return path
     import onnxruntime
@@ -252,19 +245,14 @@ def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
     entries = array.reshape(array.shape[0], spec.size)
     if spec.categories is None:
         return entries.float()
-    one_hot = [
-        entries[:, index : index + 1] == torch.arange(count)
-        for index, count in enumerate(spec.categories)
-    ]
+    one_hot = [entries[:, index : index + 1] == torch.arange(count) for index, count in enumerate(spec.categories)]
     return torch.cat(one_hot, dim=-1).float()
 
 
 def _random_rows(spec: EnvSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
     """Random observations, and masks that forbid about half of the actions."""
     generator = np.random.default_rng(SEED)
-    observation = {
-        name: _random(array, rows, generator) for name, array in spec.observation.items()
-    }
+    observation = {name: _random(array, rows, generator) for name, array in spec.observation.items()}
     if not spec.has_mask:
         return observation, None
     mask = generator.random((rows, spec.num_logits)) < 0.5
@@ -283,9 +271,7 @@ def _random(array: ArraySpec, rows: int, generator: np.random.Generator) -> Arra
     kind = np.dtype(array.dtype)
     if kind.kind == "f":
         return generator.normal(size=shape).astype(kind)
-    return generator.integers(
-        0, 2 if kind.kind == "b" or array.dtype == "int8" else 200, shape
-    ).astype(kind)
+    return generator.integers(0, 2 if kind.kind == "b" or array.dtype == "int8" else 200, shape).astype(kind)
 
 
 def _write(path: Path, save: Callable[[str], object]) -> None:

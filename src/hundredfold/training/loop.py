@@ -23,11 +23,7 @@ def train(run: Run) -> bool:
                 signals.check()
                 with run.timed("collect"):
                     episodes = collector.collect(
-                        learner.policy,
-                        learner.buffer,
-                        num_steps,
-                        run.progress_callback(signals),
-                        run.step_callbacks,
+                        learner.policy, learner.buffer, num_steps, run.progress_callback(signals), run.step_callbacks
                     )
                 run.split_collect_time()
                 with run.timed("update"):

@@ -43,14 +43,7 @@ class MetricsLog:
         wandb: Also log to Weights & Biases.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        settings: RunSettings,
-        *,
-        first_step: int = 0,
-        wandb: bool = False,
-    ) -> None:
+    def __init__(self, folder: RunFolder, settings: RunSettings, *, first_step: int = 0, wandb: bool = False) -> None:
         self.folder = folder
         # Unbuffered: nothing is left to write when the file is closed.
         self.file = folder.metrics_file.open("ab", buffering=0)
@@ -112,8 +105,7 @@ class WeightsAndBiases:
         if mode is None and not _reaches_wandb():
             mode = "offline"
             warnings.warn(
-                f"W&B cannot be reached; metrics are kept in {folder.path}/wandb for `wandb sync`.",
-                stacklevel=2,
+                f"W&B cannot be reached; metrics are kept in {folder.path}/wandb for `wandb sync`.", stacklevel=2
             )
         self.run = wandb.init(
             project="hundredfold",

@@ -30,10 +30,7 @@ class Interruptible:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]

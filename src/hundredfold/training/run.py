@@ -54,13 +54,7 @@ class Run:
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        components: Components,
-        counters: Counters,
-        *,
-        wandb: bool = False,
-        quiet: bool = False,
+        self, folder: RunFolder, components: Components, counters: Counters, *, wandb: bool = False, quiet: bool = False
     ) -> None:
         self.folder, self.components, self.counters = folder, components, counters
         self.settings = components.settings
@@ -72,9 +66,7 @@ class Run:
         timings = components.backend.timings()
         self.previous_seconds: dict[str, float] = {"env": -sum(timings.values()), **timings}
         self.evaluation_envs: Backend | None = None
-        self.metrics = MetricsLog(
-            folder, self.settings, first_step=counters.total_steps, wandb=wandb
-        )
+        self.metrics = MetricsLog(folder, self.settings, first_step=counters.total_steps, wandb=wandb)
         self.display = TrainingDisplay(
             total_steps=self.num_epochs * self.settings.rollout.samples_per_epoch,
             done_steps=counters.total_steps,
@@ -167,9 +159,7 @@ class Run:
     @property
     def step_callbacks(self) -> list[Callable[[StepBatch], None]]:
         """Functions that receive every step batch."""
-        return (
-            [] if self.components.belief_model is None else [self.components.belief_model.observe]
-        )
+        return [] if self.components.belief_model is None else [self.components.belief_model.observe]
 
     def update_belief_model(self) -> dict[str, float]:
         """Update the belief model and broadcast its parameters to the envs."""
@@ -184,9 +174,7 @@ class Run:
         """Evaluate the policy at its interval and at the end; empty otherwise."""
         evaluation = self.settings.evaluation
         epoch = self.counters.epoch + 1
-        if not evaluation.eval_interval or (
-            epoch % evaluation.eval_interval and epoch < self.num_epochs
-        ):
+        if not evaluation.eval_interval or (epoch % evaluation.eval_interval and epoch < self.num_epochs):
             return {}
         if self.evaluation_envs is None:
             num_envs = min(evaluation.eval_episodes, MAX_EVALUATION_ENVS)
@@ -198,9 +186,7 @@ class Run:
                 # Actors are busy with training, and each of their steps is a round trip.
                 here = "in_process" if self.components.backend.spec.has_snapshots else "processes"
                 settings = replace(settings, machine=replace(settings.machine, backend=here))
-            self.evaluation_envs = make_backend(
-                *evaluation_backend(settings, self.components.make_envs, num_envs)
-            )
+            self.evaluation_envs = make_backend(*evaluation_backend(settings, self.components.make_envs, num_envs))
         if self.components.belief_model is not None:
             self.evaluation_envs.broadcast(self.components.belief_model.params(exploring=False))
         policy = self.components.learner.policy
@@ -274,9 +260,7 @@ class Run:
             except CheckpointError as error:
                 self.display.print(f"the last epoch could not be saved: {error}")
                 return
-        self.display.print(
-            f"stopped after epoch {self.last_complete.epoch}/{self.num_epochs}; {self.resume_hint}"
-        )
+        self.display.print(f"stopped after epoch {self.last_complete.epoch}/{self.num_epochs}; {self.resume_hint}")
 
     @property
     def resume_hint(self) -> str:

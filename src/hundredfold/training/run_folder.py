@@ -82,9 +82,7 @@ class RunFolder:
         folder = cls(path)
         if not folder.settings_file.is_file():
             what = "there is no such folder" if not path.exists() else "it has no settings.toml"
-            raise CheckpointError(
-                f"{path} is not a run folder: {what}. `ls runs` lists the runs of this directory."
-            )
+            raise CheckpointError(f"{path} is not a run folder: {what}. `ls runs` lists the runs of this directory.")
         return folder
 
     def settings(self) -> RunSettings:
@@ -92,9 +90,7 @@ class RunFolder:
         table = read_toml(self.settings_file)
         env = table.get("env")
         if not isinstance(env, str):
-            raise CheckpointError(
-                f"{self.settings_file} has no `env`; it is not the settings file of a run."
-            )
+            raise CheckpointError(f"{self.settings_file} has no `env`; it is not the settings file of a run.")
         # Settings that the file lacks get class defaults, not those of a preset.
         return apply_table(default_settings(env, table), table, str(self.settings_file))
 

@@ -24,9 +24,7 @@ from hundredfold.envs.registry import callable_factory
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(
-        not hasattr(os, "sched_setaffinity"), reason="no CPU affinity on this system"
-    ),
+    pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity on this system"),
 ]
 
 

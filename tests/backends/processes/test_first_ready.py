@@ -11,12 +11,7 @@ from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs
 from helpers.cases import ENV_CASES
-from helpers.trajectories import (
-    assert_same_trajectory,
-    continue_trajectory,
-    fixed_actions,
-    record_trajectory,
-)
+from helpers.trajectories import assert_same_trajectory, continue_trajectory, fixed_actions, record_trajectory
 from hundredfold.backends.processes.backend import READY_DIVISOR, FirstReadyBackend, ProcessBackend
 from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
@@ -37,9 +32,7 @@ pytestmark = pytest.mark.process
 def with_slow_env(folder):
     """Envs of which one waits at its third step until the file `gate` exists."""
     seed = int(rng.stream_keys(SEED, SLOW_ENV, 0)) >> 33
-    return partial(
-        GymnasiumBatchEnv, make_env=partial(third_party_envs.WaitsForFile, folder, fault_seed=seed)
-    )
+    return partial(GymnasiumBatchEnv, make_env=partial(third_party_envs.WaitsForFile, folder, fault_seed=seed))
 
 
 def first_ready(make_envs, num_envs=NUM_ENVS, batch_envs=1, **settings):
@@ -253,9 +246,7 @@ def test_a_snapshot_waits_for_steps_in_flight_and_recv_still_returns_them(env):
     with closing(SerialBackend(ENV_CASES[env], NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 6)
         backend.restore(state)
-        assert_same_trajectory(
-            continue_trajectory(backend, 2, first_step=4), expected.between(4, 6)
-        )
+        assert_same_trajectory(continue_trajectory(backend, 2, first_step=4), expected.between(4, 6))
 
 
 def test_a_snapshot_of_third_party_envs_does_not_wait_for_a_slow_one(tmp_path):

@@ -82,8 +82,7 @@ def assert_no_leftovers(parent, before):
 
 
 each_start_method = pytest.mark.parametrize(
-    "method",
-    ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))],
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))]
 )
 
 

@@ -74,9 +74,7 @@ def test_num_workers_is_limited_by_envs_and_by_default_by_cores():
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_lambda_env_factory_is_pickled(method):
     max_steps = 4
-    make_envs = make_batch(
-        lambda: gymnasium.wrappers.TimeLimit(third_party_envs.DiceEnv(), max_steps)
-    )
+    make_envs = make_batch(lambda: gymnasium.wrappers.TimeLimit(third_party_envs.DiceEnv(), max_steps))
     with closing(process_backend(make_envs, workers=1, start_method=method)) as backend:
         trajectory = record_trajectory(backend, SEED, 12)
     assert trajectory.ended.any()
@@ -97,9 +95,7 @@ def test_an_unpicklable_env_factory_raises_with_advice():
 
 def test_a_spawned_worker_of_third_party_envs_imports_neither_torch_nor_numba():
     with closing(
-        process_backend(
-            make_batch(third_party_envs.ReportsModules), 2, workers=2, start_method="spawn"
-        )
+        process_backend(make_batch(third_party_envs.ReportsModules), 2, workers=2, start_method="spawn")
     ) as backend:
         backend.reset(SEED)
         infos = list(backend.recv().infos)
@@ -176,9 +172,7 @@ def test_infos_are_pickled_only_after_the_first_read():
         backend.send(np.zeros(NUM_ENVS, np.int64))
         return backend.recv().infos
 
-    with closing(
-        process_backend(make_batch(third_party_envs.PicklingCountInfo), workers=1)
-    ) as backend:
+    with closing(process_backend(make_batch(third_party_envs.PicklingCountInfo), workers=1)) as backend:
         backend.reset(SEED)
         backend.recv()
         for _ in range(3):
@@ -227,9 +221,7 @@ def test_an_info_larger_than_its_slot_is_fetched_from_the_worker():
 
 
 def test_an_unpicklable_info_value_becomes_its_repr():
-    with closing(
-        process_backend(make_batch(third_party_envs.UnpicklableInfo), workers=1)
-    ) as backend:
+    with closing(process_backend(make_batch(third_party_envs.UnpicklableInfo), workers=1)) as backend:
         backend.reset(SEED)
         info = backend.recv().infos[0]
     assert info["total"] == backend.batch.observation["observation"][0, 1]

@@ -44,8 +44,7 @@ VALID_ENVS = partial(GymnasiumBatchEnv, make_env=third_party_envs.FaultyEnv)
 each_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
 each_process_backend = pytest.mark.parametrize("kind", ["processes", "first_ready"])
 each_start_method = pytest.mark.parametrize(
-    "method",
-    ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))],
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))]
 )
 
 
@@ -96,10 +95,7 @@ def all_but(*env_ids):
 # --- envs that fail without ending their process
 
 FAULTS = {
-    "raises": (
-        third_party_envs.RaisesInStep,
-        "raised in step.*ZeroDivisionError: the env failed in step",
-    ),
+    "raises": (third_party_envs.RaisesInStep, "raised in step.*ZeroDivisionError: the env failed in step"),
     "exits": (third_party_envs.CallsSysExit, "raised in step.*SystemExit: the env called sys.exit"),
     "old": (third_party_envs.StepReturnsFourValues, "raised in step.*ValueError"),
     "nan": (third_party_envs.NanObservation, "returned nan in .*observation"),
@@ -145,9 +141,7 @@ def test_on_env_error_stop_raises_an_error_that_names_the_env(kind, fault):
 def test_an_error_names_the_worker_and_shows_the_traceback_of_the_env(kind):
     settings = WorkerSettings(on_env_error="stop")
     with (
-        closing(
-            BACKEND_CASES[kind](with_one_faulty(third_party_envs.RaisesInStep), NUM_ENVS, settings)
-        ) as backend,
+        closing(BACKEND_CASES[kind](with_one_faulty(third_party_envs.RaisesInStep), NUM_ENVS, settings)) as backend,
         pytest.raises(EnvError, match=r"\[worker 0 \(envs 0\.\.2, process \d+\)\]") as raised,
     ):
         record_trajectory(backend, SEED, STEPS)
@@ -158,9 +152,7 @@ def test_an_error_names_the_worker_and_shows_the_traceback_of_the_env(kind):
 
 @each_backend
 def test_a_failure_in_reset_does_not_change_the_finished_episode(kind):
-    with closing(
-        BACKEND_CASES[kind](with_one_faulty(third_party_envs.RaisesInSecondReset), NUM_ENVS)
-    ) as backend:
+    with closing(BACKEND_CASES[kind](with_one_faulty(third_party_envs.RaisesInSecondReset), NUM_ENVS)) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         health = backend.health()
     last_step = third_party_envs.RaisesInSecondReset.max_steps
@@ -185,10 +177,7 @@ def test_an_env_is_recreated_until_its_constructor_succeeds(kind, tmp_path):
 def test_too_many_failures_in_a_row_raise_an_error_with_the_history(kind):
     make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInStep)
     settings = WorkerSettings(max_env_failures=3)
-    with (
-        closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend,
-        pytest.raises(EnvError) as raised,
-    ):
+    with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS, settings)) as backend, pytest.raises(EnvError) as raised:
         record_trajectory(backend, SEED, 40)
     message = str(raised.value)
     assert re.search(r"env \d failed 3 times in a row", message)
@@ -222,9 +211,7 @@ class RaisesInSomeEpisodes(third_party_envs.RaisesInStep):
 @each_backend
 def test_a_constructor_error_is_raised_at_the_start(kind):
     make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInConstructor)
-    with pytest.raises(
-        EnvError, match=r"env [03] could not be created: OSError: the env failed in its constructor"
-    ):
+    with pytest.raises(EnvError, match=r"env [03] could not be created: OSError: the env failed in its constructor"):
         BACKEND_CASES[kind](make_envs, NUM_ENVS)
 
 
@@ -246,9 +233,7 @@ def test_wrong_env_settings_raise_a_settings_error(kind):
 
 def two_workers(make_envs, method, **settings):
     """Two workers with three envs each."""
-    worker_settings = WorkerSettings(
-        workers=2, start_method=method, step_timeout=TIMEOUT, **settings
-    )
+    worker_settings = WorkerSettings(workers=2, start_method=method, step_timeout=TIMEOUT, **settings)
     return ProcessBackend(make_envs, NUM_ENVS, worker_settings)
 
 
@@ -298,9 +283,7 @@ def test_infos_of_a_dead_worker_are_empty_rather_than_of_another_episode():
 
 
 def test_on_env_error_stop_reading_infos_of_a_dead_worker_raises():
-    with closing(
-        two_workers(with_one_faulty(third_party_envs.KillsProcess), "fork", on_env_error="stop")
-    ) as backend:
+    with closing(two_workers(with_one_faulty(third_party_envs.KillsProcess), "fork", on_env_error="stop")) as backend:
         backend.reset(SEED)
         for _ in range(FAULT_STEP):
             infos = backend.recv().infos
@@ -355,9 +338,7 @@ def test_a_dead_worker_with_built_in_envs_is_replaced(kind, env):
         if name.startswith("final_observation/"):
             last = before[name.removeprefix("final_")][-1, :3]
             assert_array_equal(after[name][0, :3], last)
-    assert_same_trajectory(
-        after.select_envs([3, 4, 5]), fault_free(env).between(5, 8).select_envs([3, 4, 5])
-    )
+    assert_same_trajectory(after.select_envs([3, 4, 5]), fault_free(env).between(5, 8).select_envs([3, 4, 5]))
 
 
 def fault_free(env):
@@ -424,9 +405,7 @@ def test_the_episode_after_a_crash_is_the_next_one():
     with closing(SerialBackend(make_envs, NUM_ENVS)) as backend:
         expected = record_trajectory(backend, SEED, 30)
     with closing(two_workers(make_envs, "fork")) as backend:
-        record_trajectory(
-            backend, SEED, third_party_envs.FaultyEnv.max_steps + 2
-        )  # in the middle of episode 1
+        record_trajectory(backend, SEED, third_party_envs.FaultyEnv.max_steps + 2)  # in the middle of episode 1
         os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         batch = backend.recv()
@@ -456,9 +435,7 @@ def test_a_request_is_repeated_when_a_worker_dies_in_it(call):
 
 
 def test_an_env_that_hangs_in_reset_times_out_and_its_worker_is_replaced():
-    with closing(
-        two_workers(with_one_faulty(third_party_envs.HangsInSecondReset), "fork")
-    ) as backend:
+    with closing(two_workers(with_one_faulty(third_party_envs.HangsInSecondReset), "fork")) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         assert backend.health()["worker_restarts"] == 1
     assert trajectory["truncated"][third_party_envs.HangsInSecondReset.max_steps, :3].all()
@@ -494,9 +471,7 @@ def step_after_sigkill(backend):
 
 def test_with_env_threads_the_hung_env_is_identified():
     settings = {"env_threads": 3}
-    with closing(
-        two_workers(with_one_faulty(third_party_envs.HangsInStep), "fork", **settings)
-    ) as backend:
+    with closing(two_workers(with_one_faulty(third_party_envs.HangsInStep), "fork", **settings)) as backend:
         trajectory = record_trajectory(backend, SEED, STEPS)
         (failure,) = backend.recent_failures
     assert_truncated(trajectory, FAULTY, shard_mates=[0, 2])
@@ -517,8 +492,7 @@ def has_ended(pid):
 
 
 @pytest.mark.parametrize(
-    "faulty",
-    [third_party_envs.HangsInStep, third_party_envs.HangsHoldingGil, third_party_envs.StopsProcess],
+    "faulty", [third_party_envs.HangsInStep, third_party_envs.HangsHoldingGil, third_party_envs.StopsProcess]
 )
 def test_close_kills_workers_that_hang_or_are_stopped(faulty, monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)
@@ -533,9 +507,7 @@ def test_close_kills_workers_that_hang_or_are_stopped(faulty, monkeypatch):
 
 
 def test_subprocesses_of_envs_end_with_their_worker(tmp_path):
-    make_envs = partial(
-        GymnasiumBatchEnv, make_env=partial(third_party_envs.StartsSubprocess, tmp_path)
-    )
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(third_party_envs.StartsSubprocess, tmp_path))
     with closing(two_workers(make_envs, "fork")) as backend:
         record_trajectory(backend, SEED, 1)
         pids = [int(path.name) for path in tmp_path.iterdir()]

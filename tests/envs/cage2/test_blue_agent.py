@@ -28,9 +28,7 @@ class ScriptedPolicy:
 @pytest.mark.parametrize("red", ["b_line", "meander"])
 @pytest.mark.parametrize("decoy_share", [0.2, 0.9])
 def test_agent_channels_and_mask_equal_those_of_the_env_at_every_step(red, decoy_share):
-    settings = Cage2Settings(
-        red=red, green="scan", channels=CHANNELS, horizons=(101,), action_mask="sensible"
-    )
+    settings = Cage2Settings(red=red, green="scan", channels=CHANNELS, horizons=(101,), action_mask="sensible")
     rng = np.random.default_rng(3)
     decoys = rng.integers(28, 132, 100)
     any_action = rng.integers(0, 145, 100)
@@ -42,9 +40,7 @@ def test_agent_channels_and_mask_equal_those_of_the_env_at_every_step(red, decoy
     for step in range(100):
         assert agent.act(batch.observation["bits"][0]) == actions[step]
         for name, array in batch.observation.items():
-            assert_array_equal(
-                policy.observations[-1][name], array, err_msg=f"{name} at step {step}"
-            )
+            assert_array_equal(policy.observations[-1][name], array, err_msg=f"{name} at step {step}")
         assert_array_equal(policy.mask, batch.mask, err_msg=f"mask at step {step}")
         batch = env.step(actions[step : step + 1])
 

@@ -6,13 +6,7 @@ import pytest
 from helpers.cage2_game import TRACES
 from hundredfold.core.errors import HundredfoldError, SettingsError
 from hundredfold.envs.cage2.baselines import make_policy, reactive
-from hundredfold.envs.cage2.conformance import (
-    COMPARED,
-    RECORDED_RETURNS,
-    TraceError,
-    check_returns,
-    verify,
-)
+from hundredfold.envs.cage2.conformance import COMPARED, RECORDED_RETURNS, TraceError, check_returns, verify
 from hundredfold.envs.cage2.env import Cage2Settings
 from hundredfold.envs.cage2.evaluation import evaluate_table, step_rewards
 
@@ -127,9 +121,7 @@ def test_a_wrong_mean_return_fails(tmp_path):
     text = RECORDED_RETURNS.read_text().replace("-1136.2008", "-1126.2008")
     (tmp_path / "returns.csv").write_text(text)
     failed = [row for row in check_returns(tmp_path / "returns.csv", 300) if not row["passed"]]
-    assert [(row["policy"], row["red"], row["horizon"]) for row in failed] == [
-        ("sleep", "b_line", 100)
-    ]
+    assert [(row["policy"], row["red"], row["horizon"]) for row in failed] == [("sleep", "b_line", 100)]
 
 
 @pytest.mark.parametrize(

@@ -15,18 +15,8 @@ from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_HOSTS, USER0
 from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
 from hundredfold.envs.cage2.step import start_batch
 
-ALL_CHANNELS = (
-    "decoys",
-    "decoy_counts",
-    "scans",
-    "scanned_decoys",
-    "recency",
-    "elapsed",
-    "remaining",
-)
-ALL_FEATURES = Cage2Settings(
-    green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible"
-)
+ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining")
+ALL_FEATURES = Cage2Settings(green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible")
 
 
 def random_actions(steps, rows, seed=0):
@@ -221,9 +211,7 @@ def test_each_episode_draws_one_of_the_horizons():
     assert 0.4 < np.mean(np.array(episode_lengths[:300]) == 3) < 0.75
 
 
-@pytest.mark.parametrize(
-    ("weights", "shares"), [((1, 1, 1), (1 / 3, 1 / 3, 1 / 3)), ((3, 1, 0), (0.75, 0.25, 0.0))]
-)
+@pytest.mark.parametrize(("weights", "shares"), [((1, 1, 1), (1 / 3, 1 / 3, 1 / 3)), ((3, 1, 0), (0.75, 0.25, 0.0))])
 def test_mix_draws_the_red_agent_of_every_episode(weights, shares):
     rows = 4000
     env = Cage2(np.arange(rows), Cage2Settings(red="mix", red_weights=weights, horizons=(2,)))
@@ -332,10 +320,7 @@ def test_invalid_settings_raise(wrong, message):
 def test_the_true_state_is_consistent(seed, red, ruleset, min_action):
     rows = 16
     env = Cage2(
-        np.arange(rows),
-        Cage2Settings(
-            red=red, ruleset=ruleset, green="scan", horizons=(101,), channels=ALL_CHANNELS
-        ),
+        np.arange(rows), Cage2Settings(red=red, ruleset=ruleset, green="scan", horizons=(101,), channels=ALL_CHANNELS)
     )
     out = env.reset(seed)
     rng = np.random.default_rng(seed)
@@ -363,8 +348,6 @@ def test_the_true_state_is_consistent(seed, red, ruleset, min_action):
             fits = INSTALLABLE_DECOYS[host[row], decoys_before[row, host[row]]] >> kind[row] & 1
             assert out.info["blue_success"][row] == fits
         reward_tenths = -1 * (access == 2) @ [1, 10, 10, 10, 1, 1, 1, 10, 0, 1, 1, 1, 1]
-        reward_tenths = (
-            reward_tenths - 100 * (state["ot_up"] == 0) - 10 * (actions >= RESTORE_FIRST)
-        )
+        reward_tenths = reward_tenths - 100 * (state["ot_up"] == 0) - 10 * (actions >= RESTORE_FIRST)
         assert_array_equal(out.reward, reward_tenths / 10)
         assert_array_equal(observation["elapsed"][:, 0], np.float32((step + 1) / 100))

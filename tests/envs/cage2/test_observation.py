@@ -239,15 +239,7 @@ def test_the_reward_includes_reds_action_of_the_same_step():
     assert game.reward == -1.1
 
 
-ALL_CHANNELS = (
-    "decoys",
-    "decoy_counts",
-    "scans",
-    "scanned_decoys",
-    "recency",
-    "elapsed",
-    "remaining",
-)
+ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining")
 
 
 def test_channels_hold_decoys_scans_and_time():

@@ -110,9 +110,7 @@ def test_forced_red_without_recorded_draws_uses_the_rng_stream():
     assert set(env.out.true_state["access"][:, USER4]) == {1, 2}
 
 
-@pytest.mark.parametrize(
-    "red", [(6, 0), (DISCOVER, 3), (SCAN, 13), (IMPACT, 6), (EXPLOIT, 255)], ids=str
-)
+@pytest.mark.parametrize("red", [(6, 0), (DISCOVER, 3), (SCAN, 13), (IMPACT, 6), (EXPLOIT, 255)], ids=str)
 def test_forcing_an_invalid_red_action_raises(red):
     with pytest.raises(RecordedDrawError, match="is not a red action"):
         Game().step(red=red)

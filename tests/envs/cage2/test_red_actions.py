@@ -118,11 +118,7 @@ GENUINE_TARGETS = {
     HTTP_RFI: {ENTERPRISE1: 1, ENTERPRISE2: 1, USER3: 1, USER4: 1},
     HTTPS_RFI: {ENTERPRISE1: 1, ENTERPRISE2: 1, USER3: 1, USER4: 1},
     SSH_BRUTE_FORCE: dict.fromkeys(
-        [
-            *(ENTERPRISE0, ENTERPRISE1, ENTERPRISE2),
-            *(OP_HOST0, OP_HOST1, OP_HOST2, OP_SERVER0),
-            *(USER0, USER1, USER4),
-        ],
+        [*(ENTERPRISE0, ENTERPRISE1, ENTERPRISE2), *(OP_HOST0, OP_HOST1, OP_HOST2, OP_SERVER0), *(USER0, USER1, USER4)],
         1,
     ),
     SQL_INJECTION: {USER4: 2},
@@ -148,8 +144,7 @@ def test_an_exploit_works_on_its_genuine_targets_only(exploit):
 
 
 @pytest.mark.parametrize(
-    ("host", "exploit"),
-    [(ENTERPRISE1, ETERNAL_BLUE), (ENTERPRISE2, ETERNAL_BLUE), (USER3, BLUE_KEEP)],
+    ("host", "exploit"), [(ENTERPRISE1, ETERNAL_BLUE), (ENTERPRISE2, ETERNAL_BLUE), (USER3, BLUE_KEEP)]
 )
 def test_exploits_of_other_services_on_their_port_fail_silently(host, exploit):
     game = Game().break_in(host, exploit)

@@ -40,8 +40,7 @@ def start(env, **options):
     purposes = env.population.trips.purpose[env.true_state["trip_id"][:, 0]]
     probabilities = np.stack(
         [
-            shared_params["type_probabilities"][customer]
-            @ shared_params["accept_given_type"][:, purpose]
+            shared_params["type_probabilities"][customer] @ shared_params["accept_given_type"][:, purpose]
             for customer, purpose in zip(customers, purposes, strict=True)
         ]
     )
@@ -91,12 +90,7 @@ def test_a_soft_mask_forbids_nothing_and_biases_the_logits():
     env = make(mask_mode="soft", mask_strength=0.5)
     out, _, probabilities = start(env)
     assert_array_equal(out.mask, env.true_state["allowed"][:, 0])
-    assert_allclose(
-        out.observation["logit_bias"],
-        0.5 * np.log(np.maximum(probabilities, 1e-3)),
-        rtol=1e-4,
-        atol=1e-5,
-    )
+    assert_allclose(out.observation["logit_bias"], 0.5 * np.log(np.maximum(probabilities, 1e-3)), rtol=1e-4, atol=1e-5)
     assert env.spec.logit_bias == "logit_bias"
     assert_allclose(out.observation["logit_bias"][:, NO_CHANGE], 0.0)
 
@@ -166,9 +160,7 @@ def test_a_snapshot_includes_the_beliefs():
     for each in (env, other):
         each.step(np.full(NUM_ENVS, NO_CHANGE))
     assert_array_equal(env.out.mask, other.out.mask)
-    assert_array_equal(
-        env.out.observation["acceptance_hint"], other.out.observation["acceptance_hint"]
-    )
+    assert_array_equal(env.out.observation["acceptance_hint"], other.out.observation["acceptance_hint"])
 
 
 def test_beliefs_of_a_wrong_shape_are_rejected_and_change_nothing():

@@ -48,9 +48,7 @@ def test_travel_times_depend_on_the_seed_alone():
 
 
 def test_one_degree_of_latitude_is_111_km():
-    assert great_circle_km(np.array([[37.0, -122.0], [38.0, -122.0]]))[0, 1] == pytest.approx(
-        111.2, abs=0.1
-    )
+    assert great_circle_km(np.array([[37.0, -122.0], [38.0, -122.0]]))[0, 1] == pytest.approx(111.2, abs=0.1)
 
 
 def test_positions_from_travel_times_preserve_distances():

@@ -25,9 +25,7 @@ class Files:
         self.folder = folder
         self.header = [*COLUMNS, *TOLERANCES]
         self.trips = [self.trip(customer, number) for customer in range(12) for number in range(5)]
-        self.matrix = [["", *CELLS]] + [
-            [label, *map(str, row)] for label, row in zip(CELLS, SECONDS, strict=True)
-        ]
+        self.matrix = [["", *CELLS]] + [[label, *map(str, row)] for label, row in zip(CELLS, SECONDS, strict=True)]
 
     def trip(self, customer, number):
         start = 8 + number
@@ -175,19 +173,12 @@ BROKEN_TRIPS = {
     "no number": (2, "traveler_id", "Bob", "row 4, column traveler_id: 'Bob'"),
     "zero": (2, "traveler_id", "0", "row 4, column traveler_id: '0'"),
     "two types": (2, "flexibility", TYPE_TEXTS[3], "row 4, column flexibility: customer 1 has"),
-    "unknown type": (
-        2,
-        "flexibility",
-        "grumpy",
-        "row 4, column flexibility: 'grumpy' is not a customer type",
-    ),
+    "unknown type": (2, "flexibility", "grumpy", "row 4, column flexibility: 'grumpy' is not a customer type"),
     "tolerance": (4, TOLERANCES[0], "nan", f"row 6, column {TOLERANCES[0]}: 'nan'"),
 }
 
 
-@pytest.mark.parametrize(
-    ("number", "column", "text", "message"), BROKEN_TRIPS.values(), ids=BROKEN_TRIPS
-)
+@pytest.mark.parametrize(("number", "column", "text", "message"), BROKEN_TRIPS.values(), ids=BROKEN_TRIPS)
 def test_errors_in_trips_name_row_and_column(files, number, column, text, message):
     files.set(number, column, text)
     with pytest.raises(SettingsError, match=rf"trips\.csv, {message}"):
@@ -285,9 +276,7 @@ def response_rows(files):
     rows = [header]
     indices = [files.header.index(name) for name in TRIP_COLUMNS]
     kind = files.header.index("flexibility")
-    for trip, (offer, (earlier, later)) in itertools.product(
-        files.trips, enumerate(OFFER_MINUTES.astype(int))
-    ):
+    for trip, (offer, (earlier, later)) in itertools.product(files.trips, enumerate(OFFER_MINUTES.astype(int))):
         responses = ["accept" if (offer + number) % 3 else "reject" for number in range(4)]
         key = [trip[index] for index in indices]
         rows.append([*key, str(earlier), str(later), trip[kind], *responses])
@@ -331,10 +320,7 @@ def test_time_windows_identify_a_trip(files):
         (lambda rows: rows[4].__setitem__(6, "x"), "row 5, column pickup_shift_min: 'x'"),
         (lambda rows: rows[4].__setitem__(6, "15"), "row 5, .*no offer shifts by 15 and"),
         (lambda rows: rows[0].__setitem__(9, "y"), "has no column flexible for late dropoff"),
-        (
-            lambda rows: rows.append([*rows[3][:9], *["accept"] * 3, "reject"]),
-            "row 962, .*other responses",
-        ),
+        (lambda rows: rows.append([*rows[3][:9], *["accept"] * 3, "reject"]), "row 962, .*other responses"),
     ],
     ids=["missing", "response", "shift", "no offer", "column", "contradiction"],
 )

@@ -60,9 +60,7 @@ def random_offers(seed=0):
 
 
 def test_marginal_rewards_sum_to_minutes_saved_less_shift_penalties():
-    rewards, info, ended = simulate(
-        make(shift_penalty=0.3, tolerances="unlimited"), random_offers()
-    )
+    rewards, info, ended = simulate(make(shift_penalty=0.3, tolerances="unlimited"), random_offers())
     saved = ended["baseline_cost"] - ended["cost"]
     assert_allclose(rewards.sum(axis=0) + 0.3 * info["shift_minutes"].sum(axis=0), saved, atol=1e-6)
     assert np.abs(saved).max() > 0
@@ -208,14 +206,10 @@ def test_trajectories_depend_on_the_seed_alone():
     ids=["hint", "operator", "counterfactual", "failing"],
 )
 def test_an_env_has_the_same_trajectory_in_any_batch(env_ids, options):
-    assert_same_trajectory(
-        trajectory(env_ids, **options), trajectory(**options).select_envs(env_ids)
-    )
+    assert_same_trajectory(trajectory(env_ids, **options), trajectory(**options).select_envs(env_ids))
 
 
-@pytest.mark.parametrize(
-    "options", [{"cost_hint": True}, {"num_vehicles": 1, "capacity": 2}], ids=str
-)
+@pytest.mark.parametrize("options", [{"cost_hint": True}, {"num_vehicles": 1, "capacity": 2}], ids=str)
 def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
     player = EnvBackend(make(**options))
     record_trajectory(player, SEED, 5)
@@ -225,9 +219,7 @@ def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
     for part in (slice(0, 6), slice(2, 4)):
         fresh = EnvBackend(make(range(6)[part], **options))
         fresh.restore({name: array[part] for name, array in state.items()})
-        assert_same_trajectory(
-            continue_trajectory(fresh, 15, first_step=5), rest.select_envs(range(6)[part])
-        )
+        assert_same_trajectory(continue_trajectory(fresh, 15, first_step=5), rest.select_envs(range(6)[part]))
 
 
 def test_a_snapshot_of_other_settings_is_rejected():
@@ -283,10 +275,7 @@ def test_episode_infos_summarise_the_day():
     assert_array_equal(ended["shift_minutes_total"], info["shift_minutes"].sum(axis=0))
     assert_array_equal(ended["cost"], info["cost"][-1])
     assert_array_equal(ended["baseline_cost"], info["baseline_cost"][-1])
-    assert_allclose(
-        ended["improvement_pct"],
-        100 * (ended["baseline_cost"] - ended["cost"]) / ended["baseline_cost"],
-    )
+    assert_allclose(ended["improvement_pct"], 100 * (ended["baseline_cost"] - ended["cost"]) / ended["baseline_cost"])
     assert ended["vehicles_used"].min() >= 1
     assert ended["vehicles_used"].max() <= 3
     assert not ended["failed"].any()

@@ -112,9 +112,7 @@ def test_a_trained_policy_is_evaluated_under_its_shared_params():
     masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
 
     def offers_under(probability):
-        shared_params = {
-            "accept_given_type": np.full((4, len(PURPOSE_NAMES), 16), probability, np.float32)
-        }
+        shared_params = {"accept_given_type": np.full((4, len(PURPOSE_NAMES), 16), probability, np.float32)}
         return simulate_days(always_largest, masked, 6, 1, shared_params=shared_params)[0].offers
 
     assert (offers_under(0.1) == NO_CHANGE).all()

@@ -45,9 +45,7 @@ def test_shares_are_those_of_the_group(random_days):
     assert row["offered_pct"] == pytest.approx(100 * offered.sum() / mine.sum())
     assert row["accepted_pct"] == pytest.approx(100 * days.accepted[offered].mean())
     accepted = offered & days.accepted
-    assert row["shift_minutes"] == pytest.approx(
-        TOTAL_MINUTES[days.offers[accepted]].sum() / mine.sum()
-    )
+    assert row["shift_minutes"] == pytest.approx(TOTAL_MINUTES[days.offers[accepted]].sum() / mine.sum())
 
 
 def test_the_distribution_over_customers_is_reported(random_days):

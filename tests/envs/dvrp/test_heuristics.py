@@ -75,9 +75,7 @@ def test_thompson_makes_the_largest_offer_of_a_sampled_type():
     out = env.reset(0)
     beliefs = KnownTypes(env.population, np.zeros((4, 16)))
     beliefs.rates[[0, 1, 2, 3], [15, 0, NO_CHANGE, 3]] = 1.0
-    beliefs.type_probabilities = lambda customers: np.tile(
-        (0.5, 0.3, 0.2, 0.0), (len(customers), 1)
-    )
+    beliefs.type_probabilities = lambda customers: np.tile((0.5, 0.3, 0.2, 0.0), (len(customers), 1))
     options = PolicyOptions(beliefs=beliefs)
     policy = make_policy("thompson", env.population, env.settings, 1, options)
     offers = policy(out)
@@ -133,11 +131,7 @@ def test_warm_up_raises_the_acceptance_rate():
     acceptance_rate = {}
     for name, model in (("warm", warm), ("cold", prior_model(settings))):
         (row,) = evaluate_policy(
-            "belief_largest",
-            settings,
-            num_days=40,
-            splits=("known",),
-            options=PolicyOptions(beliefs=model),
+            "belief_largest", settings, num_days=40, splits=("known",), options=PolicyOptions(beliefs=model)
         )
         acceptance_rate[name] = row["offers_accepted"] / max(row["offers_made"], 1)
     assert acceptance_rate["warm"] > acceptance_rate["cold"]

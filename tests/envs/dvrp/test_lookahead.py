@@ -8,12 +8,7 @@ from helpers.acceptance_models import KnownTypes, prior_model
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import simulate_days
-from hundredfold.envs.dvrp.heuristics import (
-    RandomOffers,
-    current_requests,
-    policy_key,
-    request_keys,
-)
+from hundredfold.envs.dvrp.heuristics import RandomOffers, current_requests, policy_key, request_keys
 from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.policies import PolicyOptions
@@ -181,9 +176,7 @@ def test_tracked_routes_contain_the_bookings_and_restart_for_other_days():
     assert_in_sync()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"samples": 0}, {"lns_iterations": -1}, {"min_probability": 2.0}]
-)
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"lns_iterations": -1}, {"min_probability": 2.0}])
 def test_lookahead_settings_out_of_bounds_are_rejected(wrong):
     with pytest.raises(SettingsError, match=f"{next(iter(wrong))} must be"):
         LookaheadSettings(**wrong)

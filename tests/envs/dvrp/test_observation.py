@@ -81,9 +81,7 @@ def test_the_booking_layout_describes_the_request():
         assert_array_equal(out.observation["cells"], state["cells"][:, number])
         assert_allclose(request[:, 0:2], city.positions[pickup], rtol=1e-6)
         assert_allclose(request[:, 2:4], city.positions[dropoff], rtol=1e-6)
-        assert_allclose(
-            request[:, 4:8], state["requested_windows"][:, number].reshape(-1, 4) / 1440, rtol=1e-6
-        )
+        assert_allclose(request[:, 4:8], state["requested_windows"][:, number].reshape(-1, 4) / 1440, rtol=1e-6)
         assert_allclose(request[:, 8], city.travel_minutes[pickup, dropoff] / 60, rtol=1e-6)
         one_hot = request[:, 9 : 9 + len(PURPOSE_NAMES)]
         assert_array_equal(one_hot.argmax(axis=1), purposes[state["trip_id"][:, number]])

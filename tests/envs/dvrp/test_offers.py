@@ -54,9 +54,7 @@ def test_windows_of_all_offers_agree_with_single_offers():
 
 @pytest.mark.parametrize("kind", range(4), ids=TYPE_NAMES)
 def test_strict_types_accept_exactly_the_offers_on_their_flexible_sides(kind):
-    tolerance = sample_tolerances(
-        np.array([kind]), np.zeros(1, int), np.zeros(1, np.uint64), "types", 0.5
-    )
+    tolerance = sample_tolerances(np.array([kind]), np.zeros(1, int), np.zeros(1, np.uint64), "types", 0.5)
     accepted = tolerated_offers(tolerance)[0]
     for offer, (earlier, later) in TABLE.items():
         early, late = FLEXIBLE_SIDES[kind]
@@ -82,9 +80,7 @@ def test_offers_that_leave_the_day_are_forbidden():
         offer for offer, (earlier, _) in TABLE.items() if earlier <= 20
     ]
     late = allowed([[1350, 1380], [1375, 1405]])
-    assert [offer for offer in TABLE if late[offer]] == [
-        offer for offer, (_, later) in TABLE.items() if later <= 30
-    ]
+    assert [offer for offer in TABLE if late[offer]] == [offer for offer, (_, later) in TABLE.items() if later <= 30]
     later_still = allowed([[1370, 1400], [1395, 1425]])
     assert not later_still[TABLE_INDEX[0, 20]]
     assert later_still[TABLE_INDEX[30, 10]]
@@ -108,9 +104,7 @@ def test_offers_that_exceed_the_ride_time_limit_are_forbidden():
 
 def test_a_trip_is_servable_if_the_ride_fits_its_windows_and_the_day():
     def alone(windows, day=1440.0, **options):
-        return bool(
-            servable_alone(np.array(windows, float), np.array([1, 2]), TRAVEL, 0, day, **options)
-        )
+        return bool(servable_alone(np.array(windows, float), np.array([1, 2]), TRAVEL, 0, day, **options))
 
     assert alone([[480, 510], [490, 500]])
     assert not alone([[480, 510], [485, 499]])

@@ -101,15 +101,9 @@ def test_splits_are_disjoint():
 
     def trips_of(split):
         _, first, count = population.split_customers(split)
-        return {
-            trip
-            for start, number in zip(first, count, strict=True)
-            for trip in range(start, start + number)
-        }
+        return {trip for start, number in zip(first, count, strict=True) for trip in range(start, start + number)}
 
-    known, unseen_trips, unseen_customers = map(
-        trips_of, ("known", "unseen_trips", "unseen_customers")
-    )
+    known, unseen_trips, unseen_customers = map(trips_of, ("known", "unseen_trips", "unseen_customers"))
     assert len(known) == 30 * 40
     assert len(unseen_trips) == 30 * 10
     assert len(unseen_customers) == 30 * 50
@@ -143,11 +137,7 @@ def test_strict_tolerances_are_0_or_30_minutes():
 
 def test_sampled_categories_follow_their_weights():
     uniforms = (np.arange(1000) + 0.5) / 1000
-    assert np.bincount(sample_categories(np.array([1.0, 0.0, 3.0]), uniforms)).tolist() == [
-        250,
-        0,
-        750,
-    ]
+    assert np.bincount(sample_categories(np.array([1.0, 0.0, 3.0]), uniforms)).tolist() == [250, 0, 750]
 
 
 @pytest.mark.parametrize(
@@ -186,9 +176,7 @@ def test_invalid_settings_are_rejected(wrong):
         DvrpSettings(**wrong)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"service_minutes": 40.0}, {"max_ride_minutes": 12.0}, {"day_minutes": 60}], ids=str
-)
+@pytest.mark.parametrize("wrong", [{"service_minutes": 40.0}, {"max_ride_minutes": 12.0}, {"day_minutes": 60}], ids=str)
 def test_settings_with_unservable_trips_are_rejected(wrong):
     with pytest.raises(SettingsError, match="cannot be served even by a dedicated"):
         population_for(DvrpSettings(**wrong))

@@ -103,9 +103,7 @@ def test_windows_move_by_the_accepted_offer_only(report_data):
 
 
 def test_refused_offers_leave_windows_unchanged():
-    shown = record_report_data(
-        always_largest, SETTINGS, days=2, baselines=("none", "belief_largest")
-    )
+    shown = record_report_data(always_largest, SETTINGS, days=2, baselines=("none", "belief_largest"))
     assert shown["beliefs"] is None
     assert shown["policies"][-1]["policy"] == "none"
     refused = [call for call in shown["day"]["calls"] if call["response"] == "refused"]
@@ -114,9 +112,7 @@ def test_refused_offers_leave_windows_unchanged():
 
 
 def test_the_policy_sees_beliefs_and_heuristics_do_not():
-    settings = DvrpSettings(
-        num_customers=6, lns_iterations=0, tolerances="types", mask_mode="threshold"
-    )
+    settings = DvrpSettings(num_customers=6, lns_iterations=0, tolerances="types", mask_mode="threshold")
     found = record_report_data(
         always_largest,
         settings,
@@ -207,11 +203,7 @@ def test_vehicles_that_share_most_customers_are_matched():
 def test_the_same_problems_are_solved_once():
     simulated, population = simulate_days("random", SETTINGS, 3, 1)
     problems = day_problems(
-        simulated.cells,
-        simulated.requested_windows,
-        simulated.max_ride_minutes,
-        population,
-        SETTINGS,
+        simulated.cells, simulated.requested_windows, simulated.max_ride_minutes, population, SETTINGS
     )
     closing = CachedSolver(LNSOracle(LNSSettings()))
     plans = closing.solve(problems)

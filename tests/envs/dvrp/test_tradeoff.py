@@ -34,9 +34,7 @@ def point(policy, saved, shift, penalty=None):
 CURVE = [point("curve", 12, 100, 0.0), point("curve", 8, 40, 0.1), point("curve", 0, 0, 9.0)]
 
 
-@pytest.mark.parametrize(
-    ("shift", "saved"), [(0, 0), (20, 4), (40, 8), (70, 10), (100, 12), (500, 12)]
-)
+@pytest.mark.parametrize(("shift", "saved"), [(0, 0), (20, 4), (40, 8), (70, 10), (100, 12), (500, 12)])
 def test_savings_are_interpolated_between_the_points_of_a_curve(shift, saved):
     assert saved_minutes_at(CURVE, shift).mean() == pytest.approx(saved)
 
@@ -72,9 +70,7 @@ def test_a_huge_shift_penalty_stops_all_offers(name):
 
     def scores_at(penalty):
         options = PolicyOptions(
-            beliefs=beliefs,
-            shift_penalty=penalty,
-            lookahead=LookaheadSettings(samples=2, lns_iterations=1),
+            beliefs=beliefs, shift_penalty=penalty, lookahead=LookaheadSettings(samples=2, lns_iterations=1)
         )
         days, population = simulate_days(name, SETTINGS, 12, 3, options=options)
         return scorer.scores(days, population, SETTINGS)

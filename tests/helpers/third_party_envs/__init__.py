@@ -11,9 +11,7 @@ from helpers.third_party_envs.crashes import (
     StartsSubprocess,
     StopsProcess,
 )
-from helpers.third_party_envs.dice import (
-    DiceEnv,
-)
+from helpers.third_party_envs.dice import DiceEnv
 from helpers.third_party_envs.faults import (
     CallsSysExit,
     DiscreteOutOfRange,
@@ -80,11 +78,7 @@ from helpers.third_party_envs.spaces import (
     ScalarBoxAction,
     UnevenBoxActions,
 )
-from helpers.third_party_envs.timing import (
-    ComputesInStep,
-    SleepsInStep,
-    WaitsForFile,
-)
+from helpers.third_party_envs.timing import ComputesInStep, SleepsInStep, WaitsForFile
 from helpers.third_party_envs.unsupported_spaces import (
     DictActions,
     DiscreteObservationWithStart,

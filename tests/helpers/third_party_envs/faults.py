@@ -91,9 +91,7 @@ class RewardIsNone(FaultyEnv):
 
 
 class ValidDict(FaultyEnv):
-    observation_space = spaces.Dict(
-        {"step_count": spaces.Discrete(99), "total": spaces.Discrete(999)}
-    )
+    observation_space = spaces.Dict({"step_count": spaces.Discrete(99), "total": spaces.Discrete(999)})
 
     def observation(self):
         return {"step_count": self.step_count, "total": self.total}

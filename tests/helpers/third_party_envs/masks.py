@@ -84,9 +84,7 @@ class ShortMask(FaultyEnv):
 
 
 class ValidObservationMask(FaultyEnv):
-    observation_space = spaces.Dict(
-        {"step_count": spaces.Discrete(99), "action_mask": spaces.MultiBinary(3)}
-    )
+    observation_space = spaces.Dict({"step_count": spaces.Discrete(99), "action_mask": spaces.MultiBinary(3)})
 
     def observation(self):
         return {"step_count": self.step_count, "action_mask": np.ones(3, np.int8)}

@@ -79,9 +79,7 @@ class DictObservation(DiceEnv):
 class ObservationNamedReward(DiceEnv):
     """An observation called `reward`, which differs from the reward."""
 
-    observation_space = spaces.Dict(
-        {"reward": spaces.Discrete(3), "step_count": spaces.Discrete(9)}
-    )
+    observation_space = spaces.Dict({"reward": spaces.Discrete(3), "step_count": spaces.Discrete(9)})
 
     def observation(self):
         return {"reward": self.total % 3, "step_count": self.step_count}
@@ -110,9 +108,7 @@ class UnevenBoxActions(BoxActions):
     """A float64 Box of shape (2, 2) with and without bounds."""
 
     action_space = spaces.Box(
-        np.array([[-0.1, 2.0], [-np.inf, -np.inf]]),
-        np.array([[0.1, np.inf], [-3.0, np.inf]]),
-        dtype=np.float64,
+        np.array([[-0.1, 2.0], [-np.inf, -np.inf]]), np.array([[0.1, np.inf], [-3.0, np.inf]]), dtype=np.float64
     )
 
 
@@ -158,10 +154,7 @@ class ImageAndVectorGoalEnv(ImageGoalEnv):
     """The goal is on a greyscale image of shape (height, width), the own position a vector."""
 
     observation_space = spaces.Dict(
-        {
-            "goal": spaces.Box(0, 255, (ImageGoalEnv.SIDE,) * 2, np.uint8),
-            "position": spaces.Box(0, 3, (2,), np.float32),
-        }
+        {"goal": spaces.Box(0, 255, (ImageGoalEnv.SIDE,) * 2, np.uint8), "position": spaces.Box(0, 3, (2,), np.float32)}
     )
 
     def observation(self):

@@ -19,9 +19,7 @@ class MaskedBoxActions(BoxActions):
 
 
 class DictActions(DiceEnv):
-    action_space = spaces.Dict(
-        {"push": spaces.Box(-1, 1, (2,), np.float32), "kind": spaces.Discrete(2)}
-    )
+    action_space = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float32), "kind": spaces.Discrete(2)})
 
 
 class TupleActions(DiceEnv):

@@ -75,8 +75,7 @@ def random_observations(components):
     spec = components.backend.spec
     trajectory = record_trajectory(components.backend, seed=5, steps=60)
     observation = {
-        name: trajectory[f"observation/{name}"].reshape(-1, *array.shape)
-        for name, array in spec.observation.items()
+        name: trajectory[f"observation/{name}"].reshape(-1, *array.shape) for name, array in spec.observation.items()
     }
     mask = trajectory["mask"].reshape(-1, spec.num_logits) if spec.has_mask else None
     return observation, FlatSpaces(spec).flatten(observation), mask
@@ -121,8 +120,7 @@ def test_sb3_ppo_and_the_network_agree_on_every_observation(make_env, shared):
 
 
 @pytest.mark.parametrize(
-    "make_env",
-    [third_party_envs.DiceEnv, third_party_envs.DictObservation, third_party_envs.ImageObservation],
+    "make_env", [third_party_envs.DiceEnv, third_party_envs.DictObservation, third_party_envs.ImageObservation]
 )
 def test_sb3_dqn_and_the_network_agree_on_every_observation(make_env):
     components = build(make_env, **SMALL_DQN)
@@ -138,9 +136,7 @@ def test_sb3_dqn_and_the_network_agree_on_every_observation(make_env):
     components.close()
 
 
-@pytest.mark.parametrize(
-    ("env", "settings"), [("cartpole", SMALL), ("corridor", SMALL), ("cartpole", SMALL_DQN)]
-)
+@pytest.mark.parametrize(("env", "settings"), [("cartpole", SMALL), ("corridor", SMALL), ("cartpole", SMALL_DQN)])
 @pytest.mark.process
 def test_sb3_run_has_metrics_evaluations_checkpoints_and_report(tmp_path, env, settings):
     run = hundredfold.train(env, engine="sb3", save_dir=tmp_path, name="run", **settings)
@@ -162,8 +158,7 @@ assert main(["report", {str(run.path)!r}]) == 0
 
 def test_sb3_training_is_reproducible(tmp_path):
     one, two = (
-        hundredfold.train("cartpole", engine="sb3", save_dir=tmp_path, name=name, **SMALL)
-        for name in ("one", "two")
+        hundredfold.train("cartpole", engine="sb3", save_dir=tmp_path, name=name, **SMALL) for name in ("one", "two")
     )
     assert read_metrics(one.path) == read_metrics(two.path)
 
@@ -185,17 +180,13 @@ def test_sb3_ppo_learns_the_corridor_with_masks(tmp_path):
     ],
 )
 def test_envs_that_reject_forbidden_actions_never_get_one(tmp_path, make_env):
-    run = hundredfold.train(
-        make_env, engine="sb3", backend="in_process", save_dir=tmp_path, name="run", **SMALL
-    )
+    run = hundredfold.train(make_env, engine="sb3", backend="in_process", save_dir=tmp_path, name="run", **SMALL)
     assert run.finished
 
 
 @pytest.mark.parametrize("env", ["corridor", third_party_envs.MaskInInfo])
 def test_sb3_dqn_is_rejected_for_envs_with_masks(tmp_path, env):
-    with pytest.raises(
-        SettingsError, match=r"has action masks .* Use the default engine.* MaskablePPO"
-    ):
+    with pytest.raises(SettingsError, match=r"has action masks .* Use the default engine.* MaskablePPO"):
         hundredfold.train(env, engine="sb3", save_dir=tmp_path, **SMALL_DQN)
     assert not list(tmp_path.iterdir())
 
@@ -320,9 +311,7 @@ def test_vec_env_reports_ends_of_episodes_as_sb3_expects():
 
 
 def test_sb3_learning_rate_is_annealed_as_in_the_default_engine():
-    settings = with_overrides(
-        preset_settings("CartPole-v1"), {"epochs": 5, "steps": 0, "learning_rate": 1.0}
-    )
+    settings = with_overrides(preset_settings("CartPole-v1"), {"epochs": 5, "steps": 0, "learning_rate": 1.0})
     schedule = ppo_kwargs(settings)["learning_rate"]
     rates = [schedule(1 - done / 5) for done in range(1, 6)]
     assert_allclose(rates, [1.0, 0.8, 0.6, 0.4, 0.2])

@@ -12,12 +12,7 @@ from hundredfold.core import rng
 from hundredfold.routing.instances import loose_instances, random_instances
 from hundredfold.routing.lns import instance_keys
 from hundredfold.routing.neural.feasibility import are_feasible, can_deliver_all_torch
-from hundredfold.routing.neural.features import (
-    edge_features,
-    edge_features_torch,
-    encoder_inputs,
-    policy_inputs,
-)
+from hundredfold.routing.neural.features import edge_features, edge_features_torch, encoder_inputs, policy_inputs
 from hundredfold.routing.neural.losses import teacher_force
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
 from hundredfold.routing.neural.oracle import NeuralSettings, PolicyInference
@@ -34,9 +29,7 @@ INSTANCES = {
 
 def random_policy(seed=0):
     torch.manual_seed(seed)
-    settings = PolicySettings(
-        embed_dim=32, num_heads=4, num_encoder_layers=1, feedforward_dim=32, action_hidden_dim=8
-    )
+    settings = PolicySettings(embed_dim=32, num_heads=4, num_encoder_layers=1, feedforward_dim=32, action_hidden_dim=8)
     return RoutingPolicy(settings).eval().requires_grad_(False)
 
 
@@ -137,9 +130,7 @@ def test_delivery_check_agrees_with_all_orders_of_dropoffs():
     expected = [
         any(
             in_time(travel, early, 2, start[a], order, return_by[a])
-            for order in permutations(
-                [(stop, deadline[a, k]) for k, stop in enumerate(onboard[a]) if stop > 0]
-            )
+            for order in permutations([(stop, deadline[a, k]) for k, stop in enumerate(onboard[a]) if stop > 0])
         )
         for a in range(actions)
     ]

@@ -59,10 +59,7 @@ def test_routes_do_not_depend_on_the_other_envs():
 
 
 def episode_costs(num_envs, first=0, **settings):
-    env = Dvrp(
-        np.arange(first, first + num_envs),
-        DvrpSettings(oracle="neural", num_customers=6, **settings),
-    )
+    env = Dvrp(np.arange(first, first + num_envs), DvrpSettings(oracle="neural", num_customers=6, **settings))
     env.reset(3)
     costs = []
     for step in range(8):

@@ -140,8 +140,7 @@ def test_missing_and_corrupt_weights_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"oracle_samples": 0}, {"oracle_batch": 0}, {"improve_passes": -1}, {"temperature": 0.0}],
+    "wrong", [{"oracle_samples": 0}, {"oracle_batch": 0}, {"improve_passes": -1}, {"temperature": 0.0}]
 )
 def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):

@@ -104,20 +104,13 @@ def test_td_has_the_documented_layout():
 
 def test_outputs_of_wrong_shape_are_rejected():
     with pytest.raises(ShapeError, match="reward"):
-        Rl4coOracle(lambda td, phase, decode_type: {"reward": torch.zeros(2)}).costs(
-            all_day_instances(3)
-        )
+        Rl4coOracle(lambda td, phase, decode_type: {"reward": torch.zeros(2)}).costs(all_day_instances(3))
     with pytest.raises(ShapeError, match="no actions"):
-        Rl4coOracle(lambda td, phase, decode_type: {"reward": torch.zeros(3)}).solve(
+        Rl4coOracle(lambda td, phase, decode_type: {"reward": torch.zeros(3)}).solve(all_day_instances(3))
+    with pytest.raises(ShapeError, match="up to 99"):
+        Rl4coOracle(lambda td, phase, decode_type: {"reward": torch.zeros(3), "actions": torch.full((3, 2), 99)}).solve(
             all_day_instances(3)
         )
-    with pytest.raises(ShapeError, match="up to 99"):
-        Rl4coOracle(
-            lambda td, phase, decode_type: {
-                "reward": torch.zeros(3),
-                "actions": torch.full((3, 2), 99),
-            }
-        ).solve(all_day_instances(3))
 
 
 def test_a_real_rl4co_policy_solves_instances():

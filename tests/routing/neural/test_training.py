@@ -16,19 +16,13 @@ from hundredfold.envs.dvrp.training_instances import TrainingInstances, env_inst
 from hundredfold.routing.instances import random_instances
 from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.features import policy_inputs
-from hundredfold.routing.neural.losses import (
-    reinforce_loss,
-    sort_vehicles_by_start,
-    teacher_force,
-)
+from hundredfold.routing.neural.losses import reinforce_loss, sort_vehicles_by_start, teacher_force
 from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.training import BEST, OracleTraining, TrainingSettings
 from hundredfold.routing.neural.weights import read_provenance
 
-TINY = PolicySettings(
-    embed_dim=16, num_heads=2, num_encoder_layers=1, feedforward_dim=32, action_hidden_dim=8
-)
+TINY = PolicySettings(embed_dim=16, num_heads=2, num_encoder_layers=1, feedforward_dim=32, action_hidden_dim=8)
 QUICK = TrainingSettings(
     imitation_updates=3,
     reinforce_updates=3,
@@ -113,12 +107,7 @@ def test_reinforce_lowers_the_cost_of_sampled_solutions(baseline):
     costs = []
     for update in range(25):
         loss, metrics = reinforce_loss(
-            policy,
-            problems,
-            rng.seed_key(update),
-            samples=16,
-            baseline=baseline,
-            improved_cost_weight=0.3,
+            policy, problems, rng.seed_key(update), samples=16, baseline=baseline, improved_cost_weight=0.3
         )
         optimizer.zero_grad()
         loss.backward()

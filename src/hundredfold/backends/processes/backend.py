@@ -25,17 +25,7 @@ from hundredfold.backends.processes.env_shards import group_edges
 from hundredfold.backends.processes.shared_memory import LazyInfos, shared_batch
 from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings
-from hundredfold.core.batch import (
-    Array,
-    Arrays,
-    BoolArray,
-    IntArray,
-    State,
-    StepBatch,
-    concat_rows,
-    copies,
-    slice_rows,
-)
+from hundredfold.core.batch import Array, Arrays, BoolArray, IntArray, State, StepBatch, concat_rows, copies, slice_rows
 from hundredfold.core.errors import CallOrderError, ShapeError
 from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, SharedParams
@@ -53,9 +43,7 @@ class ProcessBackend:
         settings: number of workers, batch size, timeouts, restart policy.
     """
 
-    def __init__(
-        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-    ) -> None:
+    def __init__(self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> None:
         self.num_envs = check_num_envs(num_envs)
         self.settings = settings or WorkerSettings()
         refuse_while_importing_main("start workers")
@@ -74,9 +62,7 @@ class ProcessBackend:
         self.all_env_ids = self.batch.env_ids
         if self.pool.is_per_env:
             pending_truncation = self.pool.recovery.pending_truncation
-            self.batch.infos = LazyInfos(
-                self.arrays, self.all_env_ids, self.pool.info_bytes, pending_truncation
-            )
+            self.batch.infos = LazyInfos(self.arrays, self.all_env_ids, self.pool.info_bytes, pending_truncation)
         self.received = self.all_env_ids  # env ids of the last recv()
 
     def reset(self, seed: int) -> None:
@@ -193,8 +179,7 @@ class ProcessBackend:
         is_valid = (ids >= 0) & (ids < self.num_envs)
         if not is_valid.all() or len(np.unique(ids)) < len(ids):
             raise ShapeError(
-                f"send() got the env_ids {ids.tolist()}; name each of 0..{self.num_envs - 1} at "
-                "most once."
+                f"send() got the env_ids {ids.tolist()}; name each of 0..{self.num_envs - 1} at most once."
             )
         waits = self.in_flight.waiting(ids)
         if not waits.all():
@@ -235,9 +220,7 @@ class FirstReadyBackend(ProcessBackend):
         settings: as of `ProcessBackend`; `batch_envs` 0 = an eighth of the envs.
     """
 
-    def __init__(
-        self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None
-    ) -> None:
+    def __init__(self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> None:
         settings = settings or WorkerSettings()
         default = max(1, check_num_envs(num_envs) // READY_DIVISOR)
         batch_envs = settings.batch_envs or default

@@ -217,13 +217,7 @@ class PerEnvShard(Shard):
     drains_for_state = False
 
     def __init__(
-        self,
-        env: PerEnvBatch,
-        env_ids: range,
-        settings: WorkerSettings,
-        *,
-        is_chunked: bool,
-        core: int | None = None,
+        self, env: PerEnvBatch, env_ids: range, settings: WorkerSettings, *, is_chunked: bool, core: int | None = None
     ) -> None:
         super().__init__([env], [env_ids.start, env_ids.stop])
         self.env = env
@@ -359,10 +353,7 @@ class PerEnvShard(Shard):
         self.drain_barrier = threading.Barrier(num_threads + 1)
         for number in range(num_threads):
             threading.Thread(
-                target=self._run_thread,
-                args=(self.drain_barrier,),
-                name=f"envs {number}",
-                daemon=True,
+                target=self._run_thread, args=(self.drain_barrier,), name=f"envs {number}", daemon=True
             ).start()
 
     def _run_thread(self, drain_barrier: threading.Barrier) -> None:

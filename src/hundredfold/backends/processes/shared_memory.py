@@ -130,11 +130,7 @@ class LazyInfos(Sequence[Mapping[str, Any]]):
     """
 
     def __init__(
-        self,
-        arrays: Arrays,
-        env_ids: IntArray,
-        fetch: Callable[[int], bytes],
-        pending_truncation: BoolArray,
+        self, arrays: Arrays, env_ids: IntArray, fetch: Callable[[int], bytes], pending_truncation: BoolArray
     ) -> None:
         self.arrays = arrays
         self.env_ids = env_ids

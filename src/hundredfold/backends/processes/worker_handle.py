@@ -175,9 +175,7 @@ def _start(context: BaseContext, worker_socket: socket.socket, shard: ShardSpec)
     try:
         process.start()
     except (OSError, AssertionError, RuntimeError) as error:
-        raise WorkerError(
-            f"worker {shard.worker} could not start: {error}. {MAIN_GUARD_HINT}"
-        ) from error
+        raise WorkerError(f"worker {shard.worker} could not start: {error}. {MAIN_GUARD_HINT}") from error
     return process
 
 
@@ -236,9 +234,7 @@ def diagnose_exit(
         )
     if worker.is_per_env and len(busy_env_ids) == 1:
         env_id = int(busy_env_ids[0])
-        return env_id, EnvError(
-            f"{worker} died while env {env_id} was in step() or reset(): {exit_description}."
-        )
+        return env_id, EnvError(f"{worker} died while env {env_id} was in step() or reset(): {exit_description}.")
     return None, WorkerError(f"{worker} died: {exit_description}.")
 
 

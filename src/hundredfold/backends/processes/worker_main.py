@@ -135,9 +135,7 @@ def serve(channel: Channel, shard_spec: ShardSpec) -> None:
 def create_shard(shard_spec: ShardSpec) -> Shard:
     """Create the envs of a shard: one by one if they are third-party, else one batch per group."""
     make_envs: EnvFactory = (
-        pickle.loads(shard_spec.make_envs)
-        if isinstance(shard_spec.make_envs, bytes)
-        else shard_spec.make_envs
+        pickle.loads(shard_spec.make_envs) if isinstance(shard_spec.make_envs, bytes) else shard_spec.make_envs
     )
     settings, num_envs = shard_spec.settings, shard_spec.num_envs
     env_ids = range(shard_spec.first, shard_spec.last)
@@ -153,9 +151,7 @@ def create_shard(shard_spec: ShardSpec) -> Shard:
     return BatchShard([make_envs(np.arange(*ends)) for ends in pairwise(edges)], edges)
 
 
-def handle_request(
-    channel: Channel, shard: Shard, name: str, request_id: int, arguments: list[Any]
-) -> None:
+def handle_request(channel: Channel, shard: Shard, name: str, request_id: int, arguments: list[Any]) -> None:
     """Handle one request and send its result or its error."""
     try:
         value, caught = _call_recording_warnings(shard, name, arguments)

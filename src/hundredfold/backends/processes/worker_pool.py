@@ -24,12 +24,7 @@ from hundredfold.backends.processes.ready_flags import ReadyFlags
 from hundredfold.backends.processes.recovery import RecoveryState
 from hundredfold.backends.processes.remote_errors import RemoteError, RequestResult
 from hundredfold.backends.processes.shared_memory import create_memory, map_arrays, memory_layout
-from hundredfold.backends.processes.worker_handle import (
-    WorkerHandle,
-    diagnose_exit,
-    pickle_factory,
-    raise_start_error,
-)
+from hundredfold.backends.processes.worker_handle import WorkerHandle, diagnose_exit, pickle_factory, raise_start_error
 from hundredfold.backends.processes.worker_main import ShardSpec
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
@@ -96,9 +91,7 @@ class WorkerPool:
         batch_envs: envs that the backend waits for.
     """
 
-    def __init__(
-        self, make_envs: EnvFactory, in_flight: InFlight, settings: WorkerSettings, batch_envs: int
-    ) -> None:
+    def __init__(self, make_envs: EnvFactory, in_flight: InFlight, settings: WorkerSettings, batch_envs: int) -> None:
         self.in_flight = in_flight
         self.recovery = RecoveryState(in_flight.num_envs)
         self.restart_policy, self.health = settings.restart_policy(), Health()
@@ -197,22 +190,15 @@ class WorkerPool:
         index = int(np.searchsorted(self.shard_edges, env_id, side="right")) - 1
         worker = self.workers[index]
         if worker not in self.alive.values():
-            raise WorkerError(
-                f"the infos of {worker} are gone: the worker died before they were read."
-            )
+            raise WorkerError(f"the infos of {worker} are gone: the worker died before they were read.")
         data: bytes = self._request_from([worker], "info", [(env_id,)])[0]
         return data
 
-    def _request_from(
-        self, workers: list[WorkerHandle], name: str, arguments: list[tuple[Any, ...]]
-    ) -> list[Any]:
+    def _request_from(self, workers: list[WorkerHandle], name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         self.request_id += 1
         self.results.clear()
         indices = [worker.index for worker in workers]
-        self.pending = {
-            index: (name, self.request_id, *one)
-            for index, one in zip(indices, arguments, strict=True)
-        }
+        self.pending = {index: (name, self.request_id, *one) for index, one in zip(indices, arguments, strict=True)}
         for worker in workers:
             worker.send_message(*self.pending[worker.index])
         while self.pending:
@@ -330,12 +316,8 @@ class WorkerPool:
         self.last_check = now
         for worker in list(self.alive.values()):
             busy_since = self._busy_since(worker)
-            is_hung = (busy_since > 0) & (
-                now - np.maximum(busy_since, self.running_since) > worker.step_timeout
-            )
-            last_heartbeat = max(
-                worker.last_heartbeat, self.running_since, float(busy_since.max(initial=0.0))
-            )
+            is_hung = (busy_since > 0) & (now - np.maximum(busy_since, self.running_since) > worker.step_timeout)
+            last_heartbeat = max(worker.last_heartbeat, self.running_since, float(busy_since.max(initial=0.0)))
             if is_hung.any():
                 hung_env_ids = worker.shard.first + np.flatnonzero(is_hung)
                 self._handle_death(worker, hung_env_ids=hung_env_ids)
@@ -354,11 +336,7 @@ class WorkerPool:
         return bool((self.in_flight.in_flight[rows] & ~self.arrays["ready"][rows]).any())
 
     def _handle_death(
-        self,
-        worker: WorkerHandle,
-        *,
-        error: RemoteError | None = None,
-        hung_env_ids: IntArray | None = None,
+        self, worker: WorkerHandle, *, error: RemoteError | None = None, hung_env_ids: IntArray | None = None
     ) -> None:
         """Reap a dead or hung worker and replace it, or raise if the restart policy says so."""
         busy_env_ids = worker.shard.first + np.flatnonzero(self._busy_since(worker))
@@ -371,17 +349,11 @@ class WorkerPool:
         # Ready rows that were not taken yet are about to be overwritten.
         self.ready_flags.clear(worker.rows)
         env_id, failure = diagnose_exit(
-            worker,
-            exit_description,
-            error=error,
-            hung_env_ids=hung_env_ids,
-            busy_env_ids=busy_env_ids,
+            worker, exit_description, error=error, hung_env_ids=hung_env_ids, busy_env_ids=busy_env_ids
         )
         steps_taken = self.steps_taken[worker.rows if env_id is None else env_id].sum()
         self.steps_taken[worker.rows] = 0
-        self.restart_policy.record_failure(
-            env_id, failure, good_steps=int(steps_taken), worker=worker.index
-        )
+        self.restart_policy.record_failure(env_id, failure, good_steps=int(steps_taken), worker=worker.index)
         self.health.count_worker_restart(self.restart_policy.drain(), worker.num_envs)
         self._respawn(worker)
 

@@ -18,14 +18,7 @@ from hundredfold.core.errors import ShapeError
 from hundredfold.core.numba_kernels import inlined, pointer
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_HOSTS
-from hundredfold.envs.cage2.state import (
-    DRAWS,
-    HIDDEN,
-    NUM_MEMORY_EVENTS,
-    GameState,
-    Observation,
-    StepOutputs,
-)
+from hundredfold.envs.cage2.state import DRAWS, HIDDEN, NUM_MEMORY_EVENTS, GameState, Observation, StepOutputs
 
 ARRAY_POINTERS: Final = np.dtype(
     [
@@ -181,7 +174,5 @@ def outputs_from(record: Any) -> Any:
         array_at(record.output_blue_success, n, np.uint8),
         array_at(record.output_red, n, np.uint8),
         array_at(record.output_horizon, n, np.int64),
-        array_at(
-            record.output_mask, (num_rows_at(record.output_mask, n[0]), NUM_ACTIONS), np.bool_
-        ),
+        array_at(record.output_mask, (num_rows_at(record.output_mask, n[0]), NUM_ACTIONS), np.bool_),
     )

@@ -21,14 +21,7 @@ from hundredfold.envs.cage2.network import (
     OP_SERVER0,
     USER0,
 )
-from hundredfold.envs.cage2.state import (
-    FALSE,
-    NO_ACCESS,
-    PRIVILEGED_ACCESS,
-    TRUE,
-    UNKNOWN,
-    USER_ACCESS,
-)
+from hundredfold.envs.cage2.state import FALSE, NO_ACCESS, PRIVILEGED_ACCESS, TRUE, UNKNOWN, USER_ACCESS
 
 SLEEP, MONITOR, ANALYSE, REMOVE, DECOY, RESTORE = range(6)
 
@@ -117,9 +110,7 @@ def restore(state: Any, i: Any, host: Any) -> None:
 
 
 @inlined
-def _set_sessions(
-    state: Any, i: Any, host: Any, count: Any, privileged: Any, removable: Any
-) -> None:
+def _set_sessions(state: Any, i: Any, host: Any, count: Any, privileged: Any, removable: Any) -> None:
     """Set the sessions of a host by count and masks; none of them is removable at user level."""
     state.hidden[i].privileged[host] = privileged
     state.hidden[i].removable[host] = removable

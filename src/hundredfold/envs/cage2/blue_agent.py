@@ -16,26 +16,11 @@ from numpy.typing import ArrayLike
 from hundredfold.core.batch import Arrays, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.action_mask import sensible_mask
-from hundredfold.envs.cage2.blue_actions import (
-    ACTION_DECOY,
-    ACTION_HOST,
-    ACTION_KIND,
-    ANALYSE,
-    DECOY,
-    REMOVE,
-    RESTORE,
-)
+from hundredfold.envs.cage2.blue_actions import ACTION_DECOY, ACTION_HOST, ACTION_KIND, ANALYSE, DECOY, REMOVE, RESTORE
 from hundredfold.envs.cage2.env import Cage2Settings
 from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_BITS, NUM_DECOYS, NUM_HOSTS
 from hundredfold.envs.cage2.observation import TIME_UNIT_STEPS
-from hundredfold.envs.cage2.state import (
-    DID_ANALYSE,
-    DID_REMOVE,
-    DID_RESTORE,
-    NUM_MEMORY_EVENTS,
-    SAW_EXPLOIT,
-    SAW_SCAN,
-)
+from hundredfold.envs.cage2.state import DID_ANALYSE, DID_REMOVE, DID_RESTORE, NUM_MEMORY_EVENTS, SAW_EXPLOIT, SAW_SCAN
 
 SHIPPED: Final = "shipped"
 """Name of the policy in the package."""
@@ -107,9 +92,7 @@ class BlueAgent:
             )
         if self.last_action is not None:
             self._update_memory(self.last_action, current)
-        mask = (
-            sensible_mask(current, self.decoys, self.activity_seen)[None] if self.masked else None
-        )
+        mask = sensible_mask(current, self.decoys, self.activity_seen)[None] if self.masked else None
         self.last_action = int(self.policy.act_deterministic(self.observation(current), mask)[0])
         return self.last_action
 

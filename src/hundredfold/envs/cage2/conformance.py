@@ -21,14 +21,7 @@ from hundredfold.core.batch import Array, Arrays, BoolArray
 from hundredfold.core.errors import HundredfoldError
 from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
-from hundredfold.envs.cage2.env import (
-    Cage2,
-    Cage2Settings,
-    Green,
-    ObservationWrapper,
-    RedAgent,
-    Ruleset,
-)
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings, Green, ObservationWrapper, RedAgent, Ruleset
 from hundredfold.envs.cage2.evaluation import REDS, Row, mean_and_stderr, step_rewards
 from hundredfold.envs.cage2.network import NUM_BITS, NUM_HOSTS
 from hundredfold.envs.cage2.random_draws import ERROR_MESSAGES, NO_ERROR
@@ -220,9 +213,7 @@ class Verification:
 
 
 def verify(
-    paths: Sequence[str | Path],
-    ruleset: Ruleset | None = None,
-    observation: ObservationWrapper | None = None,
+    paths: Sequence[str | Path], ruleset: Ruleset | None = None, observation: ObservationWrapper | None = None
 ) -> Verification:
     """Replay trace files and compare every field after every step.
 
@@ -301,9 +292,7 @@ def _equal_steps(recorded: Array, replayed: Array) -> BoolArray:
     return np.asarray(equal.reshape(*equal.shape[:2], -1).all(axis=-1))
 
 
-def _difference(
-    trace: Trace, replayed: Arrays, error_codes: Array, all_equal: BoolArray
-) -> Difference:
+def _difference(trace: Trace, replayed: Arrays, error_codes: Array, all_equal: BoolArray) -> Difference:
     """The first step that differs."""
     episode, step = (int(number) for number in np.argwhere(~all_equal)[0])
     recorded = trace.arrays

@@ -25,16 +25,7 @@ from hundredfold.envs.cage2.random_draws import NO_ERROR, error_from_codes
 from hundredfold.envs.cage2.recorded_draws import forced_red_columns, recorded_draw_columns
 from hundredfold.envs.cage2.red_actions import SLEEP
 from hundredfold.envs.cage2.red_agents import MIX, RED_AGENTS
-from hundredfold.envs.cage2.state import (
-    BITS,
-    CHANNELS,
-    EPISODE_INFO,
-    HIDDEN,
-    INFO,
-    MAX_DECOYS,
-    TRUE_STATE,
-    UNKNOWN,
-)
+from hundredfold.envs.cage2.state import BITS, CHANNELS, EPISODE_INFO, HIDDEN, INFO, MAX_DECOYS, TRUE_STATE, UNKNOWN
 from hundredfold.envs.cage2.step import ThreadedStep, start_batch
 
 RedAgent = Literal["b_line", "meander", "sleep"]
@@ -44,9 +35,7 @@ Ruleset = Literal["current", "leaderboard"]
 Horizon = Annotated[int, Interval(ge=1, le=MAX_DECOYS)]
 ObservationWrapper = Literal["table", "cardiff"]
 ActionMask = Literal["none", "sensible"]
-Channel = Literal[
-    "decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining"
-]
+Channel = Literal["decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +93,7 @@ def _check_name(setting: str, given: str, known: tuple[str, ...]) -> None:
 
 def cage2_spec(settings: Cage2Settings) -> EnvSpec:
     """Arrays of the env; channels have a fixed order, whatever their order in the settings."""
-    channels: dict[str, ArraySpec] = {
-        name: spec for name, spec in CHANNELS.items() if name in settings.channels
-    }
+    channels: dict[str, ArraySpec] = {name: spec for name, spec in CHANNELS.items() if name in settings.channels}
     return EnvSpec(
         name="cage2",
         observation={"bits": BITS, **channels},
@@ -205,8 +192,7 @@ class Cage2(ArrayBatchEnv):
         if num_errors < 0:
             row = -1 - num_errors
             raise ActionError(
-                f"step() got action {chosen[row]} for env {self.env_ids[row]}; "
-                f"cage2 has actions 0..{NUM_ACTIONS - 1}."
+                f"step() got action {chosen[row]} for env {self.env_ids[row]}; cage2 has actions 0..{NUM_ACTIONS - 1}."
             )
         return num_errors
 
@@ -259,10 +245,9 @@ class Cage2(ArrayBatchEnv):
         record["green_scans"] = settings.green == "scan"
         record["leaderboard"] = settings.ruleset == "leaderboard"
         record["cardiff"] = settings.observation == "cardiff"
-        record["tracks_memory"] = settings.action_mask != "none" or not {
-            "scanned_decoys",
-            "recency",
-        }.isdisjoint(settings.channels)
+        record["tracks_memory"] = settings.action_mask != "none" or not {"scanned_decoys", "recency"}.isdisjoint(
+            settings.channels
+        )
 
     def _write_addresses(self) -> None:
         out, record = self.out, self.pointers[0]

@@ -118,28 +118,12 @@ def published_rows(cells: Sequence[tuple[str, int]]) -> list[Row]:
     rows: list[Row] = []
     for name, means in PUBLISHED.items():
         rows += [
-            _row(name, red, length, means[red, length], None, None)
-            for red, length in cells
-            if (red, length) in means
+            _row(name, red, length, means[red, length], None, None) for red, length in cells if (red, length) in means
         ]
         if set(cells) == set(means):
             rows.append(_row(name, "total", None, PUBLISHED_TOTALS[name], None, None))
     return rows
 
 
-def _row(
-    policy: str,
-    red: str,
-    horizon: int | None,
-    mean: float,
-    stderr: float | None,
-    episodes: int | None,
-) -> Row:
-    return {
-        "policy": policy,
-        "red": red,
-        "horizon": horizon,
-        "mean": mean,
-        "stderr": stderr,
-        "episodes": episodes,
-    }
+def _row(policy: str, red: str, horizon: int | None, mean: float, stderr: float | None, episodes: int | None) -> Row:
+    return {"policy": policy, "red": red, "horizon": horizon, "mean": mean, "stderr": stderr, "episodes": episodes}

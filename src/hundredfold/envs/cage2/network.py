@@ -91,16 +91,7 @@ NUM_EXPLOITS: Final = len(EXPLOITS)
 EXPLOIT_PORT: Final = (139, 3389, 80, 443, 22, 3390, 25, 21)
 EXPLOIT_WEIGHT: Final = (2.0, 1.0, 3.0, 4.0, 0.1, 5.0, 6.0, 7.0)
 
-DECOYS: Final = (
-    "Apache",
-    "Femitter",
-    "HarakaSMPT",
-    "Smss",
-    "SSHD",
-    "Svchost",
-    "Tomcat",
-    "Vsftpd",
-)
+DECOYS: Final = ("Apache", "Femitter", "HarakaSMPT", "Smss", "SSHD", "Svchost", "Tomcat", "Vsftpd")
 APACHE, FEMITTER, HARAKA_SMPT, SMSS, SSHD, SVCHOST, TOMCAT, VSFTPD = range(8)
 NUM_DECOYS: Final = len(DECOYS)
 # Vsftpd opens 80 but requires 21 to be free: a slip in CybORG that is part of the game.
@@ -145,22 +136,14 @@ def installable_decoys(host: int, decoys: int) -> int:
     """Mask of the decoys that can be installed on a host with these decoys."""
     ports = open_ports(host, decoys)
     wrong_os = DECOY_LINUX_ONLY if host in WINDOWS else DECOY_WINDOWS_ONLY
-    return sum(
-        1 << d
-        for d in range(NUM_DECOYS)
-        if d not in wrong_os and DECOY_REQUIRED_PORT[d] not in ports
-    )
+    return sum(1 << d for d in range(NUM_DECOYS) if d not in wrong_os and DECOY_REQUIRED_PORT[d] not in ports)
 
 
 def exploit_options(host: int, decoys: int) -> int:
     """Mask of the exploits that a scan of the host suggests, genuine service or not."""
     ports = open_ports(host, decoys)
     has_web = 80 in ports or 443 in ports
-    return sum(
-        1 << e
-        for e in range(NUM_EXPLOITS)
-        if EXPLOIT_PORT[e] in ports and (e != SQL_INJECTION or has_web)
-    )
+    return sum(1 << e for e in range(NUM_EXPLOITS) if EXPLOIT_PORT[e] in ports and (e != SQL_INJECTION or has_web))
 
 
 def _for_every_decoy_set(function: Callable[[int, int], int]) -> Array:
@@ -172,9 +155,7 @@ def _for_every_decoy_set(function: Callable[[int, int], int]) -> Array:
 
 INSTALLABLE_DECOYS: Final = _for_every_decoy_set(installable_decoys)
 EXPLOIT_OPTIONS: Final = _for_every_decoy_set(exploit_options)
-DISTINCT_PORTS: Final = _for_every_decoy_set(
-    lambda host, decoys: len(set(open_ports(host, decoys)))
-)
+DISTINCT_PORTS: Final = _for_every_decoy_set(lambda host, decoys: len(set(open_ports(host, decoys))))
 
 # (exploits,) mask of the decoys that trap each exploit.
 TRAPPING_DECOYS: Final = np.array(
@@ -183,9 +164,7 @@ TRAPPING_DECOYS: Final = np.array(
 # (256,) exploit of the highest weight in each set of options.
 TOP_EXPLOIT: Final = np.array(
     [
-        max((e for e in range(NUM_EXPLOITS) if options >> e & 1), key=EXPLOIT_WEIGHT.__getitem__)
-        if options
-        else NONE
+        max((e for e in range(NUM_EXPLOITS) if options >> e & 1), key=EXPLOIT_WEIGHT.__getitem__) if options else NONE
         for options in range(1 << NUM_EXPLOITS)
     ]
 )

@@ -13,14 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.numba_kernels import inlined
-from hundredfold.envs.cage2.blue_actions import (
-    ACTION_DECOY,
-    ACTION_HOST,
-    ACTION_KIND,
-    ANALYSE,
-    REMOVE,
-    RESTORE,
-)
+from hundredfold.envs.cage2.blue_actions import ACTION_DECOY, ACTION_HOST, ACTION_KIND, ANALYSE, REMOVE, RESTORE
 from hundredfold.envs.cage2.network import (
     BASE_EVENTS,
     CONFIDENTIALITY_TENTHS,
@@ -125,12 +118,7 @@ def update_observation(
 
 @inlined
 def classify_activity(
-    scan_events: Any,
-    open_ports: Any,
-    service_events: Any,
-    shell_events: Any,
-    placed: Any,
-    cardiff: Any,
+    scan_events: Any, open_ports: Any, service_events: Any, shell_events: Any, placed: Any, cardiff: Any
 ) -> Any:
     """Activity that Monitor infers from the events on one host: None, Scan or Exploit.
 
@@ -308,9 +296,7 @@ def save_final_memory(observation: Any, final_observation: Any, i: Any) -> None:
     for host in range(NUM_HOSTS):
         if observation.scanned_decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
-                final_observation.scanned_decoys[i, host, decoy] = observation.scanned_decoys[
-                    i, host, decoy
-                ]
+                final_observation.scanned_decoys[i, host, decoy] = observation.scanned_decoys[i, host, decoy]
         if observation.recency.shape[0] > 0:
             for event in range(NUM_MEMORY_EVENTS):
                 final_observation.recency[i, host, event] = observation.recency[i, host, event]

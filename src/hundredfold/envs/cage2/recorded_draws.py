@@ -60,11 +60,8 @@ def _bytes(name: str, values: ArrayLike, num_envs: int) -> Array:
     given = np.asarray(values)
     if given.shape != (num_envs,) or given.dtype.kind not in "iu":
         raise ShapeError(
-            f"{name} must be integers of shape ({num_envs},), one per env; "
-            f"got {given.dtype}{list(given.shape)}."
+            f"{name} must be integers of shape ({num_envs},), one per env; got {given.dtype}{list(given.shape)}."
         )
     if given.min() < 0 or given.max() > NOT_DRAWN:
-        raise RecordedDrawError(
-            f"{name} must be in 0..{NOT_DRAWN}, got {given.min()}..{given.max()}."
-        )
+        raise RecordedDrawError(f"{name} must be in 0..{NOT_DRAWN}, got {given.min()}..{given.max()}.")
     return given.astype(np.uint8)

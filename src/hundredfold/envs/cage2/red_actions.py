@@ -33,22 +33,8 @@ from hundredfold.envs.cage2.network import (
     SUBNET_OF,
     TRAPPING_DECOYS,
 )
-from hundredfold.envs.cage2.random_draws import (
-    TOO_MANY_SESSIONS,
-    is_detected,
-    pick_exploit,
-    pick_session,
-    record_error,
-)
-from hundredfold.envs.cage2.state import (
-    FALSE,
-    MAX_SESSIONS,
-    NO_ACCESS,
-    PRIVILEGED_ACCESS,
-    TRUE,
-    UNKNOWN,
-    USER_ACCESS,
-)
+from hundredfold.envs.cage2.random_draws import TOO_MANY_SESSIONS, is_detected, pick_exploit, pick_session, record_error
+from hundredfold.envs.cage2.state import FALSE, MAX_SESSIONS, NO_ACCESS, PRIVILEGED_ACCESS, TRUE, UNKNOWN, USER_ACCESS
 
 SLEEP, DISCOVER, SCAN, EXPLOIT, ESCALATE, IMPACT = range(6)
 RED_ACTIONS: Final = (
@@ -95,9 +81,7 @@ def scan(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
         return False
     hidden = state.hidden[i]
     options = EXPLOIT_OPTIONS[host, state.decoys[i, host]]
-    hidden.exploit_options[host] = (
-        options | hidden.exploit_options[host] if leaderboard else options
-    )
+    hidden.exploit_options[host] = options | hidden.exploit_options[host] if leaderboard else options
     state.scanned[i, host] = 1
     return True
 

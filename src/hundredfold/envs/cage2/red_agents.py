@@ -85,10 +85,7 @@ def b_line(state: Any, i: Any) -> Any:
     """
     hidden = state.hidden[i]
     position: Any = np.int64(hidden.b_line_step)
-    if hidden.red_success == TRUE:
-        position = min(position + 1, LAST_SCRIPT_STEP)
-    else:
-        position = SCRIPT_AFTER_FAILURE[position]
+    position = min(position + 1, LAST_SCRIPT_STEP) if hidden.red_success == TRUE else SCRIPT_AFTER_FAILURE[position]
     if position == EXPLOIT_SERVER:
         if hidden.empty_scan and not hidden.b_line_reached_server:
             position = SCAN_USER

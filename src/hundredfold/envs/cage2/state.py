@@ -60,10 +60,7 @@ INFO: Final = {
     "red_success": ArraySpec((), "uint8", 0, UNKNOWN),
     "blue_success": ArraySpec((), "uint8", 0, UNKNOWN),
 }
-EPISODE_INFO: Final = {
-    "red": ArraySpec((), "uint8", 0, 2),
-    "horizon": ArraySpec((), "int64", 1),
-}
+EPISODE_INFO: Final = {"red": ArraySpec((), "uint8", 0, 2), "horizon": ArraySpec((), "int64", 1)}
 
 # Purposes of random draws, and columns of a recording. The draw of each step and purpose has its
 # own counter in the episode's stream, whether or not the other draws of the step are used.
@@ -76,15 +73,7 @@ DRAWS: Final = (
     "green_target",
     "red_action",  # never drawn; checked if a recording holds it
 )
-(
-    RED_TARGET,
-    EXPLOIT,
-    EXPLOIT_DETECTED,
-    ESCALATE_CHOICE,
-    GREEN_ACTION,
-    GREEN_TARGET,
-    RED_ACTION,
-) = range(len(DRAWS))
+(RED_TARGET, EXPLOIT, EXPLOIT_DETECTED, ESCALATE_CHOICE, GREEN_ACTION, GREEN_TARGET, RED_ACTION) = range(len(DRAWS))
 DRAWS_PER_STEP: Final = 8
 NOT_DRAWN: Final = 255
 

@@ -70,8 +70,7 @@ class ThreadedStep:
         edges = [thread * self.num_envs // threads for thread in range(threads + 1)]
         pool = self._pool()
         others = [
-            pool.submit(step_rows, pointers, actions, edges[thread], edges[thread + 1])
-            for thread in range(1, threads)
+            pool.submit(step_rows, pointers, actions, edges[thread], edges[thread + 1]) for thread in range(1, threads)
         ]
         results = [step_rows(pointers, actions, 0, edges[1]), *(other.result() for other in others)]
         # An invalid action gives every thread the same result; error counts add up.

@@ -84,9 +84,7 @@ def compare_at_equal_shift(point: TradeOffPoint, curve: Sequence[TradeOffPoint])
         "policy": point.policy,
         "baseline": curve[0].policy,
         "shift_minutes": shift,
-        "baseline_shift_minutes": min(
-            shift, max(float(other.scores.shift_minutes.mean()) for other in curve)
-        ),
+        "baseline_shift_minutes": min(shift, max(float(other.scores.shift_minutes.mean()) for other in curve)),
         "saved_minutes": float(point.scores.saved_minutes.mean()),
         "mean": float(difference.mean()),
         "ci_low": low,
@@ -101,10 +99,7 @@ def fairness_rows(days: SimulatedDays, population: Population) -> list[Row]:
     """
     rows = [overall_row(days)]
     for name, groups in request_groups(days, population).items():
-        rows += [
-            {"by": name, "group": str(group), **_shares(days, groups == group)}
-            for group in np.unique(groups)
-        ]
+        rows += [{"by": name, "group": str(group), **_shares(days, groups == group)} for group in np.unique(groups)]
     return rows
 
 

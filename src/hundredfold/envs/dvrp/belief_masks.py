@@ -48,9 +48,7 @@ class EnvBeliefs:
         self.customers = np.zeros((num_envs, population.size, BELIEF_WIDTH), np.float32)
         # Uninformed: all types equally likely, every offer accepted.
         self.customers[..., :NUM_TYPES] = 1.0 / NUM_TYPES
-        self.accept_given_type = np.ones(
-            (num_envs, NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS), np.float32
-        )
+        self.accept_given_type = np.ones((num_envs, NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS), np.float32)
         self.epsilon = np.zeros(num_envs, np.float32)
         self.sample_types = np.ones(num_envs, bool)
 
@@ -78,9 +76,7 @@ class EnvBeliefs:
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
-        given = {
-            name: np.asarray(shared_params[name]) for name in targets.keys() & shared_params.keys()
-        }
+        given = {name: np.asarray(shared_params[name]) for name in targets.keys() & shared_params.keys()}
         for name, array in given.items():
             expected = targets[name].shape[1:]
             if array.shape != expected:

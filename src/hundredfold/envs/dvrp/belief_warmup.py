@@ -17,13 +17,7 @@ from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, TypeModel
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import evaluation_env_seed
-from hundredfold.envs.dvrp.heuristics import (
-    OfferPolicy,
-    current_requests,
-    offer_mask,
-    policy_key,
-    request_keys,
-)
+from hundredfold.envs.dvrp.heuristics import OfferPolicy, current_requests, offer_mask, policy_key, request_keys
 from hundredfold.envs.dvrp.offers import NUM_OFFERS
 from hundredfold.envs.dvrp.policies import PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -82,9 +76,7 @@ def warm_up(
         on_progress(min(first + options.refit_days, num_days))
 
 
-def _collect_day(
-    env: Dvrp, act: OfferPolicy, responses: ResponseBuffer, epsilon: float, seed: int
-) -> None:
+def _collect_day(env: Dvrp, act: OfferPolicy, responses: ResponseBuffer, epsilon: float, seed: int) -> None:
     out = env.reset(evaluation_env_seed(seed, WARM_UP_BRANCH))
     key = rng.spawn(policy_key(seed), WARM_UP_BRANCH)
     for _ in range(env.settings.num_customers):

@@ -71,15 +71,11 @@ class CsvTable:
         for name in names:
             if name not in self.header:
                 found = [printable(column) for column in self.header if column]
-                raise SettingsError(
-                    f"{self.path} has no column {name}; {suggest(name, found[:20])}"
-                )
+                raise SettingsError(f"{self.path} has no column {name}; {suggest(name, found[:20])}")
 
     def error(self, row: int, column: str, problem: str) -> SettingsError:
         """An error about one cell; `row` counts data rows from 0."""
-        return SettingsError(
-            f"{self.path}, row {row + FIRST_ROW}, column {printable(column)}: {problem}"
-        )
+        return SettingsError(f"{self.path}, row {row + FIRST_ROW}, column {printable(column)}: {problem}")
 
 
 @dataclass(slots=True)
@@ -118,8 +114,7 @@ def read_table(path: str | Path, content: str) -> CsvTable:
     for number, row in enumerate(table.rows):
         if len(row) != len(table.header):
             raise SettingsError(
-                f"{file_path}, row {number + FIRST_ROW} has {len(row)} columns, but the header "
-                f"has {len(table.header)}."
+                f"{file_path}, row {number + FIRST_ROW} has {len(row)} columns, but the header has {len(table.header)}."
             )
     return table
 
@@ -147,11 +142,7 @@ def read_trip_rows(table: CsvTable, cell_index: Mapping[str, int]) -> TripRows:
     windows = np.stack([_windows(table, column) for column in WINDOW_COLUMNS], axis=1)
     for number, window in enumerate(windows):
         if window[DROPOFF, 0] < window[PICKUP, 0]:
-            raise table.error(
-                number,
-                WINDOW_COLUMNS[DROPOFF],
-                "the dropoff window begins before the pickup window.",
-            )
+            raise table.error(number, WINDOW_COLUMNS[DROPOFF], "the dropoff window begins before the pickup window.")
     tolerance = degrees = None
     if all(map(table.has_column, TOLERANCE_COLUMNS)):
         tolerance = np.stack([_tolerances(table, name) for name in TOLERANCE_COLUMNS], axis=1)
@@ -175,9 +166,7 @@ def _customers(table: CsvTable) -> IntArray:
         value = finite_number(text)
         if value is None or value < 1 or value != int(value) or value > len(customers):
             raise table.error(
-                number,
-                "traveler_id",
-                f"{printable(text)!r} is not a customer number; number customers 1, 2, 3, ...",
+                number, "traveler_id", f"{printable(text)!r} is not a customer number; number customers 1, 2, 3, ..."
             )
         customers[number] = int(value) - 1
     missing = np.setdiff1d(np.arange(customers.max() + 1), customers)
@@ -204,9 +193,7 @@ def _types(table: CsvTable, customer: IntArray) -> IntArray:
             )
         owner = int(customer[number])
         if type_of_customer.setdefault(owner, kind) != kind:
-            raise table.error(
-                number, "flexibility", f"customer {owner + 1} has another flexibility above."
-            )
+            raise table.error(number, "flexibility", f"customer {owner + 1} has another flexibility above.")
         types.append(kind)
     return np.array(types)
 
@@ -215,9 +202,7 @@ def _cells(table: CsvTable, column: str, cell_index: Mapping[str, int]) -> IntAr
     labels = table.column(column)
     for number, label in enumerate(labels):
         if label not in cell_index:
-            raise table.error(
-                number, column, f"the cell {printable(label)!r} is not in the travel times."
-            )
+            raise table.error(number, column, f"the cell {printable(label)!r} is not in the travel times.")
     return np.array([cell_index[label] for label in labels])
 
 
@@ -231,15 +216,11 @@ def _window(table: CsvTable, row: int, column: str, text: str) -> tuple[float, f
     match = _WINDOW.fullmatch(text)
     times = [int(part) for part in match.groups()] if match else []
     if not times or max(times[0], times[2]) > 24 or max(times[1], times[3]) > 59:
-        raise table.error(
-            row, column, f"{printable(text)!r} is not a time window like 08:00-08:30."
-        )
+        raise table.error(row, column, f"{printable(text)!r} is not a time window like 08:00-08:30.")
     start, end = 60.0 * times[0] + times[1], 60.0 * times[2] + times[3]
     if end <= start:
         raise table.error(
-            row,
-            column,
-            f"the window {text} ends before it starts; windows across midnight are not supported.",
+            row, column, f"the window {text} ends before it starts; windows across midnight are not supported."
         )
     return start, end
 
@@ -260,9 +241,7 @@ def _degrees(table: CsvTable, column: str) -> FloatArray:
     for number, text in enumerate(table.column(column)):
         match = _GPS.fullmatch(text)
         if match is None:
-            raise table.error(
-                number, column, f"{printable(text)!r} is not a position like [37.77, -122.42]."
-            )
+            raise table.error(number, column, f"{printable(text)!r} is not a position like [37.77, -122.42].")
         degrees[number] = [float(part) for part in match.groups()]
     return degrees
 
@@ -284,9 +263,7 @@ def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
         raise SettingsError(f"{table.path} has no cells; it needs one row and column per cell.")
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
-        raise SettingsError(
-            f"{table.path} has two columns {printable(twice)}; labels must be unique."
-        )
+        raise SettingsError(f"{table.path} has two columns {printable(twice)}; labels must be unique.")
     seconds = np.zeros((len(labels), len(labels)))
     for number, (label, row) in enumerate(zip(labels, table.rows, strict=True)):
         if row[0] != label:
@@ -305,11 +282,7 @@ def _seconds(table: CsvTable, row: int, column: int, text: str) -> float:
     value = finite_number(text)
     label = table.header[1 + column]
     if value is None or not 0.0 <= value < 1e7:
-        raise table.error(
-            row, label, f"{printable(text)!r} is not a travel time; expected seconds >= 0."
-        )
+        raise table.error(row, label, f"{printable(text)!r} is not a travel time; expected seconds >= 0.")
     if row == column and value != 0.0:
-        raise table.error(
-            row, label, f"the travel time from a cell to itself must be 0, got {printable(text)}."
-        )
+        raise table.error(row, label, f"the travel time from a cell to itself must be 0, got {printable(text)}.")
     return value

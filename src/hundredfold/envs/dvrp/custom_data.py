@@ -82,9 +82,7 @@ def load_population(settings: DvrpSettings) -> Population:
     _check_servable(table, rows, included, city, settings)
     accepts: BoolArray | None = None
     if settings.recorded_responses is not None:
-        accepts = read_recorded_responses(
-            settings.recorded_responses, table, TYPE_TEXTS, rows.types
-        )
+        accepts = read_recorded_responses(settings.recorded_responses, table, TYPE_TEXTS, rows.types)
     order = _order_by_customer(rows, included, settings)
     customers = _customers(table, rows, order, settings)
     trips = Trips(
@@ -93,9 +91,7 @@ def load_population(settings: DvrpSettings) -> Population:
         purpose=rows.purpose[order],
         tolerance=_tolerance(rows, settings)[order],
     )
-    return make_population(
-        city, customers, trips, settings, None if accepts is None else accepts[order]
-    )
+    return make_population(city, customers, trips, settings, None if accepts is None else accepts[order])
 
 
 def _positions(rows: TripRows, minutes: FloatArray) -> FloatArray:
@@ -131,9 +127,7 @@ def _is_within_hours(rows: TripRows, settings: DvrpSettings) -> BoolArray:
     return np.asarray(begins & ends, bool)
 
 
-def _check_servable(
-    table: CsvTable, rows: TripRows, included: BoolArray, city: City, settings: DvrpSettings
-) -> None:
+def _check_servable(table: CsvTable, rows: TripRows, included: BoolArray, city: City, settings: DvrpSettings) -> None:
     servable = ~included | servable_trips(rows.windows, rows.cells, city, settings)
     if servable.all():
         return
@@ -173,9 +167,7 @@ def _tolerance(rows: TripRows, settings: DvrpSettings) -> FloatArray:
     return sample_tolerances(rows.types, rows.purpose, keys, settings.tolerances, settings.softness)
 
 
-def _customers(
-    table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSettings
-) -> Customers:
+def _customers(table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSettings) -> Customers:
     num_trips = np.bincount(rows.customer[order], minlength=int(rows.customer.max()) + 1)
     if not num_trips.all():
         raise SettingsError(
@@ -204,9 +196,7 @@ def _age(text: str) -> int:
     return -1 if value is None else int(value)
 
 
-def read_recorded_responses(
-    path: str, trips: CsvTable, type_texts: Sequence[str], types: IntArray
-) -> BoolArray:
+def read_recorded_responses(path: str, trips: CsvTable, type_texts: Sequence[str], types: IntArray) -> BoolArray:
     """Recorded responses to every offer of every trip.
 
     Args:
@@ -238,9 +228,7 @@ def read_recorded_responses(
     return accepts
 
 
-def _responses_by_offer(
-    table: CsvTable, type_texts: Sequence[str]
-) -> dict[tuple[TripKey, int], tuple[bool, ...]]:
+def _responses_by_offer(table: CsvTable, type_texts: Sequence[str]) -> dict[tuple[TripKey, int], tuple[bool, ...]]:
     """Responses of all customer types, by trip and offer."""
     offer_index = {tuple(minutes): offer for offer, minutes in enumerate(OFFER_MINUTES.tolist())}
     columns = [table.column(name) for name in type_texts]
@@ -249,19 +237,12 @@ def _responses_by_offer(
     for number, key in enumerate(_trip_keys(table)):
         shift = (earlier[number], later[number])
         if shift not in offer_index:
-            raise table.error(
-                number,
-                SHIFT_COLUMNS[0],
-                f"no offer shifts by {shift[0]:g} and {shift[1]:g} minutes.",
-            )
+            raise table.error(number, SHIFT_COLUMNS[0], f"no offer shifts by {shift[0]:g} and {shift[1]:g} minutes.")
         responses = tuple(
-            _response(table, number, name, column[number])
-            for name, column in zip(type_texts, columns, strict=True)
+            _response(table, number, name, column[number]) for name, column in zip(type_texts, columns, strict=True)
         )
         if recorded.setdefault((key, offer_index[shift]), responses) != responses:
-            raise table.error(
-                number, type_texts[0], "an earlier row has other responses for this trip and offer."
-            )
+            raise table.error(number, type_texts[0], "an earlier row has other responses for this trip and offer.")
     return recorded
 
 
@@ -278,9 +259,7 @@ def _shifts(table: CsvTable, column: str) -> list[float]:
             # Some files write an earlier pickup as a negative shift.
             shifts.append(abs(float(text)))
         except ValueError:
-            raise table.error(
-                number, column, f"{printable(text)!r} is not a number of minutes."
-            ) from None
+            raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.") from None
     return shifts
 
 

@@ -69,9 +69,7 @@ class DemandSampler:
         Returns:
             Customer ids and trip ids, (days, customers) each.
         """
-        uniforms = rng.uniforms(
-            rng.spawn(keys, CUSTOMERS_CHILD)[:, None], np.arange(len(self.customers))
-        )
+        uniforms = rng.uniforms(rng.spawn(keys, CUSTOMERS_CHILD)[:, None], np.arange(len(self.customers)))
         chosen = np.argsort(uniforms, axis=1, kind="stable")[:, : self.num_customers]
         trip_keys = rng.spawn(keys, TRIPS_CHILD)[:, None]
         which = rng.integers(trip_keys, np.arange(self.num_customers), self.num_trips[chosen])
@@ -98,9 +96,7 @@ class DemandSampler:
         state["baseline_cost"][rows] = 0.0
 
 
-def responses(
-    state: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, keys: Keys, noise: float
-) -> BoolArray:
+def responses(state: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, keys: Keys, noise: float) -> BoolArray:
     """Whether each env's current customer accepts its offer.
 
     Args:

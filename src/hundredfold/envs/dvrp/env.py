@@ -36,13 +36,7 @@ from hundredfold.envs.dvrp.demand import (
     true_state_specs,
 )
 from hundredfold.envs.dvrp.observation import observation_specs, write_observation
-from hundredfold.envs.dvrp.offers import (
-    NO_CHANGE,
-    NUM_OFFERS,
-    TOTAL_MINUTES,
-    shifted_windows,
-    windows_of_all_offers,
-)
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, shifted_windows, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import RouteCosts
 from hundredfold.envs.dvrp.settings import DvrpSettings, Reward
@@ -136,9 +130,7 @@ def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
     cells = population.city.num_cells
     return EnvSpec(
         name="dvrp",
-        observation=observation_specs(
-            settings.observation, customers, cells, offer_columns(settings)
-        ),
+        observation=observation_specs(settings.observation, customers, cells, offer_columns(settings)),
         action_nvec=(NUM_OFFERS,),
         has_mask=True,
         episode_steps=customers,
@@ -165,9 +157,7 @@ class Dvrp(ArrayBatchEnv):
         self.settings = settings or DvrpSettings()
         self.population = population_for(self.settings)
         super().__init__(dvrp_spec(self.settings, self.population), env_ids)
-        self.demand = DemandSampler(
-            self.population, self.settings.split, self.settings.num_customers
-        )
+        self.demand = DemandSampler(self.population, self.settings.split, self.settings.num_customers)
         self.route_costs = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
         self.beliefs = EnvBeliefs(self.num_envs, self.population)
@@ -306,9 +296,7 @@ class Dvrp(ArrayBatchEnv):
         baseline = RouteCosts(len(keys), self.population, self.settings)
         costs = np.zeros((len(keys), customers + 1))
         for number in range(customers):
-            costs[:, number + 1] = baseline.add(
-                cells[:, number], requested[:, number], max_ride[:, number], route_keys
-            )
+            costs[:, number + 1] = baseline.add(cells[:, number], requested[:, number], max_ride[:, number], route_keys)
         self.baseline_seconds += baseline.seconds
         return costs
 
@@ -326,9 +314,7 @@ class Dvrp(ArrayBatchEnv):
         self._apply_beliefs(at)
         if self.settings.cost_hint:
             windows = windows_of_all_offers(state["requested_windows"][at])
-            added = self.route_costs.insertion_costs(
-                state["cells"][at], windows, state["max_ride_minutes"][at]
-            )
+            added = self.route_costs.insertion_costs(state["cells"][at], windows, state["max_ride_minutes"][at])
             observation[COST_HINT][:] = added - added[:, NO_CHANGE, None]
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
@@ -342,19 +328,12 @@ class Dvrp(ArrayBatchEnv):
         uniforms = mask_uniforms(self._episode_keys(), at[1], MASKS_CHILD)
         assert self.out.mask is not None
         self.out.mask &= self.beliefs.masks(
-            settings.mask_mode,
-            settings.mask_threshold,
-            customers,
-            probabilities,
-            state["accepts"][at],
-            uniforms,
+            settings.mask_mode, settings.mask_threshold, customers, probabilities, state["accepts"][at], uniforms
         )
         if settings.acceptance_hint:
             observation[ACCEPTANCE_HINT][:] = probabilities
         if settings.mask_mode == "soft":
-            observation[LOGIT_BIAS][:] = self.beliefs.logit_bias(
-                settings.mask_strength, probabilities, uniforms
-            )
+            observation[LOGIT_BIAS][:] = self.beliefs.logit_bias(settings.mask_strength, probabilities, uniforms)
 
     def _write_observation(self, observation: Arrays) -> None:
         write_observation(

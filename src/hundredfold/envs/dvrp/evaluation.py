@@ -20,12 +20,7 @@ from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.env import FAILED_DAY_PCT, Dvrp, improvement_pct
 from hundredfold.envs.dvrp.heuristics import OfferPolicy
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
-from hundredfold.envs.dvrp.policies import (
-    NO_OPTIONS,
-    PolicyOptions,
-    env_settings_for,
-    make_policy,
-)
+from hundredfold.envs.dvrp.policies import NO_OPTIONS, PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
@@ -119,9 +114,7 @@ class DayScorer:
         self.oracle = oracle or LNSOracle(LNSSettings())
         self.baselines: dict[tuple[bytes, ...], Solutions] = {}
 
-    def scores(
-        self, days: SimulatedDays, population: Population, settings: DvrpSettings
-    ) -> DayScores:
+    def scores(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> DayScores:
         """Scores of these days."""
         solutions = self._solve(days, days.booked_windows, population, settings)
         arrays = (days.cells, days.requested_windows, days.max_ride_minutes)
@@ -142,15 +135,9 @@ class DayScorer:
         )
 
     def _solve(
-        self,
-        days: SimulatedDays,
-        windows: FloatArray,
-        population: Population,
-        settings: DvrpSettings,
+        self, days: SimulatedDays, windows: FloatArray, population: Population, settings: DvrpSettings
     ) -> Solutions:
-        return self.oracle.solve(
-            day_problems(days.cells, windows, days.max_ride_minutes, population, settings)
-        )
+        return self.oracle.solve(day_problems(days.cells, windows, days.max_ride_minutes, population, settings))
 
 
 def evaluate_policy(
@@ -242,10 +229,7 @@ def simulate_days(
         batches.append(_simulate_one_day(env, act, evaluation_env_seed(seed)))
         on_progress(min(first + num_envs, num_days))
     assert population is not None, "num_days must be at least 1"
-    fields = {
-        name: np.concatenate([getattr(batch, name) for batch in batches])
-        for name in SimulatedDays.__slots__
-    }
+    fields = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in SimulatedDays.__slots__}
     return SimulatedDays(**fields), population
 
 

@@ -110,8 +110,7 @@ def cost_hint(batch: StepBatch) -> Array:
     """(rows, offers) insertion costs in minutes, relative to no change."""
     if COST_HINT not in batch.observation:
         raise SettingsError(
-            "greedy policies and policies with a shift_penalty read the observation cost_hint; "
-            "set cost_hint=True."
+            "greedy policies and policies with a shift_penalty read the observation cost_hint; set cost_hint=True."
         )
     return batch.observation[COST_HINT]
 
@@ -187,9 +186,7 @@ class GreedyExpected:
 class BeliefGreedy:
     """Make the offer with the largest expected saving, under each customer's beliefs."""
 
-    def __init__(
-        self, population: Population, beliefs: AcceptanceBeliefs, shift_penalty: float = 0.0
-    ) -> None:
+    def __init__(self, population: Population, beliefs: AcceptanceBeliefs, shift_penalty: float = 0.0) -> None:
         self.population = population
         self.beliefs = beliefs
         self.shift_penalty = shift_penalty
@@ -207,9 +204,7 @@ class BeliefLargest:
     With a shift penalty, only offers whose immediate saving exceeds it are made.
     """
 
-    def __init__(
-        self, population: Population, beliefs: AcceptanceBeliefs, shift_penalty: float = 0.0
-    ) -> None:
+    def __init__(self, population: Population, beliefs: AcceptanceBeliefs, shift_penalty: float = 0.0) -> None:
         self.population = population
         self.beliefs = beliefs
         self.shift_penalty = shift_penalty

@@ -32,9 +32,7 @@ class Hindsight:
         max_sweeps: Passes over all customers.
     """
 
-    def __init__(
-        self, population: Population, settings: DvrpSettings, max_sweeps: int = MAX_SWEEPS
-    ) -> None:
+    def __init__(self, population: Population, settings: DvrpSettings, max_sweeps: int = MAX_SWEEPS) -> None:
         self.population = population
         self.settings = settings
         self.max_sweeps = max_sweeps
@@ -49,9 +47,7 @@ class Hindsight:
             self.offers = np.concatenate([self.offers, rows])
         is_new = state["num_booked"] == 0
         if is_new.any():
-            self.offers[ids[is_new]] = self.best_offers(
-                {name: array[is_new] for name, array in state.items()}
-            )
+            self.offers[ids[is_new]] = self.best_offers({name: array[is_new] for name, array in state.items()})
         offers: IntArray = self.offers[ids, state["num_booked"]]
         return offers
 
@@ -69,12 +65,7 @@ class Hindsight:
         return offers
 
     def _improve(
-        self,
-        state: Arrays,
-        acceptable: BoolArray,
-        customer: int,
-        offers: IntArray,
-        costs: FloatArray,
+        self, state: Arrays, acceptable: BoolArray, customer: int, offers: IntArray, costs: FloatArray
     ) -> None:
         """Give one customer of every day the cheapest offer for the day, in place."""
         alternatives = acceptable.copy()
@@ -85,9 +76,7 @@ class Hindsight:
         tried = offers[days]
         tried[:, customer] = candidates
         table = np.full(acceptable.shape, np.inf)
-        table[days, candidates] = self._costs(
-            {name: array[days] for name, array in state.items()}, tried
-        )
+        table[days, candidates] = self._costs({name: array[days] for name, array in state.items()}, tried)
         best = table.argmin(axis=1)
         found = table[np.arange(len(table)), best]
         better = found < costs
@@ -96,7 +85,5 @@ class Hindsight:
 
     def _costs(self, state: Arrays, offers: IntArray) -> FloatArray:
         windows = shifted_windows(state["requested_windows"], offers)
-        problems = day_problems(
-            state["cells"], windows, state["max_ride_minutes"], self.population, self.settings
-        )
+        problems = day_problems(state["cells"], windows, state["max_ride_minutes"], self.population, self.settings)
         return penalised_costs(self.oracle.solve(problems))

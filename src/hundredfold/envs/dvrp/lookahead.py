@@ -85,9 +85,7 @@ class Lookahead:
         self.beliefs = beliefs
         self.key = key
         self.lookahead = lookahead or LookaheadSettings()
-        self.shift_penalty = (
-            settings.effective_shift_penalty if shift_penalty is None else shift_penalty
-        )
+        self.shift_penalty = settings.effective_shift_penalty if shift_penalty is None else shift_penalty
         self.customers, self.first_trip, self.num_trips = population.split_customers("known")
         self.table = trip_table(
             population.city.travel,
@@ -101,17 +99,13 @@ class Lookahead:
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
         probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
-        evaluated = with_no_change(
-            offer_mask(batch) & (probabilities >= self.lookahead.min_probability)
-        )
+        evaluated = with_no_change(offer_mask(batch) & (probabilities >= self.lookahead.min_probability))
         costs = self.final_costs(batch, requests, evaluated).mean(axis=2)
         added = costs - costs[:, NO_CHANGE, None] + self.shift_penalty * TOTAL_MINUTES
         # A refused offer costs as much as no change, to which all offers are compared.
         return cheapest(probabilities * added, evaluated)
 
-    def final_costs(
-        self, batch: StepBatch, requests: CurrentRequests, evaluated: BoolArray
-    ) -> FloatArray:
+    def final_costs(self, batch: StepBatch, requests: CurrentRequests, evaluated: BoolArray) -> FloatArray:
         """(envs, offers, samples) final cost of the day if the offer is accepted."""
         self.tracked.sync(batch)
         envs, samples = len(batch), self.lookahead.samples
@@ -140,18 +134,12 @@ class Lookahead:
             UNSERVED_PENALTY_MINUTES,
         )
 
-    def sample_requests(
-        self, batch: StepBatch, requests: CurrentRequests, keys: Keys
-    ) -> SampledRequests:
+    def sample_requests(self, batch: StepBatch, requests: CurrentRequests, keys: Keys) -> SampledRequests:
         """Future requests: known customers, sampled without replacement, and a trip of each."""
         number = self.settings.num_customers - 1 - requests.num_booked
         width = np.arange(int(number.max()))
-        sample_keys = rng.spawn(
-            rng.spawn(keys, SAMPLES_CHILD)[:, None], np.arange(self.lookahead.samples)
-        )
-        uniforms = rng.uniforms(
-            rng.spawn(sample_keys, CUSTOMERS_CHILD)[:, :, None], np.arange(len(self.customers))
-        )
+        sample_keys = rng.spawn(rng.spawn(keys, SAMPLES_CHILD)[:, None], np.arange(self.lookahead.samples))
+        uniforms = rng.uniforms(rng.spawn(sample_keys, CUSTOMERS_CHILD)[:, :, None], np.arange(len(self.customers)))
         # Customers with a request today come last: used again only if there are too few others.
         uniforms += self._has_request(batch, requests)[:, None, self.customers]
         order = np.argsort(uniforms, axis=2, kind="stable")[:, :, width % len(self.customers)]

@@ -98,9 +98,7 @@ def write_observation(
         write_requests(observation["requests"], state)
     else:
         write_request(observation["request"], observation["cells"], state, population, beliefs)
-        write_bookings(
-            observation["bookings"], observation["bookings_mask"], state, population, schedule
-        )
+        write_bookings(observation["bookings"], observation["bookings_mask"], state, population, schedule)
 
 
 def write_counts(counts: Array, state: Arrays, num_cells: int) -> None:
@@ -128,16 +126,12 @@ def write_requests(requests: Array, state: Arrays) -> None:
     booked = _is_booked(state)
     visible = booked.copy()
     visible[_current(state)] = True
-    windows = np.where(
-        booked[:, :, None, None], state["booked_windows"], state["requested_windows"]
-    )
+    windows = np.where(booked[:, :, None, None], state["booked_windows"], state["requested_windows"])
     rows = np.concatenate([state["cells"][..., None], windows], axis=-1)
     requests[...] = np.where(visible[..., None], rows.reshape(*visible.shape, 6), 0.0)
 
 
-def write_request(
-    request: Array, cells: Array, state: Arrays, population: Population, beliefs: Array
-) -> None:
+def write_request(request: Array, cells: Array, state: Arrays, population: Population, beliefs: Array) -> None:
     """Write the features of the current request, and the belief about its customer."""
     at = _current(state)
     num_customers = state["customer_id"].shape[1]
@@ -170,9 +164,7 @@ def write_bookings(
     mask[...] = booked
 
 
-def _write_trip(
-    features: Array, cells: IntArray, windows: FloatArray, population: Population
-) -> None:
+def _write_trip(features: Array, cells: IntArray, windows: FloatArray, population: Population) -> None:
     """Write the columns that requests and bookings share: locations, windows, direct ride."""
     city = population.city
     shape = cells.shape[:-1]

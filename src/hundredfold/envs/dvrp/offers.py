@@ -79,9 +79,7 @@ def servable_alone(
     direct = travel_minutes[pickup, dropoff]
     dropoff_at = np.maximum(windows[..., DROPOFF, EARLY], pickup_at + service_minutes + direct)
     # Picking up as late as possible gives the shortest ride.
-    shortest_ride = np.maximum(
-        direct, windows[..., DROPOFF, EARLY] - latest_pickup - service_minutes
-    )
+    shortest_ride = np.maximum(direct, windows[..., DROPOFF, EARLY] - latest_pickup - service_minutes)
     back_at = dropoff_at + service_minutes + travel_minutes[dropoff, depot_cell]
     in_day = (windows[..., PICKUP, EARLY] >= 0.0) & (windows[..., DROPOFF, LATE] <= day_minutes)
     on_time = (pickup_at <= latest_pickup) & (dropoff_at <= windows[..., DROPOFF, LATE])

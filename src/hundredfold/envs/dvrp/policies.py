@@ -86,20 +86,12 @@ POLICIES: Final[dict[str, Callable[[PolicyContext], OfferPolicy]]] = {
     "random": lambda context: RandomOffers(context.seed),
     "always_largest": lambda context: always_largest,
     "greedy_optimistic": lambda context: greedy_optimistic,
-    "greedy_expected": lambda context: GreedyExpected(
-        context.population.accept_rate, context.shift_penalty
-    ),
-    "belief_greedy": lambda context: BeliefGreedy(
-        context.population, context.beliefs, context.shift_penalty
-    ),
+    "greedy_expected": lambda context: GreedyExpected(context.population.accept_rate, context.shift_penalty),
+    "belief_greedy": lambda context: BeliefGreedy(context.population, context.beliefs, context.shift_penalty),
     "privileged_greedy": lambda context: privileged_greedy,
-    "belief_largest": lambda context: BeliefLargest(
-        context.population, context.beliefs, context.shift_penalty
-    ),
+    "belief_largest": lambda context: BeliefLargest(context.population, context.beliefs, context.shift_penalty),
     "privileged_largest": lambda context: privileged_largest,
-    "thompson": lambda context: Thompson(
-        context.population, context.beliefs, policy_key(context.seed)
-    ),
+    "thompson": lambda context: Thompson(context.population, context.beliefs, policy_key(context.seed)),
     "lookahead": _lookahead,
     "hindsight": _hindsight,
     # Hindsight in an env where every offer is accepted; see `env_settings_for`.
@@ -107,20 +99,11 @@ POLICIES: Final[dict[str, Callable[[PolicyContext], OfferPolicy]]] = {
 }
 BELIEF_POLICIES: Final = ("belief_largest", "thompson", "belief_greedy", "lookahead")
 SHIFT_PENALTY_POLICIES: Final = ("lookahead", "belief_largest", "belief_greedy", "greedy_expected")
-COST_HINT_POLICIES: Final = (
-    "greedy_optimistic",
-    "greedy_expected",
-    "belief_greedy",
-    "privileged_greedy",
-)
+COST_HINT_POLICIES: Final = ("greedy_optimistic", "greedy_expected", "belief_greedy", "privileged_greedy")
 
 
 def make_policy(
-    name: str,
-    population: Population,
-    settings: DvrpSettings,
-    seed: int = 0,
-    options: PolicyOptions = NO_OPTIONS,
+    name: str, population: Population, settings: DvrpSettings, seed: int = 0, options: PolicyOptions = NO_OPTIONS
 ) -> OfferPolicy:
     """Build a policy by name.
 
@@ -134,10 +117,7 @@ def make_policy(
     if name not in POLICIES:
         raise SettingsError(f"dvrp has no policy {name!r}; {suggest(name, POLICIES)}")
     if options.shift_penalty is not None and name not in SHIFT_PENALTY_POLICIES:
-        raise SettingsError(
-            f"the policy {name} takes no shift_penalty; these do: "
-            f"{', '.join(SHIFT_PENALTY_POLICIES)}."
-        )
+        raise SettingsError(f"the policy {name} takes no shift_penalty; these do: {', '.join(SHIFT_PENALTY_POLICIES)}.")
     return POLICIES[name](PolicyContext(population, settings, seed, options))
 
 

@@ -26,14 +26,7 @@ from hundredfold.envs.dvrp.city import (
 )
 from hundredfold.envs.dvrp.offers import allowed_offers, servable_alone, tolerated_offers
 from hundredfold.envs.dvrp.settings import RIDE_SLACK_MINUTES, DvrpSettings, Split, Tolerances
-from hundredfold.envs.dvrp.trip_purposes import (
-    ANYWHERE,
-    HOME,
-    PURPOSE_NAMES,
-    PURPOSES,
-    TOLERANCE_FACTORS,
-    Purpose,
-)
+from hundredfold.envs.dvrp.trip_purposes import ANYWHERE, HOME, PURPOSE_NAMES, PURPOSES, TOLERANCE_FACTORS, Purpose
 from hundredfold.routing.problem import DROPOFF, PICKUP
 
 # Customer types, named after the side on which they are flexible.
@@ -41,9 +34,7 @@ LATE_TYPE, EARLY_TYPE, NONE_TYPE, BOTH_TYPE = 0, 1, 2, 3
 TYPE_NAMES: Final = ("late", "early", "none", "both")
 NUM_TYPES: Final = len(TYPE_NAMES)
 # (types, 2): flexible about an earlier pickup, about a later dropoff.
-FLEXIBLE_SIDES: Final[BoolArray] = np.array(
-    [(False, True), (True, False), (False, False), (True, True)]
-)
+FLEXIBLE_SIDES: Final[BoolArray] = np.array([(False, True), (True, False), (False, False), (True, True)])
 TYPE_SHARES: Final = (0.25, 0.40, 0.20, 0.15)
 
 # Tolerances in minutes.
@@ -148,11 +139,7 @@ class Population:
 
 
 def make_population(
-    city: City,
-    customers: Customers,
-    trips: Trips,
-    settings: DvrpSettings,
-    accepts: BoolArray | None = None,
+    city: City, customers: Customers, trips: Trips, settings: DvrpSettings, accepts: BoolArray | None = None
 ) -> Population:
     """A population with its lookup tables.
 
@@ -201,9 +188,7 @@ def ride_limits(cells: IntArray, city: City, settings: DvrpSettings) -> FloatArr
     return np.asarray(limit, np.float64)
 
 
-def servable_trips(
-    windows: FloatArray, cells: IntArray, city: City, settings: DvrpSettings
-) -> BoolArray:
+def servable_trips(windows: FloatArray, cells: IntArray, city: City, settings: DvrpSettings) -> BoolArray:
     """(trips,) whether a dedicated vehicle could serve each trip as requested."""
     return servable_alone(
         windows,
@@ -216,9 +201,7 @@ def servable_trips(
     )
 
 
-def sample_tolerances(
-    types: IntArray, purpose: IntArray, keys: Keys, mode: Tolerances, softness: float
-) -> FloatArray:
+def sample_tolerances(types: IntArray, purpose: IntArray, keys: Keys, mode: Tolerances, softness: float) -> FloatArray:
     """Sampled tolerances of trips.
 
     Args:
@@ -309,9 +292,7 @@ def _occupation(has_habit: FloatArray, age: int) -> str:
     return "retired" if age >= PENSION_AGE else "at home"
 
 
-def _trips(
-    customer_keys: Keys, habits: FloatArray, types: IntArray, city: City, settings: DvrpSettings
-) -> Trips:
+def _trips(customer_keys: Keys, habits: FloatArray, types: IntArray, city: City, settings: DvrpSettings) -> Trips:
     root = rng.spawn(customer_keys, TRIP_BRANCH)[:, None]
     keys = rng.spawn(root, np.arange(TRIPS_PER_CUSTOMER)).ravel()
     customer = np.repeat(np.arange(len(customer_keys)), TRIPS_PER_CUSTOMER)
@@ -339,9 +320,7 @@ def _trips(
         start[rows] = _start_minutes(kind, keys[rows])
     windows = _requested_windows(cells, start, city, settings.day_minutes)
     tolerance_keys = rng.spawn(keys, TOLERANCE_BRANCH)
-    tolerance = sample_tolerances(
-        types, purpose, tolerance_keys, settings.tolerances, settings.softness
-    )
+    tolerance = sample_tolerances(types, purpose, tolerance_keys, settings.tolerances, settings.softness)
     return Trips(cells=cells, windows=windows, purpose=purpose, tolerance=tolerance)
 
 
@@ -374,9 +353,7 @@ def _start_minutes(kind: Purpose, keys: Keys) -> FloatArray:
     return 60.0 * band[:, 0] + GRID_MINUTES * rng.integers(keys, _SLOT, slots)
 
 
-def _requested_windows(
-    cells: IntArray, start: FloatArray, city: City, day_minutes: int
-) -> FloatArray:
+def _requested_windows(cells: IntArray, start: FloatArray, city: City, day_minutes: int) -> FloatArray:
     """(trips, 2, 2) time windows that leave time for the direct ride.
 
     Trips too late for the vehicle to return by `day_minutes` are moved earlier.

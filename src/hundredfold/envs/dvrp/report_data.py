@@ -43,14 +43,7 @@ from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 Record = dict[str, Any]
 
 FORMAT: Final = 1
-BASELINES: Final = (
-    "none",
-    "random",
-    "greedy_expected",
-    "belief_largest",
-    "privileged_largest",
-    "hindsight",
-)
+BASELINES: Final = ("none", "random", "greedy_expected", "belief_largest", "privileged_largest", "hindsight")
 THIS_RUN: Final = "this run"
 MAX_RESPONSES: Final = 32
 
@@ -86,29 +79,20 @@ def record_report_data(
     scores = DayScorer(oracle).scores(simulated, population, settings)
     rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores.summary()}]
     before, after = (
-        oracle.solve(
-            day_problems(simulated.cells, windows, simulated.max_ride_minutes, population, settings)
-        )
+        oracle.solve(day_problems(simulated.cells, windows, simulated.max_ride_minutes, population, settings))
         for windows in (simulated.requested_windows, simulated.booked_windows)
     )
     options: dict[str, Any] = {"num_days": days, "seed": seed, "oracle": oracle}
     for split in SPLITS[1:]:
         if len(population.split_customers(split)[0]) >= settings.num_customers:
             rows += evaluate_policy(
-                act,
-                settings,
-                splits=(split,),
-                name=THIS_RUN,
-                shared_params=shared_params,
-                **options,
+                act, settings, splits=(split,), name=THIS_RUN, shared_params=shared_params, **options
             )
     beliefs: Record | None = None
     if shared_params is not None:
         options["options"] = PolicyOptions(beliefs=FixedBeliefs(shared_params))
         random_days, _ = simulate_days("random", settings, days, seed)
-        beliefs = belief_record(
-            simulated, random_days, population, shared_params, settings.response_noise
-        )
+        beliefs = belief_record(simulated, random_days, population, shared_params, settings.response_noise)
     for baseline in baselines:
         if shared_params is not None or baseline not in BELIEF_POLICIES:
             on_progress(baseline)
@@ -162,11 +146,7 @@ class CachedSolver:
 
 
 def median_day(
-    simulated: SimulatedDays,
-    before: Solutions,
-    after: Solutions,
-    population: Population,
-    settings: DvrpSettings,
+    simulated: SimulatedDays, before: Solutions, after: Solutions, population: Population, settings: DvrpSettings
 ) -> Record | None:
     """The day with the median improvement among the days that served every customer.
 
@@ -190,10 +170,7 @@ def median_day(
         "improvement_pct": round(float(improvement[number]), 3),
         "quartiles_pct": np.quantile(improvement[served], [0.25, 0.75]).round(3).tolist(),
         "city": city_record(population, settings),
-        "calls": [
-            call_record(simulated, population, number, call)
-            for call in range(settings.num_customers)
-        ],
+        "calls": [call_record(simulated, population, number, call) for call in range(settings.num_customers)],
         "before": solution_record(before, number, np.arange(settings.fleet_size)),
         "after": solution_record(after, number, vehicles),
     }
@@ -283,9 +260,7 @@ def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | Non
     The population keeps positions on a square only, so degrees are read from their source.
     """
     if settings.trips is None:
-        return np.array(
-            [(place.latitude, place.longitude) for place in (DEPOT, *POINTS_OF_INTEREST)]
-        )
+        return np.array([(place.latitude, place.longitude) for place in (DEPOT, *POINTS_OF_INTEREST)])
     cell_of = {label: cell for cell, label in enumerate(population.city.names)}
     rows = read_trip_rows(read_table(settings.trips, "trips"), cell_of)
     if rows.degrees is None:
@@ -342,19 +317,14 @@ def belief_record(
         "by_responses": accuracy_record(
             random_days,
             population,
-            {
-                "learned": (beliefs[:known].mean(axis=0), rates),
-                "true": (population.type_prior, true_rates),
-            },
+            {"learned": (beliefs[:known].mean(axis=0), rates), "true": (population.type_prior, true_rates)},
         ),
         "calibration": calibration_record(simulated, population, beliefs, rates, noise),
     }
 
 
 def accuracy_record(
-    simulated: SimulatedDays,
-    population: Population,
-    models: Mapping[str, tuple[FloatArray, FloatArray]],
+    simulated: SimulatedDays, population: Population, models: Mapping[str, tuple[FloatArray, FloatArray]]
 ) -> Record:
     """Type accuracy after 0, 1, 2, ... responses, for each model.
 
@@ -387,9 +357,7 @@ def accuracy_record(
         "accuracy": {
             name: [
                 round(float(share), 4)
-                for share in metrics.accuracy_by_responses(
-                    rates[:, purposes, offers], accepted, shares, types
-                )
+                for share in metrics.accuracy_by_responses(rates[:, purposes, offers], accepted, shares, types)
             ]
             for name, (shares, rates) in models.items()
         },
@@ -397,11 +365,7 @@ def accuracy_record(
 
 
 def calibration_record(
-    simulated: SimulatedDays,
-    population: Population,
-    beliefs: FloatArray,
-    rates: FloatArray,
-    noise: float,
+    simulated: SimulatedDays, population: Population, beliefs: FloatArray, rates: FloatArray, noise: float
 ) -> Record:
     """Calibration over all offers that were possible on these days, and over those made."""
     trip = simulated.trip_id

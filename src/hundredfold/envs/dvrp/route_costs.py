@@ -40,11 +40,7 @@ def fleet_for(population: Population, settings: DvrpSettings) -> Fleet:
 
 
 def day_problems(
-    cells: IntArray,
-    windows: FloatArray,
-    max_ride_minutes: FloatArray,
-    population: Population,
-    settings: DvrpSettings,
+    cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, population: Population, settings: DvrpSettings
 ) -> RouteProblems:
     """Routing instances of whole days.
 
@@ -104,9 +100,7 @@ class RouteCosts:
         """Remove all bookings of these days."""
         self.routes.clear(rows)
 
-    def add(
-        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
-    ) -> FloatArray:
+    def add(self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys) -> FloatArray:
         """Insert one request per day and improve the routes.
 
         Args:
@@ -123,9 +117,7 @@ class RouteCosts:
         self.seconds += time.perf_counter() - start
         return self.cost
 
-    def cost_with(
-        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
-    ) -> FloatArray:
+    def cost_with(self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys) -> FloatArray:
         """The costs that `add` would return, without changing the routes."""
         start = time.perf_counter()
         if self.trial is None:
@@ -135,9 +127,7 @@ class RouteCosts:
         self.seconds += time.perf_counter() - start
         return penalised_costs(self.trial)
 
-    def insertion_costs(
-        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray
-    ) -> FloatArray:
+    def insertion_costs(self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray) -> FloatArray:
         """Cheapest-insertion cost of one more request per day, for several candidate windows.
 
         Args:
@@ -150,10 +140,7 @@ class RouteCosts:
         """
         start = time.perf_counter()
         costs = self.routes.candidate_costs(
-            cells,
-            windows,
-            service_minutes=self.settings.service_minutes,
-            max_ride_minutes=max_ride_minutes,
+            cells, windows, service_minutes=self.settings.service_minutes, max_ride_minutes=max_ride_minutes
         )
         self.seconds += time.perf_counter() - start
         return np.minimum(costs - self.routes.driving_minutes[:, None], UNSERVED_PENALTY_MINUTES)
@@ -186,19 +173,10 @@ class RouteCosts:
         self.routes.restore(self.routes.state())
 
     def _add_to(
-        self,
-        routes: IncrementalRoutes,
-        cells: IntArray,
-        windows: FloatArray,
-        max_ride_minutes: FloatArray,
-        keys: Keys,
+        self, routes: IncrementalRoutes, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
     ) -> None:
         routes.add(
-            cells,
-            windows,
-            keys,
-            service_minutes=self.settings.service_minutes,
-            max_ride_minutes=max_ride_minutes,
+            cells, windows, keys, service_minutes=self.settings.service_minutes, max_ride_minutes=max_ride_minutes
         )
 
 

@@ -11,13 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from annotated_types import Interval
 
-from hundredfold.core.bounds import (
-    AtLeastOne,
-    Fraction,
-    NonNegative,
-    NonNegativeInt,
-    check_bounds,
-)
+from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegative, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError, suggest
 
 Reward = Literal["marginal", "step", "percent", "counterfactual"]
@@ -136,13 +130,9 @@ class DvrpSettings:
                 raise SettingsError(f"{name} has no {given!r}; {suggest(given, known)}")
         check_bounds(self)
         if self.max_ride_factor == float("inf"):
-            raise SettingsError(
-                "max_ride_factor must be finite; use max_ride_minutes=inf to remove the limit."
-            )
+            raise SettingsError("max_ride_factor must be finite; use max_ride_minutes=inf to remove the limit.")
         if (self.trips is None) != (self.travel_times is None):
-            raise SettingsError(
-                "a city of your own needs both --trips trips.csv and --travel-times matrix.csv."
-            )
+            raise SettingsError("a city of your own needs both --trips trips.csv and --travel-times matrix.csv.")
         if self.trips is None and (self.recorded_responses or self.depot):
             raise SettingsError("recorded_responses and depot need trips and travel_times as well.")
         if self.population_size is not None and self.population_size < self.num_customers:

@@ -60,11 +60,7 @@ class TrainingInstances:
 
 
 def env_instances(
-    settings: DvrpSettings,
-    key: Keys,
-    num_instances: int,
-    num_requests: int,
-    with_offers: bool = True,
+    settings: DvrpSettings, key: Keys, num_instances: int, num_requests: int, with_offers: bool = True
 ) -> RouteProblems:
     """Draw the first requests of some episodes.
 
@@ -87,10 +83,4 @@ def env_instances(
         has_offers = rng.uniforms(keys, num_requests) < OFFER_SHARE
         shifted = population.allowed[trip, offers] & has_offers & accepted
         windows = shifted_windows(windows, np.where(shifted, offers, NO_CHANGE))
-    return day_problems(
-        population.trips.cells[trip],
-        windows,
-        population.max_ride_minutes[trip],
-        population,
-        settings,
-    )
+    return day_problems(population.trips.cells[trip], windows, population.max_ride_minutes[trip], population, settings)

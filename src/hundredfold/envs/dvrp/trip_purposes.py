@@ -34,29 +34,13 @@ PURPOSES: Final[tuple[Purpose, ...]] = (
         ((15, 16, 0.15), (16, 19, 0.65), (19, 22, 0.2)),
         1.0,
     ),
-    Purpose(
-        "school", 0.06, 0.06 * _OTHERS_SCALE, HOME, ("school",), ((7, 9, 0.7), (9, 13, 0.3)), 0.5
-    ),
+    Purpose("school", 0.06, 0.06 * _OTHERS_SCALE, HOME, ("school",), ((7, 9, 0.7), (9, 13, 0.3)), 0.5),
     Purpose("medical", 0.10, 0.35, HOME, ("medical",), ((8, 12, 0.55), (12, 16, 0.45)), 0.35),
     Purpose(
-        "shopping",
-        0.14,
-        0.14 * _OTHERS_SCALE,
-        HOME,
-        ("shopping",),
-        ((10, 12, 0.3), (12, 16, 0.5), (16, 18, 0.2)),
-        1.0,
+        "shopping", 0.14, 0.14 * _OTHERS_SCALE, HOME, ("shopping",), ((10, 12, 0.3), (12, 16, 0.5), (16, 18, 0.2)), 1.0
     ),
     Purpose("errand", 0.05, 0.15, ANYWHERE, ("errand", "shopping"), ((9, 17, 1.0),), 0.8),
-    Purpose(
-        "dining",
-        0.07,
-        0.07 * _OTHERS_SCALE,
-        ANYWHERE,
-        ("dining",),
-        ((11, 13, 0.25), (17, 20, 0.75)),
-        1.0,
-    ),
+    Purpose("dining", 0.07, 0.07 * _OTHERS_SCALE, ANYWHERE, ("dining",), ((11, 13, 0.25), (17, 20, 0.75)), 1.0),
     Purpose(
         "recreation",
         0.14,
@@ -66,15 +50,7 @@ PURPOSES: Final[tuple[Purpose, ...]] = (
         ((8, 12, 0.5), (12, 17, 0.4), (17, 19, 0.1)),
         1.25,
     ),
-    Purpose(
-        "social",
-        0.06,
-        0.06 * _OTHERS_SCALE,
-        HOME,
-        ("home", "social"),
-        ((13, 17, 0.35), (17, 22, 0.65)),
-        1.1,
-    ),
+    Purpose("social", 0.06, 0.06 * _OTHERS_SCALE, HOME, ("home", "social"), ((13, 17, 0.35), (17, 22, 0.65)), 1.1),
 )
 OTHER: Final = len(PURPOSES)
 PURPOSE_NAMES: Final = (*(purpose.name for purpose in PURPOSES), "other")
@@ -87,21 +63,7 @@ _KEYWORDS: Final = (
     ("medical", ("medical", "doctor", "dentist", "hospital", "therapy", "clinic", "pharmacy")),
     ("shopping", ("shop", "grocer", "market", "mall")),
     ("dining", ("dining", "dinner", "lunch", "brunch", "breakfast", "restaurant", "coffee")),
-    (
-        "recreation",
-        (
-            "recreation",
-            "hik",
-            "gym",
-            "workout",
-            "exercise",
-            "park",
-            "sport",
-            "museum",
-            "yoga",
-            "leisure",
-        ),
-    ),
+    ("recreation", ("recreation", "hik", "gym", "workout", "exercise", "park", "sport", "museum", "yoga", "leisure")),
     ("social", ("social", "visit", "friend", "family", "party")),
     ("errand", ("errand", "bank", "post office", "appointment")),
     ("work", ("work", "office", "job", "meeting", "commut")),

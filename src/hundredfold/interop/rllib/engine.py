@@ -29,12 +29,7 @@ from hundredfold.core.protocols import EnvFactory, PerEnvBatch
 from hundredfold.distributed import placement
 from hundredfold.interop.rllib.envs import FailureLog, make_env
 from hundredfold.interop.rllib.module import ActorCriticModule
-from hundredfold.interop.rllib.settings_map import (
-    num_env_runners,
-    ppo_kwargs,
-    reject_unsupported,
-    unsupported_notes,
-)
+from hundredfold.interop.rllib.settings_map import num_env_runners, ppo_kwargs, reject_unsupported, unsupported_notes
 from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.training.build import Components
 from hundredfold.training.build import build as build_components
@@ -53,10 +48,7 @@ ENV: Final = "hundredfold-run"
 # Loggers that write at every start.
 NOISY_LOGGERS: Final = ("ray.rllib", "ray.tune", "ray._common.deprecation")
 # Metrics of RLlib's env runners and learner, and their names in this package.
-RUNNER_METRICS: Final = {
-    "episode_return_mean": "return_mean",
-    "episode_len_mean": "avg_episode_steps",
-}
+RUNNER_METRICS: Final = {"episode_return_mean": "return_mean", "episode_len_mean": "avg_episode_steps"}
 LEARNER_METRICS: Final = {
     "policy_loss": "policy_loss",
     "vf_loss": "value_loss",

@@ -33,9 +33,7 @@ class ActorCriticModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc, 
         if len(self.env.action_nvec) > 1:
             # Its annotations declare an instance where RLlib uses the class.
             multi_categorical: Any = TorchMultiCategorical
-            self.action_dist_cls = multi_categorical.get_partial_dist_cls(
-                input_lens=[*self.env.action_nvec]
-            )
+            self.action_dist_cls = multi_categorical.get_partial_dist_cls(input_lens=[*self.env.action_nvec])
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         rows = batch[Columns.OBS]

@@ -13,10 +13,7 @@ from hundredfold.core.errors import SettingsError
 def reject_unsupported(settings: RunSettings) -> None:
     """Raise a SettingsError for settings without which another algorithm would be trained."""
     if settings.algo != "ppo":
-        raise SettingsError(
-            f"--engine rllib works with --algo ppo only; use the default engine for "
-            f"{settings.algo}."
-        )
+        raise SettingsError(f"--engine rllib works with --algo ppo only; use the default engine for {settings.algo}.")
     if settings.ppo.separate_epochs:
         raise SettingsError(
             "num_value_epochs and num_policy_epochs need separate losses, and the PPO of RLlib has "
@@ -62,9 +59,7 @@ def ppo_kwargs(settings: RunSettings) -> dict[str, Any]:
         "clip_param": ppo.clip_range,
         "vf_clip_param": math.inf,
         "vf_loss_coeff": ppo.value_coefficient,
-        "entropy_coeff": linear_schedule(
-            ppo.entropy_coefficient, total if ppo.anneal_entropy else 0
-        ),
+        "entropy_coeff": linear_schedule(ppo.entropy_coefficient, total if ppo.anneal_entropy else 0),
         "use_kl_loss": False,
         "grad_clip": ppo.max_gradient_norm,
     }

@@ -19,6 +19,4 @@ def require_stable_baselines() -> None:
 def require_contrib() -> None:
     """Raise a MissingExtraError if sb3-contrib, which has MaskablePPO, is not installed."""
     if not is_installed("sb3_contrib"):
-        raise MissingExtraError(
-            "sb3-contrib", "sb3", "a masked env with --engine sb3 (MaskablePPO)"
-        )
+        raise MissingExtraError("sb3-contrib", "sb3", "a masked env with --engine sb3 (MaskablePPO)")

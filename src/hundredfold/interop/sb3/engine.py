@@ -27,12 +27,7 @@ from hundredfold.envs.registry import ENVS
 from hundredfold.interop.sb3 import require_contrib
 from hundredfold.interop.sb3.envs import BackendVecEnv, make_third_party_envs
 from hundredfold.interop.sb3.networks import FlatFeatureExtractor, copy_weights_back, policy_kwargs
-from hundredfold.interop.sb3.settings_map import (
-    dqn_kwargs,
-    ppo_kwargs,
-    reject_unsupported,
-    unsupported_notes,
-)
+from hundredfold.interop.sb3.settings_map import dqn_kwargs, ppo_kwargs, reject_unsupported, unsupported_notes
 from hundredfold.training.build import Components
 from hundredfold.training.build import build as build_components
 from hundredfold.training.engines import EpisodeTracker
@@ -103,9 +98,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
             settings = settings.resolved(spec)
             in_processes = settings.machine.backend in ("auto", "processes")
             vec_env = make_third_party_envs(
-                components.make_envs,
-                settings,
-                in_processes=in_processes and settings.rollout.num_envs > 1,
+                components.make_envs, settings, in_processes=in_processes and settings.rollout.num_envs > 1
             )
             backend = "processes" if isinstance(vec_env, SubprocVecEnv) else "in_process"
             components.choice = BackendChoice(backend, settings.processes, type(vec_env).__name__)
@@ -240,11 +233,7 @@ class RunCallback(BaseCallback):
     def _metrics(self) -> dict[str, float]:
         """Metrics of the last update."""
         logged = self.model.logger.name_to_value
-        metrics = {
-            name: float(logged[sb3_name])
-            for sb3_name, name in METRIC_NAMES.items()
-            if sb3_name in logged
-        }
+        metrics = {name: float(logged[sb3_name]) for sb3_name, name in METRIC_NAMES.items() if sb3_name in logged}
         if self.run.settings.algo == "dqn":
             return metrics | {"exploration": float(self.untyped_model.exploration_rate)}
         metrics.pop("q_loss", None)

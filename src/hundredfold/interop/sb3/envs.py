@@ -63,16 +63,11 @@ class BackendVecEnv(VecEnv):
         if len(rows):
             final = self.flat.flatten(batch.final_observation)
             for row in rows:
-                infos[row] = {
-                    "terminal_observation": final[row],
-                    "TimeLimit.truncated": not batch.terminated[row],
-                }
+                infos[row] = {"terminal_observation": final[row], "TimeLimit.truncated": not batch.terminated[row]}
         observation = self.flat.flatten(batch.observation)
         return observation, batch.reward.astype(np.float32), ended, infos
 
-    def env_method(
-        self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
-    ) -> list[Any]:
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         """Call a method of single envs; `action_masks` is the only one."""
         return [method() for method in self.get_attr(method_name, indices)]
 
@@ -83,9 +78,7 @@ class BackendVecEnv(VecEnv):
             return [None] * len(rows)
         if attr_name == MASK_METHOD and self.batch.mask is not None:
             return [partial(self.batch.mask.__getitem__, row) for row in rows]
-        raise AttributeError(
-            f"the envs of {self.backend.spec.name} have no attribute {attr_name!r}."
-        )
+        raise AttributeError(f"the envs of {self.backend.spec.name} have no attribute {attr_name!r}.")
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise AttributeError(f"{attr_name!r} cannot be set: the envs are rows of a batch.")
@@ -112,9 +105,7 @@ class SingleEnv(Env):
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(
-        self, make_envs: EnvFactory, env_id: int, seed: int, workers: WorkerSettings
-    ) -> None:
+    def __init__(self, make_envs: EnvFactory, env_id: int, seed: int, workers: WorkerSettings) -> None:
         env = make_envs(np.array([env_id]))
         assert isinstance(env, ArrayBatchEnv)
         if isinstance(env, PerEnvBatch):
@@ -125,9 +116,7 @@ class SingleEnv(Env):
         self.observation_space = self.flat.observation_space
         self.action_space = self.flat.action_space
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """The first observation of an episode; later episodes start by themselves in `step`."""
         if not self.has_started:
             self.env.reset(self.env_seed)
@@ -153,9 +142,7 @@ class SingleEnv(Env):
         self.env.close()
 
 
-def make_third_party_envs(
-    make_envs: EnvFactory, settings: RunSettings, *, in_processes: bool
-) -> VecEnv:
+def make_third_party_envs(make_envs: EnvFactory, settings: RunSettings, *, in_processes: bool) -> VecEnv:
     """Third-party envs, one process each, or in this process if that is not wanted or fails."""
     env_fns: list[Callable[[], Env]] = [
         partial(SingleEnv, make_envs, env_id, settings.seed, settings.processes)

@@ -15,12 +15,7 @@ from gymnasium import spaces
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
-from hundredfold.algorithms.actor_critic import (
-    ACTIVATIONS,
-    ActorCritic,
-    InputLayer,
-    NetworkSettings,
-)
+from hundredfold.algorithms.actor_critic import ACTIVATIONS, ActorCritic, InputLayer, NetworkSettings
 from hundredfold.algorithms.image_encoder import ImageEncoder
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, EnvSpec
@@ -71,9 +66,7 @@ class FlatFeatureExtractor(BaseFeaturesExtractor):
             self.inputs.update_stats(unflatten(rows.to(self.inputs.mean.device), self.spec))
 
 
-def policy_kwargs(
-    network: ActorCritic | QNetwork, spec: EnvSpec, settings: NetworkSettings
-) -> dict[str, Any]:
+def policy_kwargs(network: ActorCritic | QNetwork, spec: EnvSpec, settings: NetworkSettings) -> dict[str, Any]:
     """The `policy_kwargs` that build a policy like this network."""
     if isinstance(network, QNetwork):
         extractor: dict[str, Any] = {"inputs": network.inputs, "width": network.inputs.width}
@@ -103,10 +96,7 @@ def policy_kwargs(
 def copy_weights_back(policy: Any, network: ActorCritic | QNetwork) -> None:
     """Copy the weights of a Stable-Baselines3 policy into the network it was built like."""
     if isinstance(network, QNetwork):
-        pairs = [
-            (network.inputs, policy.q_net.features_extractor.inputs),
-            (network.layers, policy.q_net.q_net),
-        ]
+        pairs = [(network.inputs, policy.q_net.features_extractor.inputs), (network.layers, policy.q_net.q_net)]
     else:
         pairs = _actor_critic_pairs(policy, network)
         if network.log_std is not None:

@@ -104,10 +104,7 @@ def _reject_unsupported_dqn(settings: RunSettings, spec: EnvSpec) -> None:
         "dueling": (dqn.dueling, "its networks have a single head"),
         "epsilon_alpha": (dqn.epsilon_alpha > 0, "all envs explore with the same epsilon"),
         "loss mse": (dqn.loss == "mse", "its loss is the Huber loss"),
-        "normalise_observations": (
-            settings.network.normalise_observations,
-            "it has no input normalisation",
-        ),
+        "normalise_observations": (settings.network.normalise_observations, "it has no input normalisation"),
     }
     for name, (is_used, reason) in unsupported.items():
         if is_used:

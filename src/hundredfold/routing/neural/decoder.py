@@ -239,9 +239,7 @@ def _subtract_pending(pending_sum: Any, stops: Any, pickup: Any) -> None:
 
 
 @fast_sum_kernel
-def score_actions(
-    state: Any, scratch: Any, weights: Any, stops: Any, graph: Any, count: Any
-) -> None:
+def score_actions(state: Any, scratch: Any, weights: Any, stops: Any, graph: Any, count: Any) -> None:
     """Write the logits of the first `count` actions, as `RoutingPolicy.logits` defines them.
 
     Offsets into a stop's cached projections follow `RoutingPolicy.cache_widths`.
@@ -313,9 +311,7 @@ def _add_product(values: Any, matrix: Any, sums: Any) -> None:
 
 
 @partial(fast_sum_kernel, forceinline=True)
-def _attend(
-    actions: Any, query: Any, glimpse: Any, attention: Any, head_dim: Any, stops: Any, count: Any
-) -> None:
+def _attend(actions: Any, query: Any, glimpse: Any, attention: Any, head_dim: Any, stops: Any, count: Any) -> None:
     """Attention glimpse: multi-head attention of the query over the feasible actions."""
     dim = len(query)
     per_sqrt_dim = np.float32(1.0) / np.sqrt(np.float32(head_dim))
@@ -343,9 +339,7 @@ def _attend(
 
 
 @noalloc_kernel
-def _add_gumbel_noise(
-    state: Any, scratch: Any, key: Any, first_draw: Any, temperature: Any, count: Any
-) -> None:
+def _add_gumbel_noise(state: Any, scratch: Any, key: Any, first_draw: Any, temperature: Any, count: Any) -> None:
     """Add Gumbel noise to the logits, so that their maximum is a sample of the softmax."""
     for action in range(count):
         noise = uniform(key, np.uint64(first_draw + state.action[action]))
@@ -361,8 +355,6 @@ def _best_action(state: Any, logits: Any, count: Any) -> Any:
         most = max(most, logits[action])
     chosen = np.int64(-1)
     for action in range(count):
-        if logits[action] >= most - TIE_TOLERANCE and (
-            chosen < 0 or state.action[action] < state.action[chosen]
-        ):
+        if logits[action] >= most - TIE_TOLERANCE and (chosen < 0 or state.action[action] < state.action[chosen]):
             chosen = np.int64(action)
     return chosen

@@ -15,13 +15,7 @@ from torch import Tensor
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.routing.problem import EARLY, LATE
 from hundredfold.routing.route_kernels import schedule_exists
-from hundredfold.routing.workspace import (
-    DEPOT,
-    MAX_RIDE,
-    RIDERS,
-    TRIAL_LEG,
-    TRIAL_STOP,
-)
+from hundredfold.routing.workspace import DEPOT, MAX_RIDE, RIDERS, TRIAL_LEG, TRIAL_STOP
 
 UNREACHABLE: Final = 2**61
 
@@ -81,14 +75,7 @@ def can_deliver_all(
 
 @noalloc_kernel
 def _earliest_deadline_first(
-    travel: Any,
-    stops: Any,
-    left: Any,
-    left_deadline: Any,
-    here: Any,
-    time: Any,
-    count: Any,
-    return_by: Any,
+    travel: Any, stops: Any, left: Any, left_deadline: Any, here: Any, time: Any, count: Any, return_by: Any
 ) -> Any:
     """Whether serving dropoffs by deadline works: nearly always, when any order does."""
     served = 0
@@ -250,9 +237,7 @@ def _order_and_load_hold(
 
 
 @noalloc_kernel
-def _times_hold(
-    instances: Any, row: Any, constraints: Any, stops: Any, trial: Any, route: Any, length: Any
-) -> Any:
+def _times_hold(instances: Any, row: Any, constraints: Any, stops: Any, trial: Any, route: Any, length: Any) -> Any:
     """Whether a schedule within time windows, ride-time limits and route duration exists."""
     trial[0, TRIAL_STOP] = DEPOT
     trial[length + 1, TRIAL_STOP] = DEPOT

@@ -57,9 +57,7 @@ class PolicyInputs(NamedTuple):
     @property
     def time_scale(self) -> TimeScale:
         """The city's time scales as kernels take them."""
-        return TimeScale(
-            1.0 / self.city.mean_drive, self.city.day_start, 1.0 / self.city.day_length
-        )
+        return TimeScale(1.0 / self.city.mean_drive, self.city.day_start, 1.0 / self.city.day_length)
 
 
 class EncoderInputs(NamedTuple):
@@ -78,18 +76,14 @@ def policy_inputs(problems: RouteProblems) -> PolicyInputs:
     return inputs_from_arrays(problems.travel, instances, constraints)
 
 
-def inputs_from_arrays(
-    travel: TravelTable, instances: InstanceArrays, constraints: FleetConstraints
-) -> PolicyInputs:
+def inputs_from_arrays(travel: TravelTable, instances: InstanceArrays, constraints: FleetConstraints) -> PolicyInputs:
     """Add the scales of their city to instances that are in microseconds already."""
     city, drive = _city_scales(travel, int(instances.early[0, 0]), int(instances.late[0, 0]))
     return PolicyInputs(instances, constraints, city, drive)
 
 
 @lru_cache(maxsize=16)
-def _city_scales(
-    travel: TravelTable, depot_opens: int, depot_closes: int
-) -> tuple[CityScales, Tensor]:
+def _city_scales(travel: TravelTable, depot_opens: int, depot_closes: int) -> tuple[CityScales, Tensor]:
     drives = travel.microseconds
     off_diagonal = ~np.eye(len(drives), dtype=bool)
     mean = max(float(drives[off_diagonal].mean()), 1.0) if off_diagonal.any() else 1.0
@@ -98,9 +92,7 @@ def _city_scales(
     return city, torch.from_numpy((drives / mean).astype(np.float32))
 
 
-def encoder_inputs(
-    inputs: PolicyInputs, rows: IntArray, rotation: FloatArray | None = None
-) -> EncoderInputs:
+def encoder_inputs(inputs: PolicyInputs, rows: IntArray, rotation: FloatArray | None = None) -> EncoderInputs:
     """Encoder inputs of some instances.
 
     Args:
@@ -201,9 +193,7 @@ def edge_features(inputs: EncoderInputs, drive: Tensor) -> Tensor:
 
 
 @kernel
-def _write_edge_features(
-    cell: Any, early: Any, late: Any, service: Any, drive: Any, edges: Any
-) -> None:
+def _write_edge_features(cell: Any, early: Any, late: Any, service: Any, drive: Any, edges: Any) -> None:
     num_instances, stops = cell.shape
     most, least = np.float32(MAX_SLACK), np.float32(MIN_SLACK)
     for row in range(num_instances):

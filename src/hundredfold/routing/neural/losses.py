@@ -20,12 +20,7 @@ from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import InstanceArrays
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.neural.decoder import decode, decoder_weights
-from hundredfold.routing.neural.features import (
-    EncoderInputs,
-    PolicyInputs,
-    encoder_inputs,
-    policy_inputs,
-)
+from hundredfold.routing.neural.features import EncoderInputs, PolicyInputs, encoder_inputs, policy_inputs
 from hundredfold.routing.neural.model import (
     NUM_ACTION_FEATURES,
     NUM_STEP_FEATURES,
@@ -156,9 +151,7 @@ class _Recording(NamedTuple):
     num_steps: Any  # (instances, solutions)
 
 
-def teacher_force(
-    inputs: PolicyInputs, rows: IntArray, routes: IntArray, lengths: IntArray
-) -> TeacherForcedBatch:
+def teacher_force(inputs: PolicyInputs, rows: IntArray, routes: IntArray, lengths: IntArray) -> TeacherForcedBatch:
     """Teacher forcing: decoder inputs and actions of the steps that construct given routes.
 
     Steps with a single feasible action are omitted. A solution is followed up to an action that is
@@ -183,16 +176,7 @@ def teacher_force(
         np.zeros(shape, np.int64),
         np.zeros((len(rows), len(routes)), np.int64),
     )
-    _record_batch(
-        inputs.instances,
-        inputs.constraints,
-        inputs.time_scale,
-        rows,
-        routes,
-        lengths,
-        max_steps,
-        recording,
-    )
+    _record_batch(inputs.instances, inputs.constraints, inputs.time_scale, rows, routes, lengths, max_steps, recording)
     return _as_batch(recording, max_steps)
 
 
@@ -227,14 +211,7 @@ def _as_batch(recording: _Recording, width: int) -> TeacherForcedBatch:
 
 @kernel
 def _record_batch(
-    instances: Any,
-    constraints: Any,
-    scale: Any,
-    rows: Any,
-    routes: Any,
-    lengths: Any,
-    max_steps: Any,
-    recording: Any,
+    instances: Any, constraints: Any, scale: Any, rows: Any, routes: Any, lengths: Any, max_steps: Any, recording: Any
 ) -> None:
     state = new_decode_state(instances.cell.shape[1] // 2)
     for index in range(len(rows)):
@@ -254,14 +231,7 @@ def _record_batch(
 
 @noalloc_kernel
 def _record_solution(
-    state: Any,
-    constraints: Any,
-    scale: Any,
-    routes: Any,
-    lengths: Any,
-    recording: Any,
-    index: Any,
-    first_step: Any,
+    state: Any, constraints: Any, scale: Any, routes: Any, lengths: Any, recording: Any, index: Any, first_step: Any
 ) -> Any:
     """Follow one solution; returns the number of recorded steps."""
     num_steps = 0
@@ -334,21 +304,14 @@ def augmented_inputs(inputs: PolicyInputs, rows: IntArray, key: Keys) -> Encoder
     return encoder_inputs(inputs, rows, rotation)
 
 
-def _step_logits(
-    policy: RoutingPolicy, cache: DecoderCache, forced: TeacherForcedBatch
-) -> tuple[Tensor, Tensor]:
+def _step_logits(policy: RoutingPolicy, cache: DecoderCache, forced: TeacherForcedBatch) -> tuple[Tensor, Tensor]:
     """(instances, steps) True where not padding, and the logits (steps, stops) there."""
     is_step = (torch.arange(forced.max_steps) < forced.num_steps[:, :, None]).flatten(1)
     return is_step, policy.logits(cache, forced.steps)[is_step]
 
 
 def _sample_routes(
-    policy: RoutingPolicy,
-    inputs: PolicyInputs,
-    cache: DecoderCache,
-    rows: IntArray,
-    keys: Keys,
-    first_is_greedy: bool,
+    policy: RoutingPolicy, inputs: PolicyInputs, cache: DecoderCache, rows: IntArray, keys: Keys, first_is_greedy: bool
 ) -> tuple[IntArray, IntArray]:
     """(solutions, instances, vehicles, width) routes of the current policy, and their lengths."""
     shape = (*keys.shape, inputs.constraints.num_vehicles)
@@ -363,11 +326,7 @@ def _sample_routes(
 
 
 def _costs_in_minutes(
-    inputs: PolicyInputs,
-    routes: IntArray,
-    lengths: IntArray,
-    key: Keys,
-    improved_cost_weight: float,
+    inputs: PolicyInputs, routes: IntArray, lengths: IntArray, key: Keys, improved_cost_weight: float
 ) -> FloatArray:
     """(solutions, instances) weighted costs before and after local search, which is in place."""
     keys = rng.spawn(rng.spawn(key, IMPROVE_CHILD), np.arange(routes.shape[1]))

@@ -21,12 +21,7 @@ from torch import Tensor, nn
 
 from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.errors import SettingsError
-from hundredfold.routing.neural.features import (
-    NUM_EDGE_FEATURES,
-    NUM_NODE_FEATURES,
-    EncoderInputs,
-    edge_features,
-)
+from hundredfold.routing.neural.features import NUM_EDGE_FEATURES, NUM_NODE_FEATURES, EncoderInputs, edge_features
 
 NUM_ACTION_FEATURES: Final = 16
 NUM_STEP_FEATURES: Final = 8
@@ -53,8 +48,7 @@ class PolicySettings:
         check_bounds(self)
         if self.embed_dim % self.num_heads:
             raise SettingsError(
-                f"embed_dim must be a multiple of num_heads, got {self.embed_dim} and "
-                f"{self.num_heads}."
+                f"embed_dim must be a multiple of num_heads, got {self.embed_dim} and {self.num_heads}."
             )
 
 
@@ -118,9 +112,7 @@ class RoutingPolicy(nn.Module):
         self.node_embedding = nn.Linear(NUM_NODE_FEATURES, dim)
         self.edge_hidden = nn.Linear(NUM_EDGE_FEATURES, EDGE_HIDDEN_DIM)
         self.edge_bias = nn.Linear(EDGE_HIDDEN_DIM, settings.num_heads)
-        self.encoder_layers = nn.ModuleList(
-            EncoderLayer(settings) for _ in range(settings.num_encoder_layers)
-        )
+        self.encoder_layers = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.num_encoder_layers))
         self.encoder_norm = nn.LayerNorm(dim)
         self.cache_projection = nn.Linear(dim, 6 * dim + action_dim, bias=False)
         self.graph_context = nn.Linear(dim, dim)
@@ -153,9 +145,7 @@ class RoutingPolicy(nn.Module):
 
         `decoder.score_actions` computes the same for one step on a CPU.
         """
-        key, value, logit_key, current, onboard, pending, action = torch.split(
-            cache.stops, self.cache_widths, dim=2
-        )
+        key, value, logit_key, current, onboard, pending, action = torch.split(cache.stops, self.cache_widths, dim=2)
         batch, num_steps, num_stops = steps.action_mask.shape
         dim = self.settings.embed_dim
         current_index = steps.current_stop[..., None].expand(-1, -1, dim)
@@ -196,13 +186,9 @@ class RoutingPolicy(nn.Module):
         batch, _, num_stops, _ = edges.shape
         first, second = self.edge_hidden, self.edge_bias
         hidden = torch.baddbmm(
-            first.bias[:, None],
-            first.weight.expand(batch, -1, -1),
-            edges.view(batch, -1, num_stops * num_stops),
+            first.bias[:, None], first.weight.expand(batch, -1, -1), edges.view(batch, -1, num_stops * num_stops)
         )
-        bias = torch.baddbmm(
-            second.bias[:, None], second.weight.expand(batch, -1, -1), F.relu(hidden, inplace=True)
-        )
+        bias = torch.baddbmm(second.bias[:, None], second.weight.expand(batch, -1, -1), F.relu(hidden, inplace=True))
         return bias.view(batch, -1, num_stops, num_stops)
 
     def _split_heads(self, values: Tensor) -> Tensor:

@@ -24,13 +24,7 @@ from hundredfold.core.errors import HundredfoldError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instance_arrays import InstanceArrays
-from hundredfold.routing.lns import (
-    REGRET_ORDER,
-    LNSParams,
-    RouteArrays,
-    improve_batch,
-    instance_keys,
-)
+from hundredfold.routing.lns import REGRET_ORDER, LNSParams, RouteArrays, improve_batch, instance_keys
 from hundredfold.routing.neural.decoder import decode, decoder_weights
 from hundredfold.routing.neural.feasibility import are_feasible
 from hundredfold.routing.neural.features import (
@@ -125,9 +119,7 @@ class PolicyInference:
             return tiles[0]
         return DecoderCache(*(torch.cat(parts) for parts in zip(*tiles, strict=True)))
 
-    def _encoded_tiles(
-        self, inputs: PolicyInputs, rows: IntArray
-    ) -> Iterator[tuple[IntArray, DecoderCache]]:
+    def _encoded_tiles(self, inputs: PolicyInputs, rows: IntArray) -> Iterator[tuple[IntArray, DecoderCache]]:
         """Encode tile by tile; the padding of the last one is removed again."""
         device = self.settings.device
         on_cpu = device == "cpu"
@@ -176,10 +168,7 @@ class PolicyInference:
                 "use fewer oracle_samples, another device, or the insertion oracle."
             ) from error
         self.settings = replace(self.settings, oracle_batch=batch)
-        warnings.warn(
-            f"the neural oracle ran out of memory; continuing with oracle_batch={batch}.",
-            stacklevel=2,
-        )
+        warnings.warn(f"the neural oracle ran out of memory; continuing with oracle_batch={batch}.", stacklevel=2)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -193,14 +182,10 @@ def _is_out_of_memory(error: Exception) -> bool:
 class NeuralOracle:
     """Oracle whose routes are constructed by an attention policy."""
 
-    def __init__(
-        self, settings: NeuralSettings | None = None, policy: RoutingPolicy | None = None
-    ) -> None:
+    def __init__(self, settings: NeuralSettings | None = None, policy: RoutingPolicy | None = None) -> None:
         """Load the policy of `settings.weights`, unless `policy` is given."""
         self.settings = settings or NeuralSettings()
-        self.inference = PolicyInference(
-            policy or load_policy(self.settings.weights), self.settings
-        )
+        self.inference = PolicyInference(policy or load_policy(self.settings.weights), self.settings)
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """Solve every instance; the cost is inf where a request is unserved."""
@@ -228,12 +213,7 @@ class NeuralOracle:
         for sample in samples:
             drop_infeasible(inputs, routes[sample], lengths[sample])
             objectives[sample] = complete_routes(
-                inputs,
-                sample_keys[sample],
-                routes[sample],
-                lengths[sample],
-                settings.improve_passes,
-                settings.threads,
+                inputs, sample_keys[sample], routes[sample], lengths[sample], settings.improve_passes, settings.threads
             )
         best = objectives.argmin(axis=0)
         row = np.arange(len(keys))
@@ -252,12 +232,7 @@ def drop_infeasible(inputs: PolicyInputs, routes: IntArray, lengths: IntArray) -
 
 
 def complete_routes(
-    inputs: PolicyInputs,
-    keys: Keys,
-    routes: IntArray,
-    lengths: IntArray,
-    improve_passes: int,
-    threads: int = 1,
+    inputs: PolicyInputs, keys: Keys, routes: IntArray, lengths: IntArray, improve_passes: int, threads: int = 1
 ) -> IntArray:
     """Insert unserved requests by regret, improve by local search; returns (instances,) objectives.
 
@@ -287,17 +262,10 @@ class NeuralIncrementalRoutes(IncrementalRoutes):
     """
 
     def __init__(
-        self,
-        travel: TravelTable,
-        fleet: Fleet,
-        num_envs: int,
-        max_requests: int,
-        oracle: NeuralOracle,
+        self, travel: TravelTable, fleet: Fleet, num_envs: int, max_requests: int, oracle: NeuralOracle
     ) -> None:
         settings = IncrementalSettings(
-            improve_passes=oracle.settings.improve_passes,
-            lns_iterations=0,
-            threads=oracle.settings.threads,
+            improve_passes=oracle.settings.improve_passes, lns_iterations=0, threads=oracle.settings.threads
         )
         super().__init__(travel, fleet, num_envs, max_requests, settings)
         self.oracle = oracle
@@ -321,8 +289,6 @@ def _take_rows(instances: InstanceArrays, rows: IntArray) -> InstanceArrays:
     if len(rows) == len(instances.num_requests):
         return instances
     arrays = {
-        name: np.ascontiguousarray(getattr(instances, name)[rows])
-        for name in InstanceArrays._fields
-        if name != "drive"
+        name: np.ascontiguousarray(getattr(instances, name)[rows]) for name in InstanceArrays._fields if name != "drive"
     }
     return InstanceArrays(drive=instances.drive, **arrays)

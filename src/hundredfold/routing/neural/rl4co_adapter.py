@@ -50,9 +50,7 @@ Policy = Callable[..., Mapping[str, Any]]
 class Rl4coOracle:
     """Oracle that calls a policy with the interface of RL4CO."""
 
-    def __init__(
-        self, policy: Policy, *, minutes_per_unit: float = 1.0, improve_passes: int = 0
-    ) -> None:
+    def __init__(self, policy: Policy, *, minutes_per_unit: float = 1.0, improve_passes: int = 0) -> None:
         """Wrap a policy.
 
         Args:
@@ -120,9 +118,7 @@ def tensordict_of(problems: RouteProblems, rows: IntArray) -> Any:
     max_ride = np.full((len(rows), len(order)), np.inf)
     max_ride[:, is_pickup] = problems.max_ride_minutes[rows, :requests]
     service = np.zeros((len(rows), len(order)))
-    service[:, 1:] = (
-        problems.service_minutes[rows][:, :requests].swapaxes(1, 2).reshape(len(rows), -1)
-    )
+    service[:, 1:] = problems.service_minutes[rows][:, :requests].swapaxes(1, 2).reshape(len(rows), -1)
     floats: dict[str, Array] = {
         "locs": points[cell],
         "depot": points[cell[:, 0]],
@@ -154,9 +150,7 @@ def tensordict_of(problems: RouteProblems, rows: IntArray) -> Any:
     return TensorDict(state, batch_size=[len(rows)])
 
 
-def write_actions(
-    actions: IntArray, rows: IntArray, requests: int, routes: IntArray, lengths: IntArray
-) -> None:
+def write_actions(actions: IntArray, rows: IntArray, requests: int, routes: IntArray, lengths: IntArray) -> None:
     """Write the routes of actions (instances, steps) in place; excess actions are omitted."""
     if actions.ndim != 2 or len(actions) != len(rows) or (actions > 2 * requests).any():
         raise ShapeError(

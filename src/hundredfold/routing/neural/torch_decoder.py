@@ -29,12 +29,7 @@ from hundredfold.routing.neural.model import (
     DecodingSteps,
     RoutingPolicy,
 )
-from hundredfold.routing.neural.transitions import (
-    FEATURE_CLIP,
-    MAX_ONBOARD,
-    REQUESTS_SCALE,
-    VEHICLES_SCALE,
-)
+from hundredfold.routing.neural.transitions import FEATURE_CLIP, MAX_ONBOARD, REQUESTS_SCALE, VEHICLES_SCALE
 
 CLIP: Final = float(FEATURE_CLIP)
 _ALL_BITS: Final = 2**64 - 1
@@ -100,12 +95,8 @@ def decode_torch(
             if not len(live):
                 break
             active_rows = active.repeat_interleave(samples)
-            instances = InstanceTensors(
-                *(getattr(instances, field.name)[active] for field in fields(InstanceTensors))
-            )
-            state = BatchDecodeState(
-                *(getattr(state, field.name)[active_rows] for field in fields(BatchDecodeState))
-            )
+            instances = InstanceTensors(*(getattr(instances, field.name)[active] for field in fields(InstanceTensors)))
+            state = BatchDecodeState(*(getattr(state, field.name)[active_rows] for field in fields(BatchDecodeState)))
             state.instance = torch.arange(len(live), device=device).repeat_interleave(samples)
             row_keys, mask, start = row_keys[active_rows], mask[active_rows], start[active_rows]
         done = ~mask.any(dim=1)
@@ -132,9 +123,7 @@ def decode_torch(
     _write_routes(torch.cat(visits, dim=1).cpu().numpy(), rows, routes, lengths)
 
 
-def _instance_tensors(
-    arrays: InstanceArrays, rows: IntArray, device: torch.device
-) -> InstanceTensors:
+def _instance_tensors(arrays: InstanceArrays, rows: IntArray, device: torch.device) -> InstanceTensors:
     num_stops = 2 * int(arrays.num_requests[rows[0]]) + 1
 
     def part(values: IntArray) -> Tensor:
@@ -143,9 +132,7 @@ def _instance_tensors(
     cell = part(arrays.cell)
     drive = torch.from_numpy(arrays.drive).to(device)
     travel = part(arrays.service)[:, :, None] + drive[cell[:, :, None], cell[:, None, :]]
-    return InstanceTensors(
-        travel, part(arrays.early), part(arrays.late), part(arrays.riders), part(arrays.max_ride)
-    )
+    return InstanceTensors(travel, part(arrays.early), part(arrays.late), part(arrays.riders), part(arrays.max_ride))
 
 
 def _initial_state(instances: InstanceTensors, samples: int) -> BatchDecodeState:
@@ -190,11 +177,7 @@ def _feasible_actions(
     from_depot = state.current_stop == 0
     return_by = state.return_by[:, None].expand(-1, num_stops)
     departure = start - leg
-    return_by = torch.where(
-        from_depot[:, None],
-        torch.minimum(return_by, departure + constraints.max_route),
-        return_by,
-    )
+    return_by = torch.where(from_depot[:, None], torch.minimum(return_by, departure + constraints.max_route), return_by)
     mask = pickups | dropoffs
     row, stop = mask.nonzero(as_tuple=True)
     deliverable = can_deliver_all_torch(
@@ -252,9 +235,7 @@ def _logits(
     return policy.logits(cache, steps).view(-1, num_stops)
 
 
-def _step_features(
-    state: BatchDecodeState, constraints: FleetConstraints, scale: TimeScale
-) -> Tensor:
+def _step_features(state: BatchDecodeState, constraints: FleetConstraints, scale: TimeScale) -> Tensor:
     """(R, step features), as `transitions.write_step_features`."""
     requests = state.pending.shape[1] // 2
     vehicles, vehicle = constraints.num_vehicles, state.vehicle.float()
@@ -321,9 +302,7 @@ def _action_features(
     features[..., 12] = torch.where(is_depot, 0.0, clipped(nearest))
     features[..., 13] = torch.where(is_depot, 0.0, clipped(soonest))
     best_leg = _best_predecessor_leg(state, travel, late, early, stop)
-    features[..., 14] = torch.where(
-        is_pickup, in_mean_drives(leg - best_leg).clamp(-CLIP, CLIP), 0.0
-    )
+    features[..., 14] = torch.where(is_pickup, in_mean_drives(leg - best_leg).clamp(-CLIP, CLIP), 0.0)
     customers = mask & ~is_depot
     closest = torch.where(customers, leg, UNREACHABLE).amin(dim=1, keepdim=True)
     features[..., 15] = torch.where(
@@ -346,12 +325,7 @@ def _min_onboard_slack(
 
 
 def _next_pickup(
-    state: BatchDecodeState,
-    travel: Tensor,
-    arrival: Tensor,
-    late: Tensor,
-    early: Tensor,
-    stop: Tensor,
+    state: BatchDecodeState, travel: Tensor, arrival: Tensor, late: Tensor, early: Tensor, stop: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(R, N) microseconds to the nearest and to the soonest pending pickup after each action."""
     reached = arrival[:, :, None] + travel
@@ -362,9 +336,7 @@ def _next_pickup(
     return nearest, torch.where(counts, delay, UNREACHABLE).amin(dim=2)
 
 
-def _best_predecessor_leg(
-    state: BatchDecodeState, travel: Tensor, late: Tensor, early: Tensor, stop: Tensor
-) -> Tensor:
+def _best_predecessor_leg(state: BatchDecodeState, travel: Tensor, late: Tensor, early: Tensor, stop: Tensor) -> Tensor:
     """(R, N) microseconds of the shortest leg to each stop from the depot or a pending stop."""
     pending = state.pending.clone()
     pending[:, 2::2] = state.pending[:, 1::2]
@@ -391,13 +363,9 @@ def _apply_actions(
     departure = begins - instances.travel[instance, 0, chosen]
     depot_closes = instances.late[instance, 0]
     return_by = torch.minimum(depot_closes, departure + constraints.max_route)
-    state.return_by = torch.where(
-        leaves_depot, return_by, torch.where(returns, depot_closes, state.return_by)
-    )
+    state.return_by = torch.where(leaves_depot, return_by, torch.where(returns, depot_closes, state.return_by))
     state.load = torch.where(returns, 0, state.load + instances.riders[instance, chosen])
-    state.time = torch.where(
-        returns, instances.early[instance, 0], torch.where(done, state.time, begins)
-    )
+    state.time = torch.where(returns, instances.early[instance, 0], torch.where(done, state.time, begins))
     state.current_stop = torch.where(done, state.current_stop, chosen)
     state.vehicle = state.vehicle + returns
     state.route_length = torch.where(returns, 0, state.route_length + (chosen > 0))
@@ -406,9 +374,7 @@ def _apply_actions(
     picked_up = chosen % 2 == 1
     slot = state.num_onboard.clamp(max=MAX_ONBOARD - 1)
     dropoff = torch.where(picked_up, chosen + 1, 0)
-    deadline = torch.minimum(
-        instances.late[instance, dropoff], begins + instances.max_ride[instance, chosen]
-    )
+    deadline = torch.minimum(instances.late[instance, dropoff], begins + instances.max_ride[instance, chosen])
     state.onboard[row, slot] = torch.where(picked_up, dropoff, state.onboard[row, slot])
     state.deadline[row, slot] = torch.where(picked_up, deadline, state.deadline[row, slot])
 

@@ -22,13 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hundredfold.core import rng
-from hundredfold.core.bounds import (
-    AtLeastOne,
-    Fraction,
-    NonNegativeInt,
-    Positive,
-    check_bounds,
-)
+from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, Positive, check_bounds
 from hundredfold.core.errors import CheckpointError, TrainingError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
@@ -99,25 +93,17 @@ class TrainingSettings:
 class ValidationSet:
     """Held-out instances with reference costs, by size."""
 
-    def __init__(
-        self, sample: SampleInstances, sizes: Sequence[int], num_instances: int, seed: int
-    ) -> None:
+    def __init__(self, sample: SampleInstances, sizes: Sequence[int], num_instances: int, seed: int) -> None:
         root = rng.spawn(rng.seed_key(seed), VALIDATION_BRANCH)
-        self.instances = {
-            size: sample(rng.spawn(root, size), num_instances, size) for size in sizes
-        }
+        self.instances = {size: sample(rng.spawn(root, size), num_instances, size) for size in sizes}
         reference = LNSOracle(REFERENCE)
-        self.reference = {
-            size: reference.solve(problems).cost for size, problems in self.instances.items()
-        }
+        self.reference = {size: reference.solve(problems).cost for size, problems in self.instances.items()}
 
     def gaps(self, policy: RoutingPolicy, improve_passes: int) -> dict[str, float]:
         """Percent of the mean cost above the reference, by size; inf with unserved requests."""
         oracle = NeuralOracle(NeuralSettings(improve_passes=improve_passes), policy)
         return {
-            str(size): float(
-                100.0 * (oracle.solve(problems).cost.sum() / self.reference[size].sum() - 1)
-            )
+            str(size): float(100.0 * (oracle.solve(problems).cost.sum() / self.reference[size].sum() - 1))
             for size, problems in self.instances.items()
         }
 
@@ -160,42 +146,27 @@ class OracleTraining:
         """
         self.folder, self.sample = folder, sample
         self.max_requests, self.settings = max_requests, settings
-        self.provenance = {
-            **(provenance or {}),
-            "training": asdict(settings),
-            "max_requests": max_requests,
-        }
+        self.provenance = {**(provenance or {}), "training": asdict(settings), "max_requests": max_requests}
         self.key = rng.spawn(rng.seed_key(settings.seed), UPDATES_BRANCH)
         seed = int(rng.integers(rng.spawn(self.key, WEIGHTS_CHILD), 0, 2**53))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.policy = RoutingPolicy(
-                initial_policy.settings if initial_policy else policy_settings
-            )
+            self.policy = RoutingPolicy(initial_policy.settings if initial_policy else policy_settings)
         if initial_policy is not None:
             self.policy.load_state_dict(initial_policy.state_dict())
-        self.optimizer = torch.optim.Adam(
-            self.policy.parameters(), lr=settings.imitation_learning_rate
-        )
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=settings.imitation_learning_rate)
         self.update = 0
         self.best_gap = math.inf
         self.skipped_updates = 0
         self.seconds = 0.0
         self.validation = ValidationSet(
-            validation_sample,
-            validation_sizes(max_requests),
-            settings.validation_instances,
-            settings.seed,
+            validation_sample, validation_sizes(max_requests), settings.validation_instances, settings.seed
         )
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / LATEST).exists():
             self._restore()
 
-    def run(
-        self,
-        on_validation: Callable[[Row], None] = _ignore,
-        on_update: Callable[[], None] = _ignore,
-    ) -> None:
+    def run(self, on_validation: Callable[[Row], None] = _ignore, on_update: Callable[[], None] = _ignore) -> None:
         """Train to the end.
 
         Args:
@@ -232,9 +203,7 @@ class OracleTraining:
             group["lr"] = self._learning_rate()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.policy.parameters(), self.settings.max_gradient_norm
-        )
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.max_gradient_norm)
         if torch.isfinite(norm):
             self.optimizer.step()
             self.skipped_updates = 0
@@ -242,8 +211,7 @@ class OracleTraining:
         self.skipped_updates += 1
         if self.skipped_updates >= MAX_SKIPPED_UPDATES:
             raise TrainingError(
-                f"the gradient was not finite in {self.skipped_updates} updates in a row; "
-                "lower the learning rates."
+                f"the gradient was not finite in {self.skipped_updates} updates in a row; lower the learning rates."
             )
         return metrics
 
@@ -295,10 +263,7 @@ class OracleTraining:
             "update": self.update,
             "phase": "reinforce" if was_reinforce else "imitation",
             "seconds": round(self.seconds, 1),
-            **{
-                name: float(np.mean([row[name] for row in metrics if name in row]))
-                for name in names
-            },
+            **{name: float(np.mean([row[name] for row in metrics if name in row])) for name in names},
             "greedy_gap_pct": greedy,
             "improved_gap_pct": improved,
         }

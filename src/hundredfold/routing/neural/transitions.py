@@ -24,17 +24,7 @@ from hundredfold.routing.workspace import DEPOT, MAX_RIDE, RIDERS
 # Requests on board at once while decoding; bounds the dynamic programme over subsets of dropoffs.
 MAX_ONBOARD: Final = 8
 # Entries of `DecodeState.scalars`.
-(
-    CURRENT_STOP,
-    TIME,
-    LOAD,
-    NUM_ONBOARD,
-    VEHICLE,
-    NUM_PENDING,
-    RETURN_BY,
-    ROUTE_LENGTH,
-    NUM_REQUESTS,
-) = range(9)
+(CURRENT_STOP, TIME, LOAD, NUM_ONBOARD, VEHICLE, NUM_PENDING, RETURN_BY, ROUTE_LENGTH, NUM_REQUESTS) = range(9)
 # Features are clipped here, in mean drives.
 FEATURE_CLIP: Final = np.float32(4.0)
 REQUESTS_SCALE: Final = np.float32(30.0)
@@ -146,16 +136,7 @@ def list_feasible_actions(state: Any, constraints: Any) -> Any:
             left[k + 1] = state.onboard[k]
             left_deadline[k + 1] = state.deadline[k]
         if can_deliver_all(
-            travel,
-            stops,
-            left,
-            left_deadline,
-            state.earliest,
-            is_metric,
-            pickup,
-            start,
-            onboard + 1,
-            return_by,
+            travel, stops, left, left_deadline, state.earliest, is_metric, pickup, start, onboard + 1, return_by
         ):
             state.action[count] = pickup
             state.service_start[count] = start
@@ -172,16 +153,7 @@ def list_feasible_actions(state: Any, constraints: Any) -> Any:
                 left_deadline[others] = state.deadline[k]
                 others += 1
         if can_deliver_all(
-            travel,
-            stops,
-            left,
-            left_deadline,
-            state.earliest,
-            is_metric,
-            dropoff,
-            start,
-            others,
-            scalars[RETURN_BY],
+            travel, stops, left, left_deadline, state.earliest, is_metric, dropoff, start, others, scalars[RETURN_BY]
         ):
             state.action[count] = dropoff
             state.service_start[count] = start
@@ -241,9 +213,7 @@ def write_step_features(state: Any, constraints: Any, scale: Any) -> None:
     features[3] = (vehicles - vehicle) / VEHICLES_SCALE  # vehicles left
     features[4] = np.float32(scalars[NUM_PENDING]) / requests  # pending requests
     features[5] = requests / REQUESTS_SCALE  # size of the instance
-    features[6] = min(
-        np.float32(scalars[ROUTE_LENGTH]) * vehicles / (np.float32(2.0) * requests), FEATURE_CLIP
-    )
+    features[6] = min(np.float32(scalars[ROUTE_LENGTH]) * vehicles / (np.float32(2.0) * requests), FEATURE_CLIP)
     features[7] = 0.0  # cost of the next vehicle
     if scalars[VEHICLE] + 1 >= constraints.free_vehicles:
         open_cost = np.float32(constraints.extra_vehicle_cost * scale.per_mean_drive)
@@ -280,9 +250,7 @@ def write_action_features(state: Any, constraints: Any, scale: Any, count: Any) 
             deadline = min(stops[stop + 1, LATE], start + stops[stop, MAX_RIDE])
             ride_slack = deadline - start - travel[stop, stop + 1]
             features[9] = min(_in_mean_drives(ride_slack, scale), FEATURE_CLIP)
-        features[10] = np.float32(scalars[LOAD] + stops[stop, RIDERS]) / np.float32(
-            constraints.capacity
-        )
+        features[10] = np.float32(scalars[LOAD] + stops[stop, RIDERS]) / np.float32(constraints.capacity)
         features[11] = _min_onboard_slack(
             travel, state.onboard, state.deadline, scalars[NUM_ONBOARD], scale, stop, start
         )
@@ -291,13 +259,9 @@ def write_action_features(state: Any, constraints: Any, scale: Any, count: Any) 
         features[14] = 0.0  # extra leg over the best predecessor
         requests = scalars[NUM_REQUESTS]
         if stop != DEPOT:
-            _write_next_pickup_features(
-                travel, stops, state.pending, requests, scale, stop, start, features
-            )
+            _write_next_pickup_features(travel, stops, state.pending, requests, scale, stop, start, features)
         if is_pickup:
-            features[14] = _extra_over_best_predecessor(
-                travel, stops, state.pending, requests, scale, stop, leg
-            )
+            features[14] = _extra_over_best_predecessor(travel, stops, state.pending, requests, scale, stop, leg)
         features[15] = 0.0  # extra leg over the nearest action
         if nearest != UNREACHABLE:
             extra = _in_mean_drives(leg - nearest, scale)
@@ -310,9 +274,7 @@ def _in_mean_drives(microseconds: Any, scale: Any) -> Any:
 
 
 @noalloc_kernel
-def _min_onboard_slack(
-    travel: Any, onboard: Any, deadline: Any, count: Any, scale: Any, stop: Any, start: Any
-) -> Any:
+def _min_onboard_slack(travel: Any, onboard: Any, deadline: Any, count: Any, scale: Any, stop: Any, start: Any) -> Any:
     """Least slack, in mean drives, of the riders on board after this action."""
     least = FEATURE_CLIP
     for slot in range(count):
@@ -325,14 +287,7 @@ def _min_onboard_slack(
 
 @noalloc_kernel
 def _write_next_pickup_features(
-    travel: Any,
-    stops: Any,
-    pending: Any,
-    requests: Any,
-    scale: Any,
-    stop: Any,
-    start: Any,
-    features: Any,
+    travel: Any, stops: Any, pending: Any, requests: Any, scale: Any, stop: Any, start: Any, features: Any
 ) -> None:
     """Write drive to the nearest and time to the soonest pending pickup after this action."""
     nearest, soonest = UNREACHABLE, UNREACHABLE

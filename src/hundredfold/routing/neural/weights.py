@@ -23,10 +23,7 @@ def save_policy(path: Path, policy: RoutingPolicy, provenance: dict[str, Any]) -
     """Write weights, network size and `provenance` (settings, seed, validation gaps) atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous() for name, tensor in policy.state_dict().items()}
-    metadata = {
-        "policy_settings": json.dumps(asdict(policy.settings)),
-        "provenance": json.dumps(provenance),
-    }
+    metadata = {"policy_settings": json.dumps(asdict(policy.settings)), "provenance": json.dumps(provenance)}
     partial = path.with_suffix(".partial")
     save_file(tensors, partial, metadata=metadata)
     partial.replace(path)
@@ -37,8 +34,7 @@ def load_policy(path: Path | str | None = None) -> RoutingPolicy:
     file = SHIPPED if path is None else Path(path)
     if not file.exists():
         raise CheckpointError(
-            f"there is no weights file at {file}; "
-            "train one with: hundredfold train-oracle --save-dir FOLDER"
+            f"there is no weights file at {file}; train one with: hundredfold train-oracle --save-dir FOLDER"
         )
     return _load_cached(file, file.stat().st_mtime_ns)
 

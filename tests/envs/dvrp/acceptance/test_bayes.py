@@ -45,9 +45,7 @@ def type_accuracies(settings, responses, prior=None):
     model = fitted(settings, responses, prior)
     population = population_for(settings)
     truth, customers = population.customers.types, np.unique(responses.customer)
-    rates = metrics.true_accept_rates(
-        population, prior_for(settings).accept_given_type, settings.response_noise
-    )
+    rates = metrics.true_accept_rates(population, prior_for(settings).accept_given_type, settings.response_noise)
     found = metrics.accuracy(model.type_probabilities(customers), truth[customers])
     best = metrics.bayes_optimal_accuracy(responses, truth, rates)
     print(f"accuracy {found:.3f}, Bayes-optimal {best:.3f} ({len(responses)} responses)")
@@ -108,9 +106,7 @@ def test_strict_types_are_identified_despite_response_noise():
 
 def test_types_keep_their_meaning_under_a_guessed_prior():
     settings = DvrpSettings(population_size=200)
-    found, best = type_accuracies(
-        settings, simulate_responses(settings, days=2500), guessed_prior(10)
-    )
+    found, best = type_accuracies(settings, simulate_responses(settings, days=2500), guessed_prior(10))
     assert found >= best - 0.02
 
 
@@ -121,9 +117,7 @@ def test_held_out_log_loss_is_near_that_of_the_true_rule():
     rule = prior_for(settings)
 
     def loss(beliefs, rates):
-        rates_by_row = mixture_accept_rates(
-            beliefs[unseen.customer], rates, unseen.purpose.astype(np.int64)
-        )
+        rates_by_row = mixture_accept_rates(beliefs[unseen.customer], rates, unseen.purpose.astype(np.int64))
         predicted = rates_by_row[np.arange(len(unseen)), unseen.offer]
         return -np.log(np.where(unseen.accepted, predicted, 1 - predicted)).mean()
 
@@ -137,9 +131,7 @@ def test_held_out_log_loss_is_near_that_of_the_true_rule():
 
 def test_prior_rates_match_those_of_synthetic_customers():
     settings = DvrpSettings(population_size=800)
-    seen = metrics.true_accept_rates(
-        population_for(settings), prior_for(settings).accept_given_type
-    )
+    seen = metrics.true_accept_rates(population_for(settings), prior_for(settings).accept_given_type)
     assert_allclose(seen[:, :-1], prior_for(settings).accept_given_type[:, :-1], atol=0.08)
 
 
@@ -212,7 +204,5 @@ def test_own_data_get_a_guessed_prior_unless_types_are_strict():
     strict = prior_for(DvrpSettings(**files, tolerances="types"))
     assert_allclose(strict.accept_given_type, prior_for(HARD).accept_given_type)
     assert_allclose(strict.type_shares, 0.25)
-    recorded = prior_for(
-        DvrpSettings(**files, tolerances="types", recorded_responses="responses.csv")
-    )
+    recorded = prior_for(DvrpSettings(**files, tolerances="types", recorded_responses="responses.csv"))
     assert recorded.tolerance_weight < 10

@@ -73,9 +73,7 @@ def test_params_have_the_shapes_that_envs_expect():
 def test_it_stores_the_responses_of_a_real_env():
     settings = DvrpSettings(num_customers=4, population_size=6, lns_iterations=0)
     env = Dvrp(np.arange(3), settings)
-    beliefs = make_belief_model(
-        AcceptanceModelSettings(), settings, num_envs=3, num_epochs=1, seed=0
-    )
+    beliefs = make_belief_model(AcceptanceModelSettings(), settings, num_envs=3, num_epochs=1, seed=0)
     env.reset(1)
     offers = np.array([0, 15, NO_CHANGE])
     for _ in range(4):
@@ -145,11 +143,7 @@ def test_the_truth_is_used_for_metrics_only():
 @pytest.mark.parametrize("model", ["bayes", "embedding"])
 @pytest.mark.parametrize("refit", ["inline", "background"])
 def test_resume_is_bit_exact(model, refit):
-    options = {
-        "acceptance_model": model,
-        "acceptance_refit": refit,
-        "acceptance_refit_interval": STEPS,
-    }
+    options = {"acceptance_model": model, "acceptance_refit": refit, "acceptance_refit_interval": STEPS}
     whole = new_model(acceptance_buffer_size=200, **options)
     reports = []
     for number in range(6):
@@ -182,12 +176,7 @@ def test_a_background_refit_is_adopted_one_epoch_later(model):
         run_epoch(inline, number)
         run_epoch(background, number)
         background.pending.thread.join()  # finishing early changes nothing
-        exported.append(
-            [
-                beliefs.params(exploring=False)["type_probabilities"]
-                for beliefs in (inline, background)
-            ]
-        )
+        exported.append([beliefs.params(exploring=False)["type_probabilities"] for beliefs in (inline, background)])
     background.close()
     assert_array_equal(exported[0][1], before)
     for earlier, later in pairwise(exported):
@@ -195,9 +184,7 @@ def test_a_background_refit_is_adopted_one_epoch_later(model):
 
 
 def test_nothing_is_left_running_after_the_last_epoch():
-    beliefs = new_model(
-        acceptance_refit="background", acceptance_refit_interval=STEPS, num_epochs=3
-    )
+    beliefs = new_model(acceptance_refit="background", acceptance_refit_interval=STEPS, num_epochs=3)
     epochs = [run_epoch(beliefs, number) for number in range(3)]
     assert beliefs.pending is None
     assert [report["acceptance/refits"] for report in epochs] == [0, 1, 3]

@@ -29,9 +29,7 @@ CPU = torch.device("cpu")
 
 def plain_loss(weights, customers, offers, accepted):
     """The loss from its definition, one row per response."""
-    hidden = torch.tanh(
-        F.linear(weights["embeddings"][customers], weights["weight_1"], weights["bias_1"])
-    )
+    hidden = torch.tanh(F.linear(weights["embeddings"][customers], weights["weight_1"], weights["bias_1"]))
     hidden = torch.tanh(F.linear(hidden, weights["weight_2"], weights["bias_2"]))
     probs = torch.softmax(F.linear(hidden, weights["weight_3"], weights["bias_3"]), dim=1)
     accepts = tolerated_offers(np.where(FLEXIBLE_SIDES, 30.0, 0.0))[:, offers].T
@@ -109,14 +107,10 @@ def test_strict_types_are_identified():
     model = EmbeddingTypeModel(population.size, 10, seed=5, epochs=12)
     losses = model.refit(responses)
     known = np.unique(responses.customer)
-    assert (
-        metrics.accuracy(model.type_probabilities(known), population.customers.types[known]) == 1.0
-    )
+    assert metrics.accuracy(model.type_probabilities(known), population.customers.types[known]) == 1.0
     assert losses["acceptance/loss"] < losses["acceptance/first_loss"]
     terms = (losses["acceptance/reconstruction"], losses["acceptance/variance_penalty"])
-    assert losses["acceptance/loss"] == pytest.approx(
-        terms[0] + 0.4 * terms[1] - 0.05 * losses["acceptance/entropy"]
-    )
+    assert losses["acceptance/loss"] == pytest.approx(terms[0] + 0.4 * terms[1] - 0.05 * losses["acceptance/entropy"])
 
 
 def test_ready_needs_enough_customers_responses_and_offers():

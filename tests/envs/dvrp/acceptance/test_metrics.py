@@ -74,9 +74,7 @@ def test_two_responses_identify_a_strict_customer():
     responses = ResponseBuffer()
     responses.add(np.array([1, 1]), np.zeros(2, int), np.array([0, 15]), np.array([True, False]))
     prior = prior_for(settings)
-    found = metrics.responses_until_confident(
-        responses.rows(), 2, prior.accept_given_type, prior.type_shares
-    )
+    found = metrics.responses_until_confident(responses.rows(), 2, prior.accept_given_type, prior.type_shares)
     assert_array_equal(found, (np.nan, 2.0))
 
 
@@ -89,8 +87,7 @@ def test_true_rates_are_shares_of_known_trips_with_noise_except_for_offer_12():
         trip
         for customer in range(population.customers.num_known)
         if population.customers.types[customer] == 1
-        for trip in population.first_trip[customer]
-        + np.arange(population.num_known_trips[customer])
+        for trip in population.first_trip[customer] + np.arange(population.num_known_trips[customer])
         if population.trips.purpose[trip] == 0
     ]
     expected = (population.accepts[trips].sum(axis=0) + 0.125) / (len(trips) + 0.5)

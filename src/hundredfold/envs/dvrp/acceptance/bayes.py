@@ -61,9 +61,7 @@ class BayesianTypeModel:
         """True from the first response on."""
         return len(responses) > 0
 
-    def refit(
-        self, responses: Responses, should_stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, float]:
+    def refit(self, responses: Responses, should_stop: Callable[[], bool] = lambda: False) -> dict[str, float]:
         """Fit to these responses by EM; takes milliseconds, so `should_stop` is not called."""
         counts = responses.counts(self.population_size, self.prior.num_purposes)
         responded = counts.sum(axis=(0, 2)) > 0
@@ -101,18 +99,12 @@ class BayesianTypeModel:
     def restore(self, state: State) -> None:
         fill(self._arrays(), state)
 
-    def _maximise_tolerances(
-        self, probs: FloatArray, counts: FloatArray, beliefs: FloatArray
-    ) -> FloatArray:
+    def _maximise_tolerances(self, probs: FloatArray, counts: FloatArray, beliefs: FloatArray) -> FloatArray:
         """M-step: tolerance probabilities from the expected tolerances behind all responses."""
         pairs, likelihood = tolerance_pair_probs(probs), self.likelihood
         rates = np.clip(pairs @ likelihood.T, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
-        refused, accepted = (
-            (beliefs.T @ table).reshape(len(SIDE_CURVES), -1, NUM_OFFERS) for table in counts
-        )
-        expected = pairs * (
-            (accepted / rates) @ likelihood + (refused / (1.0 - rates)) @ (1.0 - likelihood)
-        )
+        refused, accepted = ((beliefs.T @ table).reshape(len(SIDE_CURVES), -1, NUM_OFFERS) for table in counts)
+        expected = pairs * ((accepted / rates) @ likelihood + (refused / (1.0 - rates)) @ (1.0 - likelihood))
         expected = expected.reshape(*expected.shape[:2], NUM_LEVELS, NUM_LEVELS)
         totals = self.prior.tolerance_weight * self.prior.tolerance_probs
         np.add.at(totals[:, 0], SIDE_CURVES[:, 0], expected.sum(axis=3))
@@ -126,16 +118,10 @@ class BayesianTypeModel:
         return np.asarray(totals / totals.sum(), np.float64)
 
     def _arrays(self) -> Arrays:
-        return {
-            "tolerance_probs": self.tolerance_probs,
-            "type_shares": self.type_shares,
-            "beliefs": self.beliefs,
-        }
+        return {"tolerance_probs": self.tolerance_probs, "type_shares": self.type_shares, "beliefs": self.beliefs}
 
 
-def type_posterior(
-    counts: FloatArray, rates: FloatArray, shares: FloatArray
-) -> tuple[FloatArray, float]:
+def type_posterior(counts: FloatArray, rates: FloatArray, shares: FloatArray) -> tuple[FloatArray, float]:
     """P(type | responses) of every customer, and the log evidence of all responses.
 
     Args:

@@ -14,15 +14,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from hundredfold.core.batch import (
-    Arrays,
-    FloatArray,
-    IntArray,
-    State,
-    StepBatch,
-    with_prefix,
-    without_prefix,
-)
+from hundredfold.core.batch import Arrays, FloatArray, IntArray, State, StepBatch, with_prefix, without_prefix
 from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_bounds
 from hundredfold.core.errors import CheckpointError, SettingsError, TrainingError, suggest
 from hundredfold.core.protocols import SharedParams
@@ -214,10 +206,7 @@ class AcceptanceModel:
         customers = np.flatnonzero(self.response_counts)
         beliefs = self.model.type_probabilities(customers)
         shares = beliefs.mean(axis=0)
-        found = {
-            f"acceptance/type_share_{name}": float(share)
-            for name, share in zip(TYPE_NAMES, shares, strict=True)
-        }
+        found = {f"acceptance/type_share_{name}": float(share) for name, share in zip(TYPE_NAMES, shares, strict=True)}
         if self.truth is not None:
             types = self.truth.types[customers]
             found |= {
@@ -292,11 +281,7 @@ def make_belief_model(
 
 
 def _new_type_model(
-    settings: AcceptanceModelSettings,
-    population_size: int,
-    prior: AcceptancePrior,
-    seed: int,
-    device: str,
+    settings: AcceptanceModelSettings, population_size: int, prior: AcceptancePrior, seed: int, device: str
 ) -> TypeModel:
     if settings.acceptance_model == "bayes":
         return BayesianTypeModel(population_size, prior)

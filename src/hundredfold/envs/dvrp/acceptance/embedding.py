@@ -23,11 +23,7 @@ from torch import Tensor
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State, fill
 from hundredfold.core.errors import TrainingError
-from hundredfold.envs.dvrp.acceptance.model import (
-    Responses,
-    mixture_accept_rates,
-    strict_accept_rates,
-)
+from hundredfold.envs.dvrp.acceptance.model import Responses, mixture_accept_rates, strict_accept_rates
 from hundredfold.envs.dvrp.offers import OFFER_MINUTES
 from hundredfold.envs.dvrp.population import NUM_TYPES
 
@@ -79,12 +75,7 @@ class EmbeddingTypeModel:
     """
 
     def __init__(
-        self,
-        population_size: int,
-        num_purposes: int,
-        seed: int,
-        device: str = "cpu",
-        epochs: int = 50,
+        self, population_size: int, num_purposes: int, seed: int, device: str = "cpu", epochs: int = 50
     ) -> None:
         self.population_size, self.epochs = population_size, epochs
         self.device = torch.device(device)
@@ -100,9 +91,7 @@ class EmbeddingTypeModel:
         offers = responses.offer[np.isin(responses.customer, customers)]
         return len(customers) >= MIN_CUSTOMERS and len(np.unique(offers)) >= MIN_OFFERS
 
-    def refit(
-        self, responses: Responses, should_stop: Callable[[], bool] = lambda: False
-    ) -> dict[str, float]:
+    def refit(self, responses: Responses, should_stop: Callable[[], bool] = lambda: False) -> dict[str, float]:
         """Train on these responses; discarded if `should_stop` returns True between epochs."""
         self.refits += 1
         customers = self._eligible(responses)

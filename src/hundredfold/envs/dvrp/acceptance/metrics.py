@@ -92,11 +92,7 @@ def refused_share(offers: IntArray, accepted: BoolArray) -> float:
 
 
 def responses_until_confident(
-    responses: Responses,
-    population_size: int,
-    accept_given_type: FloatArray,
-    shares: FloatArray,
-    level: float = 0.9,
+    responses: Responses, population_size: int, accept_given_type: FloatArray, shares: FloatArray, level: float = 0.9
 ) -> FloatArray:
     """(customers,) responses until a type's posterior reaches `level`; NaN where none does.
 
@@ -119,9 +115,7 @@ def responses_until_confident(
     return np.where(np.isfinite(needed), needed, np.nan)
 
 
-def accuracy_by_responses(
-    rates: FloatArray, accepted: BoolArray, shares: FloatArray, truth: IntArray
-) -> FloatArray:
+def accuracy_by_responses(rates: FloatArray, accepted: BoolArray, shares: FloatArray, truth: IntArray) -> FloatArray:
     """(responses + 1,) type accuracy after 0, 1, 2, ... responses.
 
     Args:
@@ -145,9 +139,7 @@ def response_rates(accepts: BoolArray, noise: float) -> FloatArray:
     return np.where(np.arange(NUM_OFFERS) == NO_CHANGE, accepts, flipped)
 
 
-def true_accept_rates(
-    population: Population, prior_rates: FloatArray | None = None, noise: float = 0.0
-) -> FloatArray:
+def true_accept_rates(population: Population, prior_rates: FloatArray | None = None, noise: float = 0.0) -> FloatArray:
     """(types, purposes, offers) true acceptance rates over known trips of known customers.
 
     Args:
@@ -158,9 +150,7 @@ def true_accept_rates(
     """
     customer = np.repeat(np.arange(population.size), population.customers.num_trips)
     number = np.arange(len(customer)) - population.first_trip[customer]
-    known = (customer < population.customers.num_known) & (
-        number < population.num_known_trips[customer]
-    )
+    known = (customer < population.customers.num_known) & (number < population.num_known_trips[customer])
     at = (population.customers.types[customer[known]], population.trips.purpose[known])
     shape = (NUM_TYPES, len(PURPOSE_NAMES))
     accepted = np.zeros((*shape, NUM_OFFERS)) if prior_rates is None else 0.5 * prior_rates

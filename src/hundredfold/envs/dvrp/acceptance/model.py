@@ -60,12 +60,7 @@ class Responses:
 
     def arrays(self) -> Arrays:
         """The columns by name, for a checkpoint."""
-        return {
-            "customer": self.customer,
-            "purpose": self.purpose,
-            "offer": self.offer,
-            "accepted": self.accepted,
-        }
+        return {"customer": self.customer, "purpose": self.purpose, "offer": self.offer, "accepted": self.accepted}
 
     def counts(self, population_size: int, num_purposes: int) -> FloatArray:
         """(2, customers, purposes x offers) numbers of refusals and of acceptances."""
@@ -145,9 +140,7 @@ class TypeModel(AcceptanceBeliefs, Protocol):
         """Whether these responses are enough to learn from."""
         ...
 
-    def refit(
-        self, responses: Responses, should_stop: Callable[[], bool] = ...
-    ) -> dict[str, float]:
+    def refit(self, responses: Responses, should_stop: Callable[[], bool] = ...) -> dict[str, float]:
         """Fit to these responses and return the losses; `should_stop` may end a long fit early."""
         ...
 
