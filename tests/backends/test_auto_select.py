@@ -96,6 +96,13 @@ def test_envs_with_even_waiting_times_run_in_processes():
     assert found.settings.batch_envs == 0
 
 
+def test_envs_that_are_all_waited_for_run_in_processes():
+    found = choice(waiting(*lognormal(10e-3)), 100, batch_envs=100)
+    assert found.backend == "processes"
+    assert found.settings.env_threads == 50
+    assert "no two runs" not in found.summary
+
+
 def test_waiting_envs_gain_from_threads_even_on_one_core():
     found = choice(waiting(*lognormal(10e-3)), 64, cores=1)
     assert found.backend == "first_ready"

@@ -1,6 +1,8 @@
 """Gymnasium interface: registered envs, `make_vec`, spaces, infos and seeds."""
 
+import time
 import warnings
+from contextlib import closing
 
 import gymnasium
 import numpy as np
@@ -15,6 +17,22 @@ from hundredfold.envs.registry import ENVS
 from hundredfold.interop.gymnasium import BuiltinEnv
 
 GYMNASIUM_IDS = [entry.gymnasium_id for entry in ENVS.values()]
+
+
+class UnevenWaitingEnv(gymnasium.Env):
+    """Steps that wait, now and then ten times as long: `auto` prefers partial batches."""
+
+    observation_space = gymnasium.spaces.Box(0, np.inf, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        time.sleep(0.02 if self.steps % 5 == 0 else 0.002)
+        return np.full(1, self.steps, np.float32), 1.0, False, False, {}
 
 
 class AllowedActions(gymnasium.ActionWrapper):
@@ -96,6 +114,17 @@ def test_vector_env_follows_the_gymnasium_interface(backend):
     assert isinstance(infos, dict)
     envs.close()
     envs.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("backend", ["auto", "first_ready"])
+def test_every_step_of_waiting_envs_returns_all_rows(backend):
+    envs = hundredfold.make_vec(UnevenWaitingEnv, 12, backend=backend, seed=0)
+    with closing(envs):
+        envs.reset()
+        for _ in range(4):
+            observation, reward, *_ = envs.step(np.zeros(12, int))
+            assert len(observation) == len(reward) == 12
 
 
 def test_later_resets_without_a_seed_derive_theirs_from_the_first():

@@ -181,7 +181,7 @@ def choose_from_costs(costs: StepCosts, num_envs: int, settings: WorkerSettings,
         reason = f"{finding}: running {num_envs} of them in other processes would gain little"
         return BackendChoice("in_process", settings, reason)
     lost = barrier_share(costs.costs, lanes, per_lane)
-    if lost < MAX_BARRIER_SHARE:
+    if lost < MAX_BARRIER_SHARE or settings.batch_envs >= num_envs:
         reason = f"{finding}; waiting for the slowest env costs about {100 * lost:.0f} %"
         return BackendChoice("processes", fitted, reason)
     reason = (

@@ -19,7 +19,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from hundredfold.backends import make_backend
-from hundredfold.backends.call_checks import checked_actions
+from hundredfold.backends.call_checks import check_num_envs, checked_actions
+from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, StepBatch
 from hundredfold.core.errors import SettingsError, suggest
@@ -45,14 +46,16 @@ def make_vec(
     Args:
         env: Name of a built-in env, a Gymnasium id, or a function that creates an env.
         num_envs: Number of envs.
-        backend: Where the envs run, as `--backend`; `auto` profiles one env first.
+        backend: Where the envs run, as `--backend`; `auto` profiles one env first. A step returns
+            all envs: `first_ready` waits for all of them here, as `processes` does.
         seed: Seed of the first `reset()` that is called without one; default: random.
         copy: Whether returned arrays are copies, or views that are valid until the next step.
         true_state_in_info: Whether infos contain the hidden state as `true_state/...`.
         settings: Settings of the env, or keyword arguments of the Gymnasium env.
     """
+    workers = WorkerSettings(batch_envs=check_num_envs(num_envs))
     return BackendVectorEnv(
-        make_backend(backend, _env_factory(env, settings), num_envs),
+        make_backend(backend, _env_factory(env, settings), num_envs, workers),
         seed=seed,
         copy=copy,
         true_state_in_info=true_state_in_info,
@@ -83,7 +86,7 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     `final_info` where episodes ended.
 
     Args:
-        backend: Runs the envs; closed with this env.
+        backend: Runs the envs and returns all of them at every step; closed with this env.
         seed: See `make_vec`, also for the other arguments.
         copy: See `make_vec`.
         true_state_in_info: See `make_vec`.
