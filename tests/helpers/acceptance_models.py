@@ -22,7 +22,7 @@ class KnownTypes:
     def type_probabilities(self, customers):
         return np.eye(4)[self.types[customers]]
 
-    def accept_probabilities(self, customers, purposes):
+    def accept_probabilities(self, customers, purposes, trips):
         return self.rates[self.types[customers]]
 
 

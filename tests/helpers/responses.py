@@ -10,7 +10,7 @@ from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 
 
 def simulate_calls(settings, days, seed=1, split="known"):
-    """(customer, purpose, offer, accepted) of every call of these days, offer 12 included."""
+    """(customer, trip, purpose, offer, accepted) of every call of these days, offer 12 included."""
     population = population_for(settings)
     keys = rng.stream_keys(seed, np.arange(days), 0)
     customers, trips = (part.ravel() for part in DemandSampler(population, split, settings.num_customers).sample(keys))
@@ -19,7 +19,7 @@ def simulate_calls(settings, days, seed=1, split="known"):
     offer = np.where(population.allowed[trips], uniforms[:, :NUM_OFFERS], -1.0).argmax(axis=1)
     flipped = (uniforms[:, NUM_OFFERS] < settings.response_noise) & (offer != NO_CHANGE)
     accepted = population.accepts[trips, offer] ^ flipped
-    return customers, population.trips.purpose[trips], offer, accepted
+    return customers, trips, population.trips.purpose[trips], offer, accepted
 
 
 def simulate_responses(settings, days, seed=1, split="known", capacity=64_000):
@@ -29,10 +29,10 @@ def simulate_responses(settings, days, seed=1, split="known", capacity=64_000):
     return responses.rows()
 
 
-def response_batch(customer, purpose, offer, accepted):
+def response_batch(customer, trip, purpose, offer, accepted):
     """Responses as an env reports them in a step."""
     rows, nothing = len(customer), np.zeros(len(customer), bool)
-    info = {"customer_id": customer, "purpose": purpose, "offer": offer, "accepted": accepted}
+    info = {"customer_id": customer, "trip_id": trip, "purpose": purpose, "offer": offer, "accepted": accepted}
     return StepBatch(
         env_ids=np.arange(rows),
         observation={},

@@ -198,8 +198,9 @@ def _calibration(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Po
     """Calibration on the offers of these days, other than no change."""
     assert evaluated.fitted is not None
     made = days.made
-    purposes = population.trips.purpose[days.trip_id[made]]
-    probabilities = evaluated.fitted.model.accept_probabilities(days.customer_id[made], purposes)
+    trips = days.trip_id[made]
+    purposes = population.trips.purpose[trips]
+    probabilities = evaluated.fitted.model.accept_probabilities(days.customer_id[made], purposes, trips)
     predicted = probabilities[np.arange(len(probabilities)), days.offers[made]]
     return metrics.calibration(predicted, days.accepted[made])
 

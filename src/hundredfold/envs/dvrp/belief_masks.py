@@ -87,7 +87,7 @@ class EnvBeliefs:
         for name, array in given.items():
             targets[name][...] = array
 
-    def accept_probabilities(self, customers: IntArray, purposes: IntArray) -> Array:
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> Array:
         """(envs, offers) believed acceptance probabilities of each env's current customer."""
         envs = np.arange(len(customers))
         types = self.customers[envs, customers, :NUM_TYPES]

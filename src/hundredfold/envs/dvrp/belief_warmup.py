@@ -85,4 +85,4 @@ def _collect_day(env: Dvrp, act: OfferPolicy, responses: ResponseBuffer, epsilon
         random_offers = np.where(offer_mask(out), uniforms[:, 1:], -1.0).argmax(axis=1)
         env.step(np.where(uniforms[:, 0] < epsilon, random_offers, act(out)))
         info = out.info
-        responses.add(info["customer_id"], info["purpose"], info["offer"], info["accepted"])
+        responses.add(info["customer_id"], info["trip_id"], info["purpose"], info["offer"], info["accepted"])

@@ -51,6 +51,7 @@ INFO: Final = {
     "cost": ArraySpec((), "float64"),
     "baseline_cost": ArraySpec((), "float64"),
     "customer_id": ArraySpec((), "int64"),
+    "trip_id": ArraySpec((), "int64"),
     "purpose": ArraySpec((), "int64"),
     "offer": ArraySpec((), "int64", 0, NUM_OFFERS - 1),
     "offered": ArraySpec((), "bool"),
@@ -200,7 +201,8 @@ class Dvrp(ArrayBatchEnv):
         info["cost"][:] = costs.after
         info["baseline_cost"][:] = costs.baseline_after
         info["customer_id"][:] = state["customer_id"][at]
-        info["purpose"][:] = self.population.trips.purpose[state["trip_id"][at]]
+        info["trip_id"][:] = state["trip_id"][at]
+        info["purpose"][:] = self.population.trips.purpose[info["trip_id"]]
         info["offer"][:] = actions
         info["offered"][:] = actions != NO_CHANGE
         info["accepted"][:] = accepted
@@ -322,9 +324,9 @@ class Dvrp(ArrayBatchEnv):
         settings, state, observation = self.settings, self.true_state, self.out.observation
         if settings.mask_mode == "none" and not settings.acceptance_hint:
             return
-        customers = state["customer_id"][at]
-        purposes = self.population.trips.purpose[state["trip_id"][at]]
-        probabilities = self.beliefs.accept_probabilities(customers, purposes)
+        customers, trips = state["customer_id"][at], state["trip_id"][at]
+        purposes = self.population.trips.purpose[trips]
+        probabilities = self.beliefs.accept_probabilities(customers, purposes, trips)
         uniforms = mask_uniforms(self._episode_keys(), at[1], MASKS_CHILD)
         assert self.out.mask is not None
         self.out.mask &= self.beliefs.masks(

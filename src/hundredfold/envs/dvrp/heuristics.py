@@ -43,8 +43,14 @@ class AcceptanceBeliefs(Protocol):
         """(customers, types) probabilities of the customer types."""
         ...
 
-    def accept_probabilities(self, customers: IntArray, purposes: IntArray, /) -> FloatArray:
-        """(rows, offers) acceptance probabilities of each customer on a trip of each purpose."""
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray, /) -> FloatArray:
+        """(rows, offers) acceptance probabilities of each customer on each trip.
+
+        Args:
+            customers: (rows,) customers of the population.
+            purposes: (rows,) purposes of the trips.
+            trips: (rows,) trips of the population; a trip without responses is known by its purpose.
+        """
         ...
 
 
@@ -193,7 +199,7 @@ class BeliefGreedy:
 
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
-        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
         added = cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES
         return cheapest(probabilities * added, offer_mask(batch))
 
@@ -211,7 +217,7 @@ class BeliefLargest:
 
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
-        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
         allowed = offer_mask(batch) & (probabilities >= ACCEPT_THRESHOLD)
         if self.shift_penalty > 0.0:
             allowed &= cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES <= 0.0

@@ -98,7 +98,7 @@ class Lookahead:
 
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
-        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
         evaluated = with_no_change(offer_mask(batch) & (probabilities >= self.lookahead.min_probability))
         costs = self.final_costs(batch, requests, evaluated).mean(axis=2)
         added = costs - costs[:, NO_CHANGE, None] + self.shift_penalty * TOTAL_MINUTES

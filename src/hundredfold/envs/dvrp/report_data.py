@@ -124,8 +124,8 @@ class FixedBeliefs:
         """(customers, types)."""
         return self.types[customers]
 
-    def accept_probabilities(self, customers: IntArray, purposes: IntArray) -> FloatArray:
-        """(rows, offers) probability that each customer accepts each offer on such a trip."""
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> FloatArray:
+        """(rows, offers) probability that each customer accepts each offer on each trip."""
         return mixture_accept_rates(self.types[customers], self.accept_given_type, purposes)
 
 

@@ -65,7 +65,8 @@ def test_three_informative_responses_identify_a_strict_type(kind, seed):
     assert len(offers) <= 3
     responses = ResponseBuffer()
     customer, purpose = np.full(len(offers), 5), np.full(len(offers), 2)
-    responses.add(customer, purpose, np.array(offers), STRICT_ACCEPTS[kind, offers])
+    trip = 250 + np.arange(len(offers))
+    responses.add(customer, trip, purpose, np.array(offers), STRICT_ACCEPTS[kind, offers])
     model = fitted(HARD, responses.rows())
     assert model.type_probabilities(np.array([5]))[0, kind] > 0.99
 
@@ -195,7 +196,7 @@ def test_accept_probabilities_average_over_types():
     customers, purposes = np.array([4, 9]), np.array([0, 7])
     for row, (customer, purpose) in enumerate(zip(customers, purposes, strict=True)):
         expected = model.beliefs[customer] @ model.accept_given_type[:, purpose]
-        assert_allclose(model.accept_probabilities(customers, purposes)[row], expected)
+        assert_allclose(model.accept_probabilities(customers, purposes, np.array([-1, -1]))[row], expected)
 
 
 def test_own_data_get_a_guessed_prior_unless_types_are_strict():

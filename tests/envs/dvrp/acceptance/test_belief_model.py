@@ -89,7 +89,7 @@ def test_it_stores_the_responses_of_a_real_env():
 def test_response_counts_leave_out_offer_12():
     beliefs = new_model()
     run_epoch(beliefs, 0)
-    customer, _, offer, _ = simulate_calls(ENV, NUM_ENVS, seed=0)
+    customer, _, _, offer, _ = simulate_calls(ENV, NUM_ENVS, seed=0)
     real = np.bincount(customer[offer != NO_CHANGE], minlength=40)
     assert_array_equal(beliefs.params(exploring=True)["response_counts"], real)
     assert len(beliefs.responses) == real.sum() < STEPS
@@ -192,7 +192,7 @@ def test_nothing_is_left_running_after_the_last_epoch():
 
 def test_an_error_in_a_background_refit_is_raised_with_its_traceback():
     beliefs = new_model(acceptance_refit="background", acceptance_refit_interval=STEPS)
-    invalid = response_batch(np.array([39]), np.array([9]), np.array([99]), np.array([True]))
+    invalid = response_batch(np.array([39]), np.array([0]), np.array([9]), np.array([99]), np.array([True]))
     beliefs.observe(invalid)  # there is no offer 99
     run_epoch(beliefs, 0)
     with pytest.raises(TrainingError, match=r"background refit on \d+ responses failed") as caught:

@@ -119,7 +119,7 @@ def test_ready_needs_enough_customers_responses_and_offers():
     def rows(customers, offers):
         responses = ResponseBuffer()
         customers, offers = np.array(customers), np.array(offers)
-        responses.add(customers, np.zeros_like(customers), offers, customers > 0)
+        responses.add(customers, np.zeros_like(customers), np.zeros_like(customers), offers, customers > 0)
         return responses.rows()
 
     assert not model.ready(rows([0, 0, 0], [1, 2, 3]))

@@ -72,7 +72,7 @@ def test_responses_until_confident_agrees_with_a_slow_reference():
 def test_two_responses_identify_a_strict_customer():
     settings = DvrpSettings(tolerances="types")
     responses = ResponseBuffer()
-    responses.add(np.array([1, 1]), np.zeros(2, int), np.array([0, 15]), np.array([True, False]))
+    responses.add(np.array([1, 1]), np.array([7, 8]), np.zeros(2, int), np.array([0, 15]), np.array([True, False]))
     prior = prior_for(settings)
     found = metrics.responses_until_confident(responses.rows(), 2, prior.accept_given_type, prior.type_shares)
     assert_array_equal(found, (np.nan, 2.0))

@@ -88,8 +88,8 @@ class BayesianTypeModel:
         """(customers, types); the type shares for a customer without responses."""
         return np.asarray(self.beliefs[customers], np.float64)
 
-    def accept_probabilities(self, customers: IntArray, purposes: IntArray) -> FloatArray:
-        """(rows, offers) probability that each customer accepts each offer on such a trip."""
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> FloatArray:
+        """(rows, offers) probability that each customer accepts each offer on each trip."""
         types = self.type_probabilities(customers)
         return mixture_accept_rates(types, self.accept_given_type, purposes)
 

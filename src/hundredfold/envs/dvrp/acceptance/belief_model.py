@@ -116,7 +116,7 @@ class AcceptanceModel:
         """Store the responses of these rows."""
         info = batch.info
         customer, offer = info["customer_id"], info["offer"]
-        self.responses.add(customer, info["purpose"], offer, info["accepted"])
+        self.responses.add(customer, info["trip_id"], info["purpose"], offer, info["accepted"])
         np.add.at(self.response_counts, customer[offer != NO_CHANGE], 1)
         self.steps_since_refit += len(batch)
 

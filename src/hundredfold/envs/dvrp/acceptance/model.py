@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Protocol
 
 import numpy as np
@@ -51,6 +51,7 @@ class Responses:
     """Responses of customers to offers, oldest first, in small types because they are saved."""
 
     customer: NDArray[np.int32]  # (responses,) index into the population
+    trip: NDArray[np.int32]  # (responses,) index into the population's trips
     purpose: NDArray[np.int16]  # (responses,)
     offer: NDArray[np.int8]  # (responses,)
     accepted: BoolArray  # (responses,)
@@ -60,7 +61,7 @@ class Responses:
 
     def arrays(self) -> Arrays:
         """The columns by name, for a checkpoint."""
-        return {"customer": self.customer, "purpose": self.purpose, "offer": self.offer, "accepted": self.accepted}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def counts(self, population_size: int, num_purposes: int) -> FloatArray:
         """(2, customers, purposes x offers) numbers of refusals and of acceptances."""
@@ -83,6 +84,7 @@ class ResponseBuffer:
         self.capacity = capacity
         self.ring = Responses(
             np.zeros(capacity, np.int32),
+            np.zeros(capacity, np.int32),
             np.zeros(capacity, np.int16),
             np.zeros(capacity, np.int8),
             np.zeros(capacity, bool),
@@ -92,12 +94,12 @@ class ResponseBuffer:
     def __len__(self) -> int:
         return min(self.num_added, self.capacity)
 
-    def add(self, customer: Array, purpose: Array, offer: Array, accepted: Array) -> int:
+    def add(self, customer: Array, trip: Array, purpose: Array, offer: Array, accepted: Array) -> int:
         """Store responses, one row each, except those to offer 12; returns how many."""
-        if not len(customer) == len(purpose) == len(offer) == len(accepted):
+        if not len(customer) == len(trip) == len(purpose) == len(offer) == len(accepted):
             raise ShapeError(
-                f"add() got {len(customer)} customers, {len(purpose)} purposes, {len(offer)} "
-                f"offers and {len(accepted)} responses; pass one of each per row."
+                f"add() got {len(customer)} customers, {len(trip)} trips, {len(purpose)} purposes, "
+                f"{len(offer)} offers and {len(accepted)} responses; pass one of each per row."
             )
         informative = np.flatnonzero(offer != NO_CHANGE)
         stored = informative[-self.capacity :]
@@ -105,6 +107,7 @@ class ResponseBuffer:
         first = self.num_added + len(informative) - len(stored)
         at = (first + np.arange(len(stored))) % self.capacity
         self.ring.customer[at] = customer[stored]
+        self.ring.trip[at] = trip[stored]
         self.ring.purpose[at] = purpose[stored]
         self.ring.offer[at] = offer[stored]
         self.ring.accepted[at] = accepted[stored]
@@ -115,8 +118,7 @@ class ResponseBuffer:
         """Copies of all stored responses, oldest first."""
         oldest = self.num_added - len(self)
         at = (oldest + np.arange(len(self))) % self.capacity
-        ring = self.ring
-        return Responses(ring.customer[at], ring.purpose[at], ring.offer[at], ring.accepted[at])
+        return responses_from({name: column[at] for name, column in self.ring.arrays().items()})
 
     def state(self) -> Arrays:
         return {**self.rows().arrays(), "num_added": np.array(self.num_added)}
@@ -125,12 +127,12 @@ class ResponseBuffer:
         """Restore a checkpoint; a smaller buffer keeps the newest rows."""
         rows = responses_from(state)
         self.num_added = int(state["num_added"]) - len(rows)
-        self.add(rows.customer, rows.purpose, rows.offer, rows.accepted)
+        self.add(**rows.arrays())
 
 
 def responses_from(state: State) -> Responses:
     """The responses of a checkpoint, see `Responses.arrays`."""
-    return Responses(state["customer"], state["purpose"], state["offer"], state["accepted"])
+    return Responses(**{field.name: state[field.name] for field in fields(Responses)})
 
 
 class TypeModel(AcceptanceBeliefs, Protocol):
