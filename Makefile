@@ -1,29 +1,41 @@
-# `make train` and `make test` set up first, once.
+# Each target sets up what it needs first, once: `make train` the package alone, `make test` everything.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+# What is installed, as stamp files: the package alone, or with the tools and extras that tests use.
+PACKAGE := $(VENV)/.installed
+COMPLETE := $(VENV)/.installed-complete
+# Both variables, so that old and new releases of pip also build with the pinned setuptools.
+PIP_INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup train test test-slow lint style types behaviour bench clean
+.PHONY: help setup train test test-slow coverage lint style types behaviour bench clean
 
 help:
 	@echo "make train      set up, then train a dial-a-ride agent and evaluate it"
 	@echo "make test       set up, then check style, layers, types and behaviour"
 	@echo "make test-slow  many-seed trainings and long fault runs"
+	@echo "make coverage   run the tests with branch coverage of the package"
 	@echo "make bench      measure training speed compared with other libraries"
 	@echo "make clean      remove the virtual environment and caches (runs/ is kept)"
 
-setup: $(INSTALLED)
+setup: $(COMPLETE)
 
-# The package and the extras that tests use; repeated only when these files change.
-$(INSTALLED): pyproject.toml constraints.txt
+# Repeated only when these files change.
+$(PACKAGE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,sb3,routing,ray,export,wandb]'
-	@touch $(INSTALLED)
+	$(PIP_INSTALL) -e .
+	@touch $(PACKAGE)
+
+# Completes what `make train` has set up, or sets up everything at once.
+$(COMPLETE): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) -e '.[dev,sb3,routing,ray,export,wandb]'
+	@touch $(PACKAGE) $(COMPLETE)
 
 # A short dial-a-ride training, evaluated on fixed days against heuristic baselines.
-train: setup
+train: $(PACKAGE)
 	@run=dvrp-$$(date +%Y%m%d-%H%M%S) && \
 	$(BIN)/hundredfold train dvrp --name $$run --num-envs 64 --episodes 6400 && \
 	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_customers \
@@ -47,7 +59,11 @@ types: setup
 	$(BIN)/mypy
 
 behaviour: setup
-	$(BIN)/pytest -m "not slow" -n 2
+	$(BIN)/pytest -m "not slow" -n 2 --durations=10
+
+# Kernels run compiled, where coverage sees nothing: `pyproject.toml` leaves them out.
+coverage: setup
+	$(BIN)/pytest -m "not slow" -n 2 --cov --cov-report=term:skip-covered
 
 bench: setup
 	$(BIN)/python -m benchmarks train
