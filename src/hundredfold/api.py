@@ -7,9 +7,12 @@ action = policy.act(observation)
 
 from __future__ import annotations
 
+import math
 import sys
+import warnings
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -34,13 +37,15 @@ from hundredfold.training.evaluate import Actor, Evaluation, evaluation_backend,
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.run import Run
-from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.training.run_folder import RunFolder, check_name, write_atomically
 
 __all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "train"]
 
 MAX_PARALLEL_EPISODES = 256
-# Days simulated for the report of a finished dvrp run; `hundredfold report --days` changes it.
+# Days simulated for the report of a finished dvrp run, fewer if they would take longer than the time
+# limit in seconds; `hundredfold report --days` simulates any number.
 REPORT_DAYS = 64
+REPORT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,7 @@ def start_run(
         quiet: Print nothing.
         report: Write report.html at the end.
     """
+    check_name(name)
     if wandb:
         require_wandb()
     engine = engine_for(settings)
@@ -291,13 +297,14 @@ def export(
     return paths
 
 
-def write_run_report(folder: RunFolder, days: int = 0) -> Path:
+def write_run_report(folder: RunFolder, days: int = 0, *, seconds: float = math.inf) -> Path:
     """Write the HTML report of a run.
 
     Args:
         folder: Run folder.
         days: Days to simulate with the trained policy first, for envs with report data; 0 keeps
             the present report data.
+        seconds: Time limit of the simulation; fewer days are simulated if they would take longer.
     """
     from hundredfold.report.page import write_report
 
@@ -305,9 +312,19 @@ def write_run_report(folder: RunFolder, days: int = 0) -> Path:
     if days and entry is not None and entry.report_data is not None and saved_epochs(folder):
         from hundredfold.report.dvrp_sections import write_report_data
 
-        report_data = import_module(entry.report_data).record_report_data(
-            load(folder.path).actor, folder.settings().env_settings, shared_params=belief_params(folder.path), days=days
-        )
+        module = import_module(entry.report_data)
+        act, settings = load(folder.path).actor, folder.settings().env_settings
+        record = partial(module.record_report_data, act, settings, shared_params=belief_params(folder.path))
+        if math.isinf(seconds):
+            report_data = record(days=days)
+        else:
+            report_data = module.record_within(seconds, lambda number: record(days=number), days)
+        if report_data["days"] < days:
+            warnings.warn(
+                f"the report shows {report_data['days']} simulated days, as {days} would take longer than "
+                f"{seconds:.0f} s. All of them: hundredfold report {folder.path} --days {days}",
+                stacklevel=2,
+            )
         write_report_data(folder, report_data)
     return write_report(folder)
 
@@ -387,7 +404,7 @@ def _finish(run: Run, report: bool) -> TrainedRun:
         finished = engine_for(run.settings).train(run)
         if report:
             run.display.print("writing the report")
-            write_run_report(run.folder, REPORT_DAYS)
+            write_run_report(run.folder, REPORT_DAYS, seconds=REPORT_SECONDS)
         return TrainedRun(run.folder.path, finished)
     finally:
         run.close()

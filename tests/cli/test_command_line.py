@@ -72,6 +72,16 @@ def test_flags_override_a_settings_file(capsys, tmp_path, run_folder):
     assert "epochs = 2" in text
 
 
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "..", ".", "", " ", "a\\b", "a\nb", "x" * 256])
+def test_a_name_with_a_path_is_refused_before_anything_is_built(capsys, tmp_path, name):
+    save_dir = tmp_path / "runs"
+    assert call("train", "corridor", *QUICK, "--save-dir", save_dir, f"--name={name}") == 2
+    captured = capsys.readouterr().err
+    assert "--name" in captured
+    assert "preparing" not in captured
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_resume_needs_no_env(capsys, run_folder):
     assert call("train", "--resume", run_folder) == 0
 

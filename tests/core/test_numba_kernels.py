@@ -79,6 +79,48 @@ def test_only_the_newest_directories_are_kept(tmp_path):
     assert kept == {new.name, "other", *newest}
 
 
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Only the temporary directory is writable."""
+    monkeypatch.setattr(numba_kernels.tempfile, "tempdir", str(tmp_path))
+    is_writable = numba_kernels._is_writable
+    monkeypatch.setattr(numba_kernels, "_is_writable", lambda path: tmp_path in path.parents and is_writable(path))
+    return tmp_path
+
+
+def test_without_a_writable_home_kernels_are_cached_in_a_private_temporary_directory(temporary):
+    with pytest.warns(UserWarning, match="NUMBA_CACHE_DIR") as caught:
+        path = cache_dir()
+    assert len(caught) == 1
+    assert path.parent == temporary / f"hundredfold-kernels-{os.getuid()}"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    cache_dir.cache_clear()
+    with pytest.warns(UserWarning, match="cached in"):
+        assert cache_dir() == path  # the next process finds the compiled kernels
+
+
+@pytest.mark.parametrize("prepared", ["open to all", "a link"])
+def test_a_temporary_directory_prepared_by_others_is_not_used(temporary, tmp_path_factory, prepared):
+    expected = temporary / f"hundredfold-kernels-{os.getuid()}"
+    if prepared == "a link":
+        expected.symlink_to(tmp_path_factory.mktemp("elsewhere"))
+    else:
+        expected.mkdir()
+        expected.chmod(0o777)
+    with pytest.warns(UserWarning, match="cached in"):
+        used = cache_dir().parent
+    assert used != expected
+    assert used.resolve().parent == temporary.resolve()
+
+
+@pytest.mark.process
+def test_a_cache_directory_that_cannot_be_written_gives_one_warning(tmp_path):
+    env = {"NUMBA_CACHE_DIR": "/proc/no/such/directory", "TMPDIR": str(tmp_path)}
+    done = run_python(DRAW, expect=0, env=env)
+    assert done.stderr.count("cannot write to /proc/no/such/directory") == 1
+    assert "Traceback" not in done.stderr
+
+
 def test_private_flags_are_known_to_this_version_of_numba():
     unknown = PRIVATE_FLAGS - NUMBA_FLAGS
     assert not unknown, (

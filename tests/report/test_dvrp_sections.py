@@ -101,6 +101,13 @@ def test_missing_parts_of_the_report_data_are_left_out(folder, report_data):
     assert titles == [*SECTIONS[:2], "Median day", SECTIONS[4]]
 
 
+def test_fewer_days_than_planned_are_mentioned(folder, report_data):
+    write_report_data(folder, report_data)
+    assert not any("--days" in section.explanation for section in dvrp_sections(folder))
+    write_report_data(folder, {**report_data, "planned_days": 64})
+    assert any("64 days would have taken too long" in section.explanation for section in dvrp_sections(folder))
+
+
 def test_broken_report_data_do_not_lose_the_rest(folder):
     (folder.path / "report_data.json").write_text("[]")
     with warnings.catch_warnings(record=True) as warned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from hundredfold.api import REPORT_DAYS, write_run_report
+from hundredfold.api import REPORT_DAYS, REPORT_SECONDS, write_run_report
 from hundredfold.cli.output import note
 from hundredfold.core.errors import SettingsError
 from hundredfold.report.dvrp_sections import report_data_file
@@ -27,7 +28,8 @@ class Report:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     days: int | None = None
-    """Days to simulate with the trained policy and the heuristics (dvrp only)."""
+    """Days to simulate with the trained policy and the heuristics (dvrp only); by default 64, or as many
+    as take about a minute."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -39,5 +41,5 @@ def run(argv: Sequence[str]) -> int:
     days = args.days or (0 if report_data_file(folder).exists() else REPORT_DAYS)
     if days:
         note("simulating days for the report; this may take a moment")
-    print(write_run_report(folder, days))
+    print(write_run_report(folder, days, seconds=math.inf if args.days else REPORT_SECONDS))
     return 0

@@ -12,11 +12,15 @@ counting off. In the step of `cage2` this took an env from 800 ns to 50 ns.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import stat
 import tempfile
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from multiprocessing import parent_process
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar, cast
@@ -109,16 +113,12 @@ def cache_dir(user_dir: str = "") -> Path:
     directory is created, all but the newest ones are removed.
 
     Args:
-        user_dir: value of `NUMBA_CACHE_DIR`; default: `__pycache__` of the package if it is
-            writable, otherwise Numba's cache directory of the user.
+        user_dir: value of `NUMBA_CACHE_DIR`; default: `__pycache__` of the package, otherwise
+            Numba's cache directory of the user, otherwise a temporary directory: the first that is
+            writable.
     """
     package = Path(__file__).parents[1]
-    base = Path(user_dir or package / "__pycache__")
-    if not user_dir and not _is_writable(base):
-        from numba.misc.appdirs import AppDirs
-
-        directories: Any = AppDirs
-        base = Path(directories(appname="numba", appauthor=False).user_cache_dir)
+    base = _first_writable([Path(user_dir)] if user_dir else [package / "__pycache__", _numba_user_dir()])
     digest = hashlib.sha256()
     for source in sorted(file for name in KERNEL_PACKAGES for file in (package / name).rglob("*.py")):
         digest.update(source.relative_to(package).as_posix().encode() + b"\0")
@@ -130,6 +130,45 @@ def cache_dir(user_dir: str = "") -> Path:
             for outdated in caches[:-KEPT_CACHES]:
                 shutil.rmtree(outdated, ignore_errors=True)
     return path
+
+
+def _numba_user_dir() -> Path:
+    from numba.misc.appdirs import AppDirs
+
+    directories: Any = AppDirs
+    return Path(directories(appname="numba", appauthor=False).user_cache_dir)
+
+
+def _first_writable(directories: list[Path]) -> Path:
+    """The first of these directories that is writable, or a temporary one, with a warning."""
+    for directory in directories:
+        if _is_writable(directory):
+            return directory
+    temporary = _private_temporary_dir()
+    if parent_process() is None:  # workers use the same directory
+        warnings.warn(
+            f"cannot write to {' or '.join(map(str, directories))}: compiled kernels are cached in {temporary}, and "
+            "compiled again (about a minute) once it is deleted. Set NUMBA_CACHE_DIR to a writable directory that "
+            "lasts.",
+            stacklevel=2,
+        )
+    return temporary
+
+
+def _private_temporary_dir() -> Path:
+    """A directory below the temporary one that only this user can write to.
+
+    Numba unpickles what it finds there, so a directory prepared by somebody else is not used.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    path = Path(tempfile.gettempdir()) / f"hundredfold-kernels-{user}"
+    with suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        is_private = found.st_uid == user and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        if stat.S_ISDIR(found.st_mode) and (is_private or os.name == "nt"):
+            return path
+    return Path(tempfile.mkdtemp(prefix="hundredfold-kernels-"))
 
 
 def _is_writable(path: Path) -> bool:

@@ -112,7 +112,8 @@ def _policies(report_data: ReportData) -> list[Section]:
         "Comparison with baselines",
         f"All policies play the same {days} of {report_data['num_customers']} calls, and one "
         "oracle solves all final bookings, so no policy profits from the solver used while "
-        "booking. Belief-based policies use this run's acceptance model. Numbers are daily means.",
+        "booking. Belief-based policies use this run's acceptance model. Numbers are daily means."
+        f"{_days_note(report_data)}",
         [policy_bars(same_days), trade_off(same_days, report_data["trade_off"]), table],
         columns=2,
     )
@@ -127,6 +128,17 @@ def _policies(report_data: ReportData) -> list[Section]:
             [split_bars(this_run)],
         ),
     ]
+
+
+def _days_note(report_data: ReportData) -> str:
+    """A sentence if fewer days were simulated than planned."""
+    planned = report_data.get("planned_days", 0)
+    if planned <= report_data["days"]:
+        return ""
+    return (
+        f" {planned} days would have taken too long at the end of the training; `hundredfold report RUN --days "
+        f"{planned}` simulates them all."
+    )
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:

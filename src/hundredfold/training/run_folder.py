@@ -11,13 +11,15 @@ import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import apply_table, read_toml, to_toml
 from hundredfold.core.errors import CheckpointError, SettingsError
 
+# Longest name of a file on common file systems.
+MAX_NAME_BYTES: Final = 255
 PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
 
 
@@ -57,7 +59,8 @@ class RunFolder:
             save_dir: Where to create it.
             name: Its name; by default env, time and seed. An existing folder is an error.
         """
-        path = save_dir / name if name else _free_name(save_dir, settings)
+        check_name(name)
+        path = _free_name(save_dir, settings) if name is None else save_dir / name
         if path.exists():
             raise SettingsError(
                 f"the run folder {path} exists already; choose another --name, "
@@ -127,6 +130,19 @@ def versions() -> dict[str, Any]:
     """Versions of Python, platform and packages."""
     found = {name: metadata.version(name) for name in PACKAGES}
     return {"python": sys.version.split()[0], "platform": platform.platform(), **found}
+
+
+def check_name(name: str | None) -> None:
+    """Raise a SettingsError unless the name of a run is that of one folder below --save-dir."""
+    if name is None:
+        return
+    if not name.strip() or name in (".", "..") or not name.isprintable() or set(name) & set("/\\"):
+        raise SettingsError(
+            f"--name is {name!r}; expected the name of one folder, without path separators. "
+            "Use --save-dir for the folder that it is created in."
+        )
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise SettingsError(f"--name has {len(os.fsencode(name))} bytes; expected at most {MAX_NAME_BYTES}.")
 
 
 def _free_name(save_dir: Path, settings: RunSettings) -> Path:

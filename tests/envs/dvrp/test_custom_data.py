@@ -171,6 +171,7 @@ BROKEN_TRIPS = {
         "row 3, column arrival_time_window: no vehicle can serve this trip",
     ),
     "no number": (2, "traveler_id", "Bob", "row 4, column traveler_id: 'Bob'"),
+    "underscore": (2, "traveler_id", "1_0", "row 4, column traveler_id: '1_0'"),
     "zero": (2, "traveler_id", "0", "row 4, column traveler_id: '0'"),
     "two types": (2, "flexibility", TYPE_TEXTS[3], "row 4, column flexibility: customer 1 has"),
     "unknown type": (2, "flexibility", "grumpy", "row 4, column flexibility: 'grumpy' is not a customer type"),
@@ -200,7 +201,27 @@ def test_a_missing_column_is_named(files, column):
         population_for(files.settings())
 
 
+def test_two_columns_with_one_heading_are_rejected(files):
+    files.header[-1] = files.header[0]
+    with pytest.raises(SettingsError, match=r"trips\.csv has more than one column traveler_id"):
+        population_for(files.settings())
+
+
+def test_two_cells_with_one_label_are_rejected(files):
+    files.matrix[0][2] = files.matrix[2][0] = "87a"
+    with pytest.raises(SettingsError, match=r"matrix\.csv has more than one column 87a"):
+        population_for(files.settings())
+
+
+def test_travel_times_that_are_all_zero_are_rejected(files):
+    files.matrix[1:] = [[row[0], *["0"] * 4] for row in files.matrix[1:]]
+    with pytest.raises(SettingsError, match=r"all travel times in .*matrix\.csv are 0"):
+        population_for(files.settings())
+
+
 BROKEN_MATRIX = {
+    "underscore": ((1, 2), "1_0", "row 2, column 87b: '1_0' is not a travel time"),
+    "other digits": ((1, 2), "\u0661\u0660", "row 2, column 87b: .* is not a travel time"),
     "negative": ((2, 3), "-5", "row 3, column 87c: '-5' is not a travel time"),
     "NaN": ((1, 2), "nan", "row 2, column 87b: 'nan' is not a travel time"),
     "text": ((1, 2), "far", "row 2, column 87b: 'far' is not a travel time"),

@@ -16,6 +16,7 @@ from hundredfold.envs.dvrp.report_data import (
     matched_vehicles,
     median_row,
     record_report_data,
+    record_within,
 )
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -235,3 +236,30 @@ def test_coordinates_of_own_data_come_from_the_trips_file(tmp_path):
     assert city["points"] == [[37.5, -122.25], [37.75, -122.5], None]
     # There are no unseen customers, so only the known split is evaluated.
     assert [row["split"] for row in shown["policies"]] == ["known", "known"]
+
+
+@pytest.mark.parametrize(
+    ("day_seconds", "limit", "simulated"),
+    [(0.1, 60, [2, 8, 64]), (1.0, 60, [2, 8, 50]), (5.0, 60, [2, 8]), (40.0, 60, [2])],
+    ids=["all", "fewer", "the trial", "the warm-up"],
+)
+def test_report_days_are_bounded_by_time(day_seconds, limit, simulated):
+    """The simulation of all days is not started if the first ones show that it would take too long."""
+    now, calls = 0.0, []
+
+    def record(days):
+        nonlocal now
+        now += days * day_seconds
+        calls.append(days)
+        return {"days": days}
+
+    found = record_within(limit, record, 64, clock=lambda: now)
+    assert calls == simulated
+    assert found == {"days": simulated[-1], "planned_days": 64}
+    assert now <= limit or calls == [2]
+
+
+def test_few_report_days_need_no_trial():
+    calls = []
+    record_within(60, lambda days: calls.append(days) or {"days": days}, 6, clock=lambda: 0.0)
+    assert calls == [2, 6]

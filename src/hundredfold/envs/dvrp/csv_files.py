@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,10 @@ CELL_COLUMNS: Final = ("origin_h3", "destination_h3")
 GPS_COLUMNS: Final = ("origin_gps", "destination_gps")
 TOLERANCE_COLUMNS: Final = ("flexibility_pickup_earlier", "flexibility_dropoff_later")
 
-_WINDOW: Final = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
-_GPS: Final = re.compile(r"\[?\(?\s*(-?\d+\.?\d*)\s*,\s*(-?\d+\.?\d*)\s*\)?\]?")
+# Not all that float() accepts: `1_0` and other scripts' digits are more likely mistakes than numbers.
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_WINDOW: Final = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})", re.ASCII)
+_GPS: Final = re.compile(r"\[?\(?\s*(-?\d+\.?\d*)\s*,\s*(-?\d+\.?\d*)\s*\)?\]?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,11 @@ def read_table(path: str | Path, content: str) -> CsvTable:
     if not lines:
         raise SettingsError(f"{file_path} is empty; expected {content} under a header row.")
     table = CsvTable(file_path, lines[0], lines[1:])
+    twice = [name for name, count in Counter(table.header).items() if name and count > 1]
+    if twice:
+        raise SettingsError(
+            f"{file_path} has more than one column {printable(twice[0])}; every column needs a heading of its own."
+        )
     for number, row in enumerate(table.rows):
         if len(row) != len(table.header):
             raise SettingsError(
@@ -120,11 +128,10 @@ def read_table(path: str | Path, content: str) -> CsvTable:
 
 
 def finite_number(text: str) -> float | None:
-    """The number in a cell; None if it is not a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
+    """The number in a cell; None if it is not a finite number in plain digits."""
+    if not _NUMBER.fullmatch(text):
         return None
+    value = float(text)
     return value if math.isfinite(value) else None
 
 
@@ -261,9 +268,8 @@ def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
         )
     if not labels:
         raise SettingsError(f"{table.path} has no cells; it needs one row and column per cell.")
-    if len(set(labels)) < len(labels):
-        twice = next(label for label in labels if labels.count(label) > 1)
-        raise SettingsError(f"{table.path} has two columns {printable(twice)}; labels must be unique.")
+    if "" in labels:
+        raise SettingsError(f"{table.path}, row 1 has a column without a label; every cell needs one.")
     seconds = np.zeros((len(labels), len(labels)))
     for number, (label, row) in enumerate(zip(labels, table.rows, strict=True)):
         if row[0] != label:
@@ -275,6 +281,10 @@ def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
             )
         for column, text in enumerate(row[1:]):
             seconds[number, column] = _seconds(table, number, column, text)
+    if len(labels) > 1 and not seconds.any():
+        raise SettingsError(
+            f"all travel times in {table.path} are 0, so every route costs nothing; expected seconds between cells."
+        )
     return tuple(labels), seconds / 60.0
 
 

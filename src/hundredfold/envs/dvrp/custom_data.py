@@ -255,11 +255,11 @@ def _response(table: CsvTable, row: int, column: str, text: str) -> bool:
 def _shifts(table: CsvTable, column: str) -> list[float]:
     shifts = []
     for number, text in enumerate(table.column(column)):
-        try:
-            # Some files write an earlier pickup as a negative shift.
-            shifts.append(abs(float(text)))
-        except ValueError:
-            raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.") from None
+        value = finite_number(text)
+        if value is None:
+            raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.")
+        # Some files write an earlier pickup as a negative shift.
+        shifts.append(abs(value))
     return shifts
 
 

@@ -8,6 +8,7 @@ were received, and how well the acceptance model knows its customers. `report/` 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -46,6 +47,9 @@ FORMAT: Final = 1
 BASELINES: Final = ("none", "random", "greedy_expected", "belief_largest", "privileged_largest", "hindsight")
 THIS_RUN: Final = "this run"
 MAX_RESPONSES: Final = 32
+# Days simulated before the others, to find out how many there is time for.
+WARM_UP_DAYS: Final = 2
+TRIAL_DAYS: Final = 8
 
 
 def record_report_data(
@@ -111,6 +115,33 @@ def record_report_data(
         "responses": response_record(simulated, population),
         "beliefs": beliefs,
     }
+
+
+def record_within(
+    seconds: float, record: Callable[[int], Record], days: int, clock: Callable[[], float] = time.monotonic
+) -> Record:
+    """Report data of as many days as can be simulated in about this time, at least `WARM_UP_DAYS`.
+
+    Args:
+        seconds: Time limit.
+        record: Returns the report data of a number of days, as `record_report_data`.
+        days: Number of days if there is time for all of them.
+        clock: Current time in seconds.
+    Returns:
+        The report data, with the number of days wanted as `planned_days`.
+    """
+    begin = clock()
+    found = record(min(WARM_UP_DAYS, days))  # compiles kernels, so its time says little
+    if days > TRIAL_DAYS and clock() - begin < seconds:
+        trial_begin = clock()
+        found = record(TRIAL_DAYS)
+        day_seconds = max(clock() - trial_begin, 1e-9) / TRIAL_DAYS
+        affordable = int(min(days, (seconds - (clock() - begin)) / day_seconds))
+        if affordable > TRIAL_DAYS:
+            found = record(affordable)
+    elif days > found["days"] and clock() - begin < seconds:
+        found = record(days)
+    return {**found, "planned_days": days}
 
 
 class FixedBeliefs:
