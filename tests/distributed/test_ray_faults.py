@@ -15,14 +15,17 @@ from numpy.testing import assert_array_equal
 from helpers.cases import ENV_CASES
 from helpers.ray_learning import NUM_STEPS, make_learner
 from helpers.ray_pool import ray_backend
+from helpers.third_party_envs import KillsProcessInReset
 from helpers.training_runs import run_python
 from helpers.trajectories import assert_same_trajectory, continue_trajectory, record_trajectory
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.settings import WorkerSettings
+from hundredfold.core import rng
 from hundredfold.core.errors import WorkerError
 from hundredfold.distributed.ray_backend import SNAPSHOT_STEPS
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 
 TESTS = Path(__file__).parents[1]
 NUM_ENVS = 6
@@ -53,6 +56,16 @@ def die():
 
 def hang():
     time.sleep(3600)
+
+
+@pytest.mark.parametrize("episode", [0, 1])
+def test_a_reset_that_ends_its_actor_is_not_tried_for_ever(episode):
+    fault_seed = int(rng.stream_keys(SEED, 1, episode)) >> 33
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(KillsProcessInReset, fault_seed=fault_seed))
+    with closing(ray_backend(make_envs, NUM_ENVS, WorkerSettings(max_env_failures=4))) as backend:
+        trajectory = record_trajectory(backend, SEED, KillsProcessInReset.max_steps + 2)
+        assert 1 <= backend.health()["worker_restarts"] <= 3
+    assert trajectory["observation/observation"][-1, :, 0].tolist() == [2] * NUM_ENVS
 
 
 def kill(backend, index):

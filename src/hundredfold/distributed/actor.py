@@ -38,6 +38,7 @@ class ActorShard:
     settings: WorkerSettings
     collecting: bool  # whether it collects rollouts with a policy, or takes single steps
     local_rank: LocalRank | None = None  # among the actors of its machine, if there are others
+    first_episode: int = 0  # above 0 if resets of earlier episodes of third-party envs killed the actor
 
     @property
     def num_envs(self) -> int:
@@ -50,9 +51,12 @@ class ShardFactory:
 
     make_envs: EnvFactory
     first: int
+    first_episode: int = 0
 
     def __call__(self, env_ids: IntArray) -> BatchEnv:
         env = self.make_envs(self.first + env_ids)
+        if isinstance(env, PerEnvBatch):
+            env.first_episode = self.first_episode
         env.set_output_buffers(env.spec.batch(env_ids))
         return env
 
@@ -141,7 +145,7 @@ class EnvActor:
             # Actors share a machine's cores, and two torch threads each are far slower under load.
             torch.set_num_threads(1)
             self.receiver = WeightReceiver()
-        factory = ShardFactory(shard.make_envs, shard.first)
+        factory = ShardFactory(shard.make_envs, shard.first, shard.first_episode)
         set_local_rank(shard.local_rank)
         self.shard = shard
         self.buffer = None

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from hundredfold.backends.processes.cpu_affinity import LocalRank
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.batch import Arrays, IntArray, concat_rows, copies
+from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory
@@ -243,13 +243,17 @@ class ActorPool:
         handle.health = Counter()
         handle.actor, handle.cpus = self.placement.start_replacement(len(self.actors))
         handle.node_id = ""
-        method, call = handle.pending[0], handle.actor.call.remote
+        method, call, num_skipped = handle.pending[0], handle.actor.call.remote, self._num_skipped(handle)
+        handle.shard = replace(handle.shard, first_episode=num_skipped if method == "reset" else 0)
         handle.recovery_results = [call(*request) for request in self._recovery_calls(handle)]
         if method == "step" and self.is_per_env:
             # Its episodes are truncated by the restore, and that is the result of this step.
             handle.result = handle.recovery_results.pop()
         else:
-            handle.result = call(*handle.pending)
+            args = handle.pending[1:]
+            if method == "restore":
+                args = (_at_later_episodes(args[0], num_skipped),)
+            handle.result = call(method, *args)
         handle.deadline = time.monotonic() + self.settings.start_timeout + self._timeout(method)
 
     def _recovery_calls(self, handle: ActorHandle) -> list[tuple[Any, ...]]:
@@ -261,10 +265,18 @@ class ActorPool:
         if self.shared_params:
             calls.append(("broadcast", self.shared_params, False))
         if handle.snapshot is not None and method not in ("reset", "restore"):
-            calls.append(("restore", handle.snapshot))
+            calls.append(("restore", _at_later_episodes(handle.snapshot, self._num_skipped(handle))))
             if handle.actions_log:
                 calls.append(("replay_steps", handle.actions_log))
         return calls
+
+    def _num_skipped(self, handle: ActorHandle) -> int:
+        """Episodes of third-party envs to skip: none after the first loss in a row, then twice as many each time.
+
+        It is not known which reset, and of which episode, has killed or hung the actor, if one has.
+        """
+        losses = len(self.restart_policy.consecutive.get(f"worker {handle.shard.index}", ()))
+        return 2 ** (losses - 1) - 1 if losses and self.is_per_env else 0
 
     def _reserved_on(self, node_id: str) -> float:
         return sum(handle.cpus for handle in self.actors if handle.node_id == node_id)
@@ -309,6 +321,11 @@ class ActorPool:
             if text not in self.warned:
                 self.warned.add(text)
                 warnings.warn(text, category, stacklevel=2)
+
+
+def _at_later_episodes(state: State, skip: int) -> State:
+    """A snapshot of third-party envs from which they start episodes that are later by `skip`."""
+    return {**state, "env/episodes": state["env/episodes"] + skip} if skip else state
 
 
 def _first_lines(error: BaseException) -> str:

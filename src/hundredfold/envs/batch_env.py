@@ -28,6 +28,7 @@ class ArrayBatchEnv(ABC):
         self.num_envs = len(self.env_ids)
         self.env_keys = np.zeros(self.num_envs, np.uint64)
         self.episodes = np.zeros(self.num_envs, np.int64)
+        self.first_episode = 0
         self.out = spec.batch(self.env_ids)
 
     @abstractmethod
@@ -82,7 +83,7 @@ class ArrayBatchEnv(ABC):
 
     def _seed(self, seed: int) -> None:
         self.env_keys[:] = rng.spawn(rng.seed_key(seed), self.env_ids)
-        self.episodes[:] = 0
+        self.episodes[:] = self.first_episode
 
     def _clear_outputs(self, *, truncated: bool) -> None:
         """Write outputs without a step: no reward, no info, truncated or not."""

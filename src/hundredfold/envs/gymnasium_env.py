@@ -96,7 +96,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         self.truncated_view: Any = out.truncated.data
 
     def set_busy_since(self, busy_since: FloatArray) -> None:
-        """Set the array, (envs,), of the `time.monotonic()` at which a call began; 0 while idle."""
+        """Set the array, (envs,), of when a step or, negative, a reset began; see `PerEnvBatch`."""
         self.busy_since: Any = busy_since.data
 
     def start(self) -> None:
@@ -259,7 +259,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             seed = key >> 33
             self.unseeded.discard(row)
         self.steps[row] = 0
-        self.busy_since[row] = monotonic()
+        self.busy_since[row] = -monotonic()
         try:
             observation, info = self.envs[row].reset(seed=seed)
         except ENV_ERRORS as error:

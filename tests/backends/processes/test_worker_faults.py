@@ -441,6 +441,70 @@ def test_an_env_that_hangs_in_reset_times_out_and_its_worker_is_replaced():
     assert trajectory["truncated"][third_party_envs.HangsInSecondReset.max_steps, :3].all()
 
 
+each_reset_fault = pytest.mark.parametrize(
+    "faulty", [third_party_envs.KillsProcessInReset, third_party_envs.HangsInReset]
+)
+
+
+def with_fatal_reset(faulty, episode):
+    """Envs of which one cannot survive the reset of this episode."""
+    return partial(GymnasiumBatchEnv, make_env=partial(faulty, fault_seed=seed_of(FAULTY, episode)))
+
+
+def first_observation(env_id, episode):
+    env = third_party_envs.FaultyEnv()
+    return env.reset(seed=seed_of(env_id, episode))[0].tolist()
+
+
+@each_reset_fault
+def test_a_reset_that_ends_its_worker_is_not_tried_again(faulty):
+    max_steps = third_party_envs.FaultyEnv.max_steps
+    with closing(two_workers(with_fatal_reset(faulty, 1), "fork", max_env_failures=2)) as backend:
+        trajectory = record_trajectory(backend, SEED, max_steps + 1)
+        assert backend.health()["worker_restarts"] == 1
+    observations = trajectory["observation/observation"]
+    assert trajectory["truncated"][max_steps, :3].all()
+    assert observations[max_steps, FAULTY].tolist() == first_observation(FAULTY, 2)
+    assert_fault_free(trajectory.between(0, STEPS), [3, 4, 5])
+
+
+@each_reset_fault
+@pytest.mark.parametrize("call", ["reset", "restore"])
+def test_a_start_whose_reset_ends_the_worker_continues_with_the_next_episode(faulty, call):
+    fatal = 0 if call == "reset" else 1
+    with closing(two_workers(with_fatal_reset(faulty, fatal), "fork", max_env_failures=2)) as backend:
+        backend.reset(SEED)
+        if call == "restore":
+            backend.recv()
+            with pytest.warns(UserWarning, match="cannot continue in the middle"):
+                backend.restore(backend.state())
+        batch = backend.recv()
+        assert batch.truncated.tolist() == [call == "restore"] * NUM_ENVS
+        observations = batch.observation["observation"]
+        assert observations[FAULTY].tolist() == first_observation(FAULTY, fatal + 1)
+        assert observations[FAULTY + 1].tolist() == first_observation(FAULTY + 1, fatal)
+        assert backend.health()["worker_restarts"] == 1
+        # A later replacement does not come back to it, either. The truncation by a restore counts as an episode.
+        later = fatal + 1 + (call == "restore")
+        observations = step_after_sigkill(backend).observation["observation"]
+        assert observations[FAULTY].tolist() == first_observation(FAULTY, later + 1)
+        assert observations[FAULTY + 1].tolist() == first_observation(FAULTY + 1, later)
+
+
+def test_a_worker_replaced_in_the_first_reset_has_the_shared_params():
+    with closing(BACKEND_CASES["processes"](ENV_CASES["corridor"], NUM_ENVS)) as backend:
+        backend.broadcast({"toll": np.full(6, 0.5)})
+        os.kill(backend.pool.workers[0].process.pid, signal.SIGKILL)
+        backend.reset(SEED)
+        backend.recv()
+        tolls = set()
+        for _ in range(4):
+            backend.send(np.ones(NUM_ENVS, np.int64))
+            tolls |= set(backend.recv().info["toll_paid"][:3].tolist())
+        assert backend.health()["worker_restarts"] == 1
+    assert tolls == {0.0, 0.5}
+
+
 def test_too_many_timeouts_in_a_row_raise_an_error_with_the_history(monkeypatch):
     monkeypatch.setattr(worker_pool, "CLOSE_SECONDS", 0.3)  # the other workers still hang
     make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.HangsInStep)

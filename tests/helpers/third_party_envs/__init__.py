@@ -5,9 +5,11 @@
 from helpers.third_party_envs.crashes import (
     ExitsProcess,
     HangsHoldingGil,
+    HangsInReset,
     HangsInSecondReset,
     HangsInStep,
     KillsProcess,
+    KillsProcessInReset,
     StartsSubprocess,
     StopsProcess,
 )

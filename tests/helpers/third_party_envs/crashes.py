@@ -66,6 +66,22 @@ class HangsInSecondReset(FaultyEnv):
         return super().reset(seed=seed, options=options)
 
 
+class KillsProcessInReset(FaultyEnv):
+    """Dies by SIGKILL in the resets with `fault_seed`."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed == self.fault_seed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(seed=seed, options=options)
+
+
+class HangsInReset(FaultyEnv):
+    def reset(self, *, seed=None, options=None):
+        while seed == self.fault_seed:
+            time.sleep(60)
+        return super().reset(seed=seed, options=options)
+
+
 class StartsSubprocess(FaultyEnv):
     """Starts a subprocess and records its pid as a file name in the folder."""
 

@@ -68,6 +68,7 @@ class ProcessBackend:
     def reset(self, seed: int) -> None:
         self.call_order.expect_open("reset()")
         with self.call_order.transition_to("recv"):
+            self.pool.recovery.begin_start()
             self.pool.request("reset", [(seed,)] * self.num_workers)
             self.pool.recovery.reset_with(seed)
             self.pool.mark_all_ready()
@@ -118,6 +119,7 @@ class ProcessBackend:
         check_snapshot(state, self.num_envs)
         saved = copies(state)
         with self.call_order.transition_to("recv"):
+            self.pool.recovery.begin_start()
             shards = [(slice_rows(saved, worker.rows),) for worker in self.pool.workers]
             self.pool.request("restore", shards)
             self.pool.recovery.restored_from(saved)

@@ -23,6 +23,7 @@ import numpy as np
 from hundredfold.backends.processes import cpu_affinity
 from hundredfold.backends.processes.channel import Channel
 from hundredfold.backends.processes.ready_flags import ReadyFlags
+from hundredfold.backends.processes.recovery import RecoveryPoint
 from hundredfold.backends.processes.remote_errors import capture_error
 from hundredfold.backends.processes.shared_memory import InfoWriter, pickle_info, shared_batch
 from hundredfold.backends.settings import WorkerSettings
@@ -111,32 +112,40 @@ class Shard(ABC):
         finally:
             self.busy_since[rows] = 0.0
 
-    def reset(self, seed: int) -> None:
+    def reset(self, seed: int, skip: IntArray | None = None) -> None:
+        """Start episode 0 of every env, or the one `skip`, (envs of the shard,), episodes later."""
         self.pending_truncation.clear()
         for env, rows in self.groups:
             with self.busy(rows):
-                env.reset(seed)
+                if skip is None or not skip.any():
+                    env.reset(seed)
+                else:
+                    env.truncate_all(skip[self._local(rows)], seed)
+        self.out.truncated[:] = False
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, skip: IntArray | None = None) -> None:
+        """Continue from a snapshot; only third-party envs, which begin new episodes, can skip some."""
         self.pending_truncation.clear()
         for env, rows in self.groups:
             with self.busy(rows):
                 env.restore(slice_rows(state, self._local(rows)))
 
-    def truncate_all(self, skip: IntArray, seed: int | None, final_observation: Arrays) -> None:
-        """Truncate all episodes, with these final observations, and begin later ones.
-
-        Args:
-            skip: (envs of the shard,) episodes to skip.
-            seed: count episodes from episode 0 of this seed; None = from the current ones.
-            final_observation: each (envs of the shard, ...).
-        """
-        for env, rows in self.groups:
-            with self.busy(rows):
-                env.truncate_all(skip[self._local(rows)], seed)
+    def recover(self, point: RecoveryPoint) -> None:
+        """Take over from a dead worker: truncate all its episodes where they were."""
+        final_observation = self.last_observations()
+        self.truncate_all(point)
         for name, array in final_observation.items():
             self.out.final_observation[name][...] = array
         self.pending_truncation.update(range(self.first, self.last))
+
+    def truncate_all(self, point: RecoveryPoint) -> None:
+        """Truncate all episodes and begin those after the ones that a recovery point skips."""
+        if point.state is not None:
+            self.restore(point.state)
+        self.set_shared_params(point.shared_params)
+        for env, rows in self.groups:
+            with self.busy(rows):
+                env.truncate_all(point.skip[self._local(rows)], point.seed)
 
     def last_observations(self) -> Arrays:
         """Copies of the last observations; 0 where a worker died before it could check them."""
@@ -266,16 +275,23 @@ class PerEnvShard(Shard):
                 self.queue.put(DRAIN)
             self.drain_barrier.wait()
 
-    def reset(self, seed: int) -> None:
-        super().reset(seed)
+    def reset(self, seed: int, skip: IntArray | None = None) -> None:
+        super().reset(seed, skip)
         self._write_infos(self.first, self.last)
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: State, skip: IntArray | None = None) -> None:
+        if skip is not None:
+            state = {**state, "episodes": state["episodes"] + skip}
         super().restore(state)
         self._write_infos(self.first, self.last)
 
-    def truncate_all(self, skip: IntArray, seed: int | None, final_observation: Arrays) -> None:
-        super().truncate_all(skip, seed, final_observation)
+    def truncate_all(self, point: RecoveryPoint) -> None:
+        if point.state is not None:
+            # A restore truncates all episodes by itself, and no episode is to be reset in vain: it may hang.
+            self.restore(point.state, point.skip)
+            self.set_shared_params(point.shared_params)
+            return
+        super().truncate_all(point)
         self._write_infos(self.first, self.last)
 
     def report_failures(self) -> None:

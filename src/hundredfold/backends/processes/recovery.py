@@ -34,9 +34,24 @@ class RecoveryState:
         self.shared_params: dict[str, Any] = {}
         self.has_begun = False
         self.num_ended = np.zeros(num_envs, np.int64)  # (envs,) episodes since then
+        # (envs,) episodes that the reset or restore in progress skips: their resets killed workers.
+        self.num_skipped = np.zeros(num_envs, np.int64)
         # (envs,) True from the death of a worker until recv() has returned the truncation.
         self.pending_truncation = np.zeros(num_envs, bool)
         self.any_pending = False
+
+    def begin_start(self) -> None:
+        """A reset or restore of all envs begins."""
+        self.num_skipped[:] = 0
+
+    def skip_episodes(self, env_ids: IntArray, *, starting: bool) -> None:
+        """The worker of these envs died in their resets: their next episodes are not tried again.
+
+        Args:
+            env_ids: the envs that were in reset.
+            starting: whether a reset or restore of all envs was in progress.
+        """
+        (self.num_skipped if starting else self.num_ended)[env_ids] += 1
 
     def reset_with(self, seed: int) -> None:
         """All envs were reset; they keep their shared parameters."""
@@ -66,6 +81,6 @@ class RecoveryState:
         return RecoveryPoint(self.seed, state, self.shared_params, self.num_ended[rows] + 1)
 
     def _clear(self) -> None:
-        self.num_ended[:] = 0
+        self.num_ended[:] = self.num_skipped
         self.pending_truncation[:] = False
         self.any_pending = False

@@ -37,7 +37,7 @@ def memory_layout(spec: EnvSpec, num_envs: int, *, is_per_env: bool) -> MemoryLa
     """
     layout: MemoryLayout = {
         "actions": ((num_envs, *spec.action_shape), spec.action_dtype),
-        # (envs,) `time.monotonic()` since when an env is in step or reset; 0 = it is not.
+        # (envs,) `time.monotonic()` since when an env is in step, negative: in reset; 0: in neither.
         "busy_since": ((num_envs,), "float64"),
         "ready": ((num_envs,), "bool"),
         "wakeup": ((3,), "int64"),

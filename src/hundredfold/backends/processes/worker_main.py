@@ -30,7 +30,6 @@ from hundredfold.backends.env_profile import measure_steps
 from hundredfold.backends.processes.channel import Channel, recv_fds
 from hundredfold.backends.processes.cpu_affinity import core_for_worker
 from hundredfold.backends.processes.env_shards import BatchShard, PerEnvShard, Shard, group_edges
-from hundredfold.backends.processes.recovery import RecoveryPoint
 from hundredfold.backends.processes.remote_errors import RequestResult, capture_error
 from hundredfold.backends.processes.shared_memory import map_arrays, memory_layout
 from hundredfold.backends.settings import WorkerSettings
@@ -174,26 +173,17 @@ def _call_recording_warnings(
         return value, [(str(one.message), one.category) for one in caught]
 
 
-def recover(shard: Shard, point: RecoveryPoint) -> None:
-    """Take over from a dead worker: truncate all its episodes where they were."""
-    final_observation = shard.last_observations()
-    if point.state is not None:
-        shard.restore(point.state)
-    shard.set_shared_params(point.shared_params)
-    shard.truncate_all(point.skip, point.seed, final_observation)
-
-
 # Requests that do not wait for steps in flight. An env whose info is requested is never in flight:
 # it waits for an action.
 NOT_DRAINING: Final = ("state", "info")
 
 REQUESTS: dict[str, Callable[..., Any]] = {
-    "reset": lambda shard, seed: shard.reset(seed),
-    "restore": lambda shard, state: shard.restore(state),
+    "reset": lambda shard, seed, skip=None: shard.reset(seed, skip),
+    "restore": lambda shard, state, skip=None: shard.restore(state, skip),
     "set_shared_params": lambda shard, shared_params: shard.set_shared_params(shared_params),
     "state": lambda shard: shard.state(),
     "timings": lambda shard: shard.timings(),
     "info": lambda shard, env_id: shard.info_bytes(env_id),
     "measure_steps": lambda shard: measure_steps(shard.env),
-    "recover": recover,
+    "recover": lambda shard, point: shard.recover(point),
 }

@@ -179,7 +179,6 @@ class WorkerPool:
             name: a name in `worker_main.REQUESTS`.
             arguments: one tuple per worker; None = no arguments.
         """
-        self._respawn_missing()
         per_worker = [()] * len(self.workers) if arguments is None else arguments
         return self._request_from(self.workers, name, per_worker)
 
@@ -199,8 +198,11 @@ class WorkerPool:
         self.results.clear()
         indices = [worker.index for worker in workers]
         self.pending = {index: (name, self.request_id, *one) for index, one in zip(indices, arguments, strict=True)}
-        for worker in workers:
-            worker.send_message(*self.pending[worker.index])
+        for worker in list(workers):
+            if worker in self.alive.values():
+                worker.send_message(*self.pending[worker.index])
+            else:  # its death stopped the run
+                self._respawn(worker)
         while self.pending:
             self._poll(self.check_seconds)
         results = [self.results[index] for index in indices]
@@ -315,7 +317,7 @@ class WorkerPool:
             self.running_since = now
         self.last_check = now
         for worker in list(self.alive.values()):
-            busy_since = self._busy_since(worker)
+            busy_since = np.abs(self._busy_since(worker))
             is_hung = (busy_since > 0) & (now - np.maximum(busy_since, self.running_since) > worker.step_timeout)
             last_heartbeat = max(worker.last_heartbeat, self.running_since, float(busy_since.max(initial=0.0)))
             if is_hung.any():
@@ -339,13 +341,16 @@ class WorkerPool:
         self, worker: WorkerHandle, *, error: RemoteError | None = None, hung_env_ids: IntArray | None = None
     ) -> None:
         """Reap a dead or hung worker and replace it, or raise if the restart policy says so."""
-        busy_env_ids = worker.shard.first + np.flatnonzero(self._busy_since(worker))
+        busy_since = self._busy_since(worker)
+        busy_env_ids = worker.shard.first + np.flatnonzero(busy_since)
+        reset_env_ids = worker.shard.first + np.flatnonzero(busy_since < 0)
         exit_description = self._reap(worker)
         if not self.is_started:
             if error is not None:
                 error.raise_here(str(worker))
             raise_start_error(worker, exit_description)
         self.arrays["busy_since"][worker.rows] = 0.0
+        self.recovery.skip_episodes(reset_env_ids, starting=self._is_starting(worker))
         # Ready rows that were not taken yet are about to be overwritten.
         self.ready_flags.clear(worker.rows)
         env_id, failure = diagnose_exit(
@@ -366,6 +371,10 @@ class WorkerPool:
     def _respawn(self, worker: WorkerHandle) -> None:
         """Start a new worker for the same envs, and repeat what the old one had to do."""
         new = self._spawn(worker.shard)
+        if self._is_starting(new):
+            new.send_message("set_shared_params", RECOVER_ID, self.recovery.shared_params)
+            new.send_message(*self.pending[new.index], self.recovery.num_skipped[new.rows])
+            return
         if self.recovery.has_begun:
             self.recovery.mark_truncated(new.rows)
             new.send_message("recover", RECOVER_ID, self.recovery.point_for(new.rows))
@@ -373,14 +382,12 @@ class WorkerPool:
         if new.index in self.pending:
             new.send_message(*self.pending[new.index])
 
-    def _respawn_missing(self) -> None:
-        """Replace workers whose death stopped the run."""
-        for worker in self.workers:
-            if worker not in self.alive.values():
-                self._respawn(worker)
+    def _is_starting(self, worker: WorkerHandle) -> bool:
+        """Whether the worker has to reset or restore all its envs."""
+        return worker.index in self.pending and self.pending[worker.index][0] in ("reset", "restore")
 
     def _busy_since(self, worker: WorkerHandle) -> FloatArray:
-        """(envs of the worker,) since when each is in step or reset, 0 = it is not; a copy."""
+        """(envs of the worker,) since when each is in step or, negative, in reset; a copy."""
         if not self.is_started:
             return np.zeros(worker.num_envs)
         return self.arrays["busy_since"][worker.rows].copy()
