@@ -86,6 +86,22 @@ def test_fairness_and_belief_metrics_of_a_run_and_a_baseline(capsys, run_folder)
     assert offers == 4 * made
 
 
+def test_demand_is_reported_by_city_without_a_policy(capsys, run_folder):
+    (even,) = evaluate(capsys, "dvrp", "--demand")
+    (hubs,) = evaluate(capsys, "dvrp", "--demand", "--city", "hubs")
+    assert (even["city"], hubs["city"]) == ("spread", "hubs")
+    assert hubs["pickup_cells"] < even["pickup_cells"] / 2
+    assert hubs["baseline_cost"] < even["baseline_cost"]
+    demand, policy = evaluate(capsys, "dvrp", "--demand", "--city", "hubs", "--policy", "none")
+    assert demand == hubs
+    assert policy["table"] == "policies"
+    assert policy["baseline_cost"] == hubs["baseline_cost"]
+    (of_run, _) = evaluate(capsys, run_folder, "--demand")
+    assert of_run["city"] == "spread"
+    assert call("evaluate", run_folder, "--city", "hubs") == 2
+    assert "in its own city" in capsys.readouterr().err
+
+
 def test_tables_are_printed_with_titles(capsys):
     arguments = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--belief-metrics", *FEW]
     assert call(*arguments) == 0

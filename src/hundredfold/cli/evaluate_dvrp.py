@@ -23,13 +23,19 @@ from hundredfold.cli.evaluate_dvrp_policies import (
 from hundredfold.cli.output import Row, print_rows
 from hundredfold.core.bounds import AtLeastOne, NonNegative, check_bounds
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.dvrp.analysis import SHIFT_PENALTIES, TradeOffPoint, compare_at_equal_shift, fairness_rows
+from hundredfold.envs.dvrp.analysis import (
+    SHIFT_PENALTIES,
+    TradeOffPoint,
+    compare_at_equal_shift,
+    demand_row,
+    fairness_rows,
+)
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, DayScorer, DayScores, SimulatedDays, simulate_days
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
-from hundredfold.envs.dvrp.settings import DvrpSettings, Split
+from hundredfold.envs.dvrp.settings import CityName, DvrpSettings, Split
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 # Policies of `--tradeoff` without --baselines.
@@ -37,6 +43,7 @@ TRADEOFF_POLICIES: Final = (*SHIFT_PENALTY_POLICIES, "thompson", "random", "priv
 NEIGHBOURHOODS_SHOWN: Final = 8
 TITLES: Final = {
     "policies": "improvement in percent (mean, 95 % interval), driving minutes, offers per day",
+    "demand": "effective numbers of places, same-day neighbours, acceptance of 10 minutes, driving minutes",
     "tradeoff": "driving minutes saved per day against minutes of shift, by shift penalty",
     "equal_shift": "minutes saved per day more than a baseline at equal shift (95 % interval)",
     "fairness": "offers by group of customers, in percent of requests; mean shift per request",
@@ -65,6 +72,8 @@ class EvaluateDvrp:
     """Policies to compare with, evaluated on the same days."""
     runs: tuple[str, ...] = ()
     """Further run folders to evaluate."""
+    city: CityName | None = None
+    """Synthetic city of policies given by name: spread (default) or hubs. A run keeps its city."""
     days: AtLeastOne = 256
     """Days per split."""
     splits: tuple[Split, ...] = SPLITS
@@ -82,6 +91,8 @@ class EvaluateDvrp:
     the first split only."""
     shift_penalties: tuple[NonNegative, ...] = SHIFT_PENALTIES
     """Shift penalties of --tradeoff, in driving minutes per minute of shift."""
+    demand: bool = False
+    """Report how concentrated the demand is; needs no policy."""
     fairness: bool = False
     """Report offers and shifts by customer type, purpose, neighbourhood, age and occupation."""
     belief_metrics: bool = False
@@ -177,6 +188,9 @@ def _evaluate(args: EvaluateDvrp, bar: _ProgressBar) -> _Tables:
     policies = _policies(args, loader)
     scorer = DayScorer(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
     tables = _Tables()
+    if args.demand:
+        settings = policies[0].settings if policies else _named_settings(args)
+        _add_demand(args, settings, scorer, bar, tables)
     if args.tradeoff:
         _add_tradeoff(args, policies, scorer, bar, tables)
         if not (args.fairness or args.belief_metrics):
@@ -207,17 +221,24 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
     """The policy named first, baselines in its env without masks, and further runs."""
     name = args.policy or args.target
     if name == "dvrp":
-        if not args.tradeoff and not args.baselines and not args.runs:
+        if not (args.tradeoff or args.demand or args.baselines or args.runs):
             raise SettingsError(f"no policy to evaluate: pass --policy with a run folder or {', '.join(POLICIES)}.")
-        settings = DvrpSettings()
+        settings = _named_settings(args)
         baselines = args.baselines or (TRADEOFF_POLICIES if args.tradeoff else ())
         first: list[EvaluatedPolicy] = []
     else:
-        first = [loader.by_name(name, DvrpSettings())]
+        if args.city is not None and name not in POLICIES:
+            raise SettingsError(f"--city cannot be combined with the run {name}: a run is evaluated in its own city.")
+        first = [loader.by_name(name, _named_settings(args))]
         settings, baselines = first[0].settings, args.baselines
     unmasked = replace(settings, mask_mode="none")
     others = [loader.by_name(baseline, unmasked) for baseline in baselines if baseline != name]
     return [*first, *others, *(loader.run(folder) for folder in args.runs)]
+
+
+def _named_settings(args: EvaluateDvrp) -> DvrpSettings:
+    """Settings of the env in which policies given by name are evaluated."""
+    return DvrpSettings() if args.city is None else DvrpSettings(city=args.city)
 
 
 def _simulate(
@@ -234,6 +255,18 @@ def _simulate(
         options=evaluated.options,
     )
     return days, scorer.scores(days, population, settings)
+
+
+def _add_demand(
+    args: EvaluateDvrp, settings: DvrpSettings, scorer: DayScorer, bar: _ProgressBar, tables: _Tables
+) -> None:
+    """Concentration of the demand of every split, without offers."""
+    no_offers = EvaluatedPolicy(name="none", policy="none", settings=settings)
+    for split in args.splits:
+        days, scores = _simulate(args, no_offers, split, scorer, bar)
+        population = population_for(replace(settings, split=split))
+        labels = {"city": settings.trips or settings.city, "split": split}
+        tables.add("demand", [{**labels, **demand_row(days, scores, population)}])
 
 
 def _add_tradeoff(

@@ -1,10 +1,10 @@
-"""Fairness: offers and shifts by group of customers."""
+"""Fairness: offers and shifts by group of customers. Concentration of demand."""
 
 import numpy as np
 import pytest
 
-from hundredfold.envs.dvrp.analysis import fairness_rows, gini, request_groups
-from hundredfold.envs.dvrp.evaluation import simulate_days
+from hundredfold.envs.dvrp.analysis import demand_row, effective_number, fairness_rows, gini, request_groups
+from hundredfold.envs.dvrp.evaluation import DayScorer, simulate_days
 from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -71,3 +71,28 @@ def test_privileged_largest_shifts_flexible_customers_more():
     rows = fairness_rows(days, population)
     minutes = {row["group"]: row["shift_minutes"] for row in rows if row["by"] == "type"}
     assert minutes["both"] > minutes["none"]
+
+
+def test_the_effective_number_counts_equally_frequent_categories():
+    assert effective_number(np.repeat([7, 9, 11], 5)) == pytest.approx(3.0)
+    assert effective_number(np.zeros((4, 4), np.int64)) == 1.0
+    assert effective_number(np.array([0, 0, 0, 1])) == pytest.approx(1.6)
+
+
+def test_the_demand_of_days_is_counted_per_request(random_days):
+    days, population = random_days
+    scores = DayScorer().scores(days, population, SETTINGS)
+    row = demand_row(days, scores, population)
+    neighbours = 0
+    for cells, windows in zip(days.cells, days.requested_windows, strict=True):
+        for one in range(10):
+            for other in set(range(10)) - {one}:
+                driving = population.city.travel_minutes[cells[one, 0], cells[other, 0]]
+                apart = abs(windows[one, 0, 0] - windows[other, 0, 0])
+                neighbours += driving <= 10.0 and apart <= 30.0
+    assert row["neighbours"] == pytest.approx(neighbours / 300)
+    tolerance = population.trips.tolerance[days.trip_id]
+    assert row["earlier_10_pct"] == pytest.approx(100 * (tolerance[..., 0] >= 10).mean())
+    assert row["later_10_pct"] == pytest.approx(100 * (tolerance[..., 1] >= 10).mean())
+    assert row["baseline_cost"] == scores.baseline_cost.mean()
+    assert row["od_pairs"] > row["pickup_cells"]

@@ -1,19 +1,26 @@
 """The synthetic population, its splits, and the settings that define it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.acceptance.model import tolerance_survival
+from hundredfold.envs.dvrp.analysis import effective_number
+from hundredfold.envs.dvrp.city import synthetic_city
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.population import (
     FLEXIBLE_SIDES,
     TRIPS_PER_CUSTOMER,
+    cells_with,
     sample_categories,
     sample_tolerances,
     servable_trips,
+    zipf_weights,
 )
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES, PURPOSES, purpose_of
@@ -165,6 +172,8 @@ def test_free_text_is_mapped_to_a_purpose(text, name):
         {"recorded_responses": "responses.csv"},
         {"observation": "nothing"},
         {"softness": 1.5},
+        {"city": "nowhere"},
+        {"city": "hubs", "trips": "trips.csv", "travel_times": "matrix.csv"},
         {"response_noise": float("nan")},
         {"day_minutes": 10},
         {"max_ride_minutes": -1.0},
@@ -187,3 +196,53 @@ def test_the_population_is_large_enough_for_any_number_of_customers(customers):
     settings = DvrpSettings(num_customers=customers)
     available, _, _ = population_for(settings).split_customers("unseen_customers")
     assert len(available) >= customers
+
+
+def test_zipf_weights_fall_with_the_distance_from_the_hub():
+    city = synthetic_city(0)
+    homes = cells_with(("home",))
+    hub = int(np.flatnonzero(homes)[3])
+    weights = zipf_weights(homes, hub, city)
+    assert_array_equal(weights > 0, homes > 0)
+    cells = np.flatnonzero(weights)
+    assert_array_equal(np.sort(weights[cells])[::-1], 1.0 / np.arange(1, len(cells) + 1) ** 2)
+    assert weights[hub] == 1.0
+    distance = city.travel_minutes[hub] + city.travel_minutes[:, hub]
+    nearest_first = cells[np.argsort(-weights[cells])]
+    assert (np.diff(distance[nearest_first]) >= 0).all()
+
+
+def test_hubs_depend_on_the_city_seed_and_concentrate_the_same_customers():
+    settings = [DvrpSettings(city="hubs", city_seed=seed) for seed in range(6)]
+    populations = [population_for(each) for each in settings]
+    again = population_for(replace(settings[1], lns_iterations=0))
+    assert_array_equal(again.trips.cells, populations[1].trips.cells)
+    assert_array_equal(again.trips.tolerance, populations[1].trips.tolerance)
+    most_frequent = [np.bincount(population.trips.cells[:, 0]).argmax() for population in populations]
+    assert len(set(most_frequent)) > 3
+    for population, each in zip(populations, settings, strict=True):
+        even = population_for(replace(each, city="spread"))
+        assert_array_equal(population.customers.types, even.customers.types)
+        assert_array_equal(population.trips.purpose, even.trips.purpose)
+        assert (population.trips.cells[:, 0] != population.trips.cells[:, 1]).all()
+        assert effective_number(population.trips.cells[:, 0]) < 6 < 15 < effective_number(even.trips.cells[:, 0])
+        assert population.trips.tolerance.mean() > even.trips.tolerance.mean()
+
+
+def test_softness_has_a_default_by_city_and_the_acceptance_model_knows_it():
+    assert DvrpSettings().effective_softness == 0.5
+    assert DvrpSettings(city="hubs").effective_softness == 1.0
+    assert DvrpSettings(city="hubs", softness=0.0).effective_softness == 0.0
+    hubs = DvrpSettings(city="hubs", population_size=1000)
+    trips = population_for(hubs).trips
+    flexible = FLEXIBLE_SIDES[np.repeat(population_for(hubs).customers.types, TRIPS_PER_CUSTOMER)]
+    shopping = trips.purpose == PURPOSE_NAMES.index("shopping")
+    observed = (trips.tolerance[~flexible & shopping[:, None]] >= 10).mean()
+    expected = tolerance_survival(hubs)[0, 0, PURPOSE_NAMES.index("shopping"), 1]
+    assert observed == pytest.approx(expected, abs=0.02)
+
+
+def test_the_default_city_stays_as_it_was():
+    trips = population_for(DvrpSettings()).trips
+    assert trips.cells.sum(axis=0).tolist() == [49541, 97248]
+    assert trips.tolerance.sum(axis=0).tolist() == [32215.0, 34510.0]

@@ -1,4 +1,4 @@
-"""Trade-off and fairness of offer policies.
+"""Trade-off and fairness of offer policies, and concentration of demand.
 
 Trade-off: driving minutes saved against minutes of shift. A policy with a shift penalty is
 simulated at several penalties, which gives a curve; any other policy is a point. Policies are
@@ -6,6 +6,9 @@ compared at equal shift, interpolating linearly between the points of a curve (m
 day by day reaches every point in between) and towards the origin (making no offers).
 
 Fairness: who receives offers, accepts and is shifted, and how unevenly shifts are distributed.
+
+Demand: how many places trips start from and lead to, how many trips of a day could share a vehicle,
+and how many customers accept a small shift. Offers save more where demand is concentrated.
 """
 
 from __future__ import annotations
@@ -17,16 +20,19 @@ from typing import Final
 
 import numpy as np
 
-from hundredfold.core.batch import Array, FloatArray
+from hundredfold.core.batch import Array, FloatArray, IntArray
 from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.evaluation import DayScores, Row, SimulatedDays
+from hundredfold.envs.dvrp.offers import OFFER_MINUTES
 from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
-from hundredfold.routing.problem import PICKUP
+from hundredfold.routing.problem import DROPOFF, EARLY, PICKUP
 
 SHIFT_PENALTIES: Final = (0.0, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 AGE_BANDS: Final = (0, 25, 45, 65)
 UNKNOWN: Final = "unknown"
+# Requests of a day are neighbours if their pickups are this close in driving time and in time.
+NEIGHBOUR_DRIVING_MINUTES, NEIGHBOUR_MINUTES = 10.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,38 @@ def request_groups(days: SimulatedDays, population: Population) -> dict[str, Arr
         "age": np.where(ages < 0, UNKNOWN, _age_band_names()[np.maximum(band, 0)]),
         "occupation": occupations[ids],
     }
+
+
+def demand_row(days: SimulatedDays, scores: DayScores, population: Population) -> Row:
+    """Concentration of the requests of these days, acceptance of the smallest offers, and cost.
+
+    `pickup_cells`, `dropoff_cells` and `od_pairs` (origin-destination pairs) are effective numbers.
+    `neighbours` is the mean number of other requests of the same day that are picked up within 10
+    minutes of driving and whose pickup windows start within 30 minutes. `earlier_10_pct` and
+    `later_10_pct` are the shares of requests that accept a shift of 10 minutes.
+    """
+    cells, travel = days.cells, population.city.travel_minutes
+    pickup, start = cells[..., PICKUP], days.requested_windows[..., PICKUP, EARLY]
+    near = travel[pickup[:, :, None], pickup[:, None, :]] <= NEIGHBOUR_DRIVING_MINUTES
+    near &= np.abs(start[:, :, None] - start[:, None, :]) <= NEIGHBOUR_MINUTES
+    accepts = population.accepts[days.trip_id]
+    earlier, later = (OFFER_MINUTES.tolist().index(shift) for shift in ([10, 0], [0, 10]))
+    return {
+        "pickup_cells": effective_number(pickup),
+        "dropoff_cells": effective_number(cells[..., DROPOFF]),
+        "od_pairs": effective_number(pickup * population.city.num_cells + cells[..., DROPOFF]),
+        "neighbours": float(near.sum(axis=2).mean()) - 1.0,
+        "ride_minutes": float(travel[pickup, cells[..., DROPOFF]].mean()),
+        "earlier_10_pct": 100.0 * float(accepts[..., earlier].mean()),
+        "later_10_pct": 100.0 * float(accepts[..., later].mean()),
+        "baseline_cost": float(scores.baseline_cost.mean()),
+    }
+
+
+def effective_number(categories: IntArray) -> float:
+    """Effective number of categories: 1 / sum of squared shares (inverse Simpson index)."""
+    _, counts = np.unique(categories, return_counts=True)
+    return float(counts.sum() ** 2 / (counts.astype(np.float64) ** 2).sum())
 
 
 def gini(values: FloatArray) -> float:

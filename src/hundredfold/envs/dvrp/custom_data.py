@@ -164,7 +164,7 @@ def _tolerance(rows: TripRows, settings: DvrpSettings) -> FloatArray:
     if rows.tolerance is not None and settings.tolerances == "soft":
         return rows.tolerance
     keys = _row_keys(rows, settings, TOLERANCE_BRANCH)
-    return sample_tolerances(rows.types, rows.purpose, keys, settings.tolerances, settings.softness)
+    return sample_tolerances(rows.types, rows.purpose, keys, settings.tolerances, settings.effective_softness)
 
 
 def _customers(table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSettings) -> Customers:

@@ -18,6 +18,7 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     CUSTOMERS_BRANCH,
+    HUB_BRANCH,
     POINTS_OF_INTEREST,
     TOLERANCE_BRANCH,
     TRIP_BRANCH,
@@ -51,6 +52,7 @@ MIN_HABITS, MAX_HABITS = 2, 4
 WINDOW_MINUTES: Final = 30.0
 GRID_MINUTES: Final = 5.0
 MIN_AGE, MAX_AGE, PENSION_AGE = 18, 90, 67
+ZIPF_POWER: Final = 2.0  # of homes and destinations in the city `hubs`
 
 # Counters of a customer's RNG stream, and of a trip's.
 _TYPE, _HOME, _OFFICE, _SCHOOL, _AGE, _NUM_HABITS, _HABITS = range(7)
@@ -268,6 +270,38 @@ def cells_with(roles: tuple[str, ...]) -> FloatArray:
     return np.array([0.0, *matches])
 
 
+def zipf_weights(candidates: FloatArray, hub: int, city: City) -> FloatArray:
+    """(cells,) weights by Zipf's law: the k-th nearest candidate to the hub weighs 1 / k^2.
+
+    Args:
+        candidates: (cells,) positive for cells that may be sampled.
+        hub: Cell from and to which travel times are measured; their sum is the distance.
+        city: Travel times.
+    """
+    cells = np.flatnonzero(candidates)
+    distance = city.travel_minutes[hub, cells] + city.travel_minutes[cells, hub]
+    weights = np.zeros(len(candidates))
+    weights[cells[np.argsort(distance, kind="stable")]] = np.arange(1.0, len(cells) + 1.0) ** -ZIPF_POWER
+    return weights
+
+
+class _Places:
+    """Sampling weights of homes and destinations in the city that the settings name."""
+
+    def __init__(self, city: City, settings: DvrpSettings) -> None:
+        self.city = city
+        self.has_hubs = settings.city == "hubs"
+        self.home_weights = cells_with(("home",))
+        if self.has_hubs:
+            key = rng.spawn(rng.seed_key(settings.city_seed), HUB_BRANCH)
+            hub = int(sample_categories(self.home_weights, rng.uniforms(key, np.arange(1)))[0])
+            self.home_weights = zipf_weights(self.home_weights, hub, city)
+
+    def weights(self, candidates: FloatArray) -> FloatArray:
+        """(cells,) weights of these destinations, or origins away from home."""
+        return zipf_weights(candidates, self.city.depot_cell, self.city) if self.has_hubs else candidates
+
+
 def _purpose_weights(settings: DvrpSettings) -> FloatArray:
     paratransit = settings.service == "operator"
     return np.array([p.paratransit_weight if paratransit else p.weight for p in PURPOSES])
@@ -297,17 +331,18 @@ def _trips(customer_keys: Keys, habits: FloatArray, types: IntArray, city: City,
     keys = rng.spawn(root, np.arange(TRIPS_PER_CUSTOMER)).ravel()
     customer = np.repeat(np.arange(len(customer_keys)), TRIPS_PER_CUSTOMER)
     purpose = sample_categories(habits[customer], rng.uniforms(keys, _PURPOSE))
-    homes = sample_categories(cells_with(("home",)), rng.uniforms(customer_keys, _HOME))
+    places = _Places(city, settings)
+    homes = sample_categories(places.home_weights, rng.uniforms(customer_keys, _HOME))
     usual = {
-        "work": sample_categories(cells_with(("office",)), rng.uniforms(customer_keys, _OFFICE)),
-        "school": sample_categories(cells_with(("school",)), rng.uniforms(customer_keys, _SCHOOL)),
+        "work": sample_categories(places.weights(cells_with(("office",))), rng.uniforms(customer_keys, _OFFICE)),
+        "school": sample_categories(places.weights(cells_with(("school",))), rng.uniforms(customer_keys, _SCHOOL)),
     }
     cells = np.zeros((len(keys), 2), np.int64)
     start = np.zeros(len(keys))
     for number, kind in enumerate(PURPOSES):
         rows = np.flatnonzero(purpose == number)
         home, office = homes[customer[rows]], usual["work"][customer[rows]]
-        origin = _origins(kind, keys[rows], home, office)
+        origin = _origins(kind, places, keys[rows], home, office)
         cells[rows, PICKUP] = origin
         if kind.name in usual:
             cells[rows, DROPOFF] = usual[kind.name][customer[rows]]
@@ -315,20 +350,19 @@ def _trips(customer_keys: Keys, habits: FloatArray, types: IntArray, city: City,
             cells[rows, DROPOFF] = home
         else:
             uniforms = rng.uniforms(keys[rows], _DESTINATION)
-            weights = cells_with(kind.destination_roles)
+            weights = places.weights(cells_with(kind.destination_roles))
             cells[rows, DROPOFF] = _sample_other_cells(weights, origin, uniforms)
         start[rows] = _start_minutes(kind, keys[rows])
     windows = _requested_windows(cells, start, city, settings.day_minutes)
     tolerance_keys = rng.spawn(keys, TOLERANCE_BRANCH)
-    tolerance = sample_tolerances(types, purpose, tolerance_keys, settings.tolerances, settings.softness)
+    tolerance = sample_tolerances(types, purpose, tolerance_keys, settings.tolerances, settings.effective_softness)
     return Trips(cells=cells, windows=windows, purpose=purpose, tolerance=tolerance)
 
 
-def _origins(kind: Purpose, keys: Keys, home: IntArray, office: IntArray) -> IntArray:
+def _origins(kind: Purpose, places: _Places, keys: Keys, home: IntArray, office: IntArray) -> IntArray:
     if kind.origin == HOME:
         return home
-    weights = np.ones(len(POINTS_OF_INTEREST) + 1)
-    weights[0] = 0.0
+    weights = places.weights(np.array([0.0, *np.ones(len(POINTS_OF_INTEREST))]))
     uniforms = rng.uniforms(keys, _ORIGIN)
     if kind.origin == ANYWHERE:
         return sample_categories(weights, uniforms)

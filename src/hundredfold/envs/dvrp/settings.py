@@ -16,6 +16,7 @@ from hundredfold.core.errors import SettingsError, suggest
 
 Reward = Literal["marginal", "step", "percent", "counterfactual"]
 ObservationLayout = Literal["booking", "counts", "requests"]
+CityName = Literal["spread", "hubs"]
 Tolerances = Literal["soft", "types", "unlimited"]
 Split = Literal["known", "unseen_trips", "unseen_customers", "all"]
 Service = Literal["research", "operator"]
@@ -30,6 +31,8 @@ MIN_FLEET_SIZE, CUSTOMERS_PER_VEHICLE = 5, 8
 SHIFT_PENALTY: Final = {"research": 0.002, "operator": 0.05}
 POPULATION_SIZE: Final = {"research": 30, "operator": 200}
 RIDE_FACTOR: Final = {"research": None, "operator": 2.0}
+# Default by city.
+SOFTNESS: Final = {"spread": 0.5, "hubs": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +83,17 @@ class DvrpSettings:
     tolerances: Tolerances = "soft"
     """Shift a customer tolerates: `soft` varies by trip, `types` is 30 or 0 minutes by customer
     type, `unlimited` accepts every offer."""
-    softness: Fraction = 0.5
-    """Tolerance of inflexible customers in the synthetic population: 0 none on average, 1 large."""
+    softness: Fraction | None = None
+    """Tolerance of inflexible customers in the synthetic population: 0 none on average, 1 large;
+    spread 0.5, hubs 1."""
     response_noise: Fraction = 0.0
     """Probability that the response to an offer is flipped."""
     population_size: AtLeastOne | None = None
     """Customers in the synthetic population, of whom num_customers request a trip each day;
     research 30, operator 200."""
+    city: CityName = "spread"
+    """Synthetic city: `spread` has homes and destinations everywhere; in `hubs` most trips start in
+    a few neighbouring places and lead to the centre, and customers tolerate more."""
     city_seed: int = 0
     """Seed of travel times, customers and their trips; independent of the run's seed."""
     split: Split = "known"
@@ -135,6 +142,8 @@ class DvrpSettings:
             raise SettingsError("a city of your own needs both --trips trips.csv and --travel-times matrix.csv.")
         if self.trips is None and (self.recorded_responses or self.depot):
             raise SettingsError("recorded_responses and depot need trips and travel_times as well.")
+        if self.trips is not None and self.city != "spread":
+            raise SettingsError(f"city={self.city} is a synthetic city; omit it to use the city of {self.trips}.")
         if self.population_size is not None and self.population_size < self.num_customers:
             raise SettingsError(
                 f"num_customers ({self.num_customers}) exceeds population_size "
@@ -159,6 +168,11 @@ class DvrpSettings:
         return SHIFT_PENALTY[self.service] if given is None else given
 
     @property
+    def effective_softness(self) -> float:
+        """`softness` with its default filled in."""
+        return SOFTNESS[self.city] if self.softness is None else self.softness
+
+    @property
     def effective_ride_factor(self) -> float | None:
         """`max_ride_factor` with its default filled in; None without such a limit."""
         if self.max_ride_factor is None and self.max_ride_minutes is None:
@@ -172,6 +186,7 @@ _CHOICES: Final = {
     "unserved": get_args(Unserved),
     "observation": get_args(ObservationLayout),
     "tolerances": get_args(Tolerances),
+    "city": get_args(CityName),
     "split": get_args(Split),
     "mask_mode": get_args(MaskMode),
     "oracle": get_args(OracleName),

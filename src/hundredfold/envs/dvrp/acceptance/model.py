@@ -206,7 +206,7 @@ def tolerance_survival(settings: DvrpSettings) -> FloatArray:
     if settings.tolerances == "types":
         curves = np.array([(1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0)])
         return np.array(np.broadcast_to(curves[:, None, None, :], shape))
-    base = np.array((INFLEXIBLE_MEAN * settings.softness, FLEXIBLE_MEAN))
+    base = np.array((INFLEXIBLE_MEAN * settings.effective_softness, FLEXIBLE_MEAN))
     mean = base[:, None, None, None] * np.array(TOLERANCE_FACTORS)[:, None]
     # Tolerances are rounded to a grid, so half a step below a level is enough to reach it.
     reached = _normal_cdf((mean - (TOLERANCE_LEVELS - TOLERANCE_GRID / 2.0)) / TOLERANCE_STD)
