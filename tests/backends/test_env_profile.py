@@ -10,9 +10,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+import hundredfold
 from helpers import third_party_envs
 from hundredfold.backends import auto_select, make_backend
-from hundredfold.backends.auto_select import choose_backend, is_built_in, profile_in_worker
+from hundredfold.backends.auto_select import choose_backend, is_built_in, profile_env, profile_in_worker
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import EnvError
@@ -107,9 +108,62 @@ def test_a_crash_in_a_constructor_is_reported_with_its_signal_and_not_retried_he
     assert "in_process" in str(raised.value)
 
 
-def test_a_crash_in_the_first_step_is_reported_with_its_signal():
-    with pytest.raises(EnvError, match=r"env 0 was in step\(\) or reset\(\).*SIGSEGV"):
-        choose_backend(callable_factory(CrashesInStep), 3)
+class FailsWhileFileExists(third_party_envs.DiceEnv):
+    """Calls `fail` if a file exists, and deletes it: the next instance does not fail."""
+
+    def __init__(self, path, fail):
+        self.path, self.fail = path, fail
+
+    def step(self, action):
+        if self.path.exists():
+            self.path.unlink()
+            self.fail()
+        return super().step(action)
+
+
+def failing_once(tmp_path, fail):
+    path = tmp_path / "fail"
+    path.touch()
+    return partial(FailsWhileFileExists, path, fail)
+
+
+def divide_by_zero():
+    return 1 / 0
+
+
+def test_a_crash_while_profiled_ends_the_run_if_failures_are_to_end_it():
+    for settings in (WorkerSettings(on_env_error="stop"), WorkerSettings(max_env_failures=1)):
+        with pytest.raises(EnvError, match=r"env 0 was in step\(\) or reset\(\).*SIGSEGV"):
+            choose_backend(callable_factory(CrashesInStep), 3, settings)
+
+
+def test_an_env_that_always_crashes_while_profiled_gets_workers_and_a_warning():
+    with pytest.warns(UserWarning, match=r"failed 3 times while it was profiled.*env 0 was in step.*SIGSEGV"):
+        found = choose_backend(callable_factory(CrashesInStep), 3)
+    assert found.backend == "processes"
+    assert "it failed whenever it was profiled" in found.summary
+
+
+def test_an_env_that_crashed_once_is_profiled_again(tmp_path):
+    with pytest.warns(UserWarning, match=r"failed once while it was profiled.*SIGSEGV"):
+        profile = profile_env(callable_factory(failing_once(tmp_path, crash)), WorkerSettings())
+    assert profile.step_costs is not None
+
+
+@pytest.mark.parametrize("in_worker", [True, False])
+def test_an_env_that_raised_while_profiled_is_reported(tmp_path, in_worker):
+    make_envs = callable_factory(failing_once(tmp_path, divide_by_zero))
+    with pytest.warns(UserWarning, match=r"failed once while it was profiled.*ZeroDivisionError"):
+        profile = profile_env(make_envs, WorkerSettings(), in_worker=in_worker)
+    assert profile.step_costs is not None
+
+
+def test_a_training_starts_although_its_env_crashed_while_profiled(tmp_path):
+    with pytest.warns(UserWarning, match="failed once while it was profiled"):
+        run = hundredfold.train(
+            failing_once(tmp_path, crash), steps=64, num_steps=8, save_dir=tmp_path, report=False, eval_interval=0
+        )
+    assert run.finished
 
 
 def test_an_env_is_profiled_in_process_if_no_worker_can_start(monkeypatch):

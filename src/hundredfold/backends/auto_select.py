@@ -25,13 +25,15 @@ from hundredfold.backends.processes.env_shards import MAX_THREADS
 from hundredfold.backends.processes.worker_handle import EnvTimeoutError
 from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.errors import WorkerError
+from hundredfold.core.errors import EnvError, WorkerError
 from hundredfold.core.failures import RestartPolicy
 from hundredfold.core.formatting import format_duration
 from hundredfold.core.protocols import Backend, EnvFactory, PerEnvBatch
 
 # A profile does not wait longer for a step: workers are right for such an env in any case.
 PROFILE_TIMEOUT: Final = 10.0
+# An env that crashes is profiled again, with another seed, so many times in all.
+PROFILE_ATTEMPTS: Final = 3
 
 # Cost of a batch that goes through workers: one round trip of wake-ups, and per env bookkeeping,
 # copied bytes and, where every env has a thread, the time threads take from each other.
@@ -99,7 +101,14 @@ def profile_env(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: b
         in_worker: False to profile in this process, for envs that will run here in any case.
     """
     refuse_while_importing_main("choose a backend")
-    if in_worker and not is_built_in(make_envs):
+    profile = _profile(make_envs, settings, in_worker=in_worker and not is_built_in(make_envs))
+    if profile.failures:
+        warnings.warn(_failure_warning(profile.failures), stacklevel=3)
+    return profile
+
+
+def _profile(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: bool) -> EnvProfile:
+    if in_worker:
         try:
             return profile_in_worker(make_envs, settings)
         except (WorkerError, OSError):
@@ -108,7 +117,9 @@ def profile_env(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: b
         if env.spec.has_snapshots or not isinstance(env, PerEnvBatch):
             return EnvProfile(env.spec, is_per_env=False)
         env.restart_policy = settings.restart_policy()
-        return EnvProfile(env.spec, is_per_env=True, step_costs=measure_steps(env))
+        costs = measure_steps(env)
+        failures = tuple(map(str, env.restart_policy.drain()))
+        return EnvProfile(env.spec, is_per_env=True, step_costs=costs, failures=failures)
 
 
 def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvProfile:
@@ -116,7 +127,7 @@ def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvPro
 
     Raises:
         WorkerError, OSError: no worker can start.
-        EnvError: the env fails or crashes its process.
+        EnvError: the env fails or crashes its process, and the run is to end then.
     """
     timeout = min(settings.step_timeout, PROFILE_TIMEOUT)
     single = replace(settings, workers=1, env_threads=1, batch_envs=0, step_timeout=timeout)
@@ -124,12 +135,29 @@ def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvPro
         profile = partial(EnvProfile, pool.spec, pool.is_per_env)
         if not pool.is_per_env:
             return profile()
-        # No second try for an env that crashes its worker.
+        # A crash ends the request, so that the next one has another seed.
         pool.restart_policy = RestartPolicy("stop")
-        try:
-            return profile(step_costs=pool.request("measure_steps")[0])
-        except EnvTimeoutError:
-            return profile(hung_seconds=timeout)
+        failures: list[str] = []
+        for seed in range(PROFILE_ATTEMPTS):
+            try:
+                costs = pool.request("measure_steps", [(seed,)])[0]
+            except EnvTimeoutError:
+                return profile(hung_seconds=timeout, failures=tuple(failures))
+            except (EnvError, WorkerError) as error:
+                if settings.on_env_error == "stop" or len(failures) + 1 >= settings.max_env_failures:
+                    raise EnvError(str(error)) from error.__cause__
+                failures.append(str(error))
+            else:
+                return profile(step_costs=costs, failures=(*failures, *map(str, pool.health.recent)))
+        return profile(failures=tuple(failures))
+
+
+def _failure_warning(failures: tuple[str, ...]) -> str:
+    times = "once" if len(failures) == 1 else f"{len(failures)} times"
+    return (
+        f"the env failed {times} while it was profiled for a moment, and was restarted as it will be in training "
+        f"(--on-env-error stop ends the run instead). First failure: {failures[0]}"
+    )
 
 
 def is_built_in(make_envs: EnvFactory) -> bool:
@@ -149,10 +177,13 @@ def choose_from_profile(profile: EnvProfile, num_envs: int, settings: WorkerSett
     if not profile.is_per_env:
         return BackendChoice("in_process", settings, "its envs do not step one by one")
     if profile.step_costs is None:
-        reason = (
-            f"a first step took more than {profile.hung_seconds:g} seconds; in workers an env that "
-            f"hangs is replaced after {settings.step_timeout:g} seconds"
-        )
+        if profile.hung_seconds:
+            reason = (
+                f"a first step took more than {profile.hung_seconds:g} seconds; in workers an env that "
+                f"hangs is replaced after {settings.step_timeout:g} seconds"
+            )
+        else:
+            reason = "it failed whenever it was profiled; in workers an env that crashes its process is replaced"
         workers = settings.num_workers(num_envs)
         return BackendChoice("processes", replace(settings, workers=workers), reason)
     return choose_from_costs(profile.step_costs, num_envs, settings, usable_cores())

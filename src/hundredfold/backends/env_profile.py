@@ -66,13 +66,16 @@ class EnvProfile:
     is_per_env: bool  # whether its envs step one by one, as third-party envs do
     step_costs: StepCosts | None = None  # None where nothing was measured
     hung_seconds: float = 0.0  # above 0: a step did not return within this time
+    failures: tuple[str, ...] = ()  # failures meanwhile, after which the env was restarted
 
 
-def measure_steps(env: PerEnvBatch, steps: int = MAX_STEPS, seconds: float = MAX_SECONDS) -> StepCosts:
+def measure_steps(
+    env: PerEnvBatch, steps: int = MAX_STEPS, seconds: float = MAX_SECONDS, seed: int = SEED
+) -> StepCosts:
     """Reset a batch of one env and measure its steps under random allowed actions."""
-    spec, batch = env.spec, env.reset(SEED)
+    spec, batch = env.spec, env.reset(seed)
     counts = np.arange((steps + 1) * spec.num_logits)
-    uniforms = rng.uniforms(rng.seed_key(SEED), counts).reshape(steps + 1, -1)
+    uniforms = rng.uniforms(rng.seed_key(seed), counts).reshape(steps + 1, -1)
     # Drawn beforehand where no mask has to be respected: in between it would cool the CPU caches.
     drawn = random_actions(spec, uniforms)
     walls, cpus = np.zeros(steps + 1), np.zeros(steps + 1)

@@ -184,6 +184,6 @@ REQUESTS: dict[str, Callable[..., Any]] = {
     "state": lambda shard: shard.state(),
     "timings": lambda shard: shard.timings(),
     "info": lambda shard, env_id: shard.info_bytes(env_id),
-    "measure_steps": lambda shard: measure_steps(shard.env),
+    "measure_steps": lambda shard, seed: measure_steps(shard.env, seed=seed),
     "recover": lambda shard, point: shard.recover(point),
 }
