@@ -70,7 +70,7 @@ def test_registered_env_steps_as_a_single_env(env_id):
 
 def test_single_env_equals_row_zero_of_a_batch():
     env = gymnasium.make("hundredfold/CartPole-v0")
-    envs = gymnasium.make_vec("hundredfold/CartPole-v0", num_envs=5)
+    envs = gymnasium.make_vec("hundredfold/CartPole-v0", num_envs=5, autoreset_mode="SameStep")
     single, _ = env.reset(seed=11)
     batch, _ = envs.reset(seed=11)
     assert_array_equal(single, batch[0])
@@ -104,7 +104,7 @@ def test_reset_within_an_episode_starts_the_next_one():
 def test_vector_env_follows_the_gymnasium_interface(backend):
     envs = hundredfold.make_vec("cartpole", num_envs=6, backend=backend, seed=4)
     assert isinstance(envs, gymnasium.vector.VectorEnv)
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     observation, infos = envs.reset()
     assert envs.observation_space.contains(observation)
     assert envs.single_observation_space == gymnasium.make("CartPole-v1").observation_space
@@ -183,8 +183,8 @@ def test_infos_contain_masks_and_true_state():
         at_the_wall.step(np.zeros(1, int))
 
 
-def test_final_infos_contain_episode_infos():
-    envs = hundredfold.make_vec("corridor", 2, length=2)
+def test_with_same_step_autoreset_final_infos_contain_episode_infos():
+    envs = hundredfold.make_vec("corridor", 2, autoreset_mode=AutoresetMode.SAME_STEP, length=2)
     envs.reset(seed=0)
     for _ in range(2):
         *_, terminated, _, infos = envs.step(np.ones(2, int))

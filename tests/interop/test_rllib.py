@@ -19,8 +19,10 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings
 from hundredfold.core import rng
+from hundredfold.core.action_scaling import argmax_actions
 from hundredfold.core.errors import EnvError, SettingsError
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+from hundredfold.envs.next_step import with_ignored_actions
 from hundredfold.interop.rllib import settings_map
 from hundredfold.interop.rllib.envs import FlatVectorEnv
 from hundredfold.rollout.rollout_buffer import RolloutSettings
@@ -99,7 +101,8 @@ def test_rows_that_wait_for_a_reset_get_an_allowed_action(env):
     with closing(FlatVectorEnv(ENV_CASES[env], 9, seed=SEED)) as vec_env:
         vec_env.reset()
         spec, mask = vec_env.env_spec, vec_env.out.mask
-        actions = vec_env.any_allowed_actions().reshape(9, -1)
+        forbidden = argmax_actions(spec, ~mask)
+        actions = with_ignored_actions(forbidden, np.ones(9, bool), vec_env.out, spec).reshape(9, -1)
     logit_ids = actions + np.cumsum((0, *spec.action_nvec[:-1]))
     assert np.take_along_axis(mask, logit_ids, axis=1).all()
     assert not mask.all()

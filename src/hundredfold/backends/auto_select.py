@@ -163,8 +163,8 @@ def _failure_warning(failures: tuple[str, ...]) -> str:
 def is_built_in(make_envs: EnvFactory) -> bool:
     """Whether this visibly makes a built-in env, which need not be profiled."""
     maker: object = make_envs
-    while isinstance(maker, partial):
-        maker = maker.func
+    while isinstance(maker, partial) or hasattr(maker, "make_envs"):
+        maker = maker.func if isinstance(maker, partial) else maker.make_envs
     return isinstance(maker, type) and not hasattr(maker, "step_rows")
 
 

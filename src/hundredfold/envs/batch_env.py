@@ -7,7 +7,18 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import Array, Arrays, EnvSpec, IntArray, State, StepBatch, copies, fill, with_prefix
+from hundredfold.core.batch import (
+    Array,
+    Arrays,
+    EnvSpec,
+    IntArray,
+    State,
+    StepBatch,
+    copies,
+    fill,
+    slice_rows,
+    with_prefix,
+)
 from hundredfold.core.protocols import SharedParams
 
 
@@ -72,7 +83,34 @@ class ArrayBatchEnv(ABC):
 
     def restore(self, state: State) -> StepBatch:
         fill(self._arrays(), state)
+        self.refresh()
         return self.out
+
+    def refresh(self) -> None:
+        """Recompute what is derived from the state, after it was written; nothing by default."""
+
+    def step_except(self, rows: IntArray, actions: Array) -> StepBatch:
+        """Step all rows but these, which stay as they are, without reward, end or info.
+
+        Not for third-party envs, whose state is not in arrays: `next_step.PerEnvNextStep`.
+
+        Args:
+            rows: (rows left out,) their numbers.
+            actions: one action per env; those of the rows left out are not used, but allowed.
+        """
+        out = self.out
+        if len(rows) == 0:
+            return self.step(actions)
+        if len(rows) < self.num_envs:
+            saved = slice_rows(self._arrays(), rows)
+            self.step(actions)
+            for name, array in self._arrays().items():
+                array[rows] = saved[name]
+            self.refresh()
+        out.reward[rows], out.terminated[rows], out.truncated[rows] = 0.0, False, False
+        for array in out.info.values():
+            array[rows] = 0
+        return out
 
     def timings(self) -> dict[str, float]:
         """Empty unless a subclass overrides it."""

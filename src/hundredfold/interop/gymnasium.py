@@ -22,10 +22,11 @@ from hundredfold.backends import make_backend
 from hundredfold.backends.call_checks import check_num_envs, checked_actions
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, StepBatch
+from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, StepBatch, copies
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.batch_env import ArrayBatchEnv
+from hundredfold.envs.next_step import NextStepFactory, with_ignored_actions
 from hundredfold.envs.registry import ENVS, callable_factory, canonical_name, env_factory, settings_class
 
 Observation = Any
@@ -37,6 +38,7 @@ def make_vec(
     *,
     backend: str = "auto",
     seed: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,
     true_state_in_info: bool = False,
     **settings: Any,
@@ -49,13 +51,22 @@ def make_vec(
         backend: Where the envs run, as `--backend`; `auto` profiles one env first. A step returns
             all envs: `first_ready` waits for all of them here, as `processes` does.
         seed: Seed of the first `reset()` that is called without one; default: random.
+        autoreset_mode: `NextStep`, Gymnasium's default, with which its vector wrappers are exact:
+            an ended env returns its last observation, and the first one of the next episode in
+            the next step, whose action is ignored. `SameStep`: it returns the first observation
+            at once and the last one as `infos["final_obs"]`.
         copy: Whether returned arrays are copies, or views that are valid until the next step.
         true_state_in_info: Whether infos contain the hidden state as `true_state/...`.
         settings: Settings of the env, or keyword arguments of the Gymnasium env.
     """
     workers = WorkerSettings(batch_envs=check_num_envs(num_envs))
+    mode = _checked_mode(autoreset_mode)
+    make_envs = _env_factory(env, settings)
+    if mode is AutoresetMode.NEXT_STEP:
+        make_envs = NextStepFactory(make_envs)
     return BackendVectorEnv(
-        make_backend(backend, _env_factory(env, settings), num_envs, workers),
+        make_backend(backend, make_envs, num_envs, workers),
+        autoreset_mode=mode,
         seed=seed,
         copy=copy,
         true_state_in_info=true_state_in_info,
@@ -80,24 +91,32 @@ def registered_vec(num_envs: int, env: str, **settings: Any) -> BackendVectorEnv
 
 
 class BackendVectorEnv(VectorEnv[Any, Any, Any]):
-    """A backend as a Gymnasium vector env with same-step autoreset.
+    """A backend as a Gymnasium vector env.
 
-    Infos contain the env's info arrays, `action_mask` if the env has masks, and `final_obs` and
-    `final_info` where episodes ended.
+    Infos contain the env's info arrays and `action_mask` if the env has masks. Where an episode
+    ended they also contain its infos: with next-step autoreset under their own names, with
+    same-step autoreset in `final_info`, beside `final_obs`.
 
     Args:
         backend: Runs the envs and returns all of them at every step; closed with this env.
-        seed: See `make_vec`, also for the other arguments.
+        autoreset_mode: That of the backend's envs, see `make_vec`, also for the other arguments.
+        seed: See `make_vec`.
         copy: See `make_vec`.
         true_state_in_info: See `make_vec`.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
-
     def __init__(
-        self, backend: Backend, *, seed: int | None = None, copy: bool = True, true_state_in_info: bool = False
+        self,
+        backend: Backend,
+        *,
+        autoreset_mode: AutoresetMode,
+        seed: int | None = None,
+        copy: bool = True,
+        true_state_in_info: bool = False,
     ) -> None:
         self.backend = backend
+        self.metadata = {"autoreset_mode": autoreset_mode}
+        self.is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
         self.seed = secrets.randbits(63) if seed is None else seed
         self.num_resets = 0
         self.copy_arrays = copy
@@ -108,6 +127,7 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.batch: StepBatch = backend.spec.batch(np.arange(self.num_envs))
+        self.ended = np.zeros(self.num_envs, bool)  # envs whose episode ended in the last step
 
     @property
     def true_state(self) -> Arrays:
@@ -134,13 +154,16 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
             self.seed, self.num_resets = int(seed), 0
         self.backend.reset(_reset_seed(self.seed, self.num_resets))
         self.num_resets += 1
-        self.batch = self.backend.recv()
+        self._recv()
         return self._observation(), self._infos()
 
     def step(self, actions: Any) -> tuple[Observation, Any, BoolArray, BoolArray, dict[str, Any]]:
         """Take one action per env."""
-        self.backend.send(np.asarray(actions))
-        self.batch = batch = self.backend.recv()
+        actions = np.asarray(actions)
+        if self.is_next_step:
+            actions = with_ignored_actions(actions, self.ended, self.batch, self.backend.spec)
+        self.backend.send(actions)
+        batch = self._recv()
         outputs = batch.reward, batch.terminated, batch.truncated
         if self.copy_arrays:
             outputs = batch.reward.copy(), batch.terminated.copy(), batch.truncated.copy()
@@ -149,11 +172,22 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         self.backend.close()
 
+    def _recv(self) -> StepBatch:
+        self.batch = batch = self.backend.recv()
+        self.ended = batch.ended
+        return batch
+
     def _observation(self) -> Observation:
-        return _in_space(self.batch.observation, self.backend.spec, self.copy_arrays)
+        observation = _in_space(self.batch.observation, self.backend.spec, self.copy_arrays)
+        if not (self.is_next_step and self.ended.any()):
+            return observation
+        arrays = copies(self.batch.observation)
+        for name, array in arrays.items():
+            array[self.ended] = self.batch.final_observation[name][self.ended]
+        return _in_space(arrays, self.backend.spec, copy=False)
 
     def _infos(self) -> dict[str, Any]:
-        batch = self.batch
+        batch, ended = self.batch, self.ended
         arrays: dict[str, Any] = dict(batch.info)
         if batch.mask is not None:
             arrays["action_mask"] = batch.mask
@@ -165,16 +199,26 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
             infos[name] = array.copy() if self.copy_arrays else array
             infos[f"_{name}"] = all_envs
         for row, info in enumerate(batch.infos or ()):
-            infos = self._add_info(infos, dict(info), row)
-        ended = batch.ended
-        if ended.any():
-            infos["final_obs"] = self._final_observations(ended)
-            infos["_final_obs"] = ended
+            is_last = self.is_next_step and ended[row]
+            infos = self._add_info(infos, dict(info["final_info"] if is_last else info), row)
+        if ended.any() and self.is_next_step:
+            self._add_episode_infos(infos)
+        elif ended.any():
+            infos |= {"final_obs": self._final_observations(ended), "_final_obs": ended}
             if batch.episode_info:
-                final = {name: array.copy() for name, array in batch.episode_info.items()}
-                infos["final_info"] = final | {f"_{name}": ended for name in final}
-                infos["_final_info"] = ended
+                final = copies(batch.episode_info) | {f"_{name}": ended for name in batch.episode_info}
+                infos |= {"final_info": final, "_final_info": ended}
         return infos
+
+    def _add_episode_infos(self, infos: dict[str, Any]) -> None:
+        """Add the infos of ended episodes; where a step has an info of the same name, theirs replace it."""
+        ended = self.ended
+        for name, array in self.batch.episode_info.items():
+            if name in infos:
+                infos[name] = infos[name].copy()
+                infos[name][ended] = array[ended]
+            else:
+                infos |= {name: array.copy(), f"_{name}": ended}
 
     def _final_observations(self, ended: BoolArray) -> Any:
         """(num_envs,) objects as Gymnasium has them: None where the episode did not end."""
@@ -309,6 +353,18 @@ def _env_factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvF
         if key not in known:
             raise SettingsError(f"{name} has no setting {key!r}; {suggest(key, known)}")
     return env_factory(name, env_settings(**settings))
+
+
+def _checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        found = AutoresetMode(mode)
+    except ValueError:
+        found = AutoresetMode.DISABLED
+    if found is AutoresetMode.DISABLED:
+        raise SettingsError(
+            f"autoreset_mode must be NextStep or SameStep, got {mode!r}: the envs start their next episode themselves."
+        )
+    return found
 
 
 def _reset_seed(seed: int, num_resets: int) -> int:

@@ -12,17 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import (
-    Arrays,
-    ArraySpec,
-    BoolArray,
-    EnvSpec,
-    FloatArray,
-    IntArray,
-    State,
-    StepBatch,
-    with_prefix,
-)
+from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, FloatArray, IntArray, StepBatch, with_prefix
 from hundredfold.core.protocols import SharedParams
 from hundredfold.core.rng import Keys
 from hundredfold.envs.batch_env import ArrayBatchEnv
@@ -223,10 +213,8 @@ class Dvrp(ArrayBatchEnv):
             **with_prefix("routes", self.route_costs.state_arrays()),
         }
 
-    def restore(self, state: State) -> StepBatch:
-        super().restore(state)
+    def refresh(self) -> None:
         self.route_costs.refresh()
-        return self.out
 
     def _book(self, at: tuple[IntArray, IntArray], applied: IntArray) -> StepCosts:
         """Book every env's current request, shifted by the applied offer."""

@@ -1,9 +1,4 @@
-"""Vector envs for RLlib's env runners: flat observations, next-step autoreset, a failure log.
-
-RLlib starts an episode with the step after the one that ended the last, built-in envs within that
-step. Rows that wait for their reset stand still while the others step: third-party envs are stepped
-one by one, and what a built-in env did with these rows is undone.
-"""
+"""Vector envs for RLlib's env runners: flat observations, next-step autoreset, a failure log."""
 
 from __future__ import annotations
 
@@ -18,12 +13,12 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from hundredfold.backends.call_checks import checked_actions
-from hundredfold.core.action_scaling import argmax_actions
-from hundredfold.core.batch import Array, BoolArray, StepBatch
+from hundredfold.core.batch import BoolArray, StepBatch
 from hundredfold.core.failures import Failure, Health, RestartPolicy
 from hundredfold.core.protocols import BatchEnv, EnvFactory, PerEnvBatch
 from hundredfold.distributed.actor import ShardFactory
 from hundredfold.distributed.placement import NODE_LABEL, load_ray
+from hundredfold.envs.next_step import NextStepFactory, with_ignored_actions
 from hundredfold.envs.registry import env_factory, settings_class
 from hundredfold.interop.flat_spaces import FlatSpaces
 from hundredfold.interop.gymnasium import BuiltinEnv
@@ -165,27 +160,24 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> VectorStep:
         """Take one action per env; rows that ended last time return their reset instead."""
-        waiting = self.awaits_reset
-        if not waiting.all():
-            with self._logged_failures():
-                self._step_rows(self.flat.unflatten_action(actions), waiting)
-        out = self.out
-        stepped = ~waiting
-        terminated, truncated = out.terminated & stepped, out.truncated & stepped
-        reward = np.where(stepped, out.reward, 0.0).astype(np.float32)
+        assert self.env is not None, "call reset() first"
+        chosen = with_ignored_actions(self.flat.unflatten_action(actions), self.awaits_reset, self.out, self.env_spec)
+        with self._logged_failures():
+            self.out = out = self.env.step(checked_actions(chosen, self.out, self.env_spec))
+        terminated, truncated = out.terminated.copy(), out.truncated.copy()
         rows = self.flat.flatten(out.observation, out.mask)
         ended = self.awaits_reset = terminated | truncated
         if ended.any():
             # No action follows these rows, so their mask does not matter.
             rows[ended] = self.flat.flatten(out.final_observation)[ended]
-        return rows, reward, terminated, truncated, {}
+        return rows, out.reward.astype(np.float32), terminated, truncated, {}
 
     def close_extras(self, **kwargs: Any) -> None:
         if self.env is not None:
             self.env.close()
 
     def _create_envs(self) -> BatchEnv:
-        env = ShardFactory(self.make_envs, self.first)(np.arange(self.num_envs))
+        env = NextStepFactory(ShardFactory(self.make_envs, self.first))(np.arange(self.num_envs))
         if self.restart_policy is not None and isinstance(env, PerEnvBatch):
             # A failed env is recreated as on the backends of this package.
             env.restart_policy = self.restart_policy
@@ -204,32 +196,3 @@ class FlatVectorEnv(VectorEnv[Any, Any, Any]):
             failures = self.restart_policy.drain()
             if self.failure_log is not None:
                 self.failure_log.record_restarts(failures)
-
-    def _step_rows(self, actions: Array, waiting: BoolArray) -> None:
-        """Step the rows that do not wait for a reset."""
-        assert self.env is not None, "call reset() first"
-        if not waiting.any():
-            self.out = self.env.step(checked_actions(actions, self.out, self.env_spec))
-            return
-        by_action = waiting.reshape(-1, *[1] * (actions.ndim - 1))
-        actions = np.where(by_action, self.any_allowed_actions(), actions)
-        actions = checked_actions(actions, self.out, self.env_spec)
-        if isinstance(self.env, PerEnvBatch):
-            for row in np.flatnonzero(~waiting).tolist():
-                self.env.step_row(row, actions)
-            return
-        before = self.env.state()
-        self.env.step(actions)
-        after = self.env.state()
-        for name, array in after.items():
-            array[waiting] = before[name][waiting]
-        self.out = self.env.restore(after)
-
-    def any_allowed_actions(self) -> Array:
-        """(num_envs, ...) some allowed action for every row."""
-        spec, mask = self.env_spec, self.out.mask
-        if spec.continuous_action is not None:
-            return self.flat.unflatten_action(np.zeros((self.num_envs, spec.num_logits)))
-        if mask is None:
-            return np.zeros((self.num_envs, *spec.action_shape), np.int64)
-        return argmax_actions(spec, mask)
