@@ -13,12 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.measure import RepeatSummary, interleaved_rates, rate_row
 from hundredfold.core.batch import IntArray
 from hundredfold.core.numba_kernels import kernel
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.step import step_rows
-from hundredfold.profiling.measure import HUNDREDFOLD, RepeatSummary, interleaved_rates, rate_row
+from hundredfold.profiling.scaling import HUNDREDFOLD
 
 Row = dict[str, Any]
 StepFunction = Callable[[int], None]  # steps every env this many times

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.measure import summarise
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.heuristics import RandomOffers
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.profiling.measure import HUNDREDFOLD, summarise
+from hundredfold.profiling.scaling import HUNDREDFOLD
 
 Row = dict[str, Any]
 

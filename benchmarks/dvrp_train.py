@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.measure import summarise
 from hundredfold.algorithms.actor_critic import ACTIVATIONS
 from hundredfold.algorithms.ppo import PPO
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
-from hundredfold.profiling.measure import HUNDREDFOLD, summarise
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.training.build import Components, build
 from hundredfold.training.estimate import gradient_steps
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from benchmarks.measure import summarise
 from benchmarks.tasks import TASKS, Task
 from hundredfold.api import start_run
 from hundredfold.config.run import Algorithm, EngineName
 from hundredfold.core.errors import SettingsError, is_installed
-from hundredfold.profiling.measure import HUNDREDFOLD, summarise
+from hundredfold.profiling.scaling import HUNDREDFOLD
 
 ENGINES: Final[dict[str, EngineName]] = {HUNDREDFOLD: "hundredfold", "stable-baselines3": "sb3"}
 

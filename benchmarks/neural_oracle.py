@@ -16,11 +16,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from benchmarks.measure import RepeatSummary, summarise
 from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import env_instances
-from hundredfold.profiling.measure import HUNDREDFOLD, RepeatSummary, summarise
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.training import REFERENCE, VALIDATION_BRANCH

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.measure import RepeatSummary, summarise
 from hundredfold.core import rng
 from hundredfold.core.errors import MissingExtraError
-from hundredfold.profiling.measure import HUNDREDFOLD, RepeatSummary, summarise
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import loose_instances, random_instances, read_instances
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings

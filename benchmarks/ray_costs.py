@@ -15,10 +15,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
+from hundredfold.backends.settings import RaySettings
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings
 from hundredfold.distributed.ray_collector import RayCollector
-from hundredfold.distributed.settings import RaySettings
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training.build import Components, build
 

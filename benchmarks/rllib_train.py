@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.measure import interleaved_rates, ratio_rows
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.backends.settings import RaySettings
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings, MachineSettings, RunSettings
 from hundredfold.distributed import placement
-from hundredfold.distributed.settings import RaySettings
-from hundredfold.profiling.measure import HUNDREDFOLD, interleaved_rates, ratio_rows
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import Components, build
 

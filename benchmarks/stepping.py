@@ -13,11 +13,12 @@ from typing import Any, Final
 import gymnasium
 import numpy as np
 
+from benchmarks.measure import interleaved_rates, rate_row
 from benchmarks.subjects import predrawn_actions
 from hundredfold.backends import make_backend
 from hundredfold.core.protocols import Backend
 from hundredfold.envs.registry import env_factory, settings_class
-from hundredfold.profiling.measure import HUNDREDFOLD, interleaved_rates, rate_row
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.training.evaluate import random_actor
 
 # The same env in Gymnasium.

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.measure import interleaved_rates, ratio_rows
 from hundredfold.algorithms.actor_critic import ACTIVATIONS, Activation, NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.config.run import Algorithm, LengthSettings, MachineSettings, RunSettings
 from hundredfold.core.errors import is_installed
 from hundredfold.envs.registry import settings_class
-from hundredfold.profiling.measure import HUNDREDFOLD, interleaved_rates, ratio_rows
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import build
 

@@ -15,12 +15,13 @@ from typing import Any, Final, Literal
 
 import gymnasium
 
+from benchmarks.measure import rate_row, summarise
 from benchmarks.subjects import BackendSubject, EnvMaker, Subject, VectorEnvSubject, envpool_envs, vector_env_makers
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.errors import is_installed
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.envs.registry import callable_factory, env_factory, settings_class
-from hundredfold.profiling.measure import HUNDREDFOLD, MAX_STEAL, StealTimeMonitor, rate_row, summarise
+from hundredfold.profiling.scaling import HUNDREDFOLD, MAX_STEAL, StealTimeMonitor
 from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, SlowWaitingEnv, WaitingEnv
 
 # Fraction of a measurement that runs before it counts.

@@ -5,8 +5,7 @@ import pytest
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.call_checks import CallOrder, check_num_envs, checked_actions
-from hundredfold.backends.in_process import InProcessBackend
-from hundredfold.backends.serial import SerialBackend
+from hundredfold.backends.in_process import InProcessBackend, SerialBackend
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import ActionError, CallOrderError, SettingsError, ShapeError
 from hundredfold.envs.corridor import Corridor

@@ -9,7 +9,7 @@ from benchmarks.__main__ import main
 from benchmarks.subjects import BackendSubject
 from benchmarks.vector import Measurement, Workload, goal_of, measure, measure_with_low_steal, rows_of, subject_makers
 from hundredfold.envs.registry import callable_factory
-from hundredfold.profiling.measure import HUNDREDFOLD
+from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, WaitingEnv
 
 WAITING = Workload("waiting 10 ms", WaitingEnv, 100, "waiting", "first_ready")

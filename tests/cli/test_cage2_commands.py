@@ -79,7 +79,8 @@ def test_evaluate_accepts_a_trained_run(capsys, tmp_path):
     ("argv", "hint"),
     [
         (["evaluate", "cage2"], "needs --policy"),
-        (["evaluate", "cage2", "--policy", "reactve"], "not a run folder"),
+        (["evaluate", "cage2", "--policy", "reactve"], "did you mean reactive?"),
+        (["evaluate", "cage2", "--policy", "reactve"], "neither a policy nor a run folder"),
         (["train", "cage2", "--red", "bline"], "b_line"),
         (["train", "cage2", "--horizons", "0"], "horizons"),
     ],

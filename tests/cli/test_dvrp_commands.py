@@ -2,10 +2,12 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
-from hundredfold.cli import main
+from hundredfold.cli import main, train
+from hundredfold.config.presets import preset_settings
 
 QUICK = ["--num-envs", "4", "--episodes", "8", "--eval-episodes", "4", "--quiet"]
 
@@ -48,10 +50,22 @@ def test_a_policy_is_evaluated_on_every_split(capsys):
 
 
 @pytest.mark.parametrize(
+    "arguments", [["--customers", "6", "--ckpt-dir", "here"], ["--customers=6", "--ckpt-dir=here"]]
+)
+def test_flags_of_meta_train_are_understood(arguments):
+    options, settings = train.parse(arguments, preset_settings("dvrp"), train.RunOptions)
+    assert settings.env_settings.num_customers == 6
+    assert options.save_dir == Path("here")
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["evaluate", "dvrp"], "no policy to evaluate"),
-        (["evaluate", "dvrp", "--policy", "no_such_run"], "not a run folder"),
+        (["evaluate", "dvrp", "--policy", "no_such_run"], "neither a policy nor a run folder"),
+        (["evaluate", "dvrp", "--policy", "largest"], "_largest? The path of a run folder is accepted"),
+        (["evaluate", "dvrp", "--policy", "none", "--baselines", "rndom"], "did you mean random?"),
+        (["evaluate", "dvrp", "--policy", "none", "--runs", "random"], "random is not a run folder"),
         (["evaluate", "dvrp", "--policy", "none", "--days", "0"], "days must be at least 1"),
         (["train", "dvrp", "--trips", "trips.csv"], "needs both --trips"),
         (["train", "dvrp", "--customers", "0"], "num_customers must be at least 1"),

@@ -14,7 +14,7 @@ from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
 from helpers.third_party_envs import MultiDiscreteActions, RaisesInSecondReset, RaisesInStep, RecordsClose
 from helpers.trajectories import assert_same_trajectory, continue_trajectory, fixed_actions, record_trajectory
 from hundredfold.backends import BACKENDS
-from hundredfold.backends.serial import SerialBackend
+from hundredfold.backends.in_process import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import ActionError, CallOrderError, CheckpointError, EnvError, SettingsError, ShapeError

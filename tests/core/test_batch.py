@@ -11,6 +11,7 @@ from hundredfold.core.batch import (
     concat_rows,
     copies,
     fill,
+    flatten_rows,
     slice_rows,
     with_prefix,
     without_prefix,
@@ -205,3 +206,18 @@ def test_concatenated_batches_keep_the_order_of_rows():
     assert both.env_ids.tolist() == [4, 5, 0]
     for name, array in both.arrays().items():
         assert_array_equal(array, np.concatenate([one.arrays()[name], other.arrays()[name]]))
+
+
+def test_flat_rows_are_the_arrays_side_by_side():
+    arrays = [np.arange(6).reshape(2, 3), np.array([[[0.5, 1.0]], [[2.0, 3.0]]]), np.empty((2, 0))]
+    rows = flatten_rows(arrays, np.float32)
+    assert rows.dtype == np.float32
+    assert_array_equal(rows, [[0, 1, 2, 0.5, 1], [3, 4, 5, 2, 3]])
+
+
+def test_flat_rows_of_one_array_are_a_copy_unless_a_view_is_asked_for():
+    array = np.zeros((4, 3), np.float32)
+    assert not np.shares_memory(flatten_rows([array], np.float32), array)
+    assert np.shares_memory(flatten_rows([array], np.float32, copy=False), array)
+    columns = array.T
+    assert flatten_rows([columns], np.float32, copy=False).flags.c_contiguous

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from hundredfold.backends.settings import RaySettings
 from hundredfold.distributed import placement as module
 from hundredfold.distributed.placement import RESERVATION_SECONDS, SUSPECT_SECONDS, ActorPlacement
-from hundredfold.distributed.settings import RaySettings
 
 
 class Cluster:

@@ -165,7 +165,7 @@ TOKEN_REQUIRED = """
 import socket
 from hundredfold.core.errors import WorkerError
 from hundredfold.distributed.placement import connect
-from hundredfold.distributed.settings import RaySettings
+from hundredfold.backends.settings import RaySettings
 with socket.create_server(("127.0.0.1", 0)) as server:
     try:
         connect(RaySettings(address=f"127.0.0.1:{server.getsockname()[1]}"), 1)

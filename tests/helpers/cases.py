@@ -15,9 +15,8 @@ import pytest
 from helpers import third_party_envs
 from helpers.batch_envs import Spotlight
 from helpers.ray_pool import two_actors
-from hundredfold.backends.in_process import InProcessBackend
+from hundredfold.backends.in_process import InProcessBackend, SerialBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
-from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings

@@ -12,10 +12,9 @@ from ray.cluster_utils import Cluster
 from helpers.cases import ENV_CASES
 from helpers.ray_learning import NUM_STEPS, make_learner
 from hundredfold.algorithms.weights import network_arrays
-from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
-from hundredfold.distributed.settings import RaySettings
 
 NUM_ENVS = 6
 STORE_BYTES = 150 * 2**20

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.distributed.actor_pool import ActorPool
 from hundredfold.distributed.placement import ActorPlacement
 from hundredfold.distributed.ray_backend import RayBackend
-from hundredfold.distributed.settings import RaySettings
 
 LOCAL = {"address": "local", "include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
 IDLE_ACTORS = []

@@ -23,7 +23,6 @@ from hundredfold.core.action_scaling import argmax_actions
 from hundredfold.core.errors import EnvError, SettingsError
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.envs.next_step import with_ignored_actions
-from hundredfold.interop.rllib import settings_map
 from hundredfold.interop.rllib.envs import FlatVectorEnv
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
@@ -270,9 +269,11 @@ def test_annealed_values_fall_to_zero_at_the_end():
     pytest.importorskip("ray")
     from ray.rllib.utils.schedules.scheduler import Scheduler
 
-    schedule = Scheduler(settings_map.linear_schedule(0.05, 1_000))
+    from hundredfold.interop.rllib import engine
+
+    schedule = Scheduler(engine.linear_schedule(0.05, 1_000))
     assert [schedule.update(step) for step in (0, 500, 1_000, 2_000)] == [0.05, 0.025, 0.0, 0.0]
-    assert Scheduler(settings_map.linear_schedule(0.05, 0)).update(500) == 0.05
+    assert Scheduler(engine.linear_schedule(0.05, 0)).update(500) == 0.05
     start = preset_settings("cage2")
     short = replace(
         start,
@@ -280,7 +281,7 @@ def test_annealed_values_fall_to_zero_at_the_end():
         rollout=RolloutSettings(num_envs=4, num_steps=50),
         ppo=replace(start.ppo, anneal_learning_rate=False, anneal_entropy=True),
     )
-    kwargs = settings_map.ppo_kwargs(short)
+    kwargs = engine.ppo_kwargs(short)
     assert kwargs["entropy_coeff"] == [[0, start.ppo.entropy_coefficient], [600, 0.0]]
     assert kwargs["lr"] == start.ppo.learning_rate
 
@@ -296,8 +297,10 @@ def test_preset_rllib_20x5_has_20_runners_of_5_envs():
 
 def test_fewer_cores_run_the_same_envs_in_fewer_runners_and_say_why(monkeypatch):
     pytest.importorskip("ray")
-    monkeypatch.setattr(settings_map, "usable_cores", lambda: 8)
-    runners, reason = settings_map.num_env_runners(preset_settings("cage2", "rllib-20x5"))
+    from hundredfold.interop.rllib import engine
+
+    monkeypatch.setattr(engine, "usable_cores", lambda: 8)
+    runners, reason = engine.num_env_runners(preset_settings("cage2", "rllib-20x5"))
     assert runners == 5
     assert reason == (
         "5 env runners x 20 envs instead of 20 x 5, because there are 8 cores; an epoch stays 10,000 samples."

@@ -1,12 +1,23 @@
-"""Efficiency, losses and advice of scaling measurements."""
+"""Efficiency, losses and advice of scaling measurements, and CPU steal time."""
+
+from collections import namedtuple
 
 import numpy as np
+import psutil
 import pytest
 
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.envs.registry import settings_class
-from hundredfold.profiling.scaling import LOSSES, MeasuredEnv, advice, ideal_shares, lane_ids, profile_env
+from hundredfold.profiling.scaling import (
+    LOSSES,
+    MeasuredEnv,
+    StealTimeMonitor,
+    advice,
+    ideal_shares,
+    lane_ids,
+    profile_env,
+)
 from hundredfold.profiling.timeline import PHASES, TimeBreakdown
 
 
@@ -138,3 +149,37 @@ def test_advice_for_cheap_steps_is_not_other_processes():
 )
 def test_every_loss_has_a_remedy(cause, remedy):
     assert remedy in advice([row_of("processes", 1.0, 0.5, **{cause: 0.5})])
+
+
+# --- steal time
+
+
+LinuxTimes = namedtuple("LinuxTimes", "user nice system idle iowait irq softirq steal guest")
+OtherTimes = namedtuple("OtherTimes", "user system idle")
+
+
+def monitor_between(monkeypatch, before, after):
+    monkeypatch.setattr(psutil, "cpu_times", lambda: before)
+    monitor = StealTimeMonitor()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: after)
+    return monitor
+
+
+def test_steal_is_a_fraction_of_the_time_of_all_cores(monkeypatch):
+    before = LinuxTimes(100, 0, 50, 1000, 0, 0, 0, 10, 7)
+    after = LinuxTimes(160, 0, 50, 1020, 0, 0, 0, 30, 47)
+    assert monitor_between(monkeypatch, before, after).steal_fraction() == pytest.approx(0.2)
+
+
+def test_steal_is_zero_if_no_time_has_passed(monkeypatch):
+    times = LinuxTimes(1, 2, 3, 4, 5, 6, 7, 8, 0)
+    assert monitor_between(monkeypatch, times, times).steal_fraction() == 0.0
+
+
+def test_steal_is_zero_where_the_system_does_not_report_it(monkeypatch):
+    monitor = monitor_between(monkeypatch, OtherTimes(1, 2, 3), OtherTimes(2, 3, 4))
+    assert monitor.steal_fraction() == 0.0
+
+
+def test_steal_on_this_machine_is_a_fraction():
+    assert 0.0 <= StealTimeMonitor().steal_fraction() <= 1.0

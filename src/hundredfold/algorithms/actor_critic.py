@@ -93,7 +93,7 @@ class InputLayer(nn.Module):
         parts = [_flat(observation[name], spec) for name, spec in self.specs.items()]
         if not parts:  # nothing but images
             some = next(iter(observation.values()))
-            return torch.zeros((len(some), 0), device=some.device)
+            return some.new_zeros((some.shape[0], 0), dtype=torch.float32)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     @torch.no_grad()
@@ -266,9 +266,11 @@ def _parameters(*modules: nn.Module | None) -> list[nn.Parameter]:
 
 def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
     """(rows, inputs) of one named array; categories one-hot."""
+    # Not `len`, which would fix the number of rows of an exported policy.
+    entries = array.reshape(array.shape[0], spec.size)
     if spec.categories is None:
-        return array.reshape(len(array), -1).float()
-    entries = array.reshape(len(array), -1).long()
+        return entries.float()
+    entries = entries.long()
     one_hot = [F.one_hot(entries[:, i], count) for i, count in enumerate(spec.categories)]
     return torch.cat(one_hot, dim=-1).float()
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.distributions import BELOW_ONE
-from hundredfold.core.batch import Arrays, BoolArray, Float32Array
+from hundredfold.core.batch import Arrays, BoolArray, Float32Array, flatten_rows
 from hundredfold.core.numba_kernels import fast_sum_kernel, kernel
 from hundredfold.rollout.rollout_buffer import ActionSample
 
@@ -38,7 +38,7 @@ class NumbaPolicy:
         self.weights = tuple(_view(layer.weight) for layer in linear)
         self.biases = tuple(_view(layer.bias) for layer in linear)
         self.tanh = network.settings.activation == "tanh"
-        self.widths = {name: spec.size for name, spec in network.inputs.specs.items()}
+        self.inputs = tuple(network.inputs.specs)
 
     @staticmethod
     def supports(network: ActorCritic) -> bool:
@@ -60,19 +60,10 @@ class NumbaPolicy:
         num_rows = len(uniforms)
         actions, log_probs = np.empty(num_rows, np.int64), np.empty(num_rows, np.float32)
         allowed = EVERYTHING_ALLOWED if mask is None else mask
-        inputs = self._flatten(observation, num_rows)
+        # In C order always, so that the kernel is compiled once.
+        inputs = flatten_rows([observation[name] for name in self.inputs], np.float32, copy=False)
         _sample(self.weights, self.biases, self.tanh, inputs, allowed, uniforms, actions, log_probs)
         return ActionSample(actions, log_probs)
-
-    def _flatten(self, observation: Arrays, num_rows: int) -> Float32Array:
-        """(rows, width) inputs, in the order of `InputLayer.flatten`."""
-        parts = [
-            observation[name].reshape(num_rows, width).astype(np.float32, copy=False)
-            for name, width in self.widths.items()
-        ]
-        # One memory layout, so that the kernel is compiled once.
-        inputs = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        return np.ascontiguousarray(inputs)
 
 
 def _view(weights: Tensor) -> Float32Array:

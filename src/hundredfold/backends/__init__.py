@@ -6,9 +6,8 @@ from importlib import import_module
 
 from hundredfold.backends.auto_select import BackendChoice, BackendMaker, choose_backend, start_or_fall_back
 from hundredfold.backends.call_checks import refuse_while_importing_main
-from hundredfold.backends.in_process import InProcessBackend
+from hundredfold.backends.in_process import InProcessBackend, SerialBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
-from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import Backend, EnvFactory

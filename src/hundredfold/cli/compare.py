@@ -14,7 +14,7 @@ import numpy as np
 from hundredfold.api import resume_run, start_run
 from hundredfold.cli.evaluate_dvrp_policies import load_run_policy
 from hundredfold.cli.output import note, print_rows
-from hundredfold.cli.train import base_settings, parse, peek_flag, remove_flag, resolve_aliases
+from hundredfold.cli.train import SaveDir, base_settings, parse, peek_flag, remove_flag
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
@@ -46,7 +46,7 @@ class CompareOptions:
     """Preset to start from instead of the env's own settings."""
     config: Path | None = None
     """Settings file (TOML); flags override it."""
-    save_dir: Path = Path("runs/compare")
+    save_dir: SaveDir = Path("runs/compare")
     """Where the run folders, compare.json and compare.html are written."""
     json: bool = False
     """Print one JSON object and nothing else."""
@@ -54,7 +54,7 @@ class CompareOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Print a row per arm; 130 when the user stopped it."""
-    arguments = resolve_aliases(argv)
+    arguments = list(argv)
     if not arguments or arguments[0].startswith("-"):
         print(HELP)
         if set(arguments) & {"-h", "--help"}:

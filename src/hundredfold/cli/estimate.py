@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hundredfold.cli.output import Row, note, print_rows
-from hundredfold.cli.train import base_settings, explicit_settings, parse, resolve_aliases
+from hundredfold.cli.train import base_settings, explicit_settings, parse
 from hundredfold.config.presets import AUTO
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
@@ -42,7 +42,7 @@ class EstimateOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Print the estimate."""
-    arguments = resolve_aliases(argv)
+    arguments = list(argv)
     if not arguments or arguments[0].startswith("-"):
         print(HELP)
         if set(arguments) & {"-h", "--help"}:

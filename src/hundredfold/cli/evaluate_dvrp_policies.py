@@ -81,7 +81,7 @@ class PolicyLoader:
     def by_name(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
         """A policy of `POLICIES` in the env of these settings, or else a run folder."""
         if name not in POLICIES:
-            return self.run(name)
+            return self.run(str(RunFolder.open_policy(name, POLICIES).path))
         if name not in BELIEF_POLICIES:
             return EvaluatedPolicy(name=name, policy=name, settings=settings)
         key = (WARM_UP_POLICY.get(name, name), settings)

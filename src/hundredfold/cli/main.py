@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TextIO
 
 from hundredfold import __version__
@@ -19,29 +19,29 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Module of a command (`run(argv) -> exit code`), its usage and summary."""
+    """Function of a command (from arguments to exit code), its usage and summary."""
 
-    module: str
+    function: str  # module:name, imported when the command runs
     usage: str
     summary: str
 
 
 COMMANDS: dict[str, Command] = {
-    "train": Command("hundredfold.cli.train", "train ENV [...]", "train an agent, or resume a run"),
+    "train": Command("hundredfold.cli.train:run", "train ENV [...]", "train an agent, or resume a run"),
     "estimate": Command(
-        "hundredfold.cli.estimate", "estimate ENV [...]", "estimate memory and time of a training, with advice"
+        "hundredfold.cli.estimate:run", "estimate ENV [...]", "estimate memory and time of a training, with advice"
     ),
-    "evaluate": Command("hundredfold.cli.evaluate", "evaluate RUN", "evaluate a trained policy or a heuristic"),
-    "compare": Command("hundredfold.cli.compare", "compare dvrp", "compare numbers of envs over seeds"),
-    "verify": Command("hundredfold.cli.verify", "verify ENV", "replay recordings of the original simulator"),
-    "report": Command("hundredfold.cli.report", "report RUN", "write the HTML report of a run"),
-    "export": Command("hundredfold.cli.export", "export RUN", "export a policy to ONNX or TorchScript"),
-    "envs": Command("hundredfold.cli.envs", "envs", "list the built-in envs"),
-    "scale": Command("hundredfold.cli.scale", "scale ENV", "throughput and efficiency versus number of envs"),
+    "evaluate": Command("hundredfold.cli.evaluate:run", "evaluate RUN", "evaluate a trained policy or a heuristic"),
+    "compare": Command("hundredfold.cli.compare:run", "compare dvrp", "compare numbers of envs over seeds"),
+    "verify": Command("hundredfold.cli.cage2:run_verify", "verify ENV", "replay recordings of the original simulator"),
+    "report": Command("hundredfold.cli.report:run", "report RUN", "write the HTML report of a run"),
+    "export": Command("hundredfold.cli.export:run", "export RUN", "export a policy to ONNX or TorchScript"),
+    "envs": Command("hundredfold.cli.info:run_envs", "envs", "list the built-in envs"),
+    "scale": Command("hundredfold.cli.scale:run", "scale ENV", "throughput and efficiency versus number of envs"),
     "train-oracle": Command(
-        "hundredfold.cli.train_oracle", "train-oracle [...]", "train weights of the neural routing oracle"
+        "hundredfold.cli.train_oracle:run", "train-oracle [...]", "train weights of the neural routing oracle"
     ),
-    "doctor": Command("hundredfold.cli.doctor", "doctor", "show machine, versions and optional extras"),
+    "doctor": Command("hundredfold.cli.info:run_doctor", "doctor", "show machine, versions and optional extras"),
 }
 
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_command(argv: Sequence[str]) -> int:
-    code: int = import_module(_find(argv[0]).module).run(argv[1:])
+    code: int = resolve_name(_find(argv[0]).function)(argv[1:])
     return code
 
 

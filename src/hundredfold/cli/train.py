@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, TypeVar
 
 import tyro
@@ -23,8 +24,8 @@ from hundredfold.training.run_folder import RunFolder
 
 Options = TypeVar("Options")
 
-# Flag names of `meta_train.py`.
-_ALIASES = {"--customers": "--num-customers", "--ckpt-dir": "--save-dir"}
+# `--ckpt-dir` is the flag of `meta_train.py`.
+SaveDir = Annotated[Path, tyro.conf.arg(aliases=("--ckpt-dir",))]
 
 HELP = """usage: hundredfold train ENV [flags]
        hundredfold train --resume RUN [flags]
@@ -46,7 +47,7 @@ class RunOptions:
     """Settings file (TOML), such as a run's settings.toml; flags override it."""
     resume: Path | None = None
     """Run folder to resume, bit for bit."""
-    save_dir: Path = Path("runs")
+    save_dir: SaveDir = Path("runs")
     """Folder for run folders."""
     name: str | None = None
     """Name of the run folder; by default env, time and seed."""
@@ -58,7 +59,7 @@ class RunOptions:
 
 def run(argv: Sequence[str]) -> int:
     """Train or resume; 130 when the user stopped it."""
-    arguments = resolve_aliases(argv)
+    arguments = list(argv)
     named = bool(arguments) and not arguments[0].startswith("-")
     resume = peek_flag(arguments, "--resume")
     if not named and resume is None:
@@ -109,13 +110,17 @@ def _evaluate(run: str | None) -> int:
     """`train --eval --resume RUN` is the same as `evaluate RUN`."""
     if run is None:
         raise SettingsError("--eval needs a run to evaluate: pass --resume RUN.")
-    code: int = import_module("hundredfold.cli.evaluate").run([run])
+    code: int = resolve_name("hundredfold.cli.evaluate:run")([run])
     return code
 
 
-def resolve_aliases(argv: Sequence[str]) -> list[str]:
-    """Arguments with alias flags replaced by their names."""
-    return [_ALIASES.get(argument, argument) for argument in argv]
+def num_customers_flag(argv: Sequence[str]) -> list[str]:
+    """Arguments with --customers, as `meta_train.py` calls it, written as --num-customers.
+
+    An alias of tyro would stand in the annotation of the setting, but workers import the settings of
+    an env, and start without tyro.
+    """
+    return [re.sub("^--customers(?==|$)", "--num-customers", argument) for argument in argv]
 
 
 def base_settings(env: str, argv: Sequence[str]) -> RunSettings:
@@ -154,6 +159,7 @@ def parse(
     Returns:
         The command's options and the run settings.
     """
+    argv = num_customers_flag(argv)
     _check_algorithm_flags(argv, defaults)
     given = {flag: True for flag in ("epochs", "episodes", "steps") if _is_given(argv, flag)}
     defaults = with_length(defaults, given)

@@ -13,15 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hundredfold.cli.output import Row, note, print_rows
-from hundredfold.cli.train import resolve_aliases
+from hundredfold.cli.train import SaveDir, num_customers_flag
 from hundredfold.core.bounds import Fraction, check_bounds
 from hundredfold.core.formatting import format_duration
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import TrainingInstances, env_instances
-from hundredfold.routing.neural.model import PolicySettings
+from hundredfold.routing.neural.model import PolicySettings, load_policy, read_provenance
 from hundredfold.routing.neural.training import BEST, OracleTraining, TrainingSettings
-from hundredfold.routing.neural.weights import load_policy, read_provenance
 from hundredfold.routing.problem import RouteProblems
 from hundredfold.training.process_setup import Interrupted, Interruptible, tune_malloc
 
@@ -36,7 +35,7 @@ class TrainOracle:
     holds weights, optimizer state and learning curve; the same command again resumes.
     """
 
-    save_dir: Path = Path("runs/oracle")
+    save_dir: SaveDir = Path("runs/oracle")
     """Folder of this training; its best.safetensors is for --oracle-weights."""
     initial_weights: Path | None = None
     """Weights file to start from instead of random weights."""
@@ -57,7 +56,7 @@ class TrainOracle:
 def run(argv: Sequence[str]) -> int:
     """Train or resume; returns 130 after an interrupt, which saves first."""
     args = tyro.cli(
-        TrainOracle, args=resolve_aliases(argv), prog="hundredfold train-oracle", config=(tyro.conf.OmitArgPrefixes,)
+        TrainOracle, args=num_customers_flag(argv), prog="hundredfold train-oracle", config=(tyro.conf.OmitArgPrefixes,)
     )
     # More threads do not pay for matrices of this size, and they slow down other processes.
     torch.set_num_threads(1)

@@ -8,11 +8,10 @@ from typing import Any, Literal, get_args
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
-from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
-from hundredfold.distributed.settings import RaySettings
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 Algorithm = Literal["ppo", "dqn"]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from hundredfold.core.errors import CheckpointError
 
@@ -226,6 +227,23 @@ def concat_batches(first: StepBatch, second: StepBatch) -> StepBatch:
 def concat_rows(parts: Sequence[State], axis: int = 0) -> Arrays:
     """Arrays of the same names, joined along an axis; the first part's names count."""
     return {name: np.concatenate([part[name] for part in parts], axis) for name in parts[0]}
+
+
+def flatten_rows(arrays: Sequence[Array], dtype: DTypeLike, *, copy: bool = True) -> Array:
+    """Arrays side by side as one row of numbers per env.
+
+    Args:
+        arrays: The arrays, each (rows, ...).
+        dtype: Of the result.
+        copy: False if a single array that has this dtype already may be returned as a view.
+
+    Returns:
+        (rows, width) in C order.
+    """
+    parts = [array.reshape(len(array), prod(array.shape[1:])) for array in arrays]
+    if len(parts) == 1:
+        return parts[0].astype(dtype, order="C", copy=copy)
+    return np.concatenate(parts, axis=1, dtype=dtype, casting="unsafe")
 
 
 def slice_rows(arrays: State, rows: slice | Array) -> Arrays:

@@ -18,14 +18,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from hundredfold.backends.processes.cpu_affinity import LocalRank
-from hundredfold.backends.settings import WorkerSettings, usable_cores
+from hundredfold.backends.settings import RaySettings, WorkerSettings, usable_cores
 from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies
 from hundredfold.core.errors import WorkerError
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.distributed.actor import ActorInfo, ActorShard, Reply, StepArrays
 from hundredfold.distributed.placement import ActorPlacement, connect, disconnect, max_actors
-from hundredfold.distributed.settings import RaySettings
 
 # Interval at which timeouts are checked while waiting for results.
 POLL_SECONDS: Final = 0.5

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hundredfold.backends.settings import usable_cores
+from hundredfold.backends.settings import RaySettings, usable_cores
 from hundredfold.core.errors import MissingExtraError, WorkerError, is_installed
 from hundredfold.distributed.actor import EnvActor
-from hundredfold.distributed.settings import RaySettings
 
 # How long a cluster may take to accept a connection; Ray itself would retry for minutes.
 CONNECT_SECONDS: Final = 5.0

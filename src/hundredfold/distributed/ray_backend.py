@@ -15,12 +15,11 @@ import numpy as np
 
 from hundredfold.backends.auto_select import choose_backend
 from hundredfold.backends.call_checks import CallOrder, check_all_envs, check_num_envs, check_snapshot, checked_actions
-from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, copies, slice_rows, with_prefix, without_prefix
 from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.distributed.actor import StepArrays
 from hundredfold.distributed.actor_pool import ActorHandle, ActorPool
-from hundredfold.distributed.settings import RaySettings
 
 # Steps between two snapshots of built-in envs: at most so many are replayed after a loss.
 SNAPSHOT_STEPS: Final = 64

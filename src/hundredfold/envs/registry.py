@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import EnvFactory
 
-EVALUATE_RETURNS = "hundredfold.cli.evaluate_returns"
+EVALUATE_RETURNS = "hundredfold.cli.evaluate:run_by_return"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,14 @@ class EnvEntry:
     settings: str
     summary: str
     gymnasium_id: str
-    # Module of the evaluate command; other than the default if the return alone says too little.
+    # Function of the evaluate command; other than the default if the return alone says too little.
     evaluate: str = EVALUATE_RETURNS
     # Module that makes the env's belief model, if it has one.
     belief_model: str | None = None
     # Module that records episodes of a trained policy for the HTML report, if there is one.
     report_data: str | None = None
+    # Groups of arrays in its snapshots whose memory an estimate shows by itself: prefix and label.
+    memory_groups: Mapping[str, str] = field(default_factory=dict)
 
 
 ENVS: dict[str, EnvEntry] = {
@@ -52,9 +54,10 @@ ENVS: dict[str, EnvEntry] = {
         settings="DvrpSettings",
         summary="dial-a-ride bookings: whom to ask to travel a little earlier or later",
         gymnasium_id="hundredfold/DVRP-v0",
-        evaluate="hundredfold.cli.evaluate_dvrp",
+        evaluate="hundredfold.cli.evaluate_dvrp:run",
         belief_model="hundredfold.envs.dvrp.acceptance.belief_model",
         report_data="hundredfold.envs.dvrp.report_data",
+        memory_groups={"routes": "oracle routes"},
     ),
     "cage2": EnvEntry(
         module="hundredfold.envs.cage2.env",
@@ -62,7 +65,7 @@ ENVS: dict[str, EnvEntry] = {
         settings="Cage2Settings",
         summary="CAGE Challenge 2: defend a network of 13 hosts; exact",
         gymnasium_id="hundredfold/CAGE2-v0",
-        evaluate="hundredfold.cli.evaluate_cage2",
+        evaluate="hundredfold.cli.cage2:run_evaluate",
     ),
 }
 

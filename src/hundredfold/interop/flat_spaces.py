@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from hundredfold.core.action_scaling import action_scale
-from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec
+from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, flatten_rows
 from hundredfold.interop.gymnasium import action_space
 
 # Stable-Baselines3 requires finite bounds of continuous actions.
@@ -69,13 +69,11 @@ class FlatSpaces:
         Returns:
             (rows, width), a copy.
         """
-        parts: list[Array] = [
-            observation[name].reshape(-1, array.size) for name, array in self.spec.observation.items()
-        ]
+        arrays = [observation[name] for name in self.spec.observation]
         if self.with_mask:
-            shape = (len(parts[0]), self.spec.num_logits)
-            parts.append(np.ones(shape, bool) if mask is None else mask)
-        return np.concatenate(parts, axis=1, dtype=self.dtype, casting="unsafe")
+            shape = (len(arrays[0]), self.spec.num_logits)
+            arrays.append(np.ones(shape, bool) if mask is None else mask)
+        return flatten_rows(arrays, self.dtype)
 
     def unflatten_action(self, actions: Array) -> Array:
         """Actions of the env from those of `action_space`, one per row."""

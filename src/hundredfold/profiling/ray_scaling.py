@@ -19,14 +19,19 @@ import torch
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends.auto_select import ready_batch
-from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.placement import load_ray
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
-from hundredfold.distributed.settings import RaySettings
-from hundredfold.profiling.measure import HUNDREDFOLD, MAX_STEAL, StealTimeMonitor
-from hundredfold.profiling.scaling import SYNTHETIC_ENVS, MeasuredEnv, factory_of
+from hundredfold.profiling.scaling import (
+    HUNDREDFOLD,
+    MAX_STEAL,
+    SYNTHETIC_ENVS,
+    MeasuredEnv,
+    StealTimeMonitor,
+    factory_of,
+)
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 # Few long fragments, because an actor is idle between two of them.

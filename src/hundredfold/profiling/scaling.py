@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any, Final, Literal, cast
 
 import numpy as np
+import psutil
 
 from hundredfold.backends import make_backend
 from hundredfold.backends.auto_select import fit_workers, ready_batch
@@ -28,7 +29,6 @@ from hundredfold.core.batch import EnvSpec, IntArray, StepBatch
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.gymnasium_env import EnvMaker, GymnasiumBatchEnv
 from hundredfold.envs.registry import callable_factory, canonical_name, env_factory
-from hundredfold.profiling.measure import HUNDREDFOLD
 from hundredfold.profiling.timeline import (
     RecordingBackend,
     TimeBreakdown,
@@ -39,6 +39,10 @@ from hundredfold.profiling.timeline import (
 )
 from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, SlowWaitingEnv, WaitingEnv
 
+# Name of this package in the column `system`.
+HUNDREDFOLD: Final = "hundredfold"
+# A measurement counts as undisturbed up to this fraction of stolen CPU time.
+MAX_STEAL: Final = 0.02
 # Synthetic envs of known cost, by the names they have in `hundredfold scale`.
 SYNTHETIC_ENVS: Final[Mapping[str, EnvMaker]] = {
     "waiting": WaitingEnv,
@@ -336,3 +340,28 @@ def _learn(envs: RecordingBackend, settings: ScaleSettings) -> None:
         while perf_counter() - begin < fraction * settings.seconds or len(envs.events.update_spans) < 2:
             envs.run_update(learner.update)
             collector.collect(learner.policy, learner.buffer, LEARN_STEPS)
+
+
+class StealTimeMonitor:
+    """Measures CPU steal time from its creation on.
+
+    Steal time is what the host of a virtual machine gives to other guests, milliseconds at a time.
+    Linux reports it; elsewhere, and on physical machines, it is 0.
+    """
+
+    def __init__(self) -> None:
+        self.start_steal, self.start_total = _cpu_seconds()
+
+    def steal_fraction(self) -> float:
+        """Stolen fraction of the time of all cores."""
+        steal, total = _cpu_seconds()
+        seconds = total - self.start_total
+        return (steal - self.start_steal) / seconds if seconds > 0 else 0.0
+
+
+def _cpu_seconds() -> tuple[float, float]:
+    """Stolen and total time of all cores since the machine started, in seconds."""
+    times = psutil.cpu_times()
+    # Guest time is also counted in user and nice.
+    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return getattr(times, "steal", 0.0), sum(times) - guest

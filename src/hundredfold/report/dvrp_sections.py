@@ -12,9 +12,17 @@ from typing import Any
 
 from hundredfold.core.errors import CheckpointError
 from hundredfold.core.formatting import MINUS, format_count, format_number, format_percent
-from hundredfold.report.dvrp_beliefs import accuracy_curve, calibration_curve, confusion_map
 from hundredfold.report.dvrp_day import route_map, window_chart
-from hundredfold.report.dvrp_figures import acceptance_maps, offer_maps, policy_bars, split_bars, trade_off
+from hundredfold.report.dvrp_figures import (
+    acceptance_maps,
+    accuracy_curve,
+    calibration_curve,
+    confusion_map,
+    offer_maps,
+    policy_bars,
+    split_bars,
+    trade_off,
+)
 from hundredfold.report.figures import Measure, small_multiple
 from hundredfold.report.run_data import RunRecord, read_record
 from hundredfold.report.run_sections import Cell, Section, Table

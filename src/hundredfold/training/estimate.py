@@ -17,7 +17,7 @@ import torch
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.config.devices import available_memory
 from hundredfold.config.run import LengthSettings, RunSettings
-from hundredfold.core.batch import Arrays, EnvSpec, State
+from hundredfold.core.batch import Arrays, EnvSpec, State, without_prefix
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
@@ -156,11 +156,12 @@ def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> 
         state = env.state()
     finally:
         env.close()
-    routes = {name: array for name, array in state.items() if name.startswith("routes/")}
-    if routes:
-        sizes["oracle routes"] = _size(routes)
+    groups: dict[str, int] = {}
+    for prefix, label in ENVS[settings.env].memory_groups.items():
+        if group := without_prefix(prefix, state):
+            groups[label] = _size(group)
     # The last complete epoch is kept as a snapshot.
-    return sizes | {"envs": _size(state) - _size(routes), "last snapshot": _size(state)}
+    return sizes | groups | {"envs": _size(state) - sum(groups.values()), "last snapshot": _size(state)}
 
 
 def _replay_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:

@@ -5,9 +5,9 @@ normalisation, image encoding, masks and bounds are part of it. Inputs are the a
 observation by name, with `mask` where the env has masks; outputs are the network's output for every
 action and the best allowed action, for any number of rows. A file is kept only if it agrees with
 the original policy on random observations.
-"""
 
-from __future__ import annotations
+TorchScript's compiler reads annotations as objects, so this module does not postpone them.
+"""
 
 import logging
 import warnings
@@ -15,20 +15,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hundredfold.algorithms.actor_critic import MAX_NORMALISED_INPUT, ActorCritic, InputLayer, tensors
+from hundredfold.algorithms.actor_critic import ActorCritic, tensors
 from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
 from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, EnvSpec
 from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError, is_installed
-from hundredfold.training.torchscript import ByName, ByNameMasked
 
 MASK: Final = "mask"
 ACTION: Final = "action"
@@ -62,7 +61,7 @@ class ExportedPolicy(nn.Module):
         return LOGITS if self.network.bounds is None else MEANS
 
     def forward(self, arrays: list[Tensor], mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        output = self._network_output(dict(zip(self.spec.observation, arrays, strict=True)))
+        output = _network_output(self.network, dict(zip(self.spec.observation, arrays, strict=True)))
         if isinstance(self.network, ActorCritic) and self.network.bounds is not None:
             action = self.network.bounds(output)
             return output, action.reshape(output.shape[0], *self.spec.action_shape)
@@ -70,17 +69,6 @@ class ExportedPolicy(nn.Module):
         parts = torch.split(allowed, list(self.spec.action_nvec), dim=-1)
         best = torch.stack([part.argmax(dim=-1) for part in parts], dim=-1)
         return output, best.squeeze(-1) if len(parts) == 1 else best
-
-    def _network_output(self, observation: dict[str, Tensor]) -> Tensor:
-        network = self.network
-        inputs = _flatten(network.inputs, observation)
-        if isinstance(network, QNetwork):
-            return network.values(inputs)
-        if network.policy_encoder is not None:
-            inputs = torch.cat([inputs, network.policy_encoder(observation)], dim=-1)
-        logits: Tensor = network.policy_head(network.policy_layers(inputs))
-        bias = network.logit_bias
-        return logits if bias is None else logits + observation[bias]
 
 
 class PositionalInputs(nn.Module):
@@ -95,6 +83,32 @@ class PositionalInputs(nn.Module):
         mask = inputs[self.count] if len(inputs) > self.count else None
         outputs: tuple[Tensor, Tensor] = self.exported(list(inputs[: self.count]), mask)
         return outputs
+
+
+class ByName(nn.Module):
+    """A traced policy that takes its arrays by name, for envs without masks."""
+
+    names: list[str]
+
+    def __init__(self, traced: Any, names: list[str]) -> None:
+        super().__init__()
+        self.traced, self.names = traced, names
+
+    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.traced([observation[name] for name in self.names])  # type: ignore[no-any-return]
+
+
+class ByNameMasked(nn.Module):
+    """A traced policy that takes its arrays by name, for envs with masks."""
+
+    names: list[str]
+
+    def __init__(self, traced: Any, names: list[str]) -> None:
+        super().__init__()
+        self.traced, self.names = traced, names
+
+    def forward(self, observation: dict[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+        return self.traced([observation[name] for name in self.names], mask)  # type: ignore[no-any-return]
 
 
 def export_torchscript(loaded: LoadedPolicy, path: Path) -> Path:
@@ -189,7 +203,10 @@ def _checked(loaded: LoadedPolicy, model: Model, path: Path) -> Path:
     for rows in (ROWS, 1):
         observation, mask = _random_rows(loaded.spec, rows)
         output, action = model(observation, mask)
-        expected = _network_output(loaded.policy, observation)
+        assert isinstance(loaded.policy, NetworkPolicy | QPolicy)
+        with torch.no_grad():
+            inputs = tensors(observation, torch.device("cpu"))
+            expected = _network_output(loaded.policy.network, inputs).numpy()
         best = loaded.policy.act_deterministic(observation, mask)
         agrees = np.allclose(output, expected, TOLERANCE, TOLERANCE)
         if not agrees or not _equally_good(action, best, expected, loaded.spec):
@@ -201,15 +218,9 @@ def _checked(loaded: LoadedPolicy, model: Model, path: Path) -> Path:
     return path
 
 
-def _network_output(policy: EvaluationPolicy, observation: Arrays) -> Array:
-    """Output of the original network for every action."""
-    assert isinstance(policy, NetworkPolicy | QPolicy)
-    inputs = tensors(observation, torch.device("cpu"))
-    with torch.no_grad():
-        network = policy.network
-        output = network(inputs) if isinstance(network, QNetwork) else network.logits(inputs)
-        array: Array = output.numpy()
-    return array
+def _network_output(network: ActorCritic | QNetwork, observation: dict[str, Tensor]) -> Tensor:
+    """(rows, num_logits) output for every action."""
+    return network(observation) if isinstance(network, QNetwork) else network.logits(observation)
 
 
 def _equally_good(action: Array, best: Array, output: Array, spec: EnvSpec) -> bool:
@@ -228,25 +239,6 @@ def _equally_good(action: Array, best: Array, output: Array, spec: EnvSpec) -> b
             return False
         first += count
     return True
-
-
-def _flatten(inputs: InputLayer, observation: dict[str, Tensor]) -> Tensor:
-    """`InputLayer.forward` in operations that keep the number of rows open in a trace."""
-    some = next(iter(observation.values()))
-    parts = [some.new_zeros((some.shape[0], 0), dtype=torch.float32)]
-    parts += [_flat(observation[name], spec) for name, spec in inputs.specs.items()]
-    flat = torch.cat(parts, dim=-1)
-    if not inputs.normalise:
-        return flat
-    return ((flat - inputs.mean) / inputs.std).clamp(-MAX_NORMALISED_INPUT, MAX_NORMALISED_INPUT)
-
-
-def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
-    entries = array.reshape(array.shape[0], spec.size)
-    if spec.categories is None:
-        return entries.float()
-    one_hot = [entries[:, index : index + 1] == torch.arange(count) for index, count in enumerate(spec.categories)]
-    return torch.cat(one_hot, dim=-1).float()
 
 
 def _random_rows(spec: EnvSpec, rows: int) -> tuple[Arrays, BoolArray | None]:

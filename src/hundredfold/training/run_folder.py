@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import IO, Any, Final
 from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import apply_table, read_toml, to_toml
-from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.core.errors import CheckpointError, SettingsError, suggest
 
 # Longest name of a file on common file systems.
 MAX_NAME_BYTES: Final = 255
@@ -78,6 +79,21 @@ class RunFolder:
                 f"cannot write a run folder at {path}: {error.strerror}; choose another --save-dir."
             ) from error
         return folder
+
+    @classmethod
+    def open_policy(cls, name: str, policies: Iterable[str]) -> RunFolder:
+        """Open the run that was named where a policy without a run could have been.
+
+        Args:
+            name: Path of the run folder.
+            policies: Names of the policies without a run, for the hint in the error message.
+        """
+        if not Path(name).exists():
+            raise SettingsError(
+                f"{name!r} is neither a policy nor a run folder; {suggest(name, policies)} "
+                "The path of a run folder is accepted as well."
+            )
+        return cls.open(Path(name))
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

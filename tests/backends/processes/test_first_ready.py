@@ -12,8 +12,8 @@ from numpy.testing import assert_array_equal
 from helpers import third_party_envs
 from helpers.cases import ENV_CASES
 from helpers.trajectories import assert_same_trajectory, continue_trajectory, fixed_actions, record_trajectory
+from hundredfold.backends.in_process import SerialBackend
 from hundredfold.backends.processes.backend import READY_DIVISOR, FirstReadyBackend, ProcessBackend
-from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import CallOrderError, ShapeError

@@ -15,12 +15,12 @@ import pytest
 from helpers import third_party_envs
 from helpers.cases import ENV_CASES
 from helpers.trajectories import assert_same_trajectory, record_trajectory
+from hundredfold.backends.in_process import SerialBackend
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.processes.channel import RANGE
 from hundredfold.backends.processes.env_shards import group_edges
 from hundredfold.backends.processes.shared_memory import INFO_SLOT_BYTES
 from hundredfold.backends.processes.worker_pool import pack_ranges
-from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import SettingsError, WorkerError
 from hundredfold.envs.corridor import Corridor

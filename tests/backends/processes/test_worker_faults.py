@@ -20,9 +20,9 @@ from helpers.trajectories import (
     fixed_actions,
     record_trajectory,
 )
+from hundredfold.backends.in_process import SerialBackend
 from hundredfold.backends.processes import worker_pool
 from hundredfold.backends.processes.backend import ProcessBackend
-from hundredfold.backends.serial import SerialBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import CallOrderError, EnvError, SettingsError, WorkerError

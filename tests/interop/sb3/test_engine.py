@@ -30,9 +30,9 @@ pytest.importorskip("stable_baselines3", reason="the extra [sb3] is missing")
 pytest.importorskip("sb3_contrib", reason="the extra [sb3] is missing")
 
 from hundredfold.interop.sb3 import engine
+from hundredfold.interop.sb3.engine import ppo_kwargs, unsupported_notes
 from hundredfold.interop.sb3.envs import BackendVecEnv
 from hundredfold.interop.sb3.networks import copy_weights_back
-from hundredfold.interop.sb3.settings_map import ppo_kwargs, unsupported_notes
 
 SMALL = {
     "epochs": 4,

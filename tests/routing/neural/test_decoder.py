@@ -14,9 +14,8 @@ from hundredfold.routing.lns import instance_keys
 from hundredfold.routing.neural.feasibility import are_feasible, can_deliver_all_torch
 from hundredfold.routing.neural.features import edge_features, edge_features_torch, encoder_inputs, policy_inputs
 from hundredfold.routing.neural.losses import teacher_force
-from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
+from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy, load_policy
 from hundredfold.routing.neural.oracle import NeuralSettings, PolicyInference
-from hundredfold.routing.neural.weights import load_policy
 
 INSTANCES = {
     "days": lambda: random_instances(6, 12, seed=1),

@@ -8,9 +8,8 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError
 from hundredfold.routing.instances import random_instances
-from hundredfold.routing.neural.model import RoutingPolicy
+from hundredfold.routing.neural.model import SHIPPED, RoutingPolicy, load_policy, read_provenance, save_policy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
-from hundredfold.routing.neural.weights import SHIPPED, load_policy, read_provenance, save_policy
 from hundredfold.routing.verifier import violations
 
 

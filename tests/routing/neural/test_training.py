@@ -17,10 +17,9 @@ from hundredfold.routing.instances import random_instances
 from hundredfold.routing.lns_oracle import LNSOracle
 from hundredfold.routing.neural.features import policy_inputs
 from hundredfold.routing.neural.losses import reinforce_loss, sort_vehicles_by_start, teacher_force
-from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
+from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy, read_provenance
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
 from hundredfold.routing.neural.training import BEST, OracleTraining, TrainingSettings
-from hundredfold.routing.neural.weights import read_provenance
 
 TINY = PolicySettings(embed_dim=16, num_heads=2, num_encoder_layers=1, feedforward_dim=32, action_hidden_dim=8)
 QUICK = TrainingSettings(

@@ -21,9 +21,8 @@ from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.cage2.array_pointers import ARRAY_POINTERS, address, check_buffers
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.network import NONE
-from hundredfold.envs.cage2.random_draws import NO_ERROR, error_from_codes
-from hundredfold.envs.cage2.recorded_draws import forced_red_columns, recorded_draw_columns
-from hundredfold.envs.cage2.red_actions import SLEEP
+from hundredfold.envs.cage2.random_draws import NO_ERROR, error_from_codes, recorded_draw_columns
+from hundredfold.envs.cage2.red_actions import SLEEP, forced_red_columns
 from hundredfold.envs.cage2.red_agents import MIX, RED_AGENTS
 from hundredfold.envs.cage2.state import BITS, CHANNELS, EPISODE_INFO, HIDDEN, INFO, MAX_DECOYS, TRUE_STATE, UNKNOWN
 from hundredfold.envs.cage2.step import ThreadedStep, start_batch

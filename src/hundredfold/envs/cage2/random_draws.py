@@ -6,12 +6,14 @@ continues with a draw from the stream, so that the state stays one the game can 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hundredfold.core.batch import Array, IntArray
-from hundredfold.core.errors import HundredfoldError
+from hundredfold.core.errors import HundredfoldError, ShapeError, suggest
 from hundredfold.core.numba_kernels import inlined, integer, uniform
 from hundredfold.envs.cage2.network import (
     ENTERPRISE0,
@@ -28,6 +30,7 @@ from hundredfold.envs.cage2.network import (
     USER4,
 )
 from hundredfold.envs.cage2.state import (
+    DRAWS,
     DRAWS_PER_STEP,
     ESCALATE_CHOICE,
     EXPLOIT,
@@ -215,3 +218,25 @@ def pick_green_target(state: Any, i: Any) -> Any:
     if draw_uniform(state, i, GREEN_ACTION) < GREEN_SLEEP_PROBABILITY:
         return np.int64(NONE)
     return GREEN_HOSTS[draw_integer(state, i, GREEN_TARGET, len(GREEN_HOSTS))]
+
+
+def recorded_draw_columns(draws: Mapping[str, ArrayLike], num_envs: int) -> Array:
+    """(envs, 7) uint8 recorded draws in the order of `DRAWS`; missing ones are `NOT_DRAWN`."""
+    columns = np.full((num_envs, len(DRAWS)), NOT_DRAWN, np.uint8)
+    for name, values in draws.items():
+        if name not in DRAWS:
+            raise RecordedDrawError(f"unknown draw {name!r}; {suggest(name, DRAWS)}")
+        columns[:, DRAWS.index(name)] = byte_column(name, values, num_envs)
+    return columns
+
+
+def byte_column(name: str, values: ArrayLike, num_envs: int) -> Array:
+    """(envs,) uint8 values, checked; `name` is for the message."""
+    given = np.asarray(values)
+    if given.shape != (num_envs,) or given.dtype.kind not in "iu":
+        raise ShapeError(
+            f"{name} must be integers of shape ({num_envs},), one per env; got {given.dtype}{list(given.shape)}."
+        )
+    if given.min() < 0 or given.max() > NOT_DRAWN:
+        raise RecordedDrawError(f"{name} must be in 0..{NOT_DRAWN}, got {given.min()}..{given.max()}.")
+    return given.astype(np.uint8)

@@ -13,6 +13,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hundredfold.core.batch import Array
 from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.network import (
     ABSENT,
@@ -27,13 +31,23 @@ from hundredfold.envs.cage2.network import (
     HARAKA_RCE,
     LINKED_HOST,
     NONE,
+    NUM_HOSTS,
     OP_SERVER0,
     OPERATIONAL,
     SSH_BRUTE_FORCE,
     SUBNET_OF,
+    SUBNETS,
     TRAPPING_DECOYS,
 )
-from hundredfold.envs.cage2.random_draws import TOO_MANY_SESSIONS, is_detected, pick_exploit, pick_session, record_error
+from hundredfold.envs.cage2.random_draws import (
+    TOO_MANY_SESSIONS,
+    RecordedDrawError,
+    byte_column,
+    is_detected,
+    pick_exploit,
+    pick_session,
+    record_error,
+)
 from hundredfold.envs.cage2.state import FALSE, MAX_SESSIONS, NO_ACCESS, PRIVILEGED_ACCESS, TRUE, UNKNOWN, USER_ACCESS
 
 SLEEP, DISCOVER, SCAN, EXPLOIT, ESCALATE, IMPACT = range(6)
@@ -206,3 +220,33 @@ def execute_red_action(state: Any, i: Any, action: Any, target: Any, leaderboard
         success = discover_systems(state, i, target)
     hidden.red_success = success
     return success, scanned, service_events, shell_events
+
+
+def forced_red_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int) -> Array:
+    """(envs, 2) uint8 red action and target; raises if red has no such action."""
+    columns = np.empty((num_envs, 2), np.uint8)
+    for column, (name, values) in enumerate(zip(("action", "target"), force_red, strict=True)):
+        per_env = np.broadcast_to(values, (num_envs,)) if np.ndim(values) == 0 else values
+        columns[:, column] = byte_column(f"force_red's {name}", per_env, num_envs)
+    allowed = _FORCIBLE[np.minimum(columns[:, 0], len(RED_ACTIONS)), columns[:, 1]]
+    if not allowed.all():
+        action, target = columns[np.flatnonzero(~allowed)[0]]
+        raise RecordedDrawError(
+            f"force_red=({action}, {target}) is not a red action: actions are 0..5; discoveries "
+            f"(1) take a subnet 0..{len(SUBNETS) - 1}, Impact (5) host {OP_SERVER0}, the others a "
+            f"host 0..{NUM_HOSTS - 1}."
+        )
+    return columns
+
+
+def _forcible() -> Array:
+    """(actions + 1, 256) True where red has such an action; the last row is for invalid ones."""
+    table = np.zeros((len(RED_ACTIONS) + 1, 256), bool)
+    table[: len(RED_ACTIONS), :NUM_HOSTS] = True
+    table[SLEEP] = True
+    table[DISCOVER, len(SUBNETS) :] = False
+    table[IMPACT] = np.arange(256) == OP_SERVER0
+    return table
+
+
+_FORCIBLE: Final = _forcible()

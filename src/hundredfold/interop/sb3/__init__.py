@@ -1,8 +1,8 @@
 """`--engine sb3`: training with Stable-Baselines3.
 
-`engine` runs the training and logs it, `envs` has the vector envs, `settings_map` translates
-settings, `networks` builds equal networks and copies weights back. These modules import
-Stable-Baselines3; `training.engines` imports them when this engine is chosen.
+`engine` translates the settings, runs the training and logs it, `envs` has the vector envs,
+`networks` builds equal networks and copies weights back. These modules import Stable-Baselines3;
+`training.engines` imports them when this engine is chosen.
 """
 
 from __future__ import annotations

@@ -34,9 +34,8 @@ from hundredfold.routing.neural.features import (
     inputs_from_arrays,
     policy_inputs,
 )
-from hundredfold.routing.neural.model import DecoderCache, RoutingPolicy
+from hundredfold.routing.neural.model import DecoderCache, RoutingPolicy, load_policy
 from hundredfold.routing.neural.torch_decoder import decode_torch
-from hundredfold.routing.neural.weights import load_policy
 from hundredfold.routing.problem import INFEASIBLE, Fleet, RouteProblems, Solutions, TravelTable
 from hundredfold.routing.solution import build_solutions, solutions_from_routes
 

@@ -27,9 +27,8 @@ from hundredfold.core.errors import CheckpointError, TrainingError
 from hundredfold.core.rng import Keys
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.neural.losses import Baseline, imitation_loss, reinforce_loss
-from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy
+from hundredfold.routing.neural.model import PolicySettings, RoutingPolicy, save_policy
 from hundredfold.routing.neural.oracle import NeuralOracle, NeuralSettings
-from hundredfold.routing.neural.weights import save_policy
 from hundredfold.routing.problem import RouteProblems
 
 Row = dict[str, Any]

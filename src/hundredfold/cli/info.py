@@ -1,4 +1,4 @@
-"""`hundredfold doctor`: machine, package versions and optional extras."""
+"""`hundredfold envs` and `hundredfold doctor`: what can be trained, and on what."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
+import numpy as np
 import psutil
 import tyro
 
 from hundredfold.cli.output import Row, machine, print_rows
 from hundredfold.core.errors import is_installed
+from hundredfold.envs.registry import ENVS, env_factory, settings_class
 
 CORE = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "tyro", "rich", "safetensors")
 # Module, extra that installs it, purpose.
@@ -29,6 +31,39 @@ EXTRAS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Envs:
+    """List the built-in envs. Any Gymnasium id can be trained as well."""
+
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+
+def run_envs(argv: Sequence[str]) -> int:
+    """Print a row per built-in env."""
+    args = tyro.cli(Envs, args=list(argv), prog="hundredfold envs")
+    rows = [_env_row(name) for name in ENVS]
+    print_rows(rows, command=["envs", *argv], as_json=args.json)
+    if not args.json:
+        print("Any Gymnasium id works too: hundredfold train CartPole-v1")
+    return 0
+
+
+def _env_row(name: str) -> Row:
+    entry = ENVS[name]
+    spec = env_factory(name, settings_class(name)())(np.arange(1)).spec
+    shapes = ", ".join(f"{key} {list(array.shape)}" for key, array in spec.observation.items())
+    discrete = " x ".join(str(count) for count in spec.action_nvec)
+    return {
+        "env": name,
+        "summary": entry.summary,
+        "observation": shapes,
+        "actions": discrete or f"box {spec.action_shape}",
+        "masks": "yes" if spec.has_mask else "no",
+        "gymnasium_id": entry.gymnasium_id,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Doctor:
     """Show cores, memory, device, package versions and optional extras."""
 
@@ -36,7 +71,7 @@ class Doctor:
     """Print one JSON object and nothing else."""
 
 
-def run(argv: Sequence[str]) -> int:
+def run_doctor(argv: Sequence[str]) -> int:
     """Print a row per item."""
     args = tyro.cli(Doctor, args=list(argv), prog="hundredfold doctor")
     rows = [*_machine_rows(), *_package_rows(), *_extra_rows()]

@@ -1,4 +1,4 @@
-"""Interleaved repeated measurements, and CPU steal time during them."""
+"""Interleaved repeated measurements, and rows of their results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
-import psutil
-
-HUNDREDFOLD: Final = "hundredfold"
-
-MAX_STEAL: Final = 0.02
-"""A measurement counts as undisturbed up to this fraction of stolen CPU time."""
+from hundredfold.profiling.scaling import HUNDREDFOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +69,3 @@ def rate_row(system: str, rate: RepeatSummary, **common: Any) -> dict[str, Any]:
         "high": rate.high,
         "repeats": rate.repeats,
     }
-
-
-class StealTimeMonitor:
-    """Measures CPU steal time from its creation on.
-
-    Steal time is what the host of a virtual machine gives to other guests, milliseconds at a time.
-    Linux reports it; elsewhere, and on physical machines, it is 0.
-    """
-
-    def __init__(self) -> None:
-        self.start_steal, self.start_total = _cpu_seconds()
-
-    def steal_fraction(self) -> float:
-        """Stolen fraction of the time of all cores."""
-        steal, total = _cpu_seconds()
-        seconds = total - self.start_total
-        return (steal - self.start_steal) / seconds if seconds > 0 else 0.0
-
-
-def _cpu_seconds() -> tuple[float, float]:
-    """Stolen and total time of all cores since the machine started, in seconds."""
-    times = psutil.cpu_times()
-    # Guest time is also counted in user and nice.
-    guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
-    return getattr(times, "steal", 0.0), sum(times) - guest
