@@ -24,10 +24,18 @@ print(value, sum(numba_kernels.uniform.stats.cache_hits.values()))
 """
 
 
+HERE = Path(__file__)
+
+
+def forget():
+    cache_dir.cache_clear()
+    numba_kernels._base_dir.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def forget_directories():
     yield
-    cache_dir.cache_clear()
+    forget()
 
 
 def draw(package_parent):
@@ -47,7 +55,20 @@ def test_a_change_in_another_file_recompiles_the_kernel(tmp_path):
     changed = helper.read_text().replace("UNIT_SCALE: Final = 2.0**-53", "UNIT_SCALE: Final = 2.0**-54")
     helper.write_text(changed)
     assert draw(tmp_path) == (value / 2, 0)
-    assert len(list((tmp_path / "hundredfold" / "__pycache__").glob("hundredfold-*"))) == 2
+    caches = (tmp_path / "hundredfold" / "__pycache__").glob("hundredfold-core.numba_kernels-*")
+    assert len(list(caches)) == 2
+    # A file that the kernel does not use is of no concern.
+    unused = tmp_path / "hundredfold" / "envs" / "cartpole.py"
+    unused.write_text(unused.read_text() + "# changed\n")
+    assert draw(tmp_path) == (value / 2, 1)
+
+
+def test_the_sources_of_a_kernel_are_all_files_it_imports():
+    package = Path(hundredfold.__file__).parent
+    used = {path.relative_to(package).as_posix() for path in numba_kernels._used_sources(package / "routing/lns.py")}
+    direct = {"routing/lns.py", "routing/operators.py", "core/numba_kernels.py"}
+    assert direct | {"routing/route_kernels.py", "core/rng.py"} <= used
+    assert not {path for path in used if path.startswith(("envs/", "algorithms/", "training/"))}
 
 
 def test_the_cache_directory_of_other_kernels_is_not_changed(tmp_path, monkeypatch):
@@ -55,8 +76,8 @@ def test_the_cache_directory_of_other_kernels_is_not_changed(tmp_path, monkeypat
     ours = kernel(lambda x: x + 1)
     theirs = numba.njit(cache=True)(lambda x: x + 1)
     assert str(tmp_path) == numba.config.CACHE_DIR
-    assert cache_dir(str(tmp_path)).parent == tmp_path
-    assert Path(ours.stats.cache_path).parent == cache_dir(str(tmp_path))
+    assert cache_dir(HERE, str(tmp_path)).parent == tmp_path
+    assert Path(ours.stats.cache_path).parent == cache_dir(HERE, str(tmp_path))
     assert Path(theirs.stats.cache_path).parent == tmp_path
 
 
@@ -68,15 +89,16 @@ def test_the_cache_directory_is_set_back_after_an_error():
 
 
 def test_only_the_newest_directories_are_kept(tmp_path):
+    name = "hundredfold-core.test_numba_kernels"
     for age in range(1, 6):
-        old = tmp_path / f"hundredfold-{age}"
+        old = tmp_path / f"{name}-{age}"
         old.mkdir()
         os.utime(old, (10**9 - age, 10**9 - age))
-    (tmp_path / "other").mkdir()
-    new = cache_dir(str(tmp_path))
+    (tmp_path / "hundredfold-core.other-1").mkdir()
+    new = cache_dir(HERE, str(tmp_path))
     kept = {path.name for path in tmp_path.iterdir()}
-    newest = [f"hundredfold-{age}" for age in range(1, KEPT_CACHES)]
-    assert kept == {new.name, "other", *newest}
+    newest = [f"{name}-{age}" for age in range(1, KEPT_CACHES)]
+    assert kept == {new.name, "hundredfold-core.other-1", *newest}
 
 
 @pytest.fixture
@@ -90,13 +112,13 @@ def temporary(tmp_path, monkeypatch):
 
 def test_without_a_writable_home_kernels_are_cached_in_a_private_temporary_directory(temporary):
     with pytest.warns(UserWarning, match="NUMBA_CACHE_DIR") as caught:
-        path = cache_dir()
+        path = cache_dir(HERE)
     assert len(caught) == 1
     assert path.parent == temporary / f"hundredfold-kernels-{os.getuid()}"
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    cache_dir.cache_clear()
+    forget()
     with pytest.warns(UserWarning, match="cached in"):
-        assert cache_dir() == path  # the next process finds the compiled kernels
+        assert cache_dir(HERE) == path  # the next process finds the compiled kernels
 
 
 @pytest.mark.parametrize("prepared", ["open to all", "a link"])
@@ -108,7 +130,7 @@ def test_a_temporary_directory_prepared_by_others_is_not_used(temporary, tmp_pat
         expected.mkdir()
         expected.chmod(0o777)
     with pytest.warns(UserWarning, match="cached in"):
-        used = cache_dir().parent
+        used = cache_dir(HERE).parent
     assert used != expected
     assert used.resolve().parent == temporary.resolve()
 

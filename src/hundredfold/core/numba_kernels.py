@@ -12,7 +12,9 @@ counting off. In the step of `cage2` this took an env from 800 ns to 50 ns.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -44,8 +46,8 @@ NO_WRAPPERS: Final[dict[str, Any]] = {"no_cpython_wrapper": True, "no_cfunc_wrap
 # Reference counting off, which is safe only in functions that allocate nothing.
 NO_REFCOUNTS: Final[dict[str, Any]] = {"_nrt": False}
 
-# Packages with kernels, or with functions and tables that kernels use.
-KERNEL_PACKAGES: Final = ("core", "routing", "envs", "rollout", "algorithms")
+# An import of a module of this package, with the names it imports.
+IMPORT: Final = re.compile(r"^\s*(?:from|import) (hundredfold[\w.]*)(?: import (\([^)]*\)|[^\n]*))?", re.MULTILINE)
 KEPT_CACHES: Final = 3
 
 _cache_dir_lock = Lock()
@@ -98,38 +100,66 @@ def _njit(function: Function, **flags: Any) -> Function:
     with _cache_dir_lock:
         user_dir = settings.CACHE_DIR
         try:
-            settings.CACHE_DIR = str(cache_dir(user_dir))
+            settings.CACHE_DIR = str(cache_dir(Path(inspect.getfile(function)), user_dir))
             return cast(Function, numba.njit(nogil=True, **options)(function))
         finally:
             settings.CACHE_DIR = user_dir
 
 
 @cache
-def cache_dir(user_dir: str = "") -> Path:
-    """The directory of compiled kernels, named after a hash of all sources that kernels use.
+def cache_dir(source: Path, user_dir: str = "") -> Path:
+    """The directory of the compiled kernels of one source file.
 
-    Numba checks only the file of a kernel itself: with one directory for all versions, a
-    function or table changed in another file would leave old machine code in use. When a new
-    directory is created, all but the newest ones are removed.
+    Named after a hash of the file and of all files of the package that it imports, directly or not:
+    Numba checks only the file of a kernel itself, so that a function or table changed in another
+    file would leave old machine code in use. When a new directory is created, all but the newest
+    ones of the same source are removed.
 
     Args:
+        source: file in which the kernels are defined.
         user_dir: value of `NUMBA_CACHE_DIR`; default: `__pycache__` of the package, otherwise
             Numba's cache directory of the user, otherwise a temporary directory: the first that is
             writable.
     """
-    package = Path(__file__).parents[1]
-    base = _first_writable([Path(user_dir)] if user_dir else [package / "__pycache__", _numba_user_dir()])
+    base = _base_dir(user_dir)
     digest = hashlib.sha256()
-    for source in sorted(file for name in KERNEL_PACKAGES for file in (package / name).rglob("*.py")):
-        digest.update(source.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(source.read_bytes() + b"\0")
-    path = base / f"hundredfold-{digest.hexdigest()[:16]}"
+    for used in sorted(_used_sources(source)):
+        digest.update(used.name.encode() + b"\0" + used.read_bytes() + b"\0")
+    name = f"hundredfold-{source.parent.name}.{source.stem}"
+    path = base / f"{name}-{digest.hexdigest()[:16]}"
     if not path.exists() and _is_writable(path):
         with suppress(OSError):  # another process may be doing the same
-            caches = sorted(base.glob("hundredfold-*"), key=lambda found: found.stat().st_mtime)
+            caches = sorted(base.glob(f"{name}-*"), key=lambda found: found.stat().st_mtime)
             for outdated in caches[:-KEPT_CACHES]:
                 shutil.rmtree(outdated, ignore_errors=True)
     return path
+
+
+def _used_sources(source: Path) -> set[Path]:
+    """The file and all files of this package that it imports, directly or not."""
+    found, pending = {source}, [source]
+    while pending:
+        new = _imported_sources(pending.pop()) - found
+        found |= new
+        pending += new
+    return found
+
+
+@cache
+def _imported_sources(source: Path) -> frozenset[Path]:
+    """Files of this package that a file imports, read from its text: importing may be expensive."""
+    package = Path(__file__).parents[1]
+    modules: set[str] = set()
+    for module, names in IMPORT.findall(source.read_text()):
+        modules |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))}
+    paths = [package.parent.joinpath(*module.split(".")) for module in modules]
+    return frozenset(file for path in paths if (file := path.with_suffix(".py")).is_file())
+
+
+@cache
+def _base_dir(user_dir: str) -> Path:
+    package = Path(__file__).parents[1]
+    return _first_writable([Path(user_dir)] if user_dir else [package / "__pycache__", _numba_user_dir()])
 
 
 def _numba_user_dir() -> Path:
