@@ -123,7 +123,7 @@ def _write_results(
     env: str, folder: Path, rows: Sequence[dict[str, object]], curves: dict[str, list[Curve]], command: Sequence[str]
 ) -> None:
     """`compare.json` holds everything the report shows."""
-    from hundredfold.report.compare_page import draw_comparison
+    from hundredfold.report.command_pages import draw_comparison
 
     curve_table = {
         name: [
