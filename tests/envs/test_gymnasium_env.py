@@ -1,11 +1,13 @@
 """Batches of Gymnasium envs: equal to the single envs, and checked for invalid results."""
 
+import re
 import warnings
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs as envs
@@ -16,6 +18,7 @@ from hundredfold.core.batch import copies
 from hundredfold.core.errors import CheckpointError, EnvError
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+from hundredfold.envs.gymnasium_spaces import ObservationAdapter
 
 SEED = 5
 
@@ -124,6 +127,15 @@ INVALID = {
     "shape": (envs.WrongObservationShape, envs.FaultyEnv, ["(3,)", "(2,)", "observation_space"]),
     "raises": (envs.RaisesInStep, envs.FaultyEnv, ["step()", "ZeroDivisionError", "the env failed in step"]),
     "old": (envs.StepReturnsFourValues, envs.FaultyEnv, ["step()", "ValueError"]),
+    "base": (envs.RaisesUnreadable, envs.FaultyEnv, ["step()", "UnreadableError: (its __str__ raised KeyError)"]),
+    "generator": (envs.RaisesGeneratorExit, envs.FaultyEnv, ["step()", "GeneratorExit"]),
+    "large": (envs.TooLargeFloat64, envs.Float64Env, ["1e+39 in 'observation'[0]", "finite as float32"]),
+    "large_cast": (envs.TooLargeForFloat32, envs.FaultyEnv, ["1e+39 in 'observation'[1]", "finite as float32"]),
+    "large_wide": (envs.TooLargeWideFloat64, envs.WideFloat64Env, ["1e+39 in 'observation'[3, 0]", "as float32"]),
+    "large_reward": (envs.TooLargeReward, envs.FaultyEnv, ["1e+39 in 'reward'", "finite as float32"]),
+    "text": (envs.TerminatedIsText, envs.FaultyEnv, ["'False' in 'terminated'", "True or False"]),
+    "none": (envs.TerminatedIsNone, envs.FaultyEnv, ["None in 'terminated'", "True or False"]),
+    "two": (envs.TerminatedIsTwo, envs.FaultyEnv, ["2 in 'terminated'", "True or False"]),
     "forbids": (envs.EmptyMask, envs.ValidInfoMask, ["forbids all 3 actions", "at least one"]),
     "forgets": (envs.MissingInfoMask, envs.ValidInfoMask, ["mask None", "3 bools"]),
     "omits": (envs.MissingObservationMask, envs.ValidObservationMask, ["gave the action mask None", "3 bools"]),
@@ -141,6 +153,51 @@ def test_an_invalid_result_names_env_and_step(case, number):
     assert "(step 3 of its episode 0)" in str(refusal.value)
     for word in words:
         assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize("case", ["large", "large_wide", "large_reward", "text", "none"])
+def test_rows_that_step_alone_are_checked_as_well(case):
+    faulty, good, words = INVALID[case]
+    env = make_batch(envs.OneFaulty(faulty, 0, good))
+    env.reset(SEED)
+    actions = np.zeros(4, np.int64)
+    for _ in range(2):
+        env.step_row(0, actions)
+    with pytest.raises(EnvError, match=r"\(step 3 of its episode 0\)") as refusal:
+        env.step_row(0, actions)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_ctrl_c_is_no_failure_of_an_env():
+    with pytest.raises(KeyboardInterrupt):
+        step_with_faulty(envs.RaisesKeyboardInterrupt)
+
+
+def test_observations_outside_their_bounds_are_reported_once():
+    env = make_batch(envs.OutsideBox)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        record_env_trajectory(env, SEED, 3 * envs.OutsideBox.max_steps)
+    (warning,) = caught
+    assert re.search(r"OutsideBox returns observations outside.*For example: \d+\.0 in", str(warning.message))
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "is_outside"),
+    [
+        (spaces.Box(0, 1, (1,), np.float32), [1 + 1e-6], False),
+        (spaces.Box(0, 1, (1,), np.float32), [1.1], True),
+        (spaces.Box(np.array([0, -np.inf]), np.array([np.inf, 5]), dtype=np.float64), [-1.0, 0.0], True),
+        (spaces.Box(np.array([0, -np.inf]), np.array([np.inf, 5]), dtype=np.float64), [1e9, -1e9], False),
+        (spaces.Box(0, 255, (1,), np.uint8), [255], False),
+        (spaces.Box(0, 9, (1,), np.uint8), [10], True),
+        (spaces.MultiBinary(1), [2], True),
+    ],
+)
+def test_bounds_of_a_space(space, value, is_outside):
+    (entry,) = ObservationAdapter(space, "env").entries
+    assert (entry.find_outside(np.array(value, space.dtype)) is not None) == is_outside
 
 
 def test_errors_name_the_env_id_not_the_row():
@@ -171,7 +228,14 @@ def test_the_original_exception_is_the_cause():
 
 
 def test_valid_envs_raise_nothing():
-    for good in (envs.FaultyEnv, envs.ValidInfoMask, envs.ValidDict, envs.ValidDiscrete):
+    for good in (
+        envs.FaultyEnv,
+        envs.ValidInfoMask,
+        envs.ValidDict,
+        envs.ValidDiscrete,
+        envs.TerminatedIsZero,
+        envs.Float64Env,
+    ):
         step_with_faulty(good, good)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import util
 
+# Begins the part of a warning that differs between workers.
+EXAMPLE = " For example: "
+
 
 class HundredfoldError(Exception):
     """Base class of all expected errors; the command line prints them without a traceback."""
@@ -56,6 +59,15 @@ class MissingExtraError(HundredfoldError):
         super().__init__(
             f"{purpose} needs {package}, which is not installed; install it with: pip install 'hundredfold[{extra}]'"
         )
+
+
+def describe_exception(error: BaseException) -> str:
+    """Type and message of any exception, also of one whose message cannot be read."""
+    try:
+        text = str(error)
+    except BaseException as unreadable:
+        text = f"(its __str__ raised {type(unreadable).__name__})"
+    return f"{type(error).__name__}: {text}"
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:

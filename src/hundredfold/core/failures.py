@@ -6,12 +6,15 @@ one env fails again and again, the run ends with an error that lists what happen
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 from hundredfold.core.errors import HundredfoldError
 
@@ -22,6 +25,46 @@ RESET_AFTER_STEPS: Final = 1000
 MAX_RECENT: Final = 50
 # Keeps a message about failures well below the size of a socket buffer: sending it never blocks.
 MAX_TEXT: Final = 4000
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise the user's Ctrl-C again; anything else that comes out of an env is the env's own failure.
+
+    Where SIGINT is ignored, as in workers, and in other threads than the main one, no Ctrl-C arrives.
+    """
+    if not isinstance(error, KeyboardInterrupt) or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        return
+    if threading.current_thread() is threading.main_thread():
+        raise error
+
+
+class ForkCounter:
+    """Counts the forks that lie between this process and the first one that imported the package."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        os.register_at_fork(after_in_child=self._increment)
+
+    def _increment(self) -> None:
+        self.count += 1
+
+
+FORKS: Final = ForkCounter()
+
+
+def end_forked_child(env: str, call: str) -> NoReturn:
+    """End a process that an env has forked and that came back from the env: it must not go on as a second run.
+
+    Args:
+        env: the env, for the message on standard error.
+        call: the call it came back from.
+    """
+    text = (
+        f"{env} forked in {call}, and its child process {os.getpid()} returned from it; the child was ended. "
+        "Let it end inside the env, with os._exit().\n"
+    )
+    os.write(2, text.encode(errors="replace"))
+    os._exit(1)
 
 
 @dataclass(frozen=True, slots=True)

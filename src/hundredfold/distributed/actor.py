@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import pickle
 import platform
+import signal
 import sys
+import threading
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -128,7 +130,7 @@ class EnvActor:
                 reply.health = {} if method == "close" else self.backend.health()
             except Exception as error:
                 return Reply(error=capture_error(f"{method}()", error))
-        if method == "restore":
+        if method in ("reset", "restore"):
             reply.warnings = [(str(one.message), one.category) for one in caught]
         return reply
 
@@ -136,6 +138,9 @@ class EnvActor:
         """Create the envs; the spec comes pickled, so that an import error becomes a reply."""
         from hundredfold.backends import start_backend
 
+        # As in workers: Ctrl-C is the driver's business, and a KeyboardInterrupt here comes from an env.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         shard: ActorShard = pickle.loads(pickled_shard)
         if shard.collecting:
             import torch

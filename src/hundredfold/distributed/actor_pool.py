@@ -20,7 +20,7 @@ from typing import Any, Final
 from hundredfold.backends.processes.cpu_affinity import LocalRank
 from hundredfold.backends.settings import RaySettings, WorkerSettings, usable_cores
 from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies
-from hundredfold.core.errors import WorkerError
+from hundredfold.core.errors import EXAMPLE, WorkerError
 from hundredfold.core.failures import Health
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.distributed.actor import ActorInfo, ActorShard, Reply, StepArrays
@@ -317,8 +317,8 @@ class ActorPool:
             self.discard_pending()
             reply.error.raise_here(str(handle))
         for text, category in reply.warnings:
-            if text not in self.warned:
-                self.warned.add(text)
+            if (kind := text.partition(EXAMPLE)[0]) not in self.warned:
+                self.warned.add(kind)
                 warnings.warn(text, category, stacklevel=2)
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 from time import monotonic
 from typing import Any, Final
 
@@ -22,16 +20,23 @@ from gymnasium.wrappers import OrderEnforcing
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
-from hundredfold.core.errors import EnvError, SettingsError
-from hundredfold.core.failures import RestartPolicy
+from hundredfold.core.errors import EXAMPLE, EnvError, SettingsError, describe_exception
+from hundredfold.core.failures import FORKS, RestartPolicy, end_forked_child, raise_interrupt
 from hundredfold.envs.batch_env import ArrayBatchEnv
-from hundredfold.envs.gymnasium_spaces import FINITE, ActionAdapter, ObservationAdapter, find_masks
+from hundredfold.envs.gymnasium_spaces import (
+    MAX_FLOAT32,
+    ActionAdapter,
+    ObservationAdapter,
+    all_finite,
+    all_flags,
+    find_flag_error,
+    find_masks,
+    find_reward_error,
+)
 
 Env = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Env]
 
-# `sys.exit()` in an env is a failure of the env, not the end of the program.
-ENV_ERRORS: Final = (Exception, SystemExit)
 # From this many envs on, and up to this many numbers each, outputs are stored as one array.
 MIN_BATCH_ROWS: Final = 4
 MAX_BATCH_SIZE: Final = 1000
@@ -75,6 +80,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             has_snapshots=False,
         )
         super().__init__(spec, env_ids)
+        self.is_outside = False  # whether an observation was outside the bounds of its space
         self.unseeded: set[int] = set()  # rows whose next reset needs a seed in any case
         # A list: incrementing single entries of an array takes five times as long.
         self.steps = [0] * self.num_envs
@@ -112,15 +118,18 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
     def step_rows(self, first: int, last: int, actions: IntArray) -> None:
         """Step rows `first..last-1` with one action each; threads may step other rows meanwhile."""
         env_actions = self.action_adapter.to_env_actions(actions)
-        busy_since, envs, steps = self.busy_since, self.envs, self.steps
+        busy_since, envs, steps, forks = self.busy_since, self.envs, self.steps, FORKS.count
         results: list[Any] = []
         for row, action in enumerate(env_actions, first):
             busy_since[row] = monotonic()
             steps[row] += 1
             try:
                 results.append(envs[row].step(action))
-            except ENV_ERRORS as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 results.append(error)
+            if FORKS.count != forks:
+                end_forked_child(self._location(row), "step()")
             busy_since[row] = 0.0
         if self._store_batch(first, last, results):
             return
@@ -139,11 +148,15 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         action = self.action_adapter.to_env_action(row, actions)
         self.busy_since[row] = monotonic()
         self.steps[row] += 1
+        forks = FORKS.count
         result: Any
         try:
             result = self.envs[row].step(action)
-        except ENV_ERRORS as error:
+        except BaseException as error:
+            raise_interrupt(error)
             result = error
+        if FORKS.count != forks:
+            end_forked_child(self._location(row), "step()")
         self.busy_since[row] = 0.0
         if self._store_fast(row, result):
             return
@@ -171,8 +184,9 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         for env in self.envs:
             try:
                 _close(env)
-            except ENV_ERRORS as error:
-                warnings.warn(f"an env raised in close(): {type(error).__name__}: {error}.", stacklevel=2)
+            except BaseException as error:
+                raise_interrupt(error)
+                warnings.warn(f"an env raised in close(): {describe_exception(error)}.", stacklevel=2)
 
     # --- outputs of a step ----------------------------------------------------------------------
 
@@ -184,7 +198,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         observation, reward, terminated, truncated, info = result
         if not (terminated is False and truncated is False):
             return False
-        if not (isinstance(reward, float) and isfinite(reward)):
+        if not (isinstance(reward, float) and -MAX_FLOAT32 <= reward <= MAX_FLOAT32):
             return False
         if not isinstance(observation, np.ndarray) or not entry.is_valid_fast(observation):
             return False
@@ -202,15 +216,15 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
                 raise result
             observation, reward, terminated, truncated, info = result
             out.reward[row] = reward = float(reward)
+            fault = find_reward_error(reward) or find_flag_error(terminated, truncated)
             out.terminated[row], out.truncated[row] = terminated, truncated
-        except ENV_ERRORS as error:
+        except BaseException as error:
             raise self._env_error(row, "step()", error) from error
-        if not isfinite(reward):
-            raise EnvError(f"{self._location(row)} returned {reward} in 'reward'; {FINITE}")
+        if fault is not None:
+            raise EnvError(f"{self._location(row)} returned {fault}")
         arrays = self._checked(row, observation)
         if terminated or truncated:
-            _copy_row(row, arrays, out.final_observation)
-            self._next_episode(row, info)
+            self._end_episode(row, arrays, info)
         else:
             self._store_observation(row, observation, arrays, info)
 
@@ -226,11 +240,12 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             reward = np.array(rewards, np.float64)
             flags = np.array((terminated, truncated), bool)
             arrays = self.observation_adapter.stack(observations)
-        except ENV_ERRORS:
+            if not (all_flags(terminated) and all_flags(truncated)):
+                return False
+        except BaseException as error:
+            raise_interrupt(error)
             return False
-        if arrays is None or reward.ndim != 1 or flags.ndim != 2:
-            return False
-        if not isfinite(np.add.reduce(reward)):
+        if arrays is None or reward.ndim != 1 or flags.ndim != 2 or not all_finite(reward):
             return False
         out, rows = self.out, slice(first, last)
         out.reward[rows] = reward
@@ -239,12 +254,13 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         for array, buffer in zip(arrays, out.observation.values(), strict=True):
             buffer[rows] = array
         for row in (first + np.flatnonzero(out.ended[rows])).tolist():
-            _copy_row(row, [array[row - first] for array in arrays], out.final_observation)
-            self._next_episode(row, infos[row - first])
+            self._end_episode(row, [array[row - first] for array in arrays], infos[row - first])
         return True
 
-    def _next_episode(self, row: int, last_info: Mapping[str, Any]) -> None:
-        """Start the next episode in the step that ended the last one."""
+    def _end_episode(self, row: int, final_arrays: list[Array], last_info: Mapping[str, Any]) -> None:
+        """Store the final observation and start the next episode in the same step."""
+        _copy_row(row, final_arrays, self.out.final_observation)
+        self._check_bounds(final_arrays)
         self.episodes[row] += 1
         if self.restart_policy.consecutive:
             self.restart_policy.clear_failures(int(self.env_ids[row]))
@@ -260,13 +276,17 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             self.unseeded.discard(row)
         self.steps[row] = 0
         self.busy_since[row] = -monotonic()
+        forks = FORKS.count
         try:
             observation, info = self.envs[row].reset(seed=seed)
-        except ENV_ERRORS as error:
+        except BaseException as error:
             raise self._env_error(row, "reset()", error) from error
         finally:
+            if FORKS.count != forks:
+                end_forked_child(self._location(row), "reset()")
             self.busy_since[row] = 0.0
         arrays = self._checked(row, observation)
+        self._check_bounds(arrays)
         self._store_observation(row, observation, arrays, info)
 
     def _reset_with_retry(self, row: int) -> None:
@@ -305,14 +325,16 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
 
     def _recreate_env(self, row: int) -> None:
         """Recreate the env of this row, with the same first reset that all envs had."""
-        with suppress(*ENV_ERRORS):  # the failure that led here is what is reported
+        try:
             _close(self.envs[row])
+        except BaseException as error:
+            raise_interrupt(error)  # else the failure that led here is what is reported
         self.unseeded.add(row)
         try:
             self.envs[row] = self.make_env()
             if self.observation_adapter.mask_space is None:
                 self.envs[row].reset(seed=0)
-        except ENV_ERRORS as error:
+        except BaseException as error:
             raise self._env_error(row, "its constructor", error) from error
 
     def _location(self, row: int) -> str:
@@ -321,9 +343,9 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         return f"env {self.env_ids[row]} of {self.name} ({when})"
 
     def _env_error(self, row: int, call: str, error: BaseException) -> EnvError:
+        raise_interrupt(error)
         return EnvError(
-            f"{self._location(row)} raised in {call}: {type(error).__name__}: {error}. "
-            "The env's own traceback is above."
+            f"{self._location(row)} raised in {call}: {describe_exception(error)}. The env's own traceback is above."
         )
 
     # --- checks ---------------------------------------------------------------------------------
@@ -335,7 +357,8 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             try:
                 is_dict = self.observation_adapter.is_dict
                 array = np.asarray(observation[entry.name] if is_dict else observation)
-            except (KeyError, TypeError, IndexError, ValueError) as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 raise EnvError(
                     f"{self._location(row)} returned an observation without a usable "
                     f"{entry.name!r}; its observation space has "
@@ -348,13 +371,21 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             arrays.append(array)
         return arrays
 
+    def _check_bounds(self, arrays: list[Array]) -> None:
+        """Warn once if an observation is outside the bounds of its space; checked where episodes begin and end."""
+        outside = None if self.is_outside else self.observation_adapter.find_outside(arrays)
+        if outside is not None:
+            self.is_outside = True
+            text = f"{self.name} returns observations outside the bounds of its observation space. They are used as "
+            warnings.warn(f"{text}they are; correct the bounds or the env.{EXAMPLE}{outside}.", stacklevel=2)
+
     def _store_observation(self, row: int, observation: Any, arrays: list[Array], info: Mapping[str, Any]) -> None:
         """Store the current observation, its mask and its info."""
         if self.masks is not None:
             assert self.out.mask is not None
             try:
                 mask = self.masks.read(self.envs[row], observation, info)
-            except ENV_ERRORS as error:
+            except BaseException as error:
                 raise self._env_error(row, "action_masks()", error) from error
             if (fault := self.masks.find_error(mask)) is not None:
                 raise EnvError(f"{self._location(row)} {fault}")
@@ -367,10 +398,11 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             return self.make_env()
         except SettingsError:
             raise
-        except ENV_ERRORS as error:
+        except BaseException as error:
+            raise_interrupt(error)
             env = f"env {env_id}" if name is None else f"env {env_id} of {name}"
             raise EnvError(
-                f"{env} could not be created: {type(error).__name__}: {error}. The env's own traceback is above."
+                f"{env} could not be created: {describe_exception(error)}. The env's own traceback is above."
             ) from error
 
     def _first_infos(self, env_ids: IntArray) -> list[Mapping[str, Any]]:
@@ -384,9 +416,10 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         for env_id, env in zip(env_ids, self.envs, strict=True):
             try:
                 _, info = env.reset(seed=0)
-            except ENV_ERRORS as error:
+            except BaseException as error:
+                raise_interrupt(error)
                 raise EnvError(
-                    f"env {env_id} of {self.name} raised in its first reset(): {type(error).__name__}: {error}."
+                    f"env {env_id} of {self.name} raised in its first reset(): {describe_exception(error)}."
                 ) from error
             infos.append(info)
         return infos
@@ -443,9 +476,7 @@ class GymnasiumFactory:
             env = gymnasium.make(self.env_id, disable_env_checker=True, **self.keywords)
         except Exception as error:
             given = f" with {dict(self.keywords)}" if self.keywords else ""
-            raise SettingsError(
-                f"Gymnasium cannot create {self.env_id}{given}: {type(error).__name__}: {error}"
-            ) from error
+            raise SettingsError(f"Gymnasium cannot create {self.env_id}{given}: {describe_exception(error)}") from error
         return _without_order_check(env)
 
 

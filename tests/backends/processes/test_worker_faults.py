@@ -11,7 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs
-from helpers.cases import BACKEND_CASES, ENV_CASES
+from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
 from helpers.training_runs import wait_until
 from helpers.trajectories import (
     Trajectory,
@@ -97,6 +97,8 @@ def all_but(*env_ids):
 FAULTS = {
     "raises": (third_party_envs.RaisesInStep, "raised in step.*ZeroDivisionError: the env failed in step"),
     "exits": (third_party_envs.CallsSysExit, "raised in step.*SystemExit: the env called sys.exit"),
+    "unreadable": (third_party_envs.RaisesUnreadable, "raised in step.*UnreadableError: .its __str__ raised KeyError"),
+    "too_large": (third_party_envs.TooLargeForFloat32, "returned 1e.39 in .*observation.*finite as float32"),
     "old": (third_party_envs.StepReturnsFourValues, "raised in step.*ValueError"),
     "nan": (third_party_envs.NanObservation, "returned nan in .*observation"),
     "inf": (third_party_envs.InfObservation, "returned -inf in .*observation"),
@@ -220,6 +222,42 @@ def test_an_error_in_the_first_reset_is_raised_at_the_start(kind):
     make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.RaisesInFirstReset)
     with pytest.raises(EnvError, match=r"env [03] of RaisesInFirstReset raised in its first reset"):
         BACKEND_CASES[kind](make_envs, NUM_ENVS)
+
+
+@pytest.mark.parametrize("kind", [backend_param(kind) for kind in ("processes", "first_ready", "ray")])
+def test_a_keyboard_interrupt_in_another_process_is_a_failure_of_the_env(kind):
+    make_envs = with_one_faulty(third_party_envs.RaisesKeyboardInterrupt)
+    with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS)) as backend:
+        trajectory = record_trajectory(backend, SEED, STEPS)
+        assert backend.health() == {"env_failures": 1, "env_restarts": 1, "worker_restarts": 0}
+    assert_truncated(trajectory, FAULTY)
+    assert_fault_free(trajectory, all_but(FAULTY))
+
+
+FORKS = {"step": third_party_envs.ForksInStep, "reset": third_party_envs.ForksInReset}
+
+
+@pytest.mark.parametrize("kind", [backend_param(kind) for kind in BACKEND_CASES if kind != "ray"])
+@pytest.mark.parametrize("call", FORKS)
+def test_a_forked_child_that_returns_from_an_env_is_ended(kind, call, capfd):
+    with closing(BACKEND_CASES[kind](with_one_faulty(FORKS[call]), NUM_ENVS)) as backend:
+        trajectory = record_trajectory(backend, SEED, STEPS)
+        assert backend.health() == {"env_failures": 0, "env_restarts": 0, "worker_restarts": 0}
+    assert_fault_free(trajectory, range(NUM_ENVS))
+    moment = FAULT_STEP if call == "step" else 0
+    assert "'exit_code': 1" in trajectory["infos"][moment + 1, FAULTY]
+    error = capfd.readouterr().err
+    assert error.count(f"forked in {call}(), and its child process") == 1
+    assert f"env {FAULTY} of " in error
+
+
+@each_process_backend
+def test_observations_outside_their_bounds_are_reported_once_by_workers(kind):
+    make_envs = partial(GymnasiumBatchEnv, make_env=third_party_envs.OutsideFirst)
+    with closing(BACKEND_CASES[kind](make_envs, NUM_ENVS)) as backend:
+        with pytest.warns(UserWarning, match="outside the bounds of its observation space") as caught:
+            backend.reset(SEED)
+        assert len(caught) == 1
 
 
 @each_process_backend

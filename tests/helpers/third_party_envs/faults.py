@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -178,6 +179,139 @@ class RaisesWhenRecreated(FaultyEnv):
                 (Path(self.folder) / f"failure {number}").touch()
             raise ZeroDivisionError("the env failed in step")
         return result
+
+
+class UnreadableError(BaseException):
+    """Neither an `Exception` nor one whose message can be read."""
+
+    def __str__(self):
+        raise KeyError("no message")
+
+
+class RaisesUnreadable(FaultyEnv):
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            raise UnreadableError
+        return result
+
+
+class RaisesKeyboardInterrupt(FaultyEnv):
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            raise KeyboardInterrupt
+        return result
+
+
+class RaisesGeneratorExit(FaultyEnv):
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            raise GeneratorExit
+        return result
+
+
+class ForksInStep(FaultyEnv):
+    """Forks, and lets the child return from `step` as well; the parent waits for its end."""
+
+    def step(self, action):
+        result = super().step(action)
+        if self.fault_is_due:
+            pid = os.fork()
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return result
+
+    def info(self):
+        return {**super().info(), "exit_code": getattr(self, "exit_code", None)}
+
+
+class ForksInReset(ForksInStep):
+    def reset(self, *, seed=None, options=None):
+        result = super().reset(seed=seed, options=options)
+        if seed == self.fault_seed:
+            pid = os.fork()
+            if pid:
+                self.exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return result[0], self.info()
+
+    fault_is_due = False
+
+
+class Float64Env(FaultyEnv):
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def observation(self):
+        return super().observation().astype(np.float64)
+
+
+class TooLargeFloat64(Float64Env):
+    """Returns finite numbers that are infinite as float32, and whose sum is not."""
+
+    def observation(self):
+        return np.array([1e39, -1e39]) if self.fault_is_due else super().observation()
+
+
+class TooLargeForFloat32(FaultyEnv):
+    """Returns float64 where its space has float32."""
+
+    def observation(self):
+        return np.array([self.step_count, 1e39 if self.fault_is_due else self.total])
+
+
+class WideFloat64Env(FaultyEnv):
+    observation_space = spaces.Box(-np.inf, np.inf, (8, 5), np.float64)
+    large = 1.0
+
+    def observation(self):
+        observation = np.full((8, 5), self.total, np.float64)
+        if self.fault_is_due:
+            observation[3, :2] = self.large, -self.large
+        return observation
+
+
+class TooLargeWideFloat64(WideFloat64Env):
+    large = 1e39
+
+
+class TooLargeReward(FaultyEnv):
+    def reward(self, roll):
+        return 1e39 if self.fault_is_due else float(roll)
+
+
+class TerminatedIsText(FaultyEnv):
+    flag: object = "False"
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, self.flag if self.fault_is_due else terminated, truncated, info
+
+
+class TerminatedIsNone(TerminatedIsText):
+    flag = None
+
+
+class TerminatedIsTwo(TerminatedIsText):
+    flag = 2
+
+
+class TerminatedIsZero(TerminatedIsText):
+    """Valid: 0 and 1 are as good as booleans."""
+
+    flag = 0
+
+
+class OutsideBox(FaultyEnv):
+    """Its totals leave the bounds of its space within an episode."""
+
+    observation_space = spaces.Box(0, 9, (2,), np.float32)
+
+
+class OutsideFirst(FaultyEnv):
+    """Its first observations are outside the bounds of its space already."""
+
+    observation_space = spaces.Box(-9, -1, (2,), np.float32)
 
 
 class CallsSysExit(FaultyEnv):

@@ -79,6 +79,8 @@ def capture_error(call: str, error: BaseException) -> RemoteError:
 
 def picklable_error(error: BaseException) -> HundredfoldError | None:
     """The error without its causes, if it is ours and can be pickled."""
+    if not isinstance(error, HundredfoldError):
+        return None
     try:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:

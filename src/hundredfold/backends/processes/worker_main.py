@@ -154,7 +154,7 @@ def handle_request(channel: Channel, shard: Shard, name: str, request_id: int, a
     """Handle one request and send its result or its error."""
     try:
         value, caught = _call_recording_warnings(shard, name, arguments)
-        result = RequestResult(value, warnings=caught if name == "restore" else [])
+        result = RequestResult(value, warnings=caught if name in ("reset", "restore") else [])
     except BaseException as error:
         result = RequestResult(error=capture_error(f"{name}()", error))
     shard.report_failures()

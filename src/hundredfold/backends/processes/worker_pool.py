@@ -28,7 +28,7 @@ from hundredfold.backends.processes.worker_handle import WorkerHandle, diagnose_
 from hundredfold.backends.processes.worker_main import ShardSpec
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
-from hundredfold.core.errors import WorkerError
+from hundredfold.core.errors import EXAMPLE, WorkerError
 from hundredfold.core.failures import Failure, Health
 from hundredfold.core.protocols import EnvFactory
 
@@ -209,8 +209,11 @@ class WorkerPool:
         for index, result in zip(indices, results, strict=True):
             if result.error is not None:
                 result.error.raise_here(str(self.workers[index]))
-        # Each distinct warning once, in order.
-        for message, category in {warning: None for one in results for warning in one.warnings}:
+        # Each distinct warning once, in order; examples differ between workers.
+        distinct: dict[str, tuple[str, type[Warning]]] = {}
+        for warning in (warning for result in results for warning in result.warnings):
+            distinct.setdefault(warning[0].partition(EXAMPLE)[0], warning)
+        for message, category in distinct.values():
             warnings.warn(message, category, stacklevel=4)
         return [result.value for result in results]
 
