@@ -12,8 +12,9 @@ from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
 from hundredfold.cli.main import main
 from hundredfold.core.errors import HundredfoldError
-from hundredfold.envs.registry import callable_factory, env_factory, settings_class
+from hundredfold.envs.registry import callable_factory, env_factory
 from hundredfold.training.export import export_torchscript
+from hundredfold.training.run_folder import RunFolder
 
 SMALL = {"epochs": 1, "num_envs": 4, "num_steps": 16, "hidden_sizes": (16, 16), "eval_interval": 0}
 SMALL_DQN = {**SMALL, "algo": "dqn", "learning_starts": 16, "train_frequency": 16, "dueling": True}
@@ -26,6 +27,16 @@ CASES = {
     "dictionary dqn": (third_party_envs.DictObservation, SMALL_DQN),
     "several action dimensions": (third_party_envs.MultiDiscreteActions, SMALL),
     "images": (third_party_envs.ImageAndVectorGoalEnv, SMALL),
+    "actions described one by one": (
+        "dvrp",
+        {
+            **SMALL,
+            "num_steps": 30,
+            "observation": "offers",
+            "architecture": "per_action",
+            "normalise_observations": True,
+        },
+    ),
     "continuous": (third_party_envs.UnevenBoxActions, SMALL),
 }
 
@@ -34,7 +45,8 @@ def trained(tmp_path, env, settings):
     """A run, its policy, and observations and masks recorded from its env."""
     run = hundredfold.train(env, save_dir=tmp_path, name="run", backend="in_process", report=False, **settings)
     policy = hundredfold.load(run.path, "last")
-    factory = callable_factory(env) if callable(env) else env_factory(env, settings_class(env)())
+    env_settings = None if callable(env) else RunFolder.open(run.path).settings().env_settings
+    factory = callable_factory(env) if callable(env) else env_factory(env, env_settings)
     trajectory = record_trajectory(make_backend("in_process", factory, 4), seed=5, steps=30)
     spec = policy.spec
     observation = {

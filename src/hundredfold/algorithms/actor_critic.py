@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import torch
 from annotated_types import Gt, Lt
@@ -24,6 +24,9 @@ from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec
 from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.errors import SettingsError
 
+if TYPE_CHECKING:
+    from hundredfold.algorithms.per_action import PerActionActor
+
 # Normalised inputs are clipped to this many standard deviations.
 MAX_NORMALISED_INPUT: Final = 10.0
 
@@ -31,6 +34,7 @@ MAX_NORMALISED_INPUT: Final = 10.0
 PREPROCESSED: Final = "preprocessed inputs"
 
 Activation = Literal["relu", "silu", "tanh"]
+Architecture = Literal["mlp", "per_action"]
 
 ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
@@ -39,6 +43,9 @@ ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {"relu": nn.ReLU, "silu"
 class NetworkSettings:
     """Architecture of the policy and value networks."""
 
+    architecture: Architecture = "mlp"
+    """Policy network: `mlp` reads the whole observation; `per_action` scores each action by its own
+    features with shared weights (dvrp with --observation offers)."""
     hidden_sizes: tuple[AtLeastOne, ...] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
@@ -54,6 +61,8 @@ class NetworkSettings:
         check_bounds(self)
         if not self.hidden_sizes:
             raise SettingsError("hidden_sizes must name at least one layer, got none.")
+        if self.architecture == "per_action" and self.shared:
+            raise SettingsError("a per_action policy shares no layers with the value; turn off shared.")
 
 
 class InputLayer(nn.Module):
@@ -149,11 +158,14 @@ class ActorCritic(nn.Module):
         self.value_encoder = self.policy_encoder if settings.shared or not images else ImageEncoder(images)
         num_features = 0 if self.policy_encoder is None else self.policy_encoder.width
         widths = (self.inputs.width + num_features, *settings.hidden_sizes)
-        self.policy_layers = _layers(widths, settings.activation)
+        self.per_action = _per_action_actor(spec, settings)
+        if self.per_action is None:
+            self.policy_layers = _layers(widths, settings.activation)
         self.value_layers = self.policy_layers if settings.shared else _layers(widths, settings.activation)
-        # A small gain makes the first policy nearly uniform.
-        self.policy_head = _linear(widths[-1], spec.num_logits, gain=0.01)
-        self.value_head = _linear(widths[-1], 1, gain=1.0)
+        if self.per_action is None:
+            # A small gain makes the first policy nearly uniform.
+            self.policy_head = make_linear(widths[-1], spec.num_logits, gain=0.01)
+        self.value_head = make_linear(widths[-1], 1, gain=1.0)
         self.action_shape = spec.action_shape
         self.bounds = None if spec.continuous_action is None else ActionBounds(spec.continuous_action)
         # Continuous actions: state-independent log standard deviations.
@@ -170,10 +182,14 @@ class ActorCritic(nn.Module):
         preprocessed = {PREPROCESSED: self.inputs(observation)}
         # Images stay bytes: as floats they would take four times the memory.
         others = (*self.images, *(() if self.logit_bias is None else (self.logit_bias,)))
+        if self.per_action is not None:
+            others = (*others, *self.per_action.inputs)
         return preprocessed | {name: observation[name] for name in others}
 
     def logits(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, num_logits) policy logits."""
+        if self.per_action is not None:
+            return self._add_logit_bias(self.per_action(observation), observation)
         inputs = _with_images(self.inputs(observation), observation, self.policy_encoder)
         logits: Tensor = self.policy_head(self.policy_layers(inputs))
         return self._add_logit_bias(logits, observation)
@@ -190,6 +206,8 @@ class ActorCritic(nn.Module):
 
     def logits_and_value(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Logits and normalised value in one pass, sharing what can be shared."""
+        if self.per_action is not None:
+            return self.logits(observation), self.normalised_value(observation)
         flat = self.inputs(observation)
         inputs = _with_images(flat, observation, self.policy_encoder)
         policy_features = self.policy_layers(inputs)
@@ -208,7 +226,15 @@ class ActorCritic(nn.Module):
             return MaskedCategorical(logits, mask, self.action_nvec)
         return DiagonalGaussian(logits, self.log_std.to(logits.device))
 
+    def update_stats(self, observation: Mapping[str, Tensor]) -> None:
+        """Fold a batch into the running statistics of normalised inputs."""
+        self.inputs.update_stats(observation)
+        if self.per_action is not None:
+            self.per_action.update_stats(observation)
+
     def policy_parameters(self) -> list[nn.Parameter]:
+        if self.per_action is not None:
+            return list(self.per_action.parameters())
         return _parameters(self.policy_encoder, self.policy_layers, self.policy_head) + (
             [] if self.log_std is None else [self.log_std]
         )
@@ -252,7 +278,15 @@ def multilayer_perceptron(widths: tuple[int, ...], outputs: int, activation: Act
         activation: Activation function of the hidden layers.
         gain: Gain of the head's orthogonal initialisation.
     """
-    return nn.Sequential(*_layers(widths, activation), _linear(widths[-1], outputs, gain))
+    return nn.Sequential(*_layers(widths, activation), make_linear(widths[-1], outputs, gain))
+
+
+def _per_action_actor(spec: EnvSpec, settings: NetworkSettings) -> PerActionActor | None:
+    if settings.architecture != "per_action":
+        return None
+    from hundredfold.algorithms.per_action import PerActionActor
+
+    return PerActionActor(spec, settings)
 
 
 def _with_images(inputs: Tensor, observation: Mapping[str, Tensor], encoder: ImageEncoder | None) -> Tensor:
@@ -278,11 +312,12 @@ def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
 def _layers(widths: tuple[int, ...], activation: Activation) -> nn.Sequential:
     layers: list[nn.Module] = []
     for num_inputs, num_outputs in pairwise(widths):
-        layers += [_linear(num_inputs, num_outputs, gain=math.sqrt(2)), ACTIVATIONS[activation]()]
+        layers += [make_linear(num_inputs, num_outputs, gain=math.sqrt(2)), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
 
 
-def _linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+def make_linear(num_inputs: int, num_outputs: int, gain: float) -> nn.Linear:
+    """A linear layer with orthogonal weights of this gain and zero biases."""
     layer = nn.Linear(num_inputs, num_outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)

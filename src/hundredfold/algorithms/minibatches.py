@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -99,6 +100,17 @@ class MetricMeans:
         return {name: float(torch.stack(values).mean()) for name, values in self.values.items()}
 
 
+class Minibatch(Protocol):
+    """Rows that a loss is computed on."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, start: int, stop: int, /) -> Self: ...
+
+
+Batch = TypeVar("Batch", bound=Minibatch)
+
+
 class GradientAccumulator:
     """Gradient accumulation: splits minibatches into chunks once the device runs out of memory.
 
@@ -110,7 +122,7 @@ class GradientAccumulator:
         self.num_chunks = 1
 
     def backward(
-        self, batch: RolloutSamples, loss_of: Callable[[RolloutSamples], Tensor], optimiser: torch.optim.Optimizer
+        self, batch: Batch, loss_of: Callable[[Batch], Tensor], optimiser: torch.optim.Optimizer
     ) -> float | Tensor:
         """Put the gradient of a minibatch into the optimiser's parameters.
 
@@ -134,7 +146,7 @@ class GradientAccumulator:
                     ) from error
             self._halve(len(batch))
 
-    def _backward(self, batch: RolloutSamples, loss_of: Callable[[RolloutSamples], Tensor]) -> float | Tensor:
+    def _backward(self, batch: Batch, loss_of: Callable[[Batch], Tensor]) -> float | Tensor:
         if self.num_chunks == 1:
             loss = loss_of(batch)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -46,6 +46,7 @@ class NumbaPolicy:
         inputs = network.inputs
         return (
             network.settings.activation in SUPPORTED_ACTIVATIONS
+            and network.per_action is None
             and len(network.action_nvec) == 1
             and network.log_std is None
             and network.logit_bias is None

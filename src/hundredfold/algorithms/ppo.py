@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
-from hundredfold.algorithms.minibatches import GradientAccumulator, MetricMeans, RolloutSamples, flatten_rollout
+from hundredfold.algorithms.minibatches import Batch, GradientAccumulator, MetricMeans, RolloutSamples, flatten_rollout
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.weights import load_network, load_optimiser, network_arrays, optimiser_arrays
 from hundredfold.core import rng
@@ -45,6 +45,13 @@ SHUFFLE_STREAM: Final = 0x73687566666C65
 class PPOSettings:
     """Hyperparameters of PPO."""
 
+    advantages: Literal["gae", "futures"] = "gae"
+    """`gae` estimates advantages of the actions taken from returns; `futures` learns from the
+    estimated costs of all actions (dvrp with --future-samples), without a critic."""
+    futures_loss: Literal["regression", "policy_gradient"] = "regression"
+    """Loss of advantages=futures: fit the estimated costs, or lower the policy's expected cost."""
+    futures_replay_size: AtLeastOne = 40_960
+    """Decisions that advantages=futures keeps and learns from again."""
     learning_rate: Positive = 1e-3
     """Adam learning rate at the start."""
     anneal_learning_rate: bool = True
@@ -154,7 +161,7 @@ class PPO:
         raw_observation = samples.observation
         samples.observation = self.network.preprocess(raw_observation)
         metrics = self._train_separately(samples) if self.settings.separate_epochs else self._train_jointly(samples)
-        self.network.inputs.update_stats(raw_observation)
+        self.network.update_stats(raw_observation)
         self.updates += 1
         self.buffer.clear()
         return {**metrics, **value_stats, "skipped_gradients": float(self.skipped_gradients)}
@@ -282,11 +289,7 @@ class PPO:
         return -objective - self.entropy_coefficient * entropy
 
     def _gradient_step(
-        self,
-        name: str,
-        parameters: list[nn.Parameter],
-        batch: RolloutSamples,
-        loss_of: Callable[[RolloutSamples], Tensor],
+        self, name: str, parameters: list[nn.Parameter], batch: Batch, loss_of: Callable[[Batch], Tensor]
     ) -> None:
         """One optimiser step with gradient clipping; skipped when the gradient is not finite."""
         optimiser = self.optimisers[name]

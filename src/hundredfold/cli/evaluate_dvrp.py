@@ -86,6 +86,9 @@ class EvaluateDvrp:
     """Sampled futures per offer of the lookahead policy."""
     warm_up_days: int = 200
     """Warm-up days on which belief policies fit their acceptance model."""
+    shift_penalty: NonNegative | None = None
+    """Driving minutes charged per minute of shift when deciding, for policies that can choose (runs
+    with --observation offers, and heuristics that weigh shifts); by default the run's own."""
     tradeoff: bool = False
     """Evaluate policies at several shift penalties: minutes saved against minutes of shift. Uses
     the first split only."""
@@ -233,7 +236,16 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
         settings, baselines = first[0].settings, args.baselines
     unmasked = replace(settings, mask_mode="none")
     others = [loader.by_name(baseline, unmasked) for baseline in baselines if baseline != name]
-    return [*first, *others, *(loader.run(folder) for folder in args.runs)]
+    policies = [*first, *others, *(loader.run(folder) for folder in args.runs)]
+    if args.shift_penalty is None:
+        return policies
+    if not any(policy.takes_shift_penalty for policy in policies):
+        raise SettingsError(
+            "--shift-penalty changes nothing here: none of these policies weighs shifts when it decides. Runs trained "
+            f"with --observation offers do, and {', '.join(SHIFT_PENALTY_POLICIES)}."
+        )
+    penalty = args.shift_penalty
+    return [policy.with_shift_penalty(penalty) if policy.takes_shift_penalty else policy for policy in policies]
 
 
 def _named_settings(args: EvaluateDvrp) -> DvrpSettings:
@@ -277,7 +289,7 @@ def _add_tradeoff(
     curves: list[list[TradeOffPoint]] = []
     points: list[TradeOffPoint] = []
     for evaluated in policies:
-        if evaluated.policy in SHIFT_PENALTY_POLICIES:
+        if evaluated.takes_shift_penalty:
             curve = []
             for penalty in args.shift_penalties:
                 at_penalty = evaluated.with_shift_penalty(penalty)

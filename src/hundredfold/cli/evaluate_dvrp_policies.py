@@ -20,7 +20,7 @@ from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SimulatedDays
 from hundredfold.envs.dvrp.heuristics import OfferPolicy
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
-from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, NO_OPTIONS, POLICIES, PolicyOptions
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, NO_OPTIONS, POLICIES, SHIFT_PENALTY_POLICIES, PolicyOptions
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.training.build import load_belief_model
@@ -48,7 +48,16 @@ class EvaluatedPolicy:
 
     def with_shift_penalty(self, shift_penalty: float) -> EvaluatedPolicy:
         """The same policy at another shift penalty."""
-        return replace(self, options=replace(self.options, shift_penalty=shift_penalty))
+        if isinstance(self.policy, str):
+            return replace(self, options=replace(self.options, shift_penalty=shift_penalty))
+        return replace(self, settings=replace(self.settings, shift_penalty=shift_penalty))
+
+    @property
+    def takes_shift_penalty(self) -> bool:
+        """Whether the trade-off between cost and shift is chosen when the policy is used."""
+        if isinstance(self.policy, str):
+            return self.policy in SHIFT_PENALTY_POLICIES
+        return self.settings.observation == "offers"
 
 
 class PolicyLoader:
@@ -119,7 +128,8 @@ def load_run_policy(folder: str, checkpoint: str) -> EvaluatedPolicy:
     settings = run.settings()
     if not isinstance(settings.env_settings, DvrpSettings):
         raise SettingsError(f"{folder} was trained on {settings.env}, not on dvrp.")
-    policy, env_settings = load(folder, checkpoint).actor, settings.env_settings
+    # Estimates of all offers are for training only.
+    policy, env_settings = load(folder, checkpoint).actor, replace(settings.env_settings, future_samples=0)
     belief_model = load_belief_model(run, checkpoint)
     if not isinstance(belief_model, AcceptanceModel):
         return EvaluatedPolicy(name=folder, policy=policy, settings=env_settings)

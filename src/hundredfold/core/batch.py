@@ -48,6 +48,20 @@ class ArraySpec:
         return np.zeros((rows, *self.shape), self.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class ActionInputs:
+    """Names of observations that describe each action, for networks that score them one by one.
+
+    An action takes effect with a probability; otherwise it costs nothing.
+    """
+
+    features: str  # (actions, features)
+    context: str  # (width,) the same for all actions
+    probability: str  # (actions,) that the action takes effect
+    penalty: str  # (actions,) known cost if it takes effect, in the unit of the action costs
+    reference: int  # the action to which costs are relative
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
     """Spaces and other static facts of an env: all that backends and algorithms know about it."""
@@ -68,6 +82,11 @@ class EnvSpec:
     true_state: Mapping[str, ArraySpec] = field(default_factory=dict)
     # Name of an observation, (num_logits,), that is added to the logits instead of being an input.
     logit_bias: str | None = None
+    # Set if observations describe every action.
+    action_inputs: ActionInputs | None = None
+    # Name of an info, (actions,), with the estimated cost of every action if it takes effect, NaN
+    # where there is no estimate; for algorithms that learn from all actions of a step.
+    action_costs: str | None = None
     # False for third-party envs, whose episodes cannot be saved and continued.
     has_snapshots: bool = True
 

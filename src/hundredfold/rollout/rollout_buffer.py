@@ -8,6 +8,7 @@ rows ahead move to the front when the buffer is cleared.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ from hundredfold.core.batch import (
     without_prefix,
 )
 from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
+
+# Array of the estimated costs of all actions, for envs that have them.
+ACTION_COSTS: Final = "action_costs"
 
 Index = tuple[int | IntArray, slice | IntArray]
 
@@ -102,6 +106,9 @@ class RolloutBuffer:
             "terminated": np.zeros((num_steps, num_envs), bool),
             "ended": np.zeros((num_steps, num_envs), bool),
         }
+        self.action_costs = spec.action_costs
+        if spec.action_costs is not None:
+            self.arrays[ACTION_COSTS] = np.zeros((num_steps, num_envs, spec.num_logits), np.float32)
         if spec.has_mask:
             self.arrays["mask"] = np.ones((num_steps, num_envs, spec.num_logits), bool)
         # One step more than the rest: the last observation is needed for its value.
@@ -147,6 +154,10 @@ class RolloutBuffer:
 
     def add_transitions(self, batch: StepBatch) -> None:
         """Store what followed the last action of these rows, and advance their cursors."""
+        if self.action_costs is not None:
+            rows = np.flatnonzero(self.awaiting_transition[batch.env_ids])
+            ids = batch.env_ids[rows]
+            self.arrays[ACTION_COSTS][self.cursor[ids], ids] = batch.info[self.action_costs][rows]
         num_truncated, num_full = self.kernels.store_transitions(
             batch.env_ids,
             batch.reward,

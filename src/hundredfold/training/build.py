@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.dqn import DQN
+from hundredfold.algorithms.futures import FuturesLearner
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
-from hundredfold.algorithms.ppo import PPO
+from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.algorithms.protocols import EvaluationPolicy, Learner
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.algorithms.weights import load_network
@@ -67,8 +68,13 @@ def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
     return belief_model
 
 
+def _ppo_learner(spec: EnvSpec, *, settings: PPOSettings, **arguments: Any) -> Learner:
+    learner = FuturesLearner if settings.advantages == "futures" else PPO
+    return learner(spec, settings=settings, **arguments)
+
+
 # Learning algorithms by `--algo`; all take the same arguments.
-LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": PPO, "dqn": DQN}
+LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": _ppo_learner, "dqn": DQN}
 
 
 class ExternalEnvs(Protocol):

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hundredfold.core.action_scaling import flat_bound
-from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec, State
+from hundredfold.core.batch import ActionInputs, Arrays, ArraySpec, EnvSpec, State
 from hundredfold.core.errors import CheckpointError
 from hundredfold.training.run_folder import RunFolder, versions, write_atomically
 
@@ -156,6 +156,7 @@ def spec_table(spec: EnvSpec) -> dict[str, Any]:
         "has_mask": spec.has_mask,
         "episode_steps": spec.episode_steps,
         "logit_bias": spec.logit_bias,
+        "action_inputs": None if spec.action_inputs is None else asdict(spec.action_inputs),
         "continuous_action": None if spec.continuous_action is None else _box_table(spec.continuous_action),
         "observation": {
             name: {
@@ -176,6 +177,7 @@ def read_spec(table: Mapping[str, Any]) -> EnvSpec:
         has_mask=table["has_mask"],
         episode_steps=table["episode_steps"],
         logit_bias=table["logit_bias"],
+        action_inputs=None if table["action_inputs"] is None else ActionInputs(**table["action_inputs"]),
         continuous_action=None if table["continuous_action"] is None else _read_box(table["continuous_action"]),
         observation={
             name: ArraySpec(

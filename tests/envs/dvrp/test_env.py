@@ -202,14 +202,19 @@ def test_trajectories_depend_on_the_seed_alone():
         {"service": "operator", "service_minutes": 1.0},
         {"reward": "counterfactual", "response_noise": 0.1, "observation": "counts"},
         {"num_vehicles": 1, "capacity": 2, "observation": "requests"},
+        {"observation": "offers", "future_samples": 2},
     ],
-    ids=["hint", "operator", "counterfactual", "failing"],
+    ids=["hint", "operator", "counterfactual", "failing", "offers"],
 )
 def test_an_env_has_the_same_trajectory_in_any_batch(env_ids, options):
     assert_same_trajectory(trajectory(env_ids, **options), trajectory(**options).select_envs(env_ids))
 
 
-@pytest.mark.parametrize("options", [{"cost_hint": True}, {"num_vehicles": 1, "capacity": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"cost_hint": True}, {"num_vehicles": 1, "capacity": 2}, {"observation": "offers", "future_samples": 1}],
+    ids=str,
+)
 def test_a_snapshot_in_the_middle_of_a_day_continues_bit_for_bit(options):
     player = EnvBackend(make(**options))
     record_trajectory(player, SEED, 5)
@@ -227,6 +232,42 @@ def test_a_snapshot_of_other_settings_is_rejected():
     env.reset(SEED)
     with pytest.raises(CheckpointError, match="snapshot"):
         make(num_customers=9).restore(env.state())
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_offers_and_their_estimated_costs_do_not_depend_on_threads(threads):
+    options = {"observation": "offers", "future_samples": 2}
+    assert_same_trajectory(trajectory(oracle_threads=threads, **options), trajectory(**options))
+
+
+def test_estimated_costs_are_relative_to_no_change_and_missing_for_unlikely_offers():
+    env = make(observation="offers", future_samples=3)
+    out = env.reset(SEED)
+    accept = np.ones(env.beliefs.accept_given_type.shape[1:], np.float32)
+    accept[..., :8] = 0.01
+    env.set_shared_params({"accept_given_type": accept})
+    estimated = []
+    for _ in range(6):
+        allowed = out.mask.copy()
+        out = env.step(np.full(len(out), NO_CHANGE))
+        costs = out.info["offer_costs"]
+        assert_array_equal(np.isfinite(costs), allowed & (np.arange(16) >= 8))
+        assert_array_equal(costs[:, NO_CHANGE], 0.0)
+        estimated.append(costs[:, 8:].copy())
+    # Offers differ, and some save driving.
+    assert np.nanmin(estimated) < -0.5
+
+
+def test_estimates_of_few_futures_scatter_around_those_of_many():
+    few, many = (make(observation="offers", future_samples=samples) for samples in (2, 64))
+    few.reset(SEED), many.reset(SEED)
+    pairs = []
+    for _ in range(8):
+        costs = [env.step(np.full(6, NO_CHANGE)).info["offer_costs"].copy() for env in (few, many)]
+        pairs.append([array[np.isfinite(array)] for array in costs])
+    estimates, expected = np.concatenate(pairs, axis=1)
+    assert abs((estimates - expected).mean()) < 0.5
+    assert np.corrcoef(estimates, expected)[0, 1] > 0.5
 
 
 # --- unserved customers

@@ -5,14 +5,16 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.acceptance_models import KnownTypes, prior_model
+from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.heuristics import RandomOffers, current_requests, policy_key, request_keys
 from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, windows_of_all_offers
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.policies import PolicyOptions
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes, day_problems
+from hundredfold.envs.dvrp.sampled_futures import SampledFutures
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.exact_oracle import ExactOracle
 
@@ -52,7 +54,7 @@ def test_a_tiny_day_is_decided_as_by_exact_enumeration():
     state, trips, out = env.true_state, env.population.trips, env.out
     requests = current_requests(out, env.population)
     keys = request_keys(policy.key, out, requests)
-    sampled = policy.sample_requests(out, requests, keys).trips[:, 0, 0]
+    sampled = policy.futures.sample_requests(state, keys).trips[:, 0, 0] // NUM_OFFERS
     cells = np.concatenate([state["cells"][:, :3], trips.cells[sampled][:, None]], axis=1)
     optimum = np.zeros((20, 16))
     for offer in range(16):
@@ -79,13 +81,15 @@ def test_sampled_requests_are_known_trips_of_customers_without_a_request():
     policy = lookahead(env, LookaheadSettings(samples=50))
     requests = current_requests(env.out, env.population)
     keys = request_keys(policy.key, env.out, requests)
-    sampled = policy.sample_requests(env.out, requests, keys)
+    sampled = policy.futures.sample_requests(env.true_state, keys)
     assert sampled.trips.shape == (20, 50, 4)
     assert_array_equal(sampled.number, 4)
+    trips, offers = np.divmod(sampled.trips, NUM_OFFERS)
+    assert_array_equal(offers, NO_CHANGE)
     population = env.population
     owner = np.repeat(np.arange(population.size), population.customers.num_trips)
-    customers = owner[sampled.trips]
-    number = sampled.trips - population.first_trip[customers]
+    customers = owner[trips]
+    number = trips - population.first_trip[customers]
     assert (customers < population.customers.num_known).all()
     assert (number < population.num_known_trips[customers]).all()
     for row in range(20):
@@ -94,7 +98,24 @@ def test_sampled_requests_are_known_trips_of_customers_without_a_request():
         assert all(len(set(sample.tolist())) == 4 for sample in customers[row])
     # All other customers and trips occur.
     assert len(np.unique(customers)) == population.customers.num_known
-    assert (sampled.trips[:, 0] != sampled.trips[:, 1]).any()
+    assert (trips[:, 0] != trips[:, 1]).any()
+
+
+def test_sampled_requests_are_booked_in_the_given_shares():
+    env = env_after(3, envs=60)
+    futures = SampledFutures(env.population, SETTINGS, samples=40, lns_iterations=0)
+    shares = np.zeros((len(env.population.trips.cells), NUM_OFFERS))
+    shares[:, 3], shares[:, NO_CHANGE] = 0.25, 0.75
+    shares[0] = 0.0
+    shares[0, 7] = 2.0
+    keys = rng.spawn(policy_key(4), np.arange(60))
+    as_requested = futures.sample_requests(env.true_state, keys)
+    trips, offers = np.divmod(futures.sample_requests(env.true_state, keys, shares).trips, NUM_OFFERS)
+    assert_array_equal(trips, as_requested.trips // NUM_OFFERS)
+    assert_array_equal(offers[trips == 0], 7)
+    others = offers[trips != 0]
+    assert set(others.tolist()) == {3, NO_CHANGE}
+    assert abs((others == 3).mean() - 0.25) < 0.02
 
 
 def test_lookahead_does_not_read_hidden_or_future_state():

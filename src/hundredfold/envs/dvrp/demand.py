@@ -20,7 +20,7 @@ from hundredfold.envs.dvrp.population import Population, synthetic_population
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 
 # Children of an episode's RNG stream.
-CUSTOMERS_CHILD, TRIPS_CHILD, RESPONSES_CHILD, ROUTES_CHILD, MASKS_CHILD = range(5)
+CUSTOMERS_CHILD, TRIPS_CHILD, RESPONSES_CHILD, ROUTES_CHILD, MASKS_CHILD, FUTURES_CHILD = range(6)
 
 
 def true_state_specs(num_customers: int) -> dict[str, ArraySpec]:

@@ -12,12 +12,24 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, FloatArray, IntArray, StepBatch, with_prefix
+from hundredfold.core.batch import (
+    ActionInputs,
+    Array,
+    Arrays,
+    ArraySpec,
+    BoolArray,
+    EnvSpec,
+    FloatArray,
+    IntArray,
+    StepBatch,
+    with_prefix,
+)
 from hundredfold.core.protocols import SharedParams
 from hundredfold.core.rng import Keys
 from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.dvrp.belief_masks import EnvBeliefs, mask_uniforms
 from hundredfold.envs.dvrp.demand import (
+    FUTURES_CHILD,
     MASKS_CHILD,
     ROUTES_CHILD,
     DemandSampler,
@@ -25,10 +37,12 @@ from hundredfold.envs.dvrp.demand import (
     responses,
     true_state_specs,
 )
-from hundredfold.envs.dvrp.observation import observation_specs, write_observation
+from hundredfold.envs.dvrp.observation import CONTEXT, OFFERS, observation_specs, write_observation
+from hundredfold.envs.dvrp.offer_features import OfferFeatures
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, shifted_windows, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import RouteCosts
+from hundredfold.envs.dvrp.sampled_futures import SampledFutures
 from hundredfold.envs.dvrp.settings import DvrpSettings, Reward
 
 FAILURE_REWARD: Final = -5000.0
@@ -36,6 +50,13 @@ FAILED_DAY_PCT: Final = -100.0
 
 # Observations with one number per offer.
 COST_HINT, ACCEPTANCE_HINT, LOGIT_BIAS = "cost_hint", "acceptance_hint", "logit_bias"
+# Shift penalty times minutes of shift.
+SHIFT_COST: Final = "shift_cost"
+# Info with the estimated cost of every offer, in minutes relative to no change.
+OFFER_COSTS: Final = "offer_costs"
+# Offers that are less likely to be accepted are not worth an estimate.
+MIN_ESTIMATED_PROBABILITY: Final = 0.05
+FUTURE_LNS_ITERATIONS: Final = 4
 
 INFO: Final = {
     "cost": ArraySpec((), "float64"),
@@ -109,7 +130,8 @@ def offer_columns(settings: DvrpSettings) -> tuple[str, ...]:
     """Names of the observations with one number per offer."""
     included = {
         COST_HINT: settings.cost_hint,
-        ACCEPTANCE_HINT: settings.acceptance_hint,
+        ACCEPTANCE_HINT: settings.acceptance_hint or settings.observation == "offers",
+        SHIFT_COST: settings.observation == "offers",
         LOGIT_BIAS: settings.mask_mode == "soft",
     }
     return tuple(name for name, is_included in included.items() if is_included)
@@ -119,16 +141,19 @@ def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
     """Arrays of the env."""
     customers = settings.num_customers
     cells = population.city.num_cells
+    by_offer = settings.observation == "offers"
     return EnvSpec(
         name="dvrp",
         observation=observation_specs(settings.observation, customers, cells, offer_columns(settings)),
         action_nvec=(NUM_OFFERS,),
         has_mask=True,
         episode_steps=customers,
-        info=INFO,
+        info=INFO | ({OFFER_COSTS: ArraySpec((NUM_OFFERS,))} if settings.future_samples else {}),
         episode_info=EPISODE_INFO,
         true_state=true_state_specs(customers),
         logit_bias=LOGIT_BIAS if settings.mask_mode == "soft" else None,
+        action_inputs=ActionInputs(OFFERS, CONTEXT, ACCEPTANCE_HINT, SHIFT_COST, NO_CHANGE) if by_offer else None,
+        action_costs=OFFER_COSTS if settings.future_samples else None,
     )
 
 
@@ -152,6 +177,11 @@ class Dvrp(ArrayBatchEnv):
         self.route_costs = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
         self.beliefs = EnvBeliefs(self.num_envs, self.population)
+        by_offer, samples = self.settings.observation == "offers", self.settings.future_samples
+        self.offer_features = OfferFeatures(self.population, self.settings) if by_offer else None
+        self.futures = (
+            SampledFutures(self.population, self.settings, samples, FUTURE_LNS_ITERATIONS) if samples else None
+        )
 
     @property
     def oracle_seconds(self) -> float:
@@ -176,6 +206,8 @@ class Dvrp(ArrayBatchEnv):
         accepted = responses(state, at, actions, self._episode_keys(), settings.response_noise)
         applied = np.where(accepted, actions, NO_CHANGE)
         shift = TOTAL_MINUTES[applied]
+        if self.futures is not None:
+            self._estimate_offer_costs(self.futures, at)
         costs = self._book(at, applied)
 
         state["offers"][at] = actions
@@ -215,6 +247,16 @@ class Dvrp(ArrayBatchEnv):
 
     def refresh(self) -> None:
         self.route_costs.refresh()
+
+    def _estimate_offer_costs(self, futures: SampledFutures, at: tuple[IntArray, IntArray]) -> None:
+        """Write the mean cost of every offer over sampled futures; NaN where it is not estimated."""
+        state = self.true_state
+        probabilities = self._accept_probabilities(at)
+        evaluated = state["allowed"][at] & (probabilities >= MIN_ESTIMATED_PROBABILITY)
+        evaluated[:, NO_CHANGE] = True
+        keys = rng.spawn(rng.spawn(self._episode_keys(), FUTURES_CHILD), at[1])
+        costs = futures.final_costs(self.route_costs.routes, state, evaluated, keys).mean(axis=2)
+        self.out.info[OFFER_COSTS][:] = np.where(evaluated, costs - costs[:, NO_CHANGE, None], np.nan)
 
     def _book(self, at: tuple[IntArray, IntArray], applied: IntArray) -> StepCosts:
         """Book every env's current request, shifted by the applied offer."""
@@ -260,7 +302,8 @@ class Dvrp(ArrayBatchEnv):
         info["num_unserved"][:] = self.route_costs.num_unserved
         info["failed"][:] = failed
         self._write_observation(self.out.final_observation)
-        for name in offer_columns(self.settings):
+        by_offer = () if self.offer_features is None else (OFFERS, CONTEXT)
+        for name in (*by_offer, *offer_columns(self.settings)):
             self.out.final_observation[name][:] = 0.0
         self.episodes[over] += 1
         self._start_days(over)
@@ -302,28 +345,38 @@ class Dvrp(ArrayBatchEnv):
         assert self.out.mask is not None
         self.out.mask[:] = state["allowed"][at]
         self._apply_beliefs(at)
-        if self.settings.cost_hint:
+        if self.settings.cost_hint or self.offer_features is not None:
             windows = windows_of_all_offers(state["requested_windows"][at])
             added = self.route_costs.insertion_costs(state["cells"][at], windows, state["max_ride_minutes"][at])
-            observation[COST_HINT][:] = added - added[:, NO_CHANGE, None]
+            relative = added - added[:, NO_CHANGE, None]
+            if self.settings.cost_hint:
+                observation[COST_HINT][:] = relative
+            if self.offer_features is not None:
+                self.offer_features.write(observation[OFFERS], observation[CONTEXT], state, relative)
+                observation[SHIFT_COST][:] = self.settings.effective_shift_penalty * TOTAL_MINUTES
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
         """Restrict the masks and write the hints that depend on beliefs."""
         settings, state, observation = self.settings, self.true_state, self.out.observation
-        if settings.mask_mode == "none" and not settings.acceptance_hint:
+        if settings.mask_mode == "none" and ACCEPTANCE_HINT not in observation:
             return
-        customers, trips = state["customer_id"][at], state["trip_id"][at]
-        purposes = self.population.trips.purpose[trips]
-        probabilities = self.beliefs.accept_probabilities(customers, purposes, trips)
+        customers = state["customer_id"][at]
+        probabilities = self._accept_probabilities(at)
         uniforms = mask_uniforms(self._episode_keys(), at[1], MASKS_CHILD)
         assert self.out.mask is not None
         self.out.mask &= self.beliefs.masks(
             settings.mask_mode, settings.mask_threshold, customers, probabilities, state["accepts"][at], uniforms
         )
-        if settings.acceptance_hint:
+        if ACCEPTANCE_HINT in observation:
             observation[ACCEPTANCE_HINT][:] = probabilities
         if settings.mask_mode == "soft":
             observation[LOGIT_BIAS][:] = self.beliefs.logit_bias(settings.mask_strength, probabilities, uniforms)
+
+    def _accept_probabilities(self, at: tuple[IntArray, IntArray]) -> Array:
+        """(envs, offers) believed acceptance probabilities of the current customers."""
+        state = self.true_state
+        customers, trips = state["customer_id"][at], state["trip_id"][at]
+        return self.beliefs.accept_probabilities(customers, self.population.trips.purpose[trips], trips)
 
     def _write_observation(self, observation: Arrays) -> None:
         write_observation(

@@ -1,8 +1,9 @@
 """Observation layouts of the dial-a-ride env; none contains hidden information.
 
-`booking` has features of the request, of every booking and of its place in the schedule. `counts`
-and `requests` are simpler, for comparison: `counts` sums one-hots and so loses which pickup belongs
-to which dropoff; `requests` has raw minutes. After the last booking the request's part is zero.
+`booking` has features of the request, of every booking and of its place in the schedule. `offers`
+has features of every offer, written by `OfferFeatures`. `counts` and `requests` are simpler, for
+comparison: `counts` sums one-hots and so loses which pickup belongs to which dropoff; `requests` has
+raw minutes. After the last booking the request's part is zero.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, FloatArray, IntArray
+from hundredfold.envs.dvrp.offer_features import NUM_CONTEXT, NUM_FEATURES
 from hundredfold.envs.dvrp.offers import NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.settings import ObservationLayout
@@ -32,6 +34,9 @@ REQUEST_WIDTH: Final = RESPONSE_COUNT + 1
 SHIFTS, VEHICLE, STOP_TIMES = 9, 11, 12
 BOOKING_WIDTH: Final = 14
 SHIFT_SCALE: Final = 30.0
+
+# Arrays of the layout `offers`.
+OFFERS, CONTEXT = "offers", "context"
 
 # Belief about a customer: type probabilities, then the number of responses seen.
 BELIEF_WIDTH: Final = NUM_TYPES + 1
@@ -64,6 +69,8 @@ def observation_specs(
         specs = {"counts": ArraySpec((2 * num_cells + 4 * HALF_HOURS, 2), low=0.0)}
     elif layout == "requests":
         specs = {"requests": ArraySpec((num_customers, 6))}
+    elif layout == "offers":
+        specs = {OFFERS: ArraySpec((NUM_OFFERS, NUM_FEATURES)), CONTEXT: ArraySpec((NUM_CONTEXT,))}
     else:
         specs = {
             "request": ArraySpec((REQUEST_WIDTH,)),
@@ -82,7 +89,7 @@ def write_observation(
     beliefs: Array,
     schedule: ScheduleSummary,
 ) -> None:
-    """Write the current observation of every env in place.
+    """Write the current observation of every env in place; `offers` is left to `OfferFeatures`.
 
     Args:
         layout: Which layout.
@@ -96,7 +103,7 @@ def write_observation(
         write_counts(observation["counts"], state, population.city.num_cells)
     elif layout == "requests":
         write_requests(observation["requests"], state)
-    else:
+    elif layout == "booking":
         write_request(observation["request"], observation["cells"], state, population, beliefs)
         write_bookings(observation["bookings"], observation["bookings_mask"], state, population, schedule)
 

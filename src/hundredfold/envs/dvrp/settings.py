@@ -15,7 +15,7 @@ from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegative, NonNegati
 from hundredfold.core.errors import SettingsError, suggest
 
 Reward = Literal["marginal", "step", "percent", "counterfactual"]
-ObservationLayout = Literal["booking", "counts", "requests"]
+ObservationLayout = Literal["booking", "offers", "counts", "requests"]
 CityName = Literal["spread", "hubs"]
 Tolerances = Literal["soft", "types", "unlimited"]
 Split = Literal["known", "unseen_trips", "unseen_customers", "all"]
@@ -67,11 +67,15 @@ class DvrpSettings:
     minutes per unserved customer."""
     observation: ObservationLayout = "booking"
     """Observation layout: `booking` (features of the request, all bookings and their schedule),
-    `counts` (sums of one-hots) or `requests` (raw numbers, a row per booking)."""
+    `offers` (features of every offer and of the day, for --network per_action), `counts` (sums of
+    one-hots) or `requests` (raw numbers, a row per booking)."""
     cost_hint: bool = False
     """Observe the insertion cost of each offer, in minutes relative to no change (offer 12)."""
     acceptance_hint: bool = False
     """Observe the acceptance probability of each offer, as the acceptance model believes it."""
+    future_samples: NonNegativeInt = 0
+    """Sampled futures per request that estimate the cost of every offer, for --advantages futures;
+    0 estimates none."""
     mask_mode: MaskMode = "none"
     """Action mask from the acceptance model: `none` allows all offers, `threshold` those probably
     accepted, `sampled_type` those of a customer type sampled from the belief, `soft` adds a logit

@@ -1,0 +1,383 @@
+"""Features of each offer: how well the request, so shifted, shares routes with other trips.
+
+A pair of trips has potentials: driving minutes that one vehicle saves when it serves both, with and
+without riders of the two on board together, and how close one's dropoff is to the other's pickup.
+Every offer is described by its insertion cost, its shift, the slack of its windows, and its
+potentials with the bookings of the day and, in expectation, with the trips of known customers who
+have not called yet. All but the first are relative to no change. The context describes the request
+and the state of the day, the same for all offers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray
+from hundredfold.core.numba_kernels import kernel, noalloc_kernel
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, windows_of_all_offers
+from hundredfold.envs.dvrp.population import Population
+from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.routing.lns import parallel_ranges
+from hundredfold.routing.problem import DROPOFF, EARLY, LATE, PICKUP
+
+# Orders in which one vehicle serves two trips (0, 1: stops of the first; 2, 3: of the second). The
+# first two serve one trip after the other; in the others both ride together for a while.
+STOP_ORDERS: Final = np.array(
+    [[0, 1, 2, 3], [2, 3, 0, 1], [0, 2, 1, 3], [0, 2, 3, 1], [2, 0, 1, 3], [2, 0, 3, 1]], np.int64
+)
+FIRST_SHARED_ORDER: Final = 2
+# Potentials of a pair: savings in any order, savings when shared, shared path shorter than both
+# direct rides, shared detour below a limit, link from dropoff to pickup forwards and backwards.
+NUM_POTENTIALS: Final = 6
+SAVINGS, SHARED_SAVINGS, OVERLAP, SHORT_DETOUR, LINK_AFTER, LINK_BEFORE = range(NUM_POTENTIALS)
+DETOUR_LIMIT_MINUTES: Final = 10.0
+LINK_LIMIT_MINUTES: Final = 15.0
+# Of future trips also the chance that one has shared savings, or a short detour, above these.
+SAVINGS_LEVELS: Final = (10.0, 20.0, 30.0)
+DETOUR_LEVELS: Final = (5.0, 10.0, 15.0)
+NUM_LEVELS: Final = len(SAVINGS_LEVELS) + len(DETOUR_LEVELS)
+NUM_FUTURE: Final = NUM_POTENTIALS + NUM_LEVELS
+MAX_SHARE: Final = 0.98  # keeps the logarithm of the complement finite
+
+# Columns of the features of an offer: insertion cost and its negative part, shift of both sides,
+# slack of the windows, then potentials.
+NUM_BASIC: Final = 6
+# Potentials with bookings: largest, second largest and sum.
+NUM_BOOKED: Final = 3 * NUM_POTENTIALS
+NUM_RELATIVE: Final = NUM_BOOKED + NUM_FUTURE
+NUM_FEATURES: Final = NUM_BASIC + NUM_RELATIVE
+NUM_REQUEST: Final = 12
+NUM_CONTEXT: Final = NUM_REQUEST + NUM_RELATIVE
+
+# Future requests are estimated from at most this many customers, evenly spaced among the known.
+MAX_FUTURE_CUSTOMERS: Final = 32
+HALF_HOURS: Final = 48
+NEAR_MINUTES: Final = 60.0
+UNUSED: Final = -1
+
+
+class CityArrays(NamedTuple):
+    """Travel times and depot for kernels."""
+
+    travel: FloatArray  # (cells, cells) minutes
+    depot: int
+    service_minutes: float
+
+
+class FutureTrips(NamedTuple):
+    """Known trips that may still be requested, grouped by customer."""
+
+    cells: IntArray  # (trips, 2)
+    windows: FloatArray  # (trips, 2, 2)
+    first: IntArray  # (customers,) first trip of each
+    number: IntArray  # (customers,)
+    half_hours: FloatArray  # (customers, 48) share of each customer's trips by half hour of pickup
+    position: IntArray  # (population,) which of these customers, -1 = none
+
+
+class OfferFeatures:
+    """Writes the features of every offer and the context, for all envs at once.
+
+    Potentials of a trip with future trips are computed when the trip is first requested and kept.
+
+    Args:
+        population: Customers, trips and city.
+        settings: Service times, requests per day and threads.
+    """
+
+    def __init__(self, population: Population, settings: DvrpSettings) -> None:
+        city = population.city
+        self.city = CityArrays(city.travel_minutes.astype(np.float64), int(city.depot_cell), settings.service_minutes)
+        self.trips, self.threads = population.trips, settings.oracle_threads
+        self.num_customers = settings.num_customers
+        self.future = _future_trips(population)
+        self.slots = np.full(len(self.trips.cells), UNUSED)  # (trips,) row of `table`
+        self.table = np.zeros((0, NUM_OFFERS, len(self.future.first), NUM_FUTURE), np.float32)
+
+    def write(self, offers: Array, context: Array, state: Arrays, insertion_costs: FloatArray) -> None:
+        """Write features and context; zeros where the day is over.
+
+        Args:
+            offers: (envs, offers, NUM_FEATURES), written to.
+            context: (envs, NUM_CONTEXT), written to.
+            state: The `true_state` arrays; only what an operator knows is read.
+            insertion_costs: (envs, offers) minutes relative to no change.
+        """
+        num_booked = state["num_booked"]
+        envs = np.arange(len(num_booked))
+        current = np.minimum(num_booked, self.num_customers - 1)
+        trips = state["trip_id"][envs, current]
+        self._add_to_table(np.unique(trips[num_booked < self.num_customers]))
+        arguments = (
+            self.city,
+            self.future,
+            self.table,
+            self.slots[trips],
+            np.ascontiguousarray(state["customer_id"]),
+            np.ascontiguousarray(state["cells"]),
+            np.ascontiguousarray(state["booked_windows"]),
+            windows_of_all_offers(state["requested_windows"][envs, current]),
+            num_booked,
+            state["cost"],
+            insertion_costs,
+            OFFER_MINUTES,
+        )
+        parallel_ranges(
+            self.threads, len(envs), lambda first, last: _write_features(*arguments, offers, context, first, last)
+        )
+
+    def _add_to_table(self, trips: IntArray) -> None:
+        """Compute the potentials of these trips with future trips, where missing."""
+        new = trips[self.slots[trips] == UNUSED]
+        if len(new) == 0:
+            return
+        first = len(self.table)
+        table = np.zeros((first + len(new), *self.table.shape[1:]), np.float32)
+        table[:first] = self.table
+        self.table = table
+        self.slots[new] = first + np.arange(len(new))
+        cells, windows = self.trips.cells[new], windows_of_all_offers(self.trips.windows[new])
+        parallel_ranges(
+            self.threads,
+            len(new),
+            lambda start, end: _future_potentials(self.city, self.future, cells, windows, table[first:], start, end),
+        )
+
+
+def _future_trips(population: Population) -> FutureTrips:
+    customers, first, number = population.split_customers("known")
+    chosen = np.unique(np.linspace(0, len(customers) - 1, MAX_FUTURE_CUSTOMERS).astype(np.int64))
+    customers, first, number = customers[chosen], first[chosen], number[chosen]
+    position = np.full(population.size, UNUSED)
+    position[customers] = np.arange(len(customers))
+    half_hours = np.zeros((len(customers), HALF_HOURS))
+    for customer, (start, count) in enumerate(zip(first, number, strict=True)):
+        early = population.trips.windows[start : start + count, PICKUP, EARLY]
+        np.add.at(half_hours[customer], np.clip(early // 30.0, 0, HALF_HOURS - 1).astype(np.int64), 1.0 / count)
+    trips = population.trips
+    return FutureTrips(
+        np.ascontiguousarray(trips.cells), np.ascontiguousarray(trips.windows), first, number, half_hours, position
+    )
+
+
+@noalloc_kernel
+def pair_potentials(city: Any, cells: Any, windows: Any, other_cells: Any, other_windows: Any, potentials: Any) -> None:
+    """Write the potentials of two trips, 0 where no order of their stops is on time.
+
+    Args:
+        city: `CityArrays`.
+        cells: (2,) of the first trip.
+        windows: (2, 2) of the first trip, in minutes.
+        other_cells: (2,) of the second.
+        other_windows: (2, 2) of the second.
+        potentials: (NUM_POTENTIALS,), written to.
+    """
+    travel, depot = city.travel, city.depot
+    direct = travel[cells[0], cells[1]]
+    other_direct = travel[other_cells[0], other_cells[1]]
+    alone = travel[depot, cells[0]] + direct + travel[cells[1], depot]
+    alone += travel[depot, other_cells[0]] + other_direct + travel[other_cells[1], depot]
+    for k in range(NUM_POTENTIALS):
+        potentials[k] = 0.0
+    for order in range(len(STOP_ORDERS)):
+        path = 0.0
+        first_cell, cell, now = np.int64(0), np.int64(0), 0.0
+        on_time = True
+        for position in range(4):
+            stop = STOP_ORDERS[order, position]
+            if stop < 2:
+                next_cell, early, late = cells[stop], windows[stop, 0], windows[stop, 1]
+            else:
+                next_cell, early, late = other_cells[stop - 2], other_windows[stop - 2, 0], other_windows[stop - 2, 1]
+            if position == 0:
+                first_cell, now = next_cell, early
+            else:
+                leg = travel[cell, next_cell]
+                path += leg
+                now = max(early, now + city.service_minutes + leg)
+                if now > late + 1e-9:
+                    on_time = False
+                    break
+            cell = next_cell
+        if not on_time:
+            continue
+        savings = alone - (travel[depot, first_cell] + path + travel[cell, depot])
+        potentials[SAVINGS] = max(potentials[SAVINGS], savings)
+        if order >= FIRST_SHARED_ORDER:
+            detour = path - direct - other_direct
+            potentials[SHARED_SAVINGS] = max(potentials[SHARED_SAVINGS], savings)
+            potentials[OVERLAP] = max(potentials[OVERLAP], -detour)
+            potentials[SHORT_DETOUR] = max(potentials[SHORT_DETOUR], DETOUR_LIMIT_MINUTES - detour)
+        elif order == 0:
+            potentials[LINK_AFTER] = max(0.0, LINK_LIMIT_MINUTES - travel[cells[1], other_cells[0]])
+        else:
+            potentials[LINK_BEFORE] = max(0.0, LINK_LIMIT_MINUTES - travel[other_cells[1], cells[0]])
+
+
+@kernel
+def pair_potentials_of(
+    city: Any, cells: Any, windows: Any, other_cells: Any, other_windows: Any, potentials: Any
+) -> None:
+    """`pair_potentials` that can be called from Python."""
+    pair_potentials(city, cells, windows, other_cells, other_windows, potentials)
+
+
+@kernel
+def _future_potentials(
+    city: Any, future: Any, cells: Any, windows: Any, table: Any, first_trip: Any, last_trip: Any
+) -> None:
+    """Write mean potentials with each customer's trips, and logarithms of 1 - share above levels."""
+    potentials = np.zeros(NUM_POTENTIALS)
+    for trip in range(first_trip, last_trip):
+        for offer in range(NUM_OFFERS):
+            for customer in range(len(future.first)):
+                row = table[trip, offer, customer]
+                number = future.number[customer]
+                for other in range(future.first[customer], future.first[customer] + number):
+                    pair_potentials(
+                        city, cells[trip], windows[trip, offer], future.cells[other], future.windows[other], potentials
+                    )
+                    for k in range(NUM_POTENTIALS):
+                        row[k] += potentials[k] / number
+                    for k in range(3):
+                        if potentials[SHARED_SAVINGS] > SAVINGS_LEVELS[k]:
+                            row[NUM_POTENTIALS + k] += 1.0 / number
+                        if potentials[SHORT_DETOUR] > DETOUR_LEVELS[k]:
+                            row[NUM_POTENTIALS + 3 + k] += 1.0 / number
+                for k in range(NUM_POTENTIALS, NUM_FUTURE):
+                    row[k] = np.log1p(-min(row[k], MAX_SHARE))
+
+
+@kernel
+def _write_features(
+    city: Any,
+    future: Any,
+    table: Any,
+    slots: Any,
+    customers: Any,
+    cells: Any,
+    booked_windows: Any,
+    offer_windows: Any,
+    num_booked: Any,
+    cost: Any,
+    insertion_costs: Any,
+    offer_minutes: Any,
+    offers: Any,
+    context: Any,
+    first_env: Any,
+    last_env: Any,
+) -> None:
+    relative = np.zeros((NUM_OFFERS, NUM_RELATIVE))
+    potentials = np.zeros(NUM_POTENTIALS)
+    weights = np.zeros(len(future.first))
+    num_customers = cells.shape[1]
+    for env in range(first_env, last_env):
+        booked = num_booked[env]
+        if booked >= num_customers:
+            offers[env] = 0.0
+            context[env] = 0.0
+            continue
+        relative[:] = 0.0
+        remaining = num_customers - 1 - booked
+        _future_weights(future, customers[env], booked, remaining, weights)
+        for offer in range(NUM_OFFERS):
+            for k in range(booked):
+                pair_potentials(
+                    city,
+                    cells[env, booked],
+                    offer_windows[env, offer],
+                    cells[env, k],
+                    booked_windows[env, k],
+                    potentials,
+                )
+                _pool(relative[offer], potentials)
+            _expect(table[slots[env], offer], weights, relative[offer])
+        windows = offer_windows[env]
+        direct = city.travel[cells[env, booked, PICKUP], cells[env, booked, DROPOFF]]
+        for offer in range(NUM_OFFERS):
+            row = offers[env, offer]
+            row[0] = insertion_costs[env, offer]
+            row[1] = min(insertion_costs[env, offer], 0.0)
+            row[2] = offer_minutes[offer, 0] / 10.0
+            row[3] = offer_minutes[offer, 1] / 10.0
+            row[4] = (windows[offer, DROPOFF, LATE] - windows[offer, PICKUP, EARLY] - direct) / 30.0
+            row[5] = (windows[offer, DROPOFF, EARLY] - windows[offer, PICKUP, LATE] - direct) / 30.0
+            for k in range(NUM_RELATIVE):
+                row[NUM_BASIC + k] = relative[offer, k] - relative[NO_CHANGE, k]
+        pickup = windows[NO_CHANGE, PICKUP, EARLY]
+        row = context[env]
+        row[0] = booked / num_customers
+        row[1] = remaining / num_customers
+        row[2] = direct / 20.0
+        row[3] = np.sin(2.0 * np.pi * pickup / 1440.0)
+        row[4] = np.cos(2.0 * np.pi * pickup / 1440.0)
+        row[5] = (pickup - 780.0) / 360.0
+        row[6] = _expected_near(future.half_hours, weights, pickup)
+        row[7] = _booked_near(booked_windows[env], booked, pickup)
+        row[8] = cost[env] / 500.0
+        row[9] = cost[env] / max(booked, 1) / 20.0
+        row[10] = city.travel[city.depot, cells[env, booked, PICKUP]] / 20.0
+        row[11] = city.travel[cells[env, booked, DROPOFF], city.depot] / 20.0
+        for k in range(NUM_RELATIVE):
+            row[NUM_REQUEST + k] = relative[NO_CHANGE, k] / 10.0
+
+
+@noalloc_kernel
+def _future_weights(future: Any, customers: Any, booked: Any, remaining: Any, weights: Any) -> None:
+    """Expected number of further requests of each customer; 0 for those who have called today."""
+    weights[:] = 1.0
+    for k in range(booked + 1):
+        customer = future.position[customers[k]]
+        if customer != UNUSED:
+            weights[customer] = 0.0
+    total = weights.sum()
+    if total > 0.0:
+        for customer in range(len(weights)):
+            weights[customer] *= remaining / total
+
+
+@noalloc_kernel
+def _pool(row: Any, potentials: Any) -> None:
+    """Add the potentials with one booking: largest, second largest, sum."""
+    for k in range(NUM_POTENTIALS):
+        value = potentials[k]
+        row[2 * NUM_POTENTIALS + k] += value
+        if value > row[k]:
+            row[NUM_POTENTIALS + k] = row[k]
+            row[k] = value
+        elif value > row[NUM_POTENTIALS + k]:
+            row[NUM_POTENTIALS + k] = value
+
+
+@noalloc_kernel
+def _expect(table: Any, weights: Any, row: Any) -> None:
+    """Add expected sums of potentials, and chances that any trip exceeds each level."""
+    for customer in range(len(weights)):
+        if weights[customer] > 0.0:
+            for k in range(NUM_FUTURE):
+                row[NUM_BOOKED + k] += weights[customer] * table[customer, k]
+    for k in range(NUM_BOOKED + NUM_POTENTIALS, NUM_RELATIVE):
+        row[k] = 1.0 - np.exp(row[k])
+
+
+@noalloc_kernel
+def _expected_near(half_hours: Any, weights: Any, pickup: Any) -> Any:
+    """Expected further requests within about an hour of this pickup time."""
+    middle: Any = min(max(np.int64(pickup // 30.0), 1), HALF_HOURS - 2)
+    expected = 0.0
+    for customer in range(len(weights)):
+        for k in range(middle - 1, middle + 2):
+            expected += weights[customer] * half_hours[customer, k]
+    return expected
+
+
+@noalloc_kernel
+def _booked_near(windows: Any, booked: Any, pickup: Any) -> Any:
+    """Bookings within an hour of this pickup time."""
+    count = 0
+    for k in range(booked):
+        if abs(windows[k, PICKUP, EARLY] - pickup) <= NEAR_MINUTES:
+            count += 1
+    return count

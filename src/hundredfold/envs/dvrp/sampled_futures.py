@@ -1,0 +1,135 @@
+"""Final costs of a day over sampled futures, for every offer to the current customer.
+
+All offers of a request are evaluated on the same sampled requests and the same random numbers of
+the search (common random numbers), so that their differences have little noise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from hundredfold.core import rng
+from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray
+from hundredfold.core.rng import Keys
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, windows_of_all_offers
+from hundredfold.envs.dvrp.population import Population
+from hundredfold.envs.dvrp.route_costs import UNSERVED_PENALTY_MINUTES
+from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.routing.incremental import IncrementalRoutes
+from hundredfold.routing.instance_arrays import NewRequests
+from hundredfold.routing.lns import LNSParams
+from hundredfold.routing.scenario_costs import SampledRequests, final_costs, trip_table
+
+# Children of a request's RNG key, and of a sample's.
+SAMPLES_CHILD, SEARCH_CHILD = 0, 1
+CUSTOMERS_CHILD, TRIPS_CHILD, SHIFTS_CHILD = 0, 1, 2
+MAX_REMOVED: Final = 8
+
+
+class SampledFutures:
+    """Samples the rest of a day and solves it, once per offer.
+
+    Future requests come from known customers who have not called today.
+
+    Args:
+        population: Customers and trips to sample from.
+        settings: Fleet, service times and requests per day.
+        samples: Sampled futures per offer.
+        lns_iterations: Iterations of large neighbourhood search at the end of every future.
+    """
+
+    def __init__(self, population: Population, settings: DvrpSettings, samples: int, lns_iterations: int) -> None:
+        self.population, self.settings, self.samples = population, settings, samples
+        self.customers, self.first_trip, self.num_trips = population.split_customers("known")
+        # Every trip under every offer: row trip * NUM_OFFERS + offer.
+        trips = population.trips
+        self.table = trip_table(
+            population.city.travel,
+            np.repeat(trips.cells, NUM_OFFERS, axis=0),
+            windows_of_all_offers(trips.windows).reshape(-1, 2, 2),
+            settings.service_minutes,
+            np.repeat(population.max_ride_minutes, NUM_OFFERS),
+        )
+        self.search = LNSParams(
+            improve_passes=1,
+            iterations=lns_iterations,
+            max_removed=MAX_REMOVED,
+            infeasible_iterations=0,
+            start_threshold=0.0,
+        )
+
+    def final_costs(
+        self,
+        routes: IncrementalRoutes,
+        state: Arrays,
+        evaluated: BoolArray,
+        keys: Keys,
+        applied_shares: FloatArray | None = None,
+    ) -> FloatArray:
+        """Final cost of the day if an offer is accepted, in minutes.
+
+        Args:
+            routes: Routes of the bookings so far.
+            state: The `true_state` arrays; only what an operator knows is read.
+            evaluated: (envs, offers) offers to evaluate; the others get 0.
+            keys: (envs,) RNG keys of the current requests.
+            applied_shares: (trips, offers) shares in which each trip is booked under each offer;
+                by default all are booked as requested.
+
+        Returns:
+            (envs, offers, samples).
+        """
+        envs = len(keys)
+        at = (np.arange(envs), state["num_booked"])
+        return final_costs(
+            routes,
+            NewRequests(
+                cells=state["cells"][at],
+                riders=np.ones(envs, np.int64),
+                service_minutes=np.full((envs, 2), self.settings.service_minutes),
+                max_ride_minutes=state["max_ride_minutes"][at],
+            ),
+            windows_of_all_offers(state["requested_windows"][at]),
+            evaluated,
+            self.table,
+            self.sample_requests(state, keys, applied_shares),
+            self.search,
+            # A search key per sample, which averages out the noise of the search as well.
+            rng.spawn(rng.spawn(keys, SEARCH_CHILD)[:, None], np.arange(self.samples)),
+            UNSERVED_PENALTY_MINUTES,
+        )
+
+    def sample_requests(self, state: Arrays, keys: Keys, applied_shares: FloatArray | None = None) -> SampledRequests:
+        """Future requests: known customers, sampled without replacement, and a trip of each."""
+        number = self.settings.num_customers - 1 - state["num_booked"]
+        width = np.arange(int(number.max()))
+        sample_keys = rng.spawn(rng.spawn(keys, SAMPLES_CHILD)[:, None], np.arange(self.samples))
+        uniforms = rng.uniforms(rng.spawn(sample_keys, CUSTOMERS_CHILD)[:, :, None], np.arange(len(self.customers)))
+        # Customers with a request today come last: used again only if there are too few others.
+        uniforms += self._has_request(state)[:, None, self.customers]
+        order = np.argsort(uniforms, axis=2, kind="stable")[:, :, width % len(self.customers)]
+        trip_keys = rng.spawn(sample_keys, TRIPS_CHILD)[:, :, None]
+        trips = self.first_trip[order] + rng.integers(trip_keys, width, self.num_trips[order])
+        offers: IntArray | int = NO_CHANGE
+        if applied_shares is not None:
+            uniforms = rng.uniforms(rng.spawn(sample_keys, SHIFTS_CHILD)[:, :, None], width)
+            offers = _sampled_offers(applied_shares, trips, uniforms)
+        return SampledRequests(trips * NUM_OFFERS + offers, number)
+
+    def _has_request(self, state: Arrays) -> BoolArray:
+        """(envs, customers) whether each has requested a trip today, the current one included."""
+        customers = state["customer_id"]
+        is_past = np.arange(customers.shape[1]) <= state["num_booked"][:, None]
+        env, number = np.nonzero(is_past)
+        has_request = np.zeros((len(customers), self.population.size), bool)
+        has_request[env, customers[env, number]] = True
+        return has_request
+
+
+def _sampled_offers(shares: FloatArray, trips: IntArray, uniforms: FloatArray) -> IntArray:
+    """Offers drawn from the shares of each trip by inversion."""
+    cdf = shares.cumsum(axis=1)[trips]
+    sampled: IntArray = (cdf <= uniforms[..., None] * cdf[..., -1:]).sum(axis=-1)
+    return np.minimum(sampled, NUM_OFFERS - 1)
