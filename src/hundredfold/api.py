@@ -36,6 +36,7 @@ from hundredfold.training.estimate import warnings_for
 from hundredfold.training.evaluate import Actor, Evaluation, evaluation_backend, random_actor
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.metrics import read_metrics, require_wandb
+from hundredfold.training.process_setup import signal_note
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder, check_name, write_atomically
 
@@ -400,6 +401,8 @@ def _finish(run: Run, report: bool) -> TrainedRun:
     components = run.components
     device, env_runner = components.learner.device, components.env_runner_name
     run.display.print(run_banner(run.folder.path, run.settings, env_runner, device))
+    if (note := signal_note()) is not None:
+        run.display.print(f"  {note}")
     try:
         finished = engine_for(run.settings).train(run)
         if report:

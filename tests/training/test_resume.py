@@ -14,6 +14,7 @@ import hundredfold
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.training.build import build
+from hundredfold.training.checkpoint import saved_epochs
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder
 
@@ -160,6 +161,35 @@ def test_equal_settings_give_equal_runs_on_in_process_and_serial(tmp_path):
     ]
     assert_same_run(runs[0].path, runs[1].path)
     assert_same_run(runs[0].path, runs[2].path)
+
+
+def test_a_background_job_of_a_script_ignores_sigint_and_saves_on_sigterm(tmp_path):
+    code = f"""
+import os, signal, sys
+from hundredfold.cli.main import main
+from hundredfold.rollout import episode_stats
+step = episode_stats.RunningReturns.step
+steps = 0
+def signalled(self, *args):
+    global steps
+    steps += 1
+    if steps == 2 * 16 + 5: os.kill(os.getpid(), signal.SIGINT)
+    if steps == 4 * 16 + 5: os.kill(os.getpid(), signal.SIGTERM)
+    step(self, *args)
+episode_stats.RunningReturns.step = signalled
+sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
+    "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
+    "--name", "stopped"]))
+"""
+    script = '"$0" "$@" & echo $!; wait $!'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.count("SIGINT (Ctrl-C) is ignored") == 1
+    assert f"kill {done.stdout.split()[0]}" in done.stderr
+    assert "stopped after epoch 4/6" in done.stderr
+    assert saved_epochs(RunFolder.open(tmp_path / "stopped")) == [4]
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -102,8 +102,8 @@ def profile_env(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: b
     """
     refuse_while_importing_main("choose a backend")
     profile = _profile(make_envs, settings, in_worker=in_worker and not is_built_in(make_envs))
-    if profile.failures:
-        warnings.warn(_failure_warning(profile.failures), stacklevel=3)
+    if profile.num_failures:
+        warnings.warn(_failure_warning(profile), stacklevel=3)
     return profile
 
 
@@ -118,8 +118,9 @@ def _profile(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: bool
             return EnvProfile(env.spec, is_per_env=False)
         env.restart_policy = settings.restart_policy()
         costs = measure_steps(env)
-        failures = tuple(map(str, env.restart_policy.drain()))
-        return EnvProfile(env.spec, is_per_env=True, step_costs=costs, failures=failures)
+        failures = env.restart_policy.drain()
+        first = str(failures[0]) if failures else ""
+        return EnvProfile(env.spec, is_per_env=True, step_costs=costs, num_failures=len(failures), first_failure=first)
 
 
 def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvProfile:
@@ -142,21 +143,24 @@ def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvPro
             try:
                 costs = pool.request("measure_steps", [(seed,)])[0]
             except EnvTimeoutError:
-                return profile(hung_seconds=timeout, failures=tuple(failures))
+                return profile(hung_seconds=timeout)
             except (EnvError, WorkerError) as error:
                 if settings.on_env_error == "stop" or len(failures) + 1 >= settings.max_env_failures:
                     raise EnvError(str(error)) from error.__cause__
                 failures.append(str(error))
             else:
-                return profile(step_costs=costs, failures=(*failures, *map(str, pool.health.recent)))
-        return profile(failures=tuple(failures))
+                health = pool.health
+                failures += map(str, health.recent)
+                num_failures = len(failures) - len(health.recent) + health.env_failures
+                return profile(step_costs=costs, num_failures=num_failures, first_failure="".join(failures[:1]))
+        return profile(num_failures=len(failures), first_failure=failures[0])
 
 
-def _failure_warning(failures: tuple[str, ...]) -> str:
-    times = "once" if len(failures) == 1 else f"{len(failures)} times"
+def _failure_warning(profile: EnvProfile) -> str:
+    times = "once" if profile.num_failures == 1 else f"{profile.num_failures} times"
     return (
         f"the env failed {times} while it was profiled for a moment, and was restarted as it will be in training "
-        f"(--on-env-error stop ends the run instead). First failure: {failures[0]}"
+        f"(--on-env-error stop ends the run instead). First failure: {profile.first_failure}"
     )
 
 

@@ -66,7 +66,8 @@ class EnvProfile:
     is_per_env: bool  # whether its envs step one by one, as third-party envs do
     step_costs: StepCosts | None = None  # None where nothing was measured
     hung_seconds: float = 0.0  # above 0: a step did not return within this time
-    failures: tuple[str, ...] = ()  # failures meanwhile, after which the env was restarted
+    num_failures: int = 0  # meanwhile, after which the env was restarted
+    first_failure: str = ""
 
 
 def measure_steps(

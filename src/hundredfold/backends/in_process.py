@@ -7,7 +7,7 @@ import numpy as np
 from hundredfold.backends.call_checks import CallOrder, check_all_envs, check_num_envs, check_snapshot, checked_actions
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Array, Arrays, IntArray, State, StepBatch, concat_rows, slice_rows
-from hundredfold.core.failures import Health
+from hundredfold.core.failures import Failure, Health
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch, SharedParams
 
 
@@ -59,6 +59,10 @@ class InProcessBackend:
         if isinstance(self.env, PerEnvBatch):
             self.failure_counts.count_restarts(self.env.restart_policy.drain())
         return self.failure_counts.counts()
+
+    @property
+    def first_failure(self) -> Failure | None:
+        return self.failure_counts.first
 
     def timings(self) -> dict[str, float]:
         return self.env.timings()
@@ -129,6 +133,10 @@ class SerialBackend:
             if isinstance(env, PerEnvBatch):
                 self.failure_counts.count_restarts(env.restart_policy.drain())
         return self.failure_counts.counts()
+
+    @property
+    def first_failure(self) -> Failure | None:
+        return self.failure_counts.first
 
     def timings(self) -> dict[str, float]:
         timings = [env.timings() for env in self.envs]

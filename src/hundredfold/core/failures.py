@@ -139,21 +139,25 @@ class Health:
     env_restarts: int = 0
     worker_restarts: int = 0
     recent: deque[Failure] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
+    first: Failure | None = None
 
     def count_restarts(self, failures: Iterable[Failure]) -> None:
         """Count envs that failed and were recreated in place."""
         for failure in failures:
-            self.env_failures += 1
             self.env_restarts += 1
-            self.recent.append(failure)
+            self._count_failure(failure)
 
     def count_worker_restart(self, failures: Iterable[Failure], num_envs: int) -> None:
         """Count a worker that was replaced together with all its envs."""
         self.worker_restarts += 1
         self.env_restarts += num_envs
         for failure in failures:
-            self.env_failures += 1
-            self.recent.append(failure)
+            self._count_failure(failure)
+
+    def _count_failure(self, failure: Failure) -> None:
+        self.env_failures += 1
+        self.recent.append(failure)
+        self.first = self.first or failure
 
     def counts(self) -> dict[str, int]:
         """The counters by name, as `Backend.health` returns them."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
-from hundredfold.core.failures import RestartPolicy
+from hundredfold.core.failures import Failure, RestartPolicy
 
 # Parameters broadcast to all envs, such as the beliefs of a model that learns during training.
 SharedParams = Mapping[str, Array]
@@ -185,6 +185,11 @@ class Backend(Protocol):
 
     def health(self) -> dict[str, int]:
         """Counters of failures so far: `env_failures`, `env_restarts`, `worker_restarts`."""
+        ...
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The first failure that `health` has counted."""
         ...
 
     def timings(self) -> dict[str, float]:

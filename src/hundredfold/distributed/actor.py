@@ -22,6 +22,7 @@ from hundredfold.backends.processes.cpu_affinity import LocalRank, set_local_ran
 from hundredfold.backends.processes.remote_errors import RemoteError, capture_error
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import Arrays, EnvSpec, IntArray, State, StepBatch, with_prefix, without_prefix
+from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import Backend, BatchEnv, EnvFactory, PerEnvBatch, SharedParams
 from hundredfold.distributed.rollout_fragment import EpisodeLog, Fragment, extract
 from hundredfold.rollout.collector import Collector, PolicyNoise
@@ -90,6 +91,7 @@ class Reply:
     error: RemoteError | None = None
     warnings: list[tuple[str, type[Warning]]] = field(default_factory=list)
     health: dict[str, int] = field(default_factory=dict)
+    first_failure: Failure | None = None  # of the actor's envs
 
 
 class ShardCollector(Collector):
@@ -127,7 +129,8 @@ class EnvActor:
             warnings.simplefilter("default")
             try:
                 reply: Reply = getattr(self, method)(*args)
-                reply.health = {} if method == "close" else self.backend.health()
+                if method != "close":
+                    reply.health, reply.first_failure = self.backend.health(), self.backend.first_failure
             except Exception as error:
                 return Reply(error=capture_error(f"{method}()", error))
         if method in ("reset", "restore"):

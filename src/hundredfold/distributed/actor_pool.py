@@ -21,7 +21,7 @@ from hundredfold.backends.processes.cpu_affinity import LocalRank
 from hundredfold.backends.settings import RaySettings, WorkerSettings, usable_cores
 from hundredfold.core.batch import Arrays, IntArray, State, concat_rows, copies
 from hundredfold.core.errors import EXAMPLE, WorkerError
-from hundredfold.core.failures import Health
+from hundredfold.core.failures import Failure, Health
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.distributed.actor import ActorInfo, ActorShard, Reply, StepArrays
 from hundredfold.distributed.placement import ActorPlacement, connect, disconnect, max_actors
@@ -84,6 +84,7 @@ class ActorPool:
         self.settings, self.ray_settings = settings, ray_settings
         self.restart_policy = settings.restart_policy()
         self.actor_health = Health()
+        self.first_failure: Failure | None = None
         # Set before the first reset; later they are part of the snapshots.
         self.shared_params: Arrays = {}
         self.warned: set[str] = set()
@@ -237,6 +238,7 @@ class ActorPool:
         error = WorkerError(f"{handle} was lost: {reason}")
         self.restart_policy.record_failure(None, error, worker=handle.shard.index)
         self.actor_health.count_worker_restart(self.restart_policy.drain(), handle.shard.num_envs)
+        self.first_failure = self.first_failure or self.actor_health.first
         self.placement.release(handle.actor)
         handle.past_health += handle.health
         handle.health = Counter()
@@ -303,6 +305,7 @@ class ActorPool:
                 self.truncated.append((handle, one.value))
         self._raise_remote(handle, reply)
         handle.health = Counter(reply.health)
+        self.first_failure = self.first_failure or reply.first_failure
         self.restart_policy.consecutive.pop(f"worker {handle.shard.index}", None)
         if reply.state is not None:
             # A copy: an array in the object store may be lost with its node.

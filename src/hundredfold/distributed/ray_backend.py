@@ -17,6 +17,7 @@ from hundredfold.backends.auto_select import choose_backend
 from hundredfold.backends.call_checks import CallOrder, check_all_envs, check_num_envs, check_snapshot, checked_actions
 from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.core.batch import Arrays, IntArray, State, StepBatch, copies, slice_rows, with_prefix, without_prefix
+from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.distributed.actor import StepArrays
 from hundredfold.distributed.actor_pool import ActorHandle, ActorPool
@@ -128,6 +129,10 @@ class RayBackend:
 
     def health(self) -> dict[str, int]:
         return self.pool.health()
+
+    @property
+    def first_failure(self) -> Failure | None:
+        return self.pool.first_failure
 
     def timings(self) -> dict[str, float]:
         """Timings of the slowest actor, since actors work concurrently."""

@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 
 from hundredfold.algorithms.actor_critic import ActorCritic
@@ -24,6 +25,7 @@ from hundredfold.config.devices import torch_device
 from hundredfold.config.run import Algorithm, RunSettings
 from hundredfold.core.batch import EnvSpec, State
 from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import Backend, BeliefModel, EnvFactory
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
@@ -85,6 +87,9 @@ class ExternalEnvs(Protocol):
 
     def health(self) -> dict[str, int]: ...
 
+    @property
+    def first_failure(self) -> Failure | None: ...
+
     def close(self) -> None: ...
 
 
@@ -110,6 +115,11 @@ class Components:
     def health(self) -> dict[str, int]:
         """Failures of envs and workers so far."""
         return (self.external_envs or self.backend).health()
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The first of these failures."""
+        return (self.external_envs or self.backend).first_failure
 
     def close(self) -> None:
         if self.external_envs is not None:
@@ -190,8 +200,20 @@ def policy_from_weights(settings: RunSettings, spec: EnvSpec, network: State, de
         network: Weights of the network.
         device: Where it is to run.
     """
+    _check_weights(network)
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
         return POLICIES[settings.algo](settings, spec, network, device)
+
+
+def _check_weights(weights: State) -> None:
+    """Refuse weights that are not numbers: every action would be the first one."""
+    bad = [name for name, array in weights.items() if array.dtype.kind == "f" and np.isnan(array).any()]
+    if bad:
+        raise CheckpointError(
+            f"{len(bad)} of {len(weights)} weight arrays of this checkpoint contain NaN (the first: {bad[0]}), so its "
+            "policy cannot act: training had diverged. Use an earlier checkpoint, or train again with a lower "
+            "learning rate."
+        )
 
 
 def _ppo_policy(settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device) -> NetworkPolicy:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from hundredfold.config.devices import memory_used
 from hundredfold.config.run import RunSettings
+from hundredfold.core.failures import Failure
 from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.envs.registry import ENVS
 
@@ -38,6 +39,7 @@ class TrainingDisplay:
         self.progress: Progress | None = None
         self.task = TaskID(0)
         self.return_text = "-"
+        self.num_failures = 0
         if not quiet and self.console.is_terminal:
             self.progress = Progress(
                 TextColumn("{task.description}"),
@@ -46,6 +48,7 @@ class TrainingDisplay:
                 TextColumn("{task.fields[rate]} steps/s"),
                 TimeRemainingColumn(),
                 TextColumn("return {task.fields[return_mean]}"),
+                TextColumn("{task.fields[failures]}"),
                 console=self.console,
             )
             self.task = self.progress.add_task("training", total=total_steps, **self._fields())
@@ -73,6 +76,19 @@ class TrainingDisplay:
         if "avg_cost" in metrics:
             self.print(routing_summary(metrics))
 
+    def failures(self, num_failures: int, first: Failure | None) -> None:
+        """Show the first failure of an env with its traceback, and from then on their number."""
+        if not self.num_failures and first is not None:
+            self.print(
+                f"{first.traceback}warning: an env failed; failed envs are restarted and their episodes truncated. "
+                f"Further failures are only counted.\n  {first}"
+            )
+        self.num_failures = num_failures
+
+    @property
+    def failure_text(self) -> str:
+        return f"{self.num_failures:,} env {'failure' if self.num_failures == 1 else 'failures'}"
+
     def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
         """An epoch as one line of text."""
         left = (self.total_steps - self.done_steps) / max(self.steps_per_second, 1e-9)
@@ -85,6 +101,8 @@ class TrainingDisplay:
         ]
         if "eval/return_mean" in metrics:
             parts.append(f"evaluated {metrics['eval/return_mean']:.2f}")
+        if self.num_failures:
+            parts.append(self.failure_text)
         return "  ".join(parts)
 
     def print(self, text: str) -> None:
@@ -101,6 +119,7 @@ class TrainingDisplay:
             "steps": f"{self.done_steps:,}/{self.total_steps:,}",
             "rate": f"{self.steps_per_second:,.0f}",
             "return_mean": self.return_text,
+            "failures": self.failure_text if self.num_failures else "",
         }
 
 
@@ -178,6 +197,11 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
             f"best evaluated return {best['eval/return_mean']:.2f} "
             f"(95 % interval {best['eval/ci_low']:.2f} .. {best['eval/ci_high']:.2f}, "
             f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
+        )
+    if last.get("env_failures"):
+        lines.append(
+            f"env failures: {last['env_failures']:,} ({last['env_restarts']:,} envs and "
+            f"{last['worker_restarts']:,} workers restarted); their episodes count as truncated"
         )
     lines += [f"report    {path / 'report.html'}", f"evaluate  hundredfold evaluate {path}"]
     return "\n".join(lines)

@@ -115,6 +115,7 @@ def evaluate(
     info = {name: np.zeros((num_envs, rounds, *array.shape), array.dtype) for name, array in spec.episode_info.items()}
     played = np.zeros(num_envs, np.int64)
     num_truncated = 0
+    failures_before = backend.health()["env_failures"]
     backend.reset(int(rng.spawn(rng.seed_key(seed), EVALUATION_STREAM)))
     batch = backend.recv()
     while played.min() < rounds:
@@ -135,6 +136,12 @@ def evaluate(
         on_progress(int(played.sum()))
     if num_truncated:
         warnings.warn(f"{num_truncated} evaluation episodes were truncated after {max_steps} steps.", stacklevel=2)
+    if num_failures := backend.health()["env_failures"] - failures_before:
+        warnings.warn(
+            f"envs failed {num_failures} times during the evaluation; these episodes are truncated and count as they "
+            f"stand. First failure: {backend.first_failure}",
+            stacklevel=2,
+        )
     return Evaluation(
         returns.reshape(-1)[:episodes],
         lengths.reshape(-1)[:episodes],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hundredfold.core.errors import TrainingError
+from hundredfold.core.errors import EnvError, TrainingError
 from hundredfold.training.process_setup import Interrupted, Interruptible
 from hundredfold.training.run import Run
 
@@ -37,6 +37,13 @@ def train(run: Run) -> bool:
         except Interrupted:
             run.save_last_complete()
             return False
+        except KeyboardInterrupt as error:
+            if signals.requested:
+                raise
+            run.save_last_complete()
+            raise EnvError(
+                "an env raised KeyboardInterrupt without a signal. With --backend processes such an env is restarted."
+            ) from error
         except torch.OutOfMemoryError as error:
             run.save_last_complete()
             raise TrainingError(

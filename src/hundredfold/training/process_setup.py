@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -16,7 +17,10 @@ class Interrupted(BaseException):
 
 
 class Interruptible:
-    """Defers SIGINT and SIGTERM to the next `check`; a second signal interrupts at once."""
+    """Defers SIGINT and SIGTERM to the next `check`; a second signal interrupts at once.
+
+    A SIGINT that is ignored stays ignored: shells start background jobs of a script so.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -25,7 +29,7 @@ class Interruptible:
     def __enter__(self) -> Interruptible:
         # Only the main thread may handle signals; elsewhere nothing is changed.
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in (signal.SIGTERM,) if ignores_sigint() else SIGNALS:
                 self.previous[number] = signal.signal(number, self._request)
         return self
 
@@ -45,6 +49,21 @@ class Interruptible:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+
+
+def ignores_sigint() -> bool:
+    """Whether this process was started with SIGINT ignored."""
+    return signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def signal_note() -> str | None:
+    """How to stop a training on which Ctrl-C has no effect; None where it has."""
+    if not ignores_sigint():
+        return None
+    return (
+        "SIGINT (Ctrl-C) is ignored, as in every background job of a script; stop and save with SIGTERM: "
+        f"kill {os.getpid()}"
+    )
 
 
 # Options of glibc's `mallopt`.

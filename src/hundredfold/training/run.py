@@ -30,6 +30,8 @@ from hundredfold.training.process_setup import Interruptible
 from hundredfold.training.run_folder import RunFolder
 
 MAX_EVALUATION_ENVS = 64
+# Interval at which failures of envs are looked for during an epoch.
+FAILURE_CHECK_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -132,10 +134,15 @@ class Run:
     def progress_callback(self, signals: Interruptible) -> Callable[[], None]:
         """Callback after each batch of steps: advances the progress bar, checks for signals."""
         rows = self.settings.rollout.num_envs
+        checked = time.monotonic()
 
         def on_progress() -> None:
+            nonlocal checked
             self.display.advance(rows)
             signals.check()
+            if time.monotonic() - checked > FAILURE_CHECK_SECONDS:
+                self.failure_counts()
+                checked = time.monotonic()
 
         return on_progress
 
@@ -220,7 +227,7 @@ class Run:
             "total_episodes": counters.total_episodes,
             **episodes.means(),
             **learner_metrics,
-            **self._failure_counts(),
+            **self.failure_counts(),
             "samples_per_second": samples / spent,
             "wall_seconds": counters.wall_seconds,
             **{f"time/{phase}": seconds for phase, seconds in self.seconds.items()},
@@ -233,9 +240,11 @@ class Run:
         if score is not None and (self.best is None or score > self.best[1]):
             self.best = (counters.epoch, score)
 
-    def _failure_counts(self) -> dict[str, int]:
-        """Failures of envs and workers so far; zeros only for third-party envs."""
+    def failure_counts(self) -> dict[str, int]:
+        """Failures of envs and workers so far, which are displayed; zeros only for third-party envs."""
         counts = self.components.health()
+        if num_failures := counts.get("env_failures", 0):
+            self.display.failures(num_failures, self.components.first_failure)
         third_party = not self.components.backend.spec.has_snapshots
         return {name: count for name, count in counts.items() if count or third_party}
 

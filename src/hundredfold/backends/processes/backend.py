@@ -146,6 +146,10 @@ class ProcessBackend:
         self.health()
         return list(self.pool.health.recent)
 
+    @property
+    def first_failure(self) -> Failure | None:
+        return self.pool.health.first
+
     def close(self) -> None:
         if self.call_order.close():
             self.finalizer()

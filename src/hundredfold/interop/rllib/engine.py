@@ -26,6 +26,7 @@ from hundredfold.algorithms.actor_critic import ActorCritic, InputLayer, tensors
 from hundredfold.backends.settings import usable_cores
 from hundredfold.config.run import RunSettings
 from hundredfold.core.errors import EnvError, SettingsError, WorkerError
+from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch
 from hundredfold.distributed import placement
 from hundredfold.interop.rllib.envs import FailureLog, make_env
@@ -74,6 +75,10 @@ class RLlibEnvRunners:
     def health(self) -> dict[str, int]:
         counts, _ = self.failure_log.read()
         return counts
+
+    @property
+    def first_failure(self) -> Failure | None:
+        return self.failure_log.first_failure()
 
     def close(self) -> None:
         self.failure_log.close()

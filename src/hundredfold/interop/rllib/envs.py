@@ -47,6 +47,9 @@ class FailureLogActor:
     def read(self) -> tuple[dict[str, int], str]:
         return self.health.counts(), self.last_error
 
+    def first_failure(self) -> Failure | None:
+        return self.health.first
+
 
 class FailureLog:
     """Failures of envs in all env runners: RLlib ends a runner without reporting its error.
@@ -76,6 +79,11 @@ class FailureLog:
         """Failure counts, and the error that ended an env runner if one did."""
         counts, last_error = load_ray().get(self.actor.read.remote())
         return counts, last_error
+
+    def first_failure(self) -> Failure | None:
+        """The first failure of an env that was recreated."""
+        failure: Failure | None = load_ray().get(self.actor.first_failure.remote())
+        return failure
 
     def close(self) -> None:
         load_ray().kill(self.actor, no_restart=True)

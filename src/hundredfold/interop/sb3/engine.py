@@ -24,6 +24,7 @@ from hundredfold.backends.call_checks import refuse_while_importing_main
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import EnvError, SettingsError
+from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.registry import ENVS
 from hundredfold.interop.sb3 import require_contrib
@@ -67,6 +68,10 @@ class SB3Envs:
     def health(self) -> dict[str, int]:
         # Vector envs of Stable-Baselines3 have no failure counts.
         return self.backend.health() if isinstance(self.vec_env, BackendVecEnv) else {}
+
+    @property
+    def first_failure(self) -> Failure | None:
+        return self.backend.first_failure
 
     def close(self) -> None:
         with suppress(*WORKER_DIED):
