@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from helpers.processes import run_process
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -59,7 +60,7 @@ def dry_run(target, folder):
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     argv = ["make", "--dry-run", "--no-print-directory", f"VENV={folder / 'venv'}", target]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return run_process(argv, cwd=ROOT).stdout
 
 
 @pytest.mark.process
