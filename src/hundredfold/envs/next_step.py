@@ -91,6 +91,15 @@ class PerEnvNextStep(NextStepEnv):
         self.env.restart_policy = policy
 
     @property
+    def first_episode(self) -> int:
+        number: int = self.env.first_episode
+        return number
+
+    @first_episode.setter
+    def first_episode(self, number: int) -> None:
+        self.env.first_episode = number
+
+    @property
     def infos(self) -> list[Mapping[str, Any]]:
         infos: list[Mapping[str, Any]] = self.env.infos
         return infos
