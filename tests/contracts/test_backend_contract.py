@@ -4,6 +4,7 @@ import functools
 import pickle
 from contextlib import closing
 from functools import partial
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -467,9 +468,10 @@ def with_faulty_env(make_faulty):
 
 
 def step_until_error(backend):
-    """Step until an error is raised: with other envs ready it may arrive a little later."""
+    """Step for up to 30 seconds: with other envs ready, an error may arrive a little later."""
     batch = backend.recv()
-    while True:
+    until = monotonic() + 30
+    while monotonic() < until:
         backend.send(np.zeros(len(batch), np.int64))
         batch = backend.recv()
 
@@ -503,5 +505,6 @@ def test_close_closes_the_envs(kind, tmp_path):
     make_envs = partial(GymnasiumBatchEnv, make_env=partial(RecordsClose, tmp_path))
     with closing(BACKEND_CASES[kind](make_envs, 3)) as backend:
         backend.reset(SEED)
-        assert not list(tmp_path.iterdir())
-    assert len(list(tmp_path.iterdir())) == 3
+        # An env that was profiled first is closed already.
+        before = len(list(tmp_path.iterdir()))
+    assert len(list(tmp_path.iterdir())) == before + 3

@@ -17,7 +17,6 @@ from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import PerEnvBatch
 from hundredfold.envs.next_step import NextStepFactory
-from hundredfold.envs.registry import callable_factory
 from hundredfold.interop.gymnasium import BackendVectorEnv
 
 NUM_ENVS = 5
@@ -280,6 +279,12 @@ def test_infos_of_third_party_envs_come_with_their_own_step():
         was_over = terminated[0]
 
 
+@pytest.mark.parametrize("case", ["cartpole", "CartPole-v1"])
+def test_third_party_envs_are_still_stepped_one_by_one(case):
+    env = ENV_CASES[case](np.arange(2))
+    assert isinstance(NextStepFactory(ENV_CASES[case])(np.arange(2)), PerEnvBatch) == isinstance(env, PerEnvBatch)
+
+
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, "NextStep", "SameStep"])
 def test_the_mode_is_declared_by_make_vec_and_by_registered_ids(mode):
     for make in (partial(hundredfold.make_vec, "cartpole"), partial(gymnasium.make_vec, "hundredfold/CartPole-v0")):
@@ -293,9 +298,3 @@ def test_the_mode_is_declared_by_make_vec_and_by_registered_ids(mode):
 def test_other_modes_are_rejected(mode):
     with pytest.raises(SettingsError, match="must be NextStep or SameStep, got"):
         hundredfold.make_vec("cartpole", 2, autoreset_mode=mode)
-
-
-def test_third_party_envs_keep_their_restart_policy():
-    make_envs = NextStepFactory(callable_factory(partial(gymnasium.make, "CartPole-v1")))
-    with closing(make_envs(np.arange(2))) as env:
-        assert isinstance(env, PerEnvBatch)  # backends give such envs a restart policy

@@ -11,7 +11,6 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.processes import start_process
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.training.build import build
@@ -248,7 +247,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("locked", flush=True)
 sys.stdin.read()
 """
-    other = start_process([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(CheckpointError, match="being written by another process"):

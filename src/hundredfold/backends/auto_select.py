@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -21,19 +20,12 @@ import numpy as np
 from hundredfold.backends.call_checks import check_num_envs, is_importing_main, refuse_while_importing_main
 from hundredfold.backends.env_profile import EnvProfile, StepCosts, barrier_share, measure_steps
 from hundredfold.backends.processes.backend import READY_DIVISOR
-from hundredfold.backends.processes.env_shards import MAX_THREADS
-from hundredfold.backends.processes.worker_handle import EnvTimeoutError
-from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
+from hundredfold.backends.processes.env_threads import MAX_THREADS
+from hundredfold.backends.processes.profile import is_built_in, profile_in_worker
 from hundredfold.backends.settings import WorkerSettings, usable_cores
-from hundredfold.core.errors import EnvError, WorkerError
-from hundredfold.core.failures import RestartPolicy
+from hundredfold.core.errors import WorkerError
 from hundredfold.core.formatting import format_duration
 from hundredfold.core.protocols import Backend, EnvFactory, PerEnvBatch
-
-# A profile does not wait longer for a step: workers are right for such an env in any case.
-PROFILE_TIMEOUT: Final = 10.0
-# An env that crashes is profiled again, with another seed, so many times in all.
-PROFILE_ATTEMPTS: Final = 3
 
 # Cost of a batch that goes through workers: one round trip of wake-ups, and per env bookkeeping,
 # copied bytes and, where every env has a thread, the time threads take from each other.
@@ -44,6 +36,8 @@ THREAD_SECONDS: Final = 60e-6
 # Roughly what a small network needs to act on a batch of any size, and to learn from one step.
 POLICY_SECONDS: Final = 1e-3
 LEARN_SECONDS: Final = 10e-6
+# Most workers for envs that wait and need the main thread of a process.
+MAX_WAITING_WORKERS: Final = 64
 # Workers must make training faster by this factor to be chosen.
 MIN_SPEEDUP: Final = 1.25
 # From this share of time lost to the slowest env on, `first_ready` is chosen.
@@ -123,53 +117,12 @@ def _profile(make_envs: EnvFactory, settings: WorkerSettings, *, in_worker: bool
         return EnvProfile(env.spec, is_per_env=True, step_costs=costs, num_failures=len(failures), first_failure=first)
 
 
-def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings) -> EnvProfile:
-    """Create one env in a worker process and, if it is a third-party env, measure it there.
-
-    Raises:
-        WorkerError, OSError: no worker can start.
-        EnvError: the env fails or crashes its process, and the run is to end then.
-    """
-    timeout = min(settings.step_timeout, PROFILE_TIMEOUT)
-    single = replace(settings, workers=1, env_threads=1, batch_envs=0, step_timeout=timeout)
-    with closing(WorkerPool(make_envs, InFlight(1), single, batch_envs=1)) as pool:
-        profile = partial(EnvProfile, pool.spec, pool.is_per_env)
-        if not pool.is_per_env:
-            return profile()
-        # A crash ends the request, so that the next one has another seed.
-        pool.restart_policy = RestartPolicy("stop")
-        failures: list[str] = []
-        for seed in range(PROFILE_ATTEMPTS):
-            try:
-                costs = pool.request("measure_steps", [(seed,)])[0]
-            except EnvTimeoutError:
-                return profile(hung_seconds=timeout)
-            except (EnvError, WorkerError) as error:
-                if settings.on_env_error == "stop" or len(failures) + 1 >= settings.max_env_failures:
-                    raise EnvError(str(error)) from error.__cause__
-                failures.append(str(error))
-            else:
-                health = pool.health
-                failures += map(str, health.recent)
-                num_failures = len(failures) - len(health.recent) + health.env_failures
-                return profile(step_costs=costs, num_failures=num_failures, first_failure="".join(failures[:1]))
-        return profile(num_failures=len(failures), first_failure=failures[0])
-
-
 def _failure_warning(profile: EnvProfile) -> str:
     times = "once" if profile.num_failures == 1 else f"{profile.num_failures} times"
     return (
         f"the env failed {times} while it was profiled for a moment, and was restarted as it will be in training "
         f"(--on-env-error stop ends the run instead). First failure: {profile.first_failure}"
     )
-
-
-def is_built_in(make_envs: EnvFactory) -> bool:
-    """Whether this visibly makes a built-in env, which need not be profiled."""
-    maker: object = make_envs
-    while isinstance(maker, partial) or hasattr(maker, "make_envs"):
-        maker = maker.func if isinstance(maker, partial) else maker.make_envs
-    return isinstance(maker, type) and not hasattr(maker, "step_rows")
 
 
 def choose_from_profile(profile: EnvProfile, num_envs: int, settings: WorkerSettings) -> BackendChoice:
@@ -188,8 +141,14 @@ def choose_from_profile(profile: EnvProfile, num_envs: int, settings: WorkerSett
             )
         else:
             reason = "it failed whenever it was profiled; in workers an env that crashes its process is replaced"
-        workers = settings.num_workers(num_envs)
-        return BackendChoice("processes", replace(settings, workers=workers), reason)
+        settings = replace(settings, workers=settings.num_workers(num_envs), env_threads=settings.env_threads or 1)
+        return BackendChoice("processes", settings, reason)
+    if profile.needs_main_thread:
+        workers = settings.workers or min(num_envs, MAX_WAITING_WORKERS)
+        choice = choose_from_costs(
+            profile.step_costs, num_envs, replace(settings, workers=workers, env_threads=1), usable_cores()
+        )
+        return replace(choice, reason=f"{choice.reason}; it fails in a thread, so there are more workers instead")
     return choose_from_costs(profile.step_costs, num_envs, settings, usable_cores())
 
 
@@ -199,8 +158,9 @@ def choose_from_costs(costs: StepCosts, num_envs: int, settings: WorkerSettings,
     step = format_duration(costs.step_seconds)
     in_sequence = num_envs * costs.step_seconds
     if costs.waits:
-        in_parallel = costs.step_seconds + num_envs * THREAD_SECONDS / fitted.workers
-        lanes, per_lane = num_envs, 1
+        lanes = min(num_envs, fitted.workers * fitted.env_threads)
+        per_lane = -(-num_envs // lanes)
+        in_parallel = per_lane * costs.step_seconds + num_envs * THREAD_SECONDS / fitted.workers
         finding = f"a step takes {step}, {100 * costs.waiting_share:.0f} % of it waiting"
     else:
         lanes = min(fitted.workers, cores)

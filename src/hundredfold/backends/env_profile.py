@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from statistics import NormalDist
 from time import perf_counter, process_time
@@ -9,12 +10,16 @@ from typing import Final
 
 import numpy as np
 
-from hundredfold.backends.processes.env_shards import MIN_BLOCKED_FRACTION, MIN_SWITCHES_PER_STEP, voluntary_switches
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.batch import EnvSpec, FloatArray, StepBatch
 from hundredfold.core.protocols import PerEnvBatch
 
+# Envs wait rather than compute if they give up their core in at least half of their steps and are
+# off it for this fraction of the time. A busy machine takes cores away, too, but that is not a
+# voluntary context switch.
+MIN_SWITCHES_PER_STEP: Final = 0.5
+MIN_WAITING_FRACTION: Final = 0.25
 # A measurement ends after so many steps or so many seconds, whichever comes first. It takes two
 # steps in any case, because a first step often loads and compiles.
 MAX_STEPS: Final = 500
@@ -34,13 +39,10 @@ class StepCosts:
 
     @property
     def waits(self) -> bool:
-        """Whether the env waits (for I/O, a server, a sleep) rather than computes.
-
-        A busy machine takes the core away as well, but those switches are involuntary.
-        """
+        """Whether the env waits (for I/O, a server, a sleep) rather than computes."""
         total = float(self.seconds.sum())
         yields_core = self.switches >= MIN_SWITCHES_PER_STEP * len(self.seconds)
-        return yields_core and total - float(self.cpu_seconds.sum()) >= MIN_BLOCKED_FRACTION * total
+        return yields_core and total - float(self.cpu_seconds.sum()) >= MIN_WAITING_FRACTION * total
 
     @property
     def costs(self) -> FloatArray:
@@ -66,6 +68,7 @@ class EnvProfile:
     is_per_env: bool  # whether its envs step one by one, as third-party envs do
     step_costs: StepCosts | None = None  # None where nothing was measured
     hung_seconds: float = 0.0  # above 0: a step did not return within this time
+    needs_main_thread: bool = False  # it waits, but fails outside the main thread of a process
     num_failures: int = 0  # meanwhile, after which the env was restarted
     first_failure: str = ""
 
@@ -135,3 +138,10 @@ def barrier_share(costs: FloatArray, lanes: int, per_lane: int) -> float:
         largest = NormalDist().inv_cdf((lanes - 0.375) / (lanes + 0.25))
         slowest = mean + float(costs.std()) * largest / per_lane**0.5
     return 1.0 - mean / slowest if slowest > 0 else 0.0
+
+
+def voluntary_switches() -> int:
+    """Voluntary context switches of this thread so far."""
+    # Where threads are not counted separately, the process: its other threads sleep meanwhile.
+    who = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+    return resource.getrusage(who).ru_nvcsw

@@ -27,7 +27,8 @@ class WorkerSettings:
     batch_envs: NonNegativeInt = 0
     """Ready envs to wait for before the policy acts; 0 = all, or an eighth with first_ready."""
     env_threads: NonNegativeInt = 0
-    """Threads per worker; 0 = one per env if envs wait rather than compute, 1 = no threads."""
+    """Threads per worker, each of which owns its envs from creation to close; 0 = one per env if envs wait rather than
+    compute, 1 = no threads, for envs that need the main thread of a process."""
     start_method: StartMethod = "auto"
     """Multiprocessing start method; auto = fork where it is safe, else spawn."""
     step_timeout: Positive = 120.0

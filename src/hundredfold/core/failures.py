@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn
 
-from hundredfold.core.errors import HundredfoldError
+from hundredfold.core.errors import HundredfoldError, describe_exception
 
 OnEnvError = Literal["restart", "stop"]
 
@@ -175,6 +175,17 @@ def failure_message(subject: str, history: list[Failure]) -> str:
         f"{subject} failed {len(history)} times in a row without finishing an episode; giving up:\n"
         + "\n".join(lines)
         + "\nFix the env or raise --max-env-failures."
+    )
+
+
+def describe_env_exception(error: BaseException) -> str:
+    """What an env raised, as a sentence, and what to try if it should have run in the main thread."""
+    text = f"{describe_exception(error)}."
+    if threading.current_thread() is threading.main_thread() or "thread" not in text.lower():
+        return text
+    return (
+        f"{text} It ran in a thread of its own, from its creation on; if it needs the main thread of a process (as "
+        "signal handlers do), use --env-threads 1 and as many --workers as envs."
     )
 
 

@@ -21,7 +21,7 @@ from gymnasium.wrappers import OrderEnforcing
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
 from hundredfold.core.errors import EXAMPLE, EnvError, SettingsError, describe_exception
-from hundredfold.core.failures import FORKS, RestartPolicy, end_forked_child, raise_interrupt
+from hundredfold.core.failures import FORKS, RestartPolicy, describe_env_exception, end_forked_child, raise_interrupt
 from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.gymnasium_spaces import (
     MAX_FLOAT32,
@@ -345,7 +345,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
     def _env_error(self, row: int, call: str, error: BaseException) -> EnvError:
         raise_interrupt(error)
         return EnvError(
-            f"{self._location(row)} raised in {call}: {describe_exception(error)}. The env's own traceback is above."
+            f"{self._location(row)} raised in {call}: {describe_env_exception(error)} The env's own traceback is above."
         )
 
     # --- checks ---------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             raise_interrupt(error)
             env = f"env {env_id}" if name is None else f"env {env_id} of {name}"
             raise EnvError(
-                f"{env} could not be created: {describe_exception(error)}. The env's own traceback is above."
+                f"{env} could not be created: {describe_env_exception(error)} The env's own traceback is above."
             ) from error
 
     def _first_infos(self, env_ids: IntArray) -> list[Mapping[str, Any]]:
@@ -419,7 +419,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             except BaseException as error:
                 raise_interrupt(error)
                 raise EnvError(
-                    f"env {env_id} of {self.name} raised in its first reset(): {describe_exception(error)}."
+                    f"env {env_id} of {self.name} raised in its first reset(): {describe_env_exception(error)}"
                 ) from error
             infos.append(info)
         return infos

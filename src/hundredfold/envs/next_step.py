@@ -33,7 +33,10 @@ class NextStepFactory:
     def __call__(self, env_ids: IntArray) -> BatchEnv:
         env = self.make_envs(env_ids)
         assert isinstance(env, ArrayBatchEnv), f"{type(env).__name__} is not an ArrayBatchEnv"
-        return PerEnvNextStep(env) if isinstance(env, PerEnvBatch) else NextStepEnv(env)
+        if isinstance(env, PerEnvBatch):
+            per_env: PerEnvBatch = PerEnvNextStep(env)  # so that mypy compares all attributes
+            return per_env
+        return NextStepEnv(env)
 
 
 class NextStepEnv:
@@ -81,6 +84,10 @@ class PerEnvNextStep(NextStepEnv):
 
     env: Any  # both an ArrayBatchEnv and a PerEnvBatch
 
+    def __init__(self, env: ArrayBatchEnv) -> None:
+        super().__init__(env)
+        self.infos: list[Mapping[str, Any]] = self.env.infos
+
     @property
     def restart_policy(self) -> RestartPolicy:
         policy: RestartPolicy = self.env.restart_policy
@@ -98,11 +105,6 @@ class PerEnvNextStep(NextStepEnv):
     @first_episode.setter
     def first_episode(self, number: int) -> None:
         self.env.first_episode = number
-
-    @property
-    def infos(self) -> list[Mapping[str, Any]]:
-        infos: list[Mapping[str, Any]] = self.env.infos
-        return infos
 
     def set_busy_since(self, busy_since: FloatArray) -> None:
         self.env.set_busy_since(busy_since)
@@ -129,9 +131,9 @@ class PerEnvNextStep(NextStepEnv):
             self.env.step_row(row, actions)
 
     def _leave_out(self, row: int) -> None:
-        out, infos = self.env.out, self.env.infos
+        out = self.env.out
         out.reward[row], out.terminated[row], out.truncated[row] = 0.0, False, False
-        infos[row] = {name: value for name, value in infos[row].items() if name != "final_info"}
+        self.infos[row] = {name: value for name, value in self.infos[row].items() if name != "final_info"}
 
 
 def with_ignored_actions(actions: Array, ignored: BoolArray, batch: StepBatch, spec: EnvSpec) -> Array:

@@ -7,7 +7,7 @@ and `gymnasium.make_vec`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ def make_vec(
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     copy: bool = True,
     true_state_in_info: bool = False,
+    worker_settings: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> BackendVectorEnv:
     """Create a Gymnasium vector env.
@@ -57,9 +58,11 @@ def make_vec(
             at once and the last one as `infos["final_obs"]`.
         copy: Whether returned arrays are copies, or views that are valid until the next step.
         true_state_in_info: Whether infos contain the hidden state as `true_state/...`.
+        worker_settings: Settings of worker processes and failing envs by the names of their flags,
+            for example `{"workers": 8, "env_threads": 1, "on_env_error": "stop"}`.
         settings: Settings of the env, or keyword arguments of the Gymnasium env.
     """
-    workers = WorkerSettings(batch_envs=check_num_envs(num_envs))
+    workers = _worker_settings(worker_settings or {}, check_num_envs(num_envs))
     mode = _checked_mode(autoreset_mode)
     make_envs = _env_factory(env, settings)
     if mode is AutoresetMode.NEXT_STEP:
@@ -337,6 +340,15 @@ def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
     limits = np.iinfo(array.dtype)
     exact = [min(max(int(value), limits.min), limits.max) for value in values.flat]
     return np.array(exact, array.dtype).reshape(array.shape)
+
+
+def _worker_settings(given: Mapping[str, Any], num_envs: int) -> WorkerSettings:
+    """Worker settings of a vector env, which waits for all envs at every step."""
+    known = [item.name for item in fields(WorkerSettings) if item.name != "batch_envs"]
+    for key in given:
+        if key not in known:
+            raise SettingsError(f"worker_settings has no entry {key!r}; {suggest(key, known)}")
+    return WorkerSettings(**given, batch_envs=num_envs)
 
 
 def _env_factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hundredfold.backends.processes.env_threads import MAX_THREADS
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.run import RunSettings
 from hundredfold.core import rng
@@ -78,7 +79,8 @@ def evaluation_backend(
 ) -> tuple[str, EnvFactory, int, WorkerSettings]:
     """Arguments of `make_backend` for evaluation: the training backend, but synchronous.
 
-    Batch sizes and threads are chosen anew: training's were fitted to another number of envs.
+    The batch size is chosen anew, and envs that had threads have one each: training's numbers were fitted to
+    another number of envs.
 
     Args:
         settings: Settings of the run.
@@ -86,7 +88,8 @@ def evaluation_backend(
         num_envs: Number of evaluation envs.
     """
     name = settings.machine.backend
-    workers = replace(settings.processes, batch_envs=0, env_threads=0)
+    threads = settings.processes.env_threads
+    workers = replace(settings.processes, batch_envs=0, env_threads=MAX_THREADS if threads > 1 else threads)
     return "processes" if name == "first_ready" else name, make_envs, num_envs, workers
 
 

@@ -97,6 +97,14 @@ from helpers.third_party_envs.spaces import (
     ScalarBoxAction,
     UnevenBoxActions,
 )
+from helpers.third_party_envs.thread_bound import (
+    FailsAndHoldsDatabase,
+    HoldsDatabase,
+    HoldsEventLoop,
+    RecordsClosingThread,
+    SetsSignalHandler,
+    ThreadBoundEnv,
+)
 from helpers.third_party_envs.timing import ComputesInStep, SleepsInStep, WaitsForFile
 from helpers.third_party_envs.unsupported_spaces import (
     DictActions,

@@ -22,6 +22,7 @@ from hundredfold.backends.call_checks import (
     refuse_while_importing_main,
 )
 from hundredfold.backends.processes.env_shards import group_edges
+from hundredfold.backends.processes.profile import with_env_threads
 from hundredfold.backends.processes.shared_memory import LazyInfos, shared_batch
 from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings
@@ -45,8 +46,8 @@ class ProcessBackend:
 
     def __init__(self, make_envs: EnvFactory, num_envs: int, settings: WorkerSettings | None = None) -> None:
         self.num_envs = check_num_envs(num_envs)
-        self.settings = settings or WorkerSettings()
         refuse_while_importing_main("start workers")
+        self.settings = with_env_threads(settings or WorkerSettings(), make_envs, self.num_envs)
         self.call_order = CallOrder()
         self.batch_envs = min(self.settings.batch_envs or self.num_envs, self.num_envs)
         self.in_flight = InFlight(self.num_envs)

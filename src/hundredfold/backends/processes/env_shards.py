@@ -2,25 +2,21 @@
 
 Built-in envs are batches: the shard is divided into groups, and a group steps when all its envs
 have their actions. Third-party envs step one by one. Envs that compute are stepped in turn, and
-become ready about every half millisecond; envs that block (on I/O, a simulator, a sleep) get a
-thread each, so that all of them block at once. Which of the two they do is measured while they run.
+become ready about every half millisecond; those that wait have threads (`env_threads`).
 """
 
 from __future__ import annotations
 
-import resource
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from queue import SimpleQueue
-from time import monotonic, perf_counter, thread_time
-from typing import Final
+from time import monotonic, perf_counter
+from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.backends.processes import cpu_affinity
+from hundredfold.backends.env_profile import StepCosts, measure_steps
 from hundredfold.backends.processes.channel import Channel
 from hundredfold.backends.processes.ready_flags import ReadyFlags
 from hundredfold.backends.processes.recovery import RecoveryPoint
@@ -32,15 +28,6 @@ from hundredfold.core.protocols import BatchEnv, PerEnvBatch, SharedParams
 
 # With partial batches, ready envs are reported about this often.
 REPORT_SECONDS: Final = 0.0005
-MAX_THREADS: Final = 512
-# Queued for a thread instead of an env id: wait at the barrier.
-DRAIN: Final = -1
-# Envs block rather than compute if they give up their core in at least half of their steps and are
-# off it for this fraction of the time. A busy machine takes cores away, too, but that is not a
-# voluntary context switch.
-MIN_SWITCHES_PER_STEP: Final = 0.5
-MIN_BLOCKED_FRACTION: Final = 0.25
-MEASURED_STEPS: Final = 8
 # So many failures fit into a message that the socket buffers, so sending it never blocks.
 FAILURES_PER_MESSAGE: Final = 10
 
@@ -69,8 +56,8 @@ class Shard(ABC):
     # Whether a snapshot must wait for steps in flight.
     drains_for_state = True
 
-    def __init__(self, envs: list[BatchEnv], edges: list[int]) -> None:
-        self.envs = envs
+    def __init__(self, envs: Sequence[BatchEnv], edges: list[int]) -> None:
+        self.envs = list(envs)
         self.first, self.last = edges[0], edges[-1]
         rows = [slice(first, last) for first, last in pairwise(edges)]
         self.groups = list(zip(envs, rows, strict=True))
@@ -112,23 +99,29 @@ class Shard(ABC):
         finally:
             self.busy_since[rows] = 0.0
 
-    def reset(self, seed: int, skip: IntArray | None = None) -> None:
-        """Start episode 0 of every env, or the one `skip`, (envs of the shard,), episodes later."""
-        self.pending_truncation.clear()
+    def for_each_group(self, call: Callable[[BatchEnv, slice], object]) -> None:
+        """Call a function with each batch of envs and its rows, where envs may be reset."""
         for env, rows in self.groups:
             with self.busy(rows):
-                if skip is None or not skip.any():
-                    env.reset(seed)
-                else:
-                    env.truncate_all(skip[self._local(rows)], seed)
+                call(env, rows)
+
+    def reset(self, seed: int, skip: IntArray | None = None) -> None:
+        """Start episode 0 of every env, or the one `skip`, (envs of the shard,), episodes later."""
+
+        def reset_group(env: BatchEnv, rows: slice) -> None:
+            if skip is None or not skip.any():
+                env.reset(seed)
+            else:
+                env.truncate_all(skip[self._local(rows)], seed)
+
+        self.pending_truncation.clear()
+        self.for_each_group(reset_group)
         self.out.truncated[:] = False
 
     def restore(self, state: State, skip: IntArray | None = None) -> None:
         """Continue from a snapshot; only third-party envs, which begin new episodes, can skip some."""
         self.pending_truncation.clear()
-        for env, rows in self.groups:
-            with self.busy(rows):
-                env.restore(slice_rows(state, self._local(rows)))
+        self.for_each_group(lambda env, rows: env.restore(slice_rows(state, self._local(rows))))
 
     def recover(self, point: RecoveryPoint) -> None:
         """Take over from a dead worker: truncate all its episodes where they were."""
@@ -143,9 +136,7 @@ class Shard(ABC):
         if point.state is not None:
             self.restore(point.state)
         self.set_shared_params(point.shared_params)
-        for env, rows in self.groups:
-            with self.busy(rows):
-                env.truncate_all(point.skip[self._local(rows)], point.seed)
+        self.for_each_group(lambda env, rows: env.truncate_all(point.skip[self._local(rows)], point.seed))
 
     def last_observations(self) -> Arrays:
         """Copies of the last observations; 0 where a worker died before it could check them."""
@@ -210,43 +201,36 @@ class BatchShard(Shard):
 
 
 class PerEnvShard(Shard):
-    """Third-party envs, each of which steps by itself, on a thread of its own if envs block.
+    """Third-party envs, which step one by one.
 
     Args:
-        env: the envs.
-        env_ids: their ids.
-        settings: restart policy and number of threads.
+        envs: the envs; one batch, unless a subclass divides them.
+        edges: first env of each batch, and the end of the last one.
+        settings: restart policy.
         is_chunked: step in small chunks, because the parent takes partial batches.
-        core: core for the threads; None = any.
     """
 
-    env: PerEnvBatch
     # Such a snapshot holds no episodes, only their numbers, so a step more or less does not matter;
     # waiting for the slowest env would.
     drains_for_state = False
 
     def __init__(
-        self, env: PerEnvBatch, env_ids: range, settings: WorkerSettings, *, is_chunked: bool, core: int | None = None
+        self, envs: list[PerEnvBatch], edges: list[int], settings: WorkerSettings, *, is_chunked: bool
     ) -> None:
-        super().__init__([env], [env_ids.start, env_ids.stop])
-        self.env = env
-        env.restart_policy = settings.restart_policy()
+        super().__init__(envs, edges)
+        self.env = envs[0]
+        self.per_env_groups = list(zip(envs, [rows for _, rows in self.groups], strict=True))
+        self.restart_policy = settings.restart_policy()
+        for env in envs:
+            env.restart_policy = self.restart_policy
         self.is_chunked = is_chunked
-        self.chunk_size = 1 if is_chunked else len(env_ids)
-        self.num_threads = settings.env_threads
-        self.core = core
-        # One queue for all threads: a thread that finishes a step takes the next without sleeping.
-        self.queue: SimpleQueue[int] = SimpleQueue()
-        self.drain_barrier: threading.Barrier | None = None  # None while there are no threads
-        self.detector = BlockingDetector()
+        self.chunk_size = 1 if is_chunked else self.last - self.first
 
     def set_output_buffers(self, arrays: Arrays, channel: Channel) -> None:
         super().set_output_buffers(arrays, channel)
-        self.env.set_busy_since(self.busy_since[self.first : self.last])
-        self.own_actions = self.actions[self.first : self.last]
+        for env, rows in self.per_env_groups:
+            env.set_busy_since(self.busy_since[rows])
         self.infos = InfoWriter(arrays)
-        if self.num_threads > 1:
-            self._start_threads(self.num_threads)
 
     @contextmanager
     def busy(self, rows: slice) -> Iterator[None]:
@@ -254,36 +238,27 @@ class PerEnvShard(Shard):
         yield
 
     def step(self, first: int, last: int) -> None:
-        while first < last and self.drain_barrier is None:
+        while first < last:
             stop = min(first + self.chunk_size, last)
-            self.detector.begin()
-            succeeded = self._step_chunk(first, stop)
-            seconds = self.detector.end(stop - first)
-            if not succeeded:
+            start = perf_counter()
+            if not self._step_chunk(first, stop):
                 return
-            self._adapt_chunk_size(stop - first, seconds)
-            is_blocking = self.detector.is_blocking and self.last - self.first > 1
-            if self.num_threads == 0 and is_blocking:
-                self._start_threads(MAX_THREADS)
+            self._adapt_chunk_size(stop - first, perf_counter() - start)
             first = stop
-        for env_id in range(first, last):
-            self.queue.put(env_id)
 
-    def drain(self) -> None:
-        if self.drain_barrier is not None:
-            for _ in range(self.drain_barrier.parties - 1):
-                self.queue.put(DRAIN)
-            self.drain_barrier.wait()
+    def measure_steps(self, seed: int, steps: int) -> StepCosts:
+        """Measure steps of the first batch of envs."""
+        return measure_steps(self.env, steps, seed=seed)
 
     def reset(self, seed: int, skip: IntArray | None = None) -> None:
         super().reset(seed, skip)
-        self._write_infos(self.first, self.last)
+        self._write_all_infos()
 
     def restore(self, state: State, skip: IntArray | None = None) -> None:
         if skip is not None:
             state = {**state, "episodes": state["episodes"] + skip}
         super().restore(state)
-        self._write_infos(self.first, self.last)
+        self._write_all_infos()
 
     def truncate_all(self, point: RecoveryPoint) -> None:
         if point.state is not None:
@@ -292,16 +267,17 @@ class PerEnvShard(Shard):
             self.set_shared_params(point.shared_params)
             return
         super().truncate_all(point)
-        self._write_infos(self.first, self.last)
+        self._write_all_infos()
 
     def report_failures(self) -> None:
-        failures = self.env.restart_policy.drain()
+        failures = self.restart_policy.drain()
         for start in range(0, len(failures), FAILURES_PER_MESSAGE):
             part = failures[start : start + FAILURES_PER_MESSAGE]
             self.channel.send_message("failures", part)
 
     def info_bytes(self, env_id: int) -> bytes:
-        return pickle_info(self.env.infos[env_id - self.first])
+        env, first = next((env, rows.start) for env, rows in self.per_env_groups if env_id < rows.stop)
+        return pickle_info(env.infos[env_id - first])
 
     def _step_chunk(self, first: int, last: int) -> bool:
         """Step these envs and mark them as ready; False when the run must stop."""
@@ -316,40 +292,24 @@ class PerEnvShard(Shard):
             except BaseException as error:
                 self._report_error(error)
                 return False
-            self._write_infos(first, last)
-            if self.env.restart_policy.unreported:
+            self._write_infos(first, self.env.infos[first - self.first : last - self.first])
+            if self.restart_policy.unreported:
                 self.report_failures()
         self.mark_ready(first, last)
         return True
-
-    def _step_one(self, env_id: int) -> None:
-        """`_step_chunk` of one env, on a thread."""
-        if env_id in self.pending_truncation:
-            self.pending_truncation.discard(env_id)
-        else:
-            row, env = env_id - self.first, self.env
-            try:
-                env.step_row(row, self.own_actions)
-            except BaseException as error:
-                self._report_error(error)
-                return
-            if info := env.infos[row]:
-                self.infos.write(env_id, info)
-            else:
-                self.infos.size_view[env_id] = 0
-            if env.restart_policy.unreported:
-                self.report_failures()
-        if self.ready_flags.set_one_ready(env_id):
-            self.channel.wake()
 
     def _report_error(self, error: BaseException) -> None:
         """Send the parent the error that must stop the run."""
         self.report_failures()
         self.channel.send_message("error", capture_error("step()", error))
 
-    def _write_infos(self, first: int, last: int) -> None:
-        infos = self.env.infos[first - self.first : last - self.first]
-        self.infos.sizes[first:last] = 0
+    def _write_all_infos(self) -> None:
+        for env, rows in self.per_env_groups:
+            self._write_infos(rows.start, env.infos)
+
+    def _write_infos(self, first: int, infos: Sequence[Mapping[str, Any]]) -> None:
+        """Write the infos of the envs from `first` on."""
+        self.infos.sizes[first : first + len(infos)] = 0
         for env_id, info in enumerate(infos, first):
             if info:
                 self.infos.write(env_id, info)
@@ -362,58 +322,3 @@ class PerEnvShard(Shard):
             self.chunk_size = max(1, num_envs // 2)
         elif seconds < REPORT_SECONDS / 2 and num_envs == self.chunk_size:
             self.chunk_size = min(2 * num_envs, self.last - self.first)
-
-    def _start_threads(self, max_threads: int) -> None:
-        num_threads = min(max_threads, self.last - self.first)
-        cpu_affinity.pin_threads(self.core)
-        self.drain_barrier = threading.Barrier(num_threads + 1)
-        for number in range(num_threads):
-            threading.Thread(
-                target=self._run_thread, args=(self.drain_barrier,), name=f"envs {number}", daemon=True
-            ).start()
-
-    def _run_thread(self, drain_barrier: threading.Barrier) -> None:
-        while True:
-            env_id = self.queue.get()
-            if env_id == DRAIN:
-                drain_barrier.wait()
-            else:
-                self._step_one(env_id)
-
-
-class BlockingDetector:
-    """Detects envs that block (I/O, sleep) rather than compute, from the kernel's counters."""
-
-    def __init__(self) -> None:
-        self.is_blocking = False
-        self._clear()
-
-    def begin(self) -> None:
-        """Start measuring a few steps."""
-        self.start = (voluntary_switches(), thread_time(), perf_counter())
-
-    def end(self, num_steps: int) -> float:
-        """Count these steps and update `is_blocking`; returns the seconds they took."""
-        switches, cpu_seconds, start = self.start
-        seconds = perf_counter() - start
-        self.steps += num_steps
-        self.switches += voluntary_switches() - switches
-        self.cpu_seconds += thread_time() - cpu_seconds
-        self.seconds += seconds
-        if self.steps >= MEASURED_STEPS:
-            gives_up_core = self.switches >= MIN_SWITCHES_PER_STEP * self.steps
-            blocked_seconds = self.seconds - self.cpu_seconds
-            is_idle = blocked_seconds >= MIN_BLOCKED_FRACTION * self.seconds
-            self.is_blocking = gives_up_core and is_idle
-            self._clear()
-        return seconds
-
-    def _clear(self) -> None:
-        self.steps, self.switches, self.cpu_seconds, self.seconds = 0, 0, 0.0, 0.0
-
-
-def voluntary_switches() -> int:
-    """Voluntary context switches of this thread so far."""
-    # Where threads are not counted separately, the process: its other threads sleep meanwhile.
-    who = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
-    return resource.getrusage(who).ru_nvcsw

@@ -20,25 +20,20 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.backends.env_profile import measure_steps
 from hundredfold.backends.processes.channel import Channel, recv_fds
 from hundredfold.backends.processes.cpu_affinity import core_for_worker
 from hundredfold.backends.processes.env_shards import BatchShard, PerEnvShard, Shard, group_edges
+from hundredfold.backends.processes.env_threads import create_threaded_shard
 from hundredfold.backends.processes.remote_errors import RequestResult, capture_error
 from hundredfold.backends.processes.shared_memory import map_arrays, memory_layout
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch
-
-# Environment variable that marks the processes started by envs.
-TOKEN_VARIABLE: Final = "HUNDREDFOLD_WORKER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +48,11 @@ class ShardSpec:
     settings: WorkerSettings
     # Pickled unless the worker is forked; it unpickles it itself, so that errors are reported.
     make_envs: EnvFactory | bytes
-    # Of the pool, in the environment of all processes that the envs start.
-    token: str = ""
 
 
 def worker_main(messages: socket.socket, shard_spec: ShardSpec) -> None:
     """Entry point of a worker process."""
     detach_from_terminal()
-    os.environ[TOKEN_VARIABLE] = worker_token(shard_spec.token, os.getpid())
     try:
         read_fd, write_fd, parent_death_fd = recv_fds(messages, 3)
         die_with_parent(parent_death_fd)
@@ -79,28 +71,6 @@ def detach_from_terminal() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     # Garbage collection of objects inherited by fork would copy their pages.
     gc.freeze()
-
-
-def worker_token(token: str, pid: int) -> str:
-    """Value of `TOKEN_VARIABLE` in a worker of a pool; it starts with that of the pool."""
-    return f"{token}.{pid}."
-
-
-def kill_marked(token: str) -> None:
-    """Kill the processes that envs have started and that no longer belong to the worker's process group.
-
-    A process in a session of its own is found by its environment, whoever its parent is now. Where there is no
-    `/proc`, nothing is found.
-
-    Args:
-        token: of a worker, or of a pool for all its workers.
-    """
-    marker = f"{TOKEN_VARIABLE}={token}".encode()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        # It may have ended meanwhile, or belong to somebody else.
-        with suppress(OSError):
-            if any(entry.startswith(marker) for entry in path.read_bytes().split(b"\0")):
-                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def die_with_parent(parent_death_fd: int) -> None:
@@ -168,11 +138,15 @@ def create_shard(shard_spec: ShardSpec) -> Shard:
     )
     settings, num_envs = shard_spec.settings, shard_spec.num_envs
     env_ids = range(shard_spec.first, shard_spec.last)
+    core = core_for_worker(shard_spec.worker, settings.num_workers(num_envs))
+    if settings.env_threads > 1:
+        threaded = create_threaded_shard(make_envs, env_ids, settings, core)
+        if threaded is not None:
+            return threaded
     env = make_envs(np.arange(env_ids.start, env_ids.stop))
     if isinstance(env, PerEnvBatch):
         is_chunked = shard_spec.batch_envs < num_envs
-        core = core_for_worker(shard_spec.worker, settings.num_workers(num_envs))
-        return PerEnvShard(env, env_ids, settings, is_chunked=is_chunked, core=core)
+        return PerEnvShard([env], [env_ids.start, env_ids.stop], settings, is_chunked=is_chunked)
     edges = group_edges(env_ids, shard_spec.batch_envs, num_envs)
     if len(edges) == 2:
         return BatchShard([env], edges)
@@ -214,6 +188,6 @@ REQUESTS: dict[str, Callable[..., Any]] = {
     "state": lambda shard: shard.state(),
     "timings": lambda shard: shard.timings(),
     "info": lambda shard, env_id: shard.info_bytes(env_id),
-    "measure_steps": lambda shard, seed: measure_steps(shard.env, seed=seed),
+    "measure_steps": lambda shard, seed, steps: shard.measure_steps(seed, steps),
     "recover": lambda shard, point: shard.recover(point),
 }
