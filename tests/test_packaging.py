@@ -1,15 +1,21 @@
-"""Installing: what the Makefile installs and whether the constraints pin all of it."""
+"""Installing: what the Makefile installs, whether the constraints pin all of it, and the built package."""
 
+import os
 import re
 import shutil
-import subprocess
+import sys
+import tarfile
 import tomllib
+import venv
+import zipfile
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from helpers.processes import run_process
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -59,7 +65,7 @@ def dry_run(target, folder):
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     argv = ["make", "--dry-run", "--no-print-directory", f"VENV={folder / 'venv'}", target]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return run_process(argv, cwd=ROOT).stdout
 
 
 @pytest.mark.process
@@ -78,3 +84,128 @@ def test_make_test_completes_what_make_train_has_set_up(tmp_path):
     assert "pip install" in dry_run("style", tmp_path)
     stamp.with_name(".installed-complete").touch()
     assert "pip install" not in dry_run("style", tmp_path)
+
+
+def test_ci_runs_every_python_of_the_classifiers():
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    prefix = "Programming Language :: Python :: 3."
+    declared = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if name.startswith(prefix)]
+    run = jobs["test"]["strategy"]["matrix"]["python"]
+    assert run[: len(declared)] == declared
+    assert PROJECT["requires-python"] == f">={declared[0]}"
+    assert set(jobs["smoke"]["strategy"]["matrix"]["python"]) <= set(declared)
+    assert {job["timeout-minutes"] > 0 for job in jobs.values()} == {True}
+
+
+def test_the_citation_names_the_version_of_the_package():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert f"version = {{{PROJECT['version']}}}" in (ROOT / "README.md").read_text()
+
+
+# --- the built package
+
+
+BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+
+
+def build(kind, tree, folder):
+    """Build an sdist or a wheel from a source tree, without downloading anything."""
+    run_process([sys.executable, "-c", BUILD, f"build_{kind}", str(folder)], cwd=tree)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with the sdist and with the wheel that was built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    tree = folder / "tree"
+    shutil.copytree(ROOT / "src", tree / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    build("sdist", tree, folder)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    build("wheel", folder / "unpacked" / sdist.name.removesuffix(".tar.gz"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clean_python(built):
+    """Python of a new virtual environment with the wheel."""
+    (wheel,) = built.glob("*.whl")
+    return install_into_new_venv(built / "from-wheel", wheel)
+
+
+def install_into_new_venv(folder, archive):
+    """Python of a new virtual environment with this package; all others are those of this environment."""
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.rglob("site-packages")
+    # Paths in a .pth file are added as they are: an editable install of the package there is not seen.
+    others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (packages / "others.pth").write_text("\n".join(others))
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--force-reinstall"]
+    run_process([*pip, "--no-index", "--no-deps", "--no-build-isolation", str(archive)])
+    return python
+
+
+def source_files():
+    """Files of the package, relative to `src`."""
+    files = (path.relative_to(ROOT / "src") for path in (ROOT / "src" / "hundredfold").rglob("*") if path.is_file())
+    return {path.as_posix() for path in files if "__pycache__" not in path.parts}
+
+
+@pytest.mark.process
+def test_wheel_and_sdist_contain_every_file_of_the_package(built):
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in names if name.startswith("hundredfold/")} == source_files()
+    assert not [name for name in names if not name.startswith("hundredfold")]
+    with tarfile.open(sdist) as archive:
+        in_src = {name.partition("/src/")[2] for name in archive.getnames() if "/src/hundredfold/" in name}
+    assert source_files() <= in_src
+
+
+# One process for all commands: most of their time goes into importing torch.
+COMMANDS = """
+import sys
+from pathlib import Path
+import hundredfold
+from hundredfold.cli.main import main
+assert Path(hundredfold.__file__).is_relative_to(sys.prefix), hundredfold.__file__
+for command in {commands!r}:
+    print("$", *command, flush=True)
+    assert main(command) == 0, command
+"""
+
+
+def run_commands(python, folder, *commands):
+    code = COMMANDS.format(commands=[command.split() for command in commands])
+    return run_process([str(python), "-c", code], cwd=folder)
+
+
+SIZE = "--num-envs 4 --num-steps 16 --epochs 2 --eval-episodes 4"
+USES = (f"train corridor --name run {SIZE}", "evaluate runs/run --episodes 4", "report runs/run", "verify cage2")
+
+
+@pytest.mark.process
+def test_the_installed_wheel_trains_evaluates_reports_verifies_and_exports(clean_python, tmp_path):
+    done = run_commands(clean_python, tmp_path, *USES, "export runs/run --torchscript")
+    assert "44,700 of 44,700 steps are equal" in done.stderr
+    assert "<h2" in (tmp_path / "runs/run/report.html").read_text("utf-8")
+    assert (tmp_path / "runs/run/policy.pt").stat().st_size
+    done = run_process([str(clean_python.with_name("hundredfold")), "--version"], cwd=tmp_path)
+    assert done.stdout == f"hundredfold {PROJECT['version']}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_installed_sdist_runs_the_same_commands_and_exports_onnx(built, tmp_path):
+    (sdist,) = built.glob("*.tar.gz")
+    python = install_into_new_venv(built / "from-sdist", sdist)
+    done = run_commands(python, tmp_path, *USES, "export runs/run --onnx --torchscript")
+    assert "44,700 of 44,700 steps are equal" in done.stderr
+    assert (tmp_path / "runs/run/policy.onnx").stat().st_size

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from helpers import third_party_envs
+from helpers.processes import run_process
 from hundredfold.backends import make_backend, start_backend
 from hundredfold.backends.auto_select import choose_backend, choose_from_costs
 from hundredfold.backends.env_profile import StepCosts, barrier_share, measure_steps
@@ -299,7 +299,7 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path, backend):
             envs.close()
         """)
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    done = run_process([sys.executable, script])
     assert done.stdout == "stepped 2 envs in InProcessBackend\n"
     assert done.stderr.count("could not start: ") == 1
     assert "if __name__ == '__main__':" in done.stderr

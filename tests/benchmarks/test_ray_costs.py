@@ -92,9 +92,7 @@ def test_scaling_over_two_simulated_nodes():
     pytest.importorskip("ray")
     argv = ["scale", "waiting", "--backend", "ray", "--nodes", "1,2", "--num-envs", "40"]
     argv += ["--seconds", "4", "--json"]
-    done = run_python(
-        f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))", expect=0, timeout=600
-    )
+    done = run_python(f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))", expect=0)
     rows = json.loads(done.stdout)["rows"]
     assert [row["nodes"] for row in rows] == [1, 2]
     for row in rows:

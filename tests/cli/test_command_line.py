@@ -1,13 +1,12 @@
 """The command line: output, exit codes and error messages."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.processes import run_process
 from hundredfold.cli import main
 
 QUICK = ["--epochs", "2", "--num-envs", "4", "--num-steps", "16", "--eval-episodes", "4"]
@@ -185,16 +184,12 @@ gymnasium.register(id="NanEnv-v0", entry_point=NanEnv)
 @pytest.mark.process
 def test_a_nan_observation_stops_the_run_and_names_env_and_step(tmp_path):
     (tmp_path / "nan_env.py").write_text(NAN_ENV)
-    done = subprocess.run(
+    done = run_process(
         [*(sys.executable, "-m", "hundredfold", "train", "nan_env:NanEnv-v0"), *(*QUICK, "--on-env-error", "stop")],
-        capture_output=True,
-        text=True,
+        expect=1,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        timeout=600,
-        check=False,
+        env={"PYTHONPATH": str(tmp_path)},
     )
-    assert done.returncode == 1
     assert "env 0 of nan_env:NanEnv-v0 (step 7 of its episode 0) returned nan" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -202,8 +197,7 @@ def test_a_nan_observation_stops_the_run_and_names_env_and_step(tmp_path):
 @pytest.mark.process
 def test_python_dash_m_runs_the_command_line():
     argv = [sys.executable, "-m", "hundredfold", "trian"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == main.WRONG_USAGE
+    done = run_process(argv, expect=main.WRONG_USAGE)
     assert "train" in done.stderr
 
 
@@ -212,5 +206,5 @@ def test_the_installed_command_prints_its_version():
     command = Path(sys.executable).with_name("hundredfold")
     if not command.exists():
         pytest.skip("the package is not installed for this Python")
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    done = run_process([command, "--version"])
     assert done.stdout.startswith("hundredfold ")

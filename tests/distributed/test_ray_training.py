@@ -11,8 +11,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from helpers.processes import wait_until
 from helpers.ray_pool import ReusingActorPool, shared_cluster
-from helpers.training_runs import KILLED_RUN, checkpoint_arrays, read_metrics, run_python, wait_until
+from helpers.training_runs import KILLED_RUN, checkpoint_arrays, read_metrics, run_python
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.training.checkpoint import saved_epochs

@@ -40,7 +40,7 @@ def test_all_code_blocks_run_and_the_policies_reach_the_stated_return(tmp_path, 
             blocks.append((kind, code))
     assert {kind for kind, _ in blocks} == {"python", "sh"}
     assert len(blocks) == 9
-    run_python(RUN_BLOCKS.replace("{blocks!r}", repr(blocks)), expect=0, cwd=tmp_path, timeout=600)
+    run_python(RUN_BLOCKS.replace("{blocks!r}", repr(blocks)), expect=0, cwd=tmp_path)
     runs = tmp_path / "runs"
     assert {path.name for path in runs.iterdir()} == {"mine", "dqn", "python", "sb3"}
     monkeypatch.syspath_prepend(tmp_path)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from html import unescape
 from pathlib import Path
 
 import pytest
+
+from helpers.processes import run_process
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
@@ -64,13 +65,7 @@ def inspect_page(page: Path, width: int, profile: Path) -> dict:
     probed.write_text(page.read_text("utf-8") + PROBE, "utf-8")
     frame = page.with_name("frame.html")
     frame.write_text(FRAME.format(page=probed.name, width=width))
-    done = subprocess.run(
-        [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", frame.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
+    done = run_process([str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", frame.as_uri()])
     errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     assert not errors, errors
     found = re.search(r'data-seen="([^"]*)"', done.stdout)

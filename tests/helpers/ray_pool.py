@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.processes import HANG_SECONDS
 from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.distributed.actor_pool import ActorPool
 from hundredfold.distributed.placement import ActorPlacement
@@ -35,14 +36,19 @@ def shared_cluster():
 
 
 class ReusingPlacement(ActorPlacement):
-    """Reuses actors that earlier tests have released."""
+    """Reuses actors that earlier tests have released, except for lost ones."""
+
+    lost_actor = None
 
     def start_actor(self, cpus):
         return IDLE_ACTORS.pop() if IDLE_ACTORS else super().start_actor(0)
 
     def release(self, actor):
+        if actor is self.lost_actor:
+            super().release(actor)
+            return
         try:
-            self.ray.get(actor.hostname.remote(), timeout=2)
+            self.ray.get(actor.hostname.remote(), timeout=HANG_SECONDS)
             IDLE_ACTORS.append(actor)
         except self.ray.exceptions.RayError:
             super().release(actor)
@@ -50,6 +56,10 @@ class ReusingPlacement(ActorPlacement):
 
 class ReusingActorPool(ActorPool):
     placement_class = ReusingPlacement
+
+    def _replace(self, handle, reason):
+        self.placement.lost_actor = handle.actor  # it may hang, so it is not asked whether it is alive
+        super()._replace(handle, reason)
 
 
 class ReusingRayBackend(RayBackend):

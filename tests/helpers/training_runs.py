@@ -1,14 +1,12 @@
 """Training runs for tests: run them, kill them at a given moment, compare what they wrote."""
 
 import json
-import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 from numpy.testing import assert_array_equal
 
+from helpers.processes import run_process
 from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.run_folder import RunFolder
 
@@ -51,14 +49,9 @@ def checkpoint_arrays(path, which="last"):
     return {f"{part}/{name}": array for part, arrays in checkpoint.parts.items() for name, array in arrays.items()}
 
 
-def run_python(code, *, expect, timeout=600, **options):
+def run_python(code, *, expect, **options):
     """Run code in a new Python process and check its exit code; a failure shows its output."""
-    env = {**os.environ, **options.pop("env", {})}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout, env=env, check=False, **options
-    )
-    assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+    return run_process([sys.executable, "-c", code], expect=expect, **options)
 
 
 def assert_same_run(one, other):
@@ -90,11 +83,3 @@ class PairedLearners:
     def add_transitions(self, batch):
         for learner in self.learners:
             learner.buffer.add_transitions(batch)
-
-
-def wait_until(condition, seconds=30):
-    """Poll until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not hold in time"
-        time.sleep(0.01)

@@ -17,6 +17,7 @@ from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import PerEnvBatch
 from hundredfold.envs.next_step import NextStepFactory
+from hundredfold.envs.registry import callable_factory
 from hundredfold.interop.gymnasium import BackendVectorEnv
 
 NUM_ENVS = 5
@@ -298,3 +299,9 @@ def test_the_mode_is_declared_by_make_vec_and_by_registered_ids(mode):
 def test_other_modes_are_rejected(mode):
     with pytest.raises(SettingsError, match="must be NextStep or SameStep, got"):
         hundredfold.make_vec("cartpole", 2, autoreset_mode=mode)
+
+
+def test_third_party_envs_keep_their_restart_policy():
+    make_envs = NextStepFactory(callable_factory(partial(gymnasium.make, "CartPole-v1")))
+    with closing(make_envs(np.arange(2))) as env:
+        assert isinstance(env, PerEnvBatch)  # backends give such envs a restart policy

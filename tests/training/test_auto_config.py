@@ -3,7 +3,6 @@
 import faulthandler
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from helpers.processes import run_process
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device
 from hundredfold.config.presets import preset_settings
@@ -161,6 +161,5 @@ def test_a_script_without_main_guard_trains_once_with_spawn(tmp_path):
         "hundredfold.train('CartPole-v1', epochs=1, num_envs=2, num_steps=8, eval_interval=0,\n"
         "                  start_method='spawn', report=False)\n"
     )
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_process([sys.executable, script], cwd=tmp_path)
     assert len(list((tmp_path / "runs").iterdir())) == 1

@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from helpers.processes import start_process
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.training.build import build
@@ -247,7 +248,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 print("locked", flush=True)
 sys.stdin.read()
 """
-    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = start_process([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(CheckpointError, match="being written by another process"):

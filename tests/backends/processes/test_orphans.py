@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from helpers.processes import HANG_SECONDS, start_process, wait_until
 
 TESTS = Path(__file__).parents[2]
 
@@ -42,13 +43,12 @@ def start_parent(tmp_path, method="fork", env="FaultyEnv", last="sys.stdin.read(
     """Start a parent with two workers in its own session; `last` is its last statement."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT.format(method=method, env=env, last=last, threads=threads))
-    parent = subprocess.Popen(
+    parent = start_process(
         [sys.executable, script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={"PYTHONPATH": str(TESTS)},
     )
     workers = [int(word) for word in parent.stdout.readline().split()]
     assert len(workers) == 2
@@ -74,10 +74,7 @@ def shared_memory():
 
 
 def assert_no_leftovers(parent, before):
-    deadline = time.monotonic() + 30
-    while processes_in_session(parent.pid):
-        assert time.monotonic() < deadline, f"still there: {processes_in_session(parent.pid)}"
-        time.sleep(0.02)
+    wait_until(lambda: not processes_in_session(parent.pid), "the end of all processes")
     assert shared_memory() <= before
 
 
@@ -93,7 +90,7 @@ def test_a_signalled_parent_leaves_no_process_and_no_memory(tmp_path, method, si
     parent, workers = start_parent(tmp_path, method)
     assert processes_in_session(parent.pid) >= {parent.pid, *workers}
     parent.send_signal(signal_number)
-    assert parent.wait(30) == -signal_number or signal_number == signal.SIGINT
+    assert parent.wait(HANG_SECONDS) == -signal_number or signal_number == signal.SIGINT
     assert_no_leftovers(parent, before)
 
 
@@ -104,7 +101,7 @@ def test_workers_that_hang_or_are_stopped_die_with_the_parent(tmp_path, method, 
     parent, workers = start_parent(tmp_path, method, env)
     assert processes_in_session(parent.pid) >= {parent.pid, *workers}
     parent.kill()
-    parent.wait(30)
+    parent.wait(HANG_SECONDS)
     assert_no_leftovers(parent, before)
 
 
@@ -112,7 +109,7 @@ def test_workers_with_env_threads_die_with_the_parent(tmp_path):
     before = shared_memory()
     parent, _ = start_parent(tmp_path, env="HangsInStep", threads=3)
     parent.kill()
-    parent.wait(30)
+    parent.wait(HANG_SECONDS)
     assert_no_leftovers(parent, before)
 
 
@@ -121,7 +118,7 @@ def test_workers_with_env_threads_die_with_the_parent(tmp_path):
 def test_a_parent_that_ends_by_itself_leaves_nothing(tmp_path, method, last):
     before = shared_memory()
     parent, _ = start_parent(tmp_path, method, last=last)
-    assert parent.wait(60) == (3 if "3" in last else 0)
+    assert parent.wait(HANG_SECONDS) == (3 if "3" in last else 0)
     assert_no_leftovers(parent, before)
 
 
@@ -140,4 +137,4 @@ def test_ctrl_c_reaches_the_parent_and_not_its_workers(tmp_path):
     parent, _ = start_parent(tmp_path, last=last.strip())
     assert parent.stdout.readline() == "waiting\n"
     os.killpg(parent.pid, signal.SIGINT)
-    assert parent.wait(30) == 130
+    assert parent.wait(HANG_SECONDS) == 130

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs
 from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
-from helpers.training_runs import wait_until
+from helpers.processes import wait_until
 from helpers.trajectories import (
     Trajectory,
     assert_same_trajectory,
@@ -34,8 +34,8 @@ NUM_ENVS = 6
 FAULTY = 1
 FAULT_STEP = third_party_envs.FaultyEnv.fault_step
 STEPS = 7
-# Long enough for a busy machine, short enough to wait for.
-TIMEOUT = 1.5
+# Seconds after which envs that hang are replaced: long enough for a busy machine, short enough to wait for.
+TIMEOUT = 3.0
 
 pytestmark = pytest.mark.process
 
@@ -608,14 +608,31 @@ def test_close_kills_workers_that_hang_or_are_stopped(faulty, monkeypatch):
     assert all(has_ended(pid) for pid in pids)
 
 
-def test_subprocesses_of_envs_end_with_their_worker(tmp_path):
-    make_envs = partial(GymnasiumBatchEnv, make_env=partial(third_party_envs.StartsSubprocess, tmp_path))
+@pytest.mark.parametrize("own_session", [False, True])
+def test_subprocesses_of_envs_end_with_their_worker(tmp_path, own_session):
+    make_envs = starting_subprocesses(tmp_path, own_session)
     with closing(two_workers(make_envs, "fork")) as backend:
         record_trajectory(backend, SEED, 1)
         pids = [int(path.name) for path in tmp_path.iterdir()]
         assert len(pids) == NUM_ENVS
         assert not any(has_ended(pid) for pid in pids)
     wait_until(lambda: all(has_ended(pid) for pid in pids))
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_subprocesses_of_envs_end_with_a_worker_that_was_killed(tmp_path, own_session):
+    with closing(two_workers(starting_subprocesses(tmp_path, own_session), "fork")) as backend:
+        pids = {int(path.name) for path in tmp_path.iterdir()}
+        backend.reset(SEED)
+        backend.recv()
+        step_after_sigkill(backend)
+        wait_until(lambda: sum(has_ended(pid) for pid in pids) == 3)
+        assert sum(not has_ended(int(path.name)) for path in tmp_path.iterdir()) == NUM_ENVS
+
+
+def starting_subprocesses(folder, own_session):
+    make_env = partial(third_party_envs.StartsSubprocess, folder, own_session)
+    return partial(GymnasiumBatchEnv, make_env=make_env)
 
 
 def test_a_backend_is_closed_when_it_is_garbage_collected():

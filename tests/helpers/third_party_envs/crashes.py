@@ -85,7 +85,7 @@ class HangsInReset(FaultyEnv):
 class StartsSubprocess(FaultyEnv):
     """Starts a subprocess and records its pid as a file name in the folder."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, own_session=False):
         super().__init__()
-        self.process = subprocess.Popen(["sleep", "1000"])
+        self.process = subprocess.Popen(["sleep", "1000"], start_new_session=own_session)
         (Path(folder) / str(self.process.pid)).touch()

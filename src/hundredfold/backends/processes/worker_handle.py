@@ -22,7 +22,7 @@ import cloudpickle  # type: ignore[import-untyped]
 from hundredfold.backends.call_checks import MAIN_GUARD_HINT
 from hundredfold.backends.processes.channel import RANGE, ParentChannel
 from hundredfold.backends.processes.remote_errors import RemoteError
-from hundredfold.backends.processes.worker_main import ShardSpec, worker_main
+from hundredfold.backends.processes.worker_main import ShardSpec, kill_marked, worker_main, worker_token
 from hundredfold.core.batch import IntArray
 from hundredfold.core.errors import EnvError, HundredfoldError, WorkerError
 from hundredfold.core.protocols import EnvFactory
@@ -125,14 +125,20 @@ class WorkerHandle:
         self.channel.messages.settimeout(0.1)
         self.send_message("close", 0)
 
-    def terminate(self) -> str:
-        """Make sure that the process has ended; returns how it ended."""
+    def terminate(self, *, is_closing: bool = False) -> str:
+        """Make sure that the process has ended, with the subprocesses of its envs; returns how it ended.
+
+        Args:
+            is_closing: all workers end, and subprocesses in sessions of their own are killed afterwards.
+        """
         self.process.join(0.2)
         self.exit_code = self.process.exitcode
         with suppress(ProcessLookupError, PermissionError, TypeError):
             os.killpg(self.process.pid, signal.SIGKILL)  # with the subprocesses of its envs
         self.process.kill()
         self.process.join(5)
+        if not is_closing:
+            kill_marked(worker_token(self.shard.token, self.process.pid))
         if self.exit_code is None and self.process.exitcode != -signal.SIGKILL:
             self.exit_code = self.process.exitcode  # on a busy machine it took a little longer
         self.channel.close()
@@ -141,7 +147,7 @@ class WorkerHandle:
     def close(self, deadline: float) -> None:
         """Wait for it to end by itself until the deadline (`time.monotonic()`), then kill it."""
         self.process.join(max(0.0, deadline - monotonic()))
-        self.terminate()
+        self.terminate(is_closing=True)
 
 
 def pickle_factory(make_envs: EnvFactory, start_method: str) -> EnvFactory | bytes:

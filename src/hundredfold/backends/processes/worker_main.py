@@ -20,8 +20,10 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +36,9 @@ from hundredfold.backends.processes.remote_errors import RequestResult, capture_
 from hundredfold.backends.processes.shared_memory import map_arrays, memory_layout
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.protocols import EnvFactory, PerEnvBatch
+
+# Environment variable that marks the processes started by envs.
+TOKEN_VARIABLE: Final = "HUNDREDFOLD_WORKER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,14 @@ class ShardSpec:
     settings: WorkerSettings
     # Pickled unless the worker is forked; it unpickles it itself, so that errors are reported.
     make_envs: EnvFactory | bytes
+    # Of the pool, in the environment of all processes that the envs start.
+    token: str = ""
 
 
 def worker_main(messages: socket.socket, shard_spec: ShardSpec) -> None:
     """Entry point of a worker process."""
     detach_from_terminal()
+    os.environ[TOKEN_VARIABLE] = worker_token(shard_spec.token, os.getpid())
     try:
         read_fd, write_fd, parent_death_fd = recv_fds(messages, 3)
         die_with_parent(parent_death_fd)
@@ -71,6 +79,28 @@ def detach_from_terminal() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     # Garbage collection of objects inherited by fork would copy their pages.
     gc.freeze()
+
+
+def worker_token(token: str, pid: int) -> str:
+    """Value of `TOKEN_VARIABLE` in a worker of a pool; it starts with that of the pool."""
+    return f"{token}.{pid}."
+
+
+def kill_marked(token: str) -> None:
+    """Kill the processes that envs have started and that no longer belong to the worker's process group.
+
+    A process in a session of its own is found by its environment, whoever its parent is now. Where there is no
+    `/proc`, nothing is found.
+
+    Args:
+        token: of a worker, or of a pool for all its workers.
+    """
+    marker = f"{TOKEN_VARIABLE}={token}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        # It may have ended meanwhile, or belong to somebody else.
+        with suppress(OSError):
+            if any(entry.startswith(marker) for entry in path.read_bytes().split(b"\0")):
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def die_with_parent(parent_death_fd: int) -> None:

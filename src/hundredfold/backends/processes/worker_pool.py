@@ -14,6 +14,7 @@ import select
 import warnings
 from dataclasses import replace
 from itertools import pairwise
+from secrets import token_hex
 from time import monotonic
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from hundredfold.backends.processes.recovery import RecoveryState
 from hundredfold.backends.processes.remote_errors import RemoteError, RequestResult
 from hundredfold.backends.processes.shared_memory import create_memory, map_arrays, memory_layout
 from hundredfold.backends.processes.worker_handle import WorkerHandle, diagnose_exit, pickle_factory, raise_start_error
-from hundredfold.backends.processes.worker_main import ShardSpec
+from hundredfold.backends.processes.worker_main import ShardSpec, kill_marked
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import EXAMPLE, WorkerError
@@ -97,7 +98,7 @@ class WorkerPool:
         self.restart_policy, self.health = settings.restart_policy(), Health()
         start_method = settings.resolved_start_method()
         self.context = multiprocessing.get_context(start_method)
-        self.owner_pid = os.getpid()
+        self.owner_pid, self.token = os.getpid(), token_hex(8)
         self.memory_fd: int | None = None
         self.workers: list[WorkerHandle] = []
         self.alive: dict[int, WorkerHandle] = {}  # workers we read from, by their read_fd
@@ -117,7 +118,7 @@ class WorkerPool:
         factory = pickle_factory(make_envs, start_method)
         try:
             for index, (first, last) in enumerate(pairwise(self.shard_edges.tolist())):
-                self._spawn(ShardSpec(index, first, last, num_envs, batch_envs, settings, factory))
+                self._spawn(ShardSpec(index, first, last, num_envs, batch_envs, settings, factory, self.token))
             self._share_memory()
         except BaseException:
             self.close()
@@ -226,6 +227,8 @@ class WorkerPool:
         deadline = monotonic() + CLOSE_SECONDS
         for worker in self.alive.values():
             worker.close(deadline)
+        if self.is_per_env:
+            kill_marked(self.token)
         self.workers.clear()
         self.alive.clear()
         if self.memory_fd is not None:

@@ -1,0 +1,42 @@
+"""Tests start other programs through `helpers.processes`, so that they pass wherever they run."""
+
+import ast
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.processes import run_process
+
+TESTS = Path(__file__).parent
+STARTS = {f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")}
+
+
+@pytest.mark.process
+def test_a_child_of_a_background_job_has_default_signal_handlers():
+    code = "import signal; print(*(signal.getsignal(n).__repr__() for n in (signal.SIGINT, signal.SIGHUP)), sep=';')"
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        done = run_process([sys.executable, "-c", code])
+        assert [signal.getsignal(number) for number in before] == [signal.SIG_IGN] * 2
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    interrupt, hangup = done.stdout.strip().split(";")
+    assert "default_int_handler" in interrupt
+    assert "SIG_DFL" in hangup
+
+
+def direct_starts(path):
+    """Calls of `subprocess` in a file, except for programs that are only there to run."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_start = isinstance(node, ast.Call) and ast.unparse(node.func) in STARTS
+        if is_start and "'sleep'" not in ast.unparse(node):
+            yield f"{path.relative_to(TESTS)}:{node.lineno}"
+
+
+def test_tests_start_programs_through_the_helper():
+    found = [start for path in sorted(TESTS.rglob("*.py")) for start in direct_starts(path)]
+    assert [start for start in found if not start.startswith("helpers/processes.py")] == []
+    assert len(found) == 1
