@@ -22,7 +22,7 @@ from hundredfold.backends import make_backend
 from hundredfold.config.devices import torch_device
 from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import CHANGEABLE, Algorithm, EngineName, RunSettings
-from hundredfold.config.toml import changed_settings, to_toml, with_overrides
+from hundredfold.config.toml import changed_settings, with_overrides
 from hundredfold.core.batch import EnvSpec, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import EnvFactory, SharedParams
@@ -38,7 +38,7 @@ from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.process_setup import signal_note
 from hundredfold.training.run import Run
-from hundredfold.training.run_folder import RunFolder, check_name, write_atomically
+from hundredfold.training.run_folder import RunFolder, check_name
 
 __all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "train"]
 
@@ -220,7 +220,7 @@ def resume_run(
         components = build(settings, make_envs)
         try:
             run = Run.resume(folder, components, wandb=wandb, quiet=quiet)
-            write_atomically(folder.settings_file, to_toml(components.settings))
+            folder.write_settings(components.settings)
             return _finish(run, report)
         finally:
             components.close()

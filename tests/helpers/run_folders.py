@@ -6,7 +6,8 @@ import json
 import math
 from pathlib import Path
 
-from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.core.files import write_atomically
+from hundredfold.training.run_folder import RunFolder
 
 SETTINGS = """\
 env = {env}

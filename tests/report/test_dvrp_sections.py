@@ -71,7 +71,7 @@ def test_report_data_round_trip(folder, report_data):
 
 
 def test_invalid_report_data_raise(folder):
-    for text, message in (("{", "cannot be read as JSON"), ('{"format": 99}', "has format 99")):
+    for text, message in (("{", "is damaged"), ("[]", "is damaged"), ('{"format": 99}', "has format 99")):
         (folder.path / "report_data.json").write_text(text)
         with pytest.raises(CheckpointError, match=message):
             read_report_data(folder)

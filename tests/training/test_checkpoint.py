@@ -12,11 +12,13 @@ from numpy.testing import assert_array_equal
 import hundredfold
 from helpers.training_runs import run_python
 from hundredfold.core.errors import CheckpointError
+from hundredfold.core.files import read_sealed_json, sealed_json
 from hundredfold.envs.corridor import Corridor
 from hundredfold.training.checkpoint import (
     Checkpoint,
     best_epoch,
     load_checkpoint,
+    load_last_whole,
     mark_best,
     prune,
     remove_leftovers,
@@ -97,18 +99,146 @@ DAMAGE = {
     "a truncated file": lambda path: os.truncate(path / "learner.safetensors", 10),
     "a missing file": lambda path: (path / "learner.safetensors").unlink(),
     "a broken manifest": lambda path: (path / "manifest.json").write_text("{"),
+    "a nested manifest": lambda path: (path / "manifest.json").write_text('{"a":' * 100_000),
+    "no manifest": lambda path: (path / "manifest.json").unlink(),
+    "a manifest of a terabyte": lambda path: os.truncate(path / "manifest.json", 2**40),
+    "a part of a terabyte": lambda path: os.truncate(path / "learner.safetensors", 2**40),
+    "a linked part": lambda path: link_elsewhere(path / "learner.safetensors"),
+    "a pipe": lambda path: replace_by_pipe(path / "learner.safetensors"),
 }
+
+
+def link_elsewhere(path):
+    path.symlink_to(path.rename(path.parents[2] / "elsewhere"))
+
+
+def replace_by_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_checkpoint_is_rejected_with_advice(folder, damage):
     path = save_checkpoint(folder, make_checkpoint(4))
     damage(path)
-    with pytest.raises(CheckpointError, match=r"damaged or missing\. Delete .*000004 to resume"):
+    with pytest.raises(CheckpointError, match=r"000004.* (is damaged or missing|cannot be read)"):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"format": 99}', '{"weights": 1}'])
+def test_every_changed_bit_of_a_checkpoint_is_noticed(folder):
+    """One bit in each byte of each file, and every bit of the manifest's seal."""
+    path = save_checkpoint(folder, make_checkpoint(4))
+    tried = 0
+    for file in sorted(path.iterdir()):
+        data = file.read_bytes()
+        places = [8 * byte + byte % 8 for byte in range(len(data))]
+        if file.name == "manifest.json":
+            places += range(8 * data.rindex(b"sha256"), 8 * len(data))
+        for place in places:
+            changed = bytearray(data)
+            changed[place // 8] ^= 1 << place % 8
+            file.write_bytes(changed)
+            with pytest.raises(CheckpointError):
+                load_checkpoint(folder)
+            tried += 1
+        file.write_bytes(data)
+    assert tried > 1500
+    assert load_checkpoint(folder).epoch == 4
+
+
+def test_every_changed_bit_of_the_best_file_is_noticed(folder):
+    mark_best(folder, 40, 17.5)
+    data = folder.best_file.read_bytes()
+    for place in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[place // 8] ^= 1 << place % 8
+        folder.best_file.write_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged"):
+            best_epoch(folder)
+
+
+def reseal(path, change):
+    """Change a manifest as somebody would who knows the format."""
+    manifest = read_sealed_json(path / "manifest.json")
+    change(manifest)
+    (path / "manifest.json").write_text(sealed_json(manifest))
+
+
+ABSURD = {
+    "huge shape": lambda table: table["spec"]["observation"]["cell"].update(shape=[10**12, 10**12]),
+    "many actions": lambda table: table["spec"].update(action_nvec=[10**15]),
+    "negative shape": lambda table: table["spec"]["observation"]["cell"].update(shape=[-1]),
+    "text in a shape": lambda table: table["spec"]["observation"]["cell"].update(shape=["1"]),
+    "unknown dtype": lambda table: table["spec"]["observation"]["cell"].update(dtype="float9000"),
+    "text as counter": lambda table: table["counters"].update(epoch="4"),
+    "fraction as counter": lambda table: table["counters"].update(epoch=4.5),
+    "true as counter": lambda table: table["counters"].update(epoch=True),
+    "negative counter": lambda table: table["counters"].update(epoch=-1),
+    "huge counter": lambda table: table["counters"].update(epoch=10**40),
+    "negative seconds": lambda table: table["counters"].update(wall_seconds=-1.0),
+    "list of counters": lambda table: table.update(counters=[1, 2]),
+    "path as part": lambda table: table["checksums"].update({"../../secret": "0"}),
+    "text as size": lambda table: table["sizes"].update(learner="many"),
+    "no spec": lambda table: table.pop("spec"),
+}
+
+
+@pytest.mark.parametrize("change", ABSURD.values(), ids=ABSURD)
+def test_absurd_values_with_a_valid_checksum_are_rejected(folder, change):
+    path = save_checkpoint(folder, make_checkpoint(4))
+    reseal(path, change)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(folder)
+
+
+def test_the_first_format_is_still_read(folder):
+    """Checkpoints that were written before manifests had a checksum of their own."""
+    path = save_checkpoint(folder, make_checkpoint(4))
+    manifest = read_sealed_json(path / "manifest.json")
+    del manifest["sizes"], manifest["metrics"]
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 1}, indent=2))
+    folder.best_file.write_text('{"epoch": 4, "score": 1.5}\n')
+    assert load_checkpoint(folder, "best").epoch == 4
+
+
+def test_the_newest_whole_checkpoint_is_found_and_damaged_ones_are_moved_aside(folder):
+    for epoch in (1, 2, 3, 4):
+        save_checkpoint(folder, make_checkpoint(epoch))
+    flip_bit(folder.checkpoints / "000003" / "learner.safetensors")
+    flip_bit(folder.checkpoints / "000004" / "manifest.json")
+    checkpoint, problems = load_last_whole(folder)
+    assert checkpoint.epoch == 2
+    assert [text.split(" is damaged")[0] for text in problems] == [
+        "the checkpoint of epoch 4",
+        "the checkpoint of epoch 3",
+    ]
+    assert saved_epochs(folder) == [1, 2]
+    assert (folder.checkpoints / "000004.damaged").is_dir()
+
+
+def test_without_a_whole_checkpoint_nothing_is_moved(folder):
+    save_checkpoint(folder, make_checkpoint(1))
+    flip_bit(folder.checkpoints / "000001" / "manifest.json")
+    with pytest.raises(CheckpointError, match="no checkpoint that can be read"):
+        load_last_whole(folder)
+    assert saved_epochs(folder) == [1]
+
+
+def test_linked_checkpoints_are_neither_read_nor_deleted(tmp_path):
+    elsewhere = tmp_path / "home"
+    (elsewhere / "000001").mkdir(parents=True)
+    (elsewhere / ".profile").write_text("precious")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoints").symlink_to(elsewhere)
+    folder = RunFolder(run)
+    for use in (saved_epochs, remove_leftovers, load_checkpoint, RunFolder.claim):
+        with pytest.raises(CheckpointError, match="symbolic link"):
+            use(folder)
+    assert (elsewhere / ".profile").exists()
+
+
+@pytest.mark.parametrize("text", ['{"format": 99}', '{"format": "2.0"}'])
 def test_a_manifest_of_another_format_is_rejected(folder, text):
     path = save_checkpoint(folder, make_checkpoint(4))
     (path / "manifest.json").write_text(text)
@@ -143,9 +273,12 @@ def test_checkpoints_are_never_unpickled(folder):
     path = save_checkpoint(folder, make_checkpoint(4))
     data = pickle.dumps(Payload())
     (path / "learner.safetensors").write_bytes(data)
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["checksums"]["learner"] = hashlib.sha256(data).hexdigest()
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    reseal(
+        path,
+        lambda table: table.update(
+            checksums={"learner": hashlib.sha256(data).hexdigest()}, sizes={"learner": len(data)}
+        ),
+    )
     with pytest.raises(CheckpointError, match="damaged"):
         load_checkpoint(folder)
     assert not (folder.path / "executed").exists()

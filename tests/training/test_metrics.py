@@ -38,6 +38,52 @@ def test_an_incomplete_last_line_is_ignored_and_an_invalid_line_is_reported(fold
         read_metrics(folder)
 
 
+DAMAGED_LINES = {
+    "a list": "[1, 2]",
+    "no epoch": '{"total_steps": 4}',
+    "text as epoch": '{"epoch": "2"}',
+    "a list as value": '{"epoch": 2, "loss": [1]}',
+    "a huge integer": '{"epoch": 2, "loss": 1' + "0" * 400 + "}",
+    "nested": '{"epoch": 2, "loss": ' + "[" * 100_000,
+    "no UTF-8": b"\xff\xfe".decode("latin-1"),
+}
+
+
+@pytest.mark.parametrize("line", DAMAGED_LINES.values(), ids=DAMAGED_LINES)
+def test_a_damaged_line_is_named(folder, line):
+    folder.metrics_file.write_bytes(b'{"epoch": 1}\n' + line.encode("latin-1") + b'\n{"epoch": 3}\n')
+    with pytest.raises(CheckpointError, match=r"line 2 of .*metrics\.jsonl is damaged"):
+        read_metrics(folder)
+
+
+def test_every_changed_bit_of_the_metrics_is_noticed_when_a_run_is_resumed(folder):
+    log = MetricsLog(folder, preset_settings("corridor"))
+    for epoch in (1, 2):
+        log.write({"epoch": epoch, "total_steps": 64 * epoch, "loss": 0.25})
+    seal = log.seal()
+    log.write({"epoch": 3, "total_steps": 192, "loss": 0.5})  # after the checkpoint
+    log.close()
+    data = folder.metrics_file.read_bytes()
+    for place in range(8 * seal.size):
+        changed = bytearray(data)
+        changed[place // 8] ^= 1 << place % 8
+        folder.metrics_file.write_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged"):
+            drop_after(folder, 2, seal)
+    folder.metrics_file.write_bytes(data)
+    drop_after(folder, 2, seal)
+    assert MetricsLog(folder, preset_settings("corridor")).seal() == seal
+
+
+def test_metrics_are_not_appended_to_a_linked_file(folder, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("precious")
+    folder.metrics_file.symlink_to(target)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        MetricsLog(folder, preset_settings("corridor"))
+    assert target.read_text() == "precious"
+
+
 def test_a_run_writes_the_documented_metrics(tmp_path):
     run = hundredfold.train("corridor", save_dir=tmp_path, **QUICK)
     always = {"epoch", "total_steps", "total_episodes", "policy_loss", "value_loss", "entropy"}

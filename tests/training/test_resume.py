@@ -1,6 +1,7 @@
 """Resume: a killed or interrupted run continues bit for bit."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +62,30 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     run_python(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
+
+
+def test_resume_falls_back_to_the_newest_whole_checkpoint_and_is_bit_exact(tmp_path):
+    settings = {**SMALL, "save_interval": 2, "keep_last": 3}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    shutil.copytree(whole.path, tmp_path / "damaged")
+    file = tmp_path / "damaged" / "checkpoints" / "000006" / "learner.safetensors"
+    os.truncate(file, file.stat().st_size - 1)
+    with pytest.warns(UserWarning, match=r"checkpoint of epoch 6 is damaged .*resuming from epoch 4"):
+        resumed = hundredfold.train(resume=tmp_path / "damaged")
+    assert resumed.finished
+    assert_same_run(whole.path, resumed.path)
+    assert (tmp_path / "damaged" / "checkpoints" / "000006.damaged").is_dir()
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(tmp_path):
+    run = hundredfold.train("corridor", save_dir=tmp_path, report=False, **SMALL)
+    target = tmp_path / "target"
+    target.write_text("precious")
+    (run.path / ".lock").unlink()
+    (run.path / ".lock").symlink_to(target)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        RunFolder.open(run.path).claim()
+    assert target.read_text() == "precious"
 
 
 def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(tmp_path):

@@ -17,6 +17,12 @@ def network_arrays(network: nn.Module) -> Arrays:
 
 def load_network(network: nn.Module, state: State) -> None:
     """Load weights into a network; raises on weights of another architecture."""
+    check_weights(network, state)
+    network.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in state.items()})
+
+
+def check_weights(network: nn.Module, state: State) -> None:
+    """Raise a CheckpointError on weights of another architecture; works on the device "meta", too."""
     wanted = network.state_dict()
     if wanted.keys() != state.keys():
         odd = sorted(wanted.keys() ^ state.keys())
@@ -30,7 +36,6 @@ def load_network(network: nn.Module, state: State) -> None:
                 f"the saved weight {name!r} has shape {tuple(state[name].shape)}, this network "
                 f"wants {tuple(tensor.shape)}; use the settings of the run that made it."
             )
-    network.load_state_dict({name: torch.from_numpy(np.array(a)) for name, a in state.items()})
 
 
 def optimiser_arrays(optimiser: torch.optim.Optimizer) -> Arrays:

@@ -18,12 +18,12 @@ from hundredfold.cli.train import SaveDir, base_settings, parse, peek_flag, remo
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.files import write_atomically
 from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, DayScorer, simulate_days
 from hundredfold.envs.registry import canonical_name, env_factory
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.training.compare import Curve, make_arms, summary, train_all
 from hundredfold.training.engines import OWN
-from hundredfold.training.run_folder import write_atomically
 
 DEFAULT_EPISODES: Final = 25_600
 

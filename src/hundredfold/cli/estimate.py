@@ -11,11 +11,11 @@ from hundredfold.cli.train import base_settings, explicit_settings, parse
 from hundredfold.config.presets import AUTO
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.files import write_atomically
 from hundredfold.core.formatting import format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.auto_config import auto_configure
 from hundredfold.training.estimate import ENOUGH_EPOCHS, Estimate, estimate_run
-from hundredfold.training.run_folder import write_atomically
 
 HELP = """usage: hundredfold estimate ENV [flags of train]
        [--write-config FILE] [--no-measure] [--json]

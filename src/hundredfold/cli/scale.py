@@ -81,8 +81,8 @@ def run(argv: Sequence[str]) -> int:
     ideal, sentence = env.describe_ideal(usable_cores()), advice(rows)
     command = ["scale", *argv]
     if args.page is not None:
+        from hundredfold.core.files import write_atomically
         from hundredfold.report.command_pages import draw_scaling
-        from hundredfold.training.run_folder import write_atomically
 
         page = draw_scaling(rows, ideal, sentence, f"hundredfold {' '.join(command)}", machine())
         write_atomically(args.page, page)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,18 @@ NO_BLOCK: Final = getattr(os, "O_NONBLOCK", 0)
 MAX_TEXT_BYTES: Final = 256 * 2**20
 
 SEAL: Final = b',\n  "sha256": "'
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Size and SHA-256 of the first bytes of a file that is only appended to."""
+
+    size: int
+    sha256: str
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a file with this content still begins with the sealed bytes."""
+        return len(data) >= self.size and hashlib.sha256(data[: self.size]).hexdigest() == self.sha256
 
 
 def open_no_follow(path: Path, flags: int) -> int:
@@ -83,8 +96,13 @@ def sealed_json(table: dict[str, Any], indent: int | None = 2) -> str:
     return (body + SEAL + hashlib.sha256(body).hexdigest().encode() + b'"\n}\n').decode()
 
 
-def read_sealed_json(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+def read_sealed_json(path: Path, max_bytes: int = MAX_TEXT_BYTES, *, required: bool = True) -> dict[str, Any]:
     """The object that `sealed_json` wrote.
+
+    Args:
+        path: The file.
+        max_bytes: Its largest size.
+        required: False to accept objects without a checksum, as the first versions wrote them.
 
     Raises:
         ValueError: A single bit of the file has changed, or it was written otherwise.
@@ -92,7 +110,11 @@ def read_sealed_json(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, A
     """
     data = read_bounded(path, max_bytes)
     body, _, seal = data.rpartition(SEAL)
-    if seal != hashlib.sha256(body).hexdigest().encode() + b'"\n}\n':
+    if seal == hashlib.sha256(body).hexdigest().encode() + b'"\n}\n':
+        data = body + b"}"
+    elif required or b'"sha256"' in data:
         raise ValueError("its checksum does not match")
-    table: dict[str, Any] = parse_json(body + b"}")
+    table = parse_json(data)
+    if not isinstance(table, dict):
+        raise ValueError("it is not a JSON object")
     return table

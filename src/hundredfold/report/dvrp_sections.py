@@ -6,11 +6,11 @@ which is written once after the days were simulated; reading it needs neither en
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hundredfold.core.errors import CheckpointError
+from hundredfold.core.files import read_sealed_json, sealed_json, write_atomically
 from hundredfold.core.formatting import MINUS, format_count, format_number, format_percent
 from hundredfold.report.dvrp_day import route_map, window_chart
 from hundredfold.report.dvrp_figures import (
@@ -26,7 +26,7 @@ from hundredfold.report.dvrp_figures import (
 from hundredfold.report.figures import Measure, small_multiple
 from hundredfold.report.run_data import RunRecord, read_record
 from hundredfold.report.run_sections import Cell, Section, Table
-from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.training.run_folder import RunFolder
 
 ReportData = dict[str, Any]
 
@@ -68,9 +68,8 @@ def report_data_file(folder: RunFolder) -> Path:
 def write_report_data(folder: RunFolder, report_data: ReportData) -> Path:
     """Write report data into the run folder, replacing older data; returns the path."""
     path = report_data_file(folder)
-    text = json.dumps(report_data, allow_nan=False, separators=(",", ":"))
     try:
-        write_atomically(path, text + "\n")
+        write_atomically(path, sealed_json(report_data, indent=None))
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror}. The run itself is safe; free some space, then "
@@ -83,15 +82,19 @@ def read_report_data(folder: RunFolder) -> ReportData | None:
     """The report data of a run; None if there are none."""
     path = report_data_file(folder)
     try:
-        found = json.loads(path.read_bytes())
+        found = read_sealed_json(path, required=False)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        known = found.get("format") if isinstance(found, dict) else None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:
         raise CheckpointError(
-            f"{path} has format {known}, this version reads format {FORMAT}; delete the file and "
+            f"{path} is damaged ({error}); delete the file and run "
+            "`hundredfold report` again."
+        ) from error
+    if found.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {found.get('format')}, this version reads format {FORMAT}; delete the file and "
             "run `hundredfold report` again."
         )
     return found

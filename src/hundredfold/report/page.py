@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from hundredfold.core.errors import CheckpointError
+from hundredfold.core.files import write_atomically
 from hundredfold.core.formatting import (
     MINUS,
     MISSING,
@@ -29,7 +30,7 @@ from hundredfold.core.formatting import (
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.run_data import EVALUATED, RunRecord, read_record
 from hundredfold.report.run_sections import Cell, Section, Table, env_sections, run_sections
-from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.training.run_folder import RunFolder
 
 DEFAULT_HEIGHT: Final = 360  # pixels
 NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"

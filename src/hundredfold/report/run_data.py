@@ -5,7 +5,6 @@ Settings are read as plain tables, so a report can be drawn where the run's env 
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -14,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hundredfold.config.toml import read_toml
 from hundredfold.core.errors import CheckpointError
-from hundredfold.training.checkpoint import best_epoch
+from hundredfold.core.files import Seal, read_sealed_json
+from hundredfold.training.checkpoint import best_epoch, load_checkpoint
 from hundredfold.training.metrics import read_metrics
 from hundredfold.training.run_folder import RunFolder
 
@@ -89,23 +88,31 @@ class RunRecord:
 def read_record(folder: RunFolder) -> RunRecord:
     """Read a run folder; raises CheckpointError if it is not one."""
     folder = RunFolder.open(folder.path)
-    settings = read_toml(folder.settings_file)
+    settings = folder.settings_table()
     env = settings.get("env")
     if not isinstance(env, str):
         raise CheckpointError(f"{folder.settings_file} names no env; it does not belong to a run.")
     name = folder.path.resolve().name
-    epochs = list(_clean_rows(read_metrics(folder)))
+    epochs = list(_clean_rows(read_metrics(folder, _metrics_seal(folder))))
     found = (key for row in epochs for key, value in row.items() if value is not None)
     return RunRecord(
         name=name,
         env=env,
         started=_start_time(name, folder.settings_file),
         settings=settings,
-        versions=_read_versions(folder.path / "versions.json"),
+        versions=_read_versions(folder.versions_file),
         epochs=epochs,
         keys=list(dict.fromkeys(found)),
         marked_best=best_epoch(folder),
     )
+
+
+def _metrics_seal(folder: RunFolder) -> Seal | None:
+    """Checksum of the metrics when the last checkpoint was saved; None if there is none to read."""
+    try:
+        return load_checkpoint(folder, "last", parts=set()).metrics_seal
+    except CheckpointError:
+        return None
 
 
 def _clean_rows(rows: Iterable[Any]) -> Iterable[Row]:
@@ -122,13 +129,13 @@ def _clean_rows(rows: Iterable[Any]) -> Iterable[Row]:
 
 
 def _read_versions(path: Path) -> dict[str, Any]:
+    """Versions for display; a damaged file must not stop a report."""
     try:
-        found = json.loads(path.read_bytes())
+        return read_sealed_json(path, required=False)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
-    return found if isinstance(found, dict) else {}
+        return {"unknown": f"{path.name} cannot be read: {getattr(error, 'strerror', None) or error}"}
 
 
 def _start_time(name: str, settings_file: Path) -> datetime:

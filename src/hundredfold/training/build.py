@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from hundredfold.algorithms.actor_critic import ActorCritic
 from hundredfold.algorithms.dqn import DQN
@@ -18,7 +19,7 @@ from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.algorithms.protocols import EvaluationPolicy, Learner
 from hundredfold.algorithms.q_network import QNetwork
-from hundredfold.algorithms.weights import load_network
+from hundredfold.algorithms.weights import check_weights, load_network
 from hundredfold.backends import start_backend
 from hundredfold.backends.auto_select import BackendChoice
 from hundredfold.config.devices import torch_device
@@ -200,12 +201,17 @@ def policy_from_weights(settings: RunSettings, spec: EnvSpec, network: State, de
         network: Weights of the network.
         device: Where it is to run.
     """
-    _check_weights(network)
+    _check_numbers(network)
+    make_network, make_policy = POLICIES[settings.algo]
+    with torch.device("meta"):  # takes no memory, however large a damaged spec says the network is
+        check_weights(make_network(settings, spec), network)
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
-        return POLICIES[settings.algo](settings, spec, network, device)
+        loaded = make_network(settings, spec).to(device)
+    load_network(loaded, network)
+    return make_policy(loaded, device)
 
 
-def _check_weights(weights: State) -> None:
+def _check_numbers(weights: State) -> None:
     """Refuse weights that are not numbers: every action would be the first one."""
     bad = [name for name, array in weights.items() if array.dtype.kind == "f" and np.isnan(array).any()]
     if bad:
@@ -216,16 +222,16 @@ def _check_weights(weights: State) -> None:
         )
 
 
-def _ppo_policy(settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device) -> NetworkPolicy:
-    network = ActorCritic(spec, settings.network).to(device)
-    load_network(network, weights)
-    return NetworkPolicy(network, device)
+def _actor_critic(settings: RunSettings, spec: EnvSpec) -> ActorCritic:
+    return ActorCritic(spec, settings.network)
 
 
-def _dqn_policy(settings: RunSettings, spec: EnvSpec, weights: State, device: torch.device) -> QPolicy:
-    network = QNetwork(spec, settings.network, settings.dqn.dueling).to(device)
-    load_network(network, weights)
-    return QPolicy(network, device)
+def _q_network(settings: RunSettings, spec: EnvSpec) -> QNetwork:
+    return QNetwork(spec, settings.network, settings.dqn.dueling)
 
 
-POLICIES: Final[dict[Algorithm, Callable[..., EvaluationPolicy]]] = {"ppo": _ppo_policy, "dqn": _dqn_policy}
+# Network and policy of each algorithm.
+POLICIES: Final[dict[Algorithm, tuple[Callable[..., nn.Module], Callable[..., EvaluationPolicy]]]] = {
+    "ppo": (_actor_critic, NetworkPolicy),
+    "dqn": (_q_network, QPolicy),
+}

@@ -7,6 +7,7 @@ Reports and comparisons read `metrics.jsonl`. Keys under `time/`,
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -15,14 +16,18 @@ import socket
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import to_table
 from hundredfold.core.errors import CheckpointError, MissingExtraError, is_installed
-from hundredfold.training.run_folder import RunFolder, write_atomically
+from hundredfold.core.files import Seal, open_no_follow, parse_json, read_bounded, write_atomically
+from hundredfold.training.run_folder import RunFolder
 
 Metrics = Mapping[str, float]
+
+# Metrics are float64; integers in a damaged file may be larger.
+MAX_METRIC: Final = 1e308
 
 
 class Tracker(Protocol):
@@ -45,8 +50,11 @@ class MetricsLog:
 
     def __init__(self, folder: RunFolder, settings: RunSettings, *, first_step: int = 0, wandb: bool = False) -> None:
         self.folder = folder
+        before = _read_lines(folder)
+        self.size, self.digest = len(before), hashlib.sha256(before)
         # Unbuffered: nothing is left to write when the file is closed.
-        self.file = folder.metrics_file.open("ab", buffering=0)
+        descriptor = open_no_follow(folder.metrics_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self.file = os.fdopen(descriptor, "ab", buffering=0)
         self.trackers: list[Tracker] = [TensorBoard(folder.path, first_step)]
         if wandb:
             self.trackers.append(WeightsAndBiases(folder, settings))
@@ -64,6 +72,10 @@ class MetricsLog:
                 f"checkpoints are complete; free some space, then use --resume {self.folder.path}."
             ) from error
 
+    def seal(self) -> Seal:
+        """Size and checksum of everything written so far."""
+        return Seal(self.size, self.digest.hexdigest())
+
     def close(self) -> None:
         self.file.close()
         for tracker in self.trackers:
@@ -72,6 +84,8 @@ class MetricsLog:
                 tracker.close()
 
     def _append(self, line: bytes) -> None:
+        self.size += len(line)
+        self.digest.update(line)
         while line:
             line = line[self.file.write(line) :]
 
@@ -130,22 +144,50 @@ def require_wandb() -> None:
         raise MissingExtraError("wandb", "wandb", "logging to Weights & Biases (--wandb)")
 
 
-def read_metrics(folder: RunFolder) -> list[dict[str, Any]]:
-    """One dictionary per epoch; an incomplete last line is skipped."""
+def read_metrics(folder: RunFolder, seal: Seal | None = None) -> list[dict[str, Any]]:
+    """One dictionary per epoch; an incomplete last line is skipped.
+
+    Args:
+        folder: Run folder.
+        seal: Size and checksum of the file when a checkpoint was saved.
+    """
+    data = _read_lines(folder)
+    if seal is not None and folder.metrics_file.exists() and not seal.fits(data):
+        raise CheckpointError(
+            f"{folder.metrics_file} is damaged: its first {seal.size:,} bytes are not those that the last checkpoint "
+            "was saved with. Move the file away to continue without its epochs."
+        )
+    lines = data.splitlines()
     rows = []
-    try:
-        lines = folder.metrics_file.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
+            rows.append(_checked_row(parse_json(line)))
         except ValueError as error:
-            if number < len(lines) - 1:
+            if number < len(lines) or data.endswith(b"\n"):
                 raise CheckpointError(
-                    f"line {number + 1} of {folder.metrics_file} is not JSON; the file is damaged."
+                    f"line {number} of {folder.metrics_file} is damaged ({error}). Move the file away to continue "
+                    "without its epochs."
                 ) from error
     return rows
+
+
+def _read_lines(folder: RunFolder) -> bytes:
+    try:
+        return read_bounded(folder.metrics_file)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise CheckpointError(f"cannot read {folder.metrics_file}: {error.strerror}.") from error
+
+
+def _checked_row(row: Any) -> dict[str, Any]:
+    """The metrics of an epoch; a ValueError if they are something else."""
+    if not isinstance(row, dict) or type(row.get("epoch")) is not int:
+        raise ValueError("it is not an object with an `epoch`")
+    for key, value in row.items():
+        if value is not None and not (isinstance(value, int | float) and abs(value) < MAX_METRIC):
+            raise ValueError(f"{key} is not a number")
+    return row
 
 
 def best_of(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
@@ -157,9 +199,15 @@ def best_of(rows: list[dict[str, Any]]) -> tuple[int, float] | None:
     return int(best["epoch"]), float(best["eval/return_mean"])
 
 
-def drop_after(folder: RunFolder, epoch: int) -> None:
-    """Delete metrics of epochs after this one, which a killed run wrote after its checkpoint."""
-    rows = [row for row in read_metrics(folder) if row["epoch"] <= epoch]
+def drop_after(folder: RunFolder, epoch: int, seal: Seal | None = None) -> None:
+    """Delete metrics of epochs after this one, which a killed run wrote after its checkpoint.
+
+    Args:
+        folder: Run folder.
+        epoch: Last epoch to keep.
+        seal: Size and checksum of the file when that epoch was saved.
+    """
+    rows = [row for row in read_metrics(folder, seal) if row["epoch"] <= epoch]
     write_atomically(folder.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.training.build import BELIEF_MODEL, Components
 from hundredfold.training.checkpoint import (
     Checkpoint,
-    load_checkpoint,
+    load_last_whole,
     mark_best,
     prune,
     remove_leftovers,
@@ -91,7 +92,9 @@ class Run:
             # Killed before its first checkpoint: start over.
             drop_after(folder, 0)
             return cls.start(folder, components, **options)
-        checkpoint = load_checkpoint(folder)
+        checkpoint, problems = load_last_whole(folder)
+        for problem in problems:
+            warnings.warn(f"{problem}; resuming from epoch {checkpoint.epoch}.", stacklevel=2)
         try:
             counters = Counters(**checkpoint.counters)
             components.learner.restore(checkpoint.parts["learner"])
@@ -100,12 +103,12 @@ class Run:
                 components.belief_model.restore(checkpoint.parts[BELIEF_MODEL])
             if not components.backend.spec.has_snapshots and components.collector.batch is not None:
                 components.learner.buffer.truncate_here(components.collector.batch)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
             raise CheckpointError(
-                f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} lacks {error}; "
-                "it was saved by another version or with other settings."
+                f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} does not fit "
+                f"({type(error).__name__}: {error}); it was saved by another version or with other settings."
             ) from error
-        drop_after(folder, counters.epoch)
+        drop_after(folder, counters.epoch, checkpoint.metrics_seal)
         return cls(folder, components, counters, **options)
 
     @property
@@ -251,7 +254,7 @@ class Run:
     def save_if_due(self) -> None:
         """Save at the interval, at the end, and after the best evaluation so far."""
         with self.timed("save"):
-            self.last_complete = self._snapshot()
+            self.last_complete = replace(self._snapshot(), metrics_seal=self.metrics.seal())
             epoch, saving = self.counters.epoch, self.settings.saving
             is_best = self.best is not None and self.best[0] == epoch
             if not (epoch % saving.save_interval == 0 or self.finished or is_best):

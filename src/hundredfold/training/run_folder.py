@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
+import hashlib
 import os
 import platform
 import re
@@ -12,13 +12,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
-from hundredfold.config.toml import apply_table, read_toml, to_toml
+from hundredfold.config.toml import MAX_BYTES, apply_table, parse_toml, to_toml
 from hundredfold.core.errors import CheckpointError, SettingsError, suggest
+from hundredfold.core.files import open_no_follow, read_bounded, sealed_json, write_atomically
 
+# Start of the last line of settings.toml.
+SEAL: Final = b"# sha256 of the lines above: "
 # Longest name of a file on common file systems.
 MAX_NAME_BYTES: Final = 255
 PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
@@ -29,7 +32,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock: IO[str] | None = None
+        self.lock: int | None = None  # file descriptor
 
     @property
     def settings_file(self) -> Path:
@@ -46,6 +49,10 @@ class RunFolder:
     @property
     def best_file(self) -> Path:
         return self.checkpoints / "best.json"
+
+    @property
+    def versions_file(self) -> Path:
+        return self.path / "versions.json"
 
     @property
     def report_file(self) -> Path:
@@ -72,8 +79,8 @@ class RunFolder:
             folder = cls(path)
             folder.checkpoints.mkdir()
             folder.claim()
-            write_atomically(folder.settings_file, to_toml(settings))
-            write_atomically(path / "versions.json", json.dumps(versions(), indent=2) + "\n")
+            folder.write_settings(settings)
+            write_atomically(folder.versions_file, sealed_json(versions()))
         except OSError as error:
             raise SettingsError(
                 f"cannot write a run folder at {path}: {error.strerror}; choose another --save-dir."
@@ -104,42 +111,60 @@ class RunFolder:
             raise CheckpointError(f"{path} is not a run folder: {what}. `ls runs` lists the runs of this directory.")
         return folder
 
+    def check_links(self) -> None:
+        """Raise a CheckpointError if the checkpoints are elsewhere: files there are not this run's to delete."""
+        if self.checkpoints.is_symlink():
+            raise CheckpointError(
+                f"{self.checkpoints} is a symbolic link, which is not followed; move the checkpoints into the run "
+                "folder. The run folder itself may be a link."
+            )
+
     def settings(self) -> RunSettings:
         """Settings of the run."""
-        table = read_toml(self.settings_file)
+        table = self.settings_table()
         env = table.get("env")
         if not isinstance(env, str):
             raise CheckpointError(f"{self.settings_file} has no `env`; it is not the settings file of a run.")
         # Settings that the file lacks get class defaults, not those of a preset.
         return apply_table(default_settings(env, table), table, str(self.settings_file))
 
+    def settings_table(self) -> dict[str, Any]:
+        """Settings of the run as nested tables, after their checksum was checked."""
+        try:
+            data = read_bounded(self.settings_file, MAX_BYTES)
+        except OSError as error:
+            raise CheckpointError(f"cannot read {self.settings_file}: {error.strerror}.") from error
+        body, seal, checksum = data.rpartition(SEAL)
+        if seal and checksum.strip().decode("ascii", "replace") != hashlib.sha256(body).hexdigest():
+            raise CheckpointError(
+                f"{self.settings_file} was changed or damaged after the run wrote it: its checksum does not match. "
+                "Restore it; to use it as it is, delete its last line."
+            )
+        return parse_toml(data, self.settings_file)
+
+    def write_settings(self, settings: RunSettings) -> None:
+        """Write settings.toml; its last line is a comment with the checksum of the others."""
+        text = to_toml(settings)
+        write_atomically(self.settings_file, f"{text}{SEAL.decode()}{hashlib.sha256(text.encode()).hexdigest()}\n")
+
     def claim(self) -> None:
         """Lock the folder for this process; the lock is released when the process ends."""
-        self.lock = (self.path / ".lock").open("w")
+        self.check_links()
         try:
+            self.lock = open_no_follow(self.path / ".lock", os.O_WRONLY | os.O_CREAT)
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            self.release()
             raise CheckpointError(
                 f"{self.path} is being written by another process; wait for it or stop it."
             ) from error
+        except OSError as error:
+            raise CheckpointError(f"cannot lock {self.path}: {error.filename}: {error.strerror}.") from error
 
     def release(self) -> None:
         if self.lock is not None:
-            self.lock.close()
+            os.close(self.lock)
             self.lock = None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically: temporary name, fsync, rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, Any]:
