@@ -6,5 +6,13 @@ Ctrl-C is not ignored, also where the tests run as a background job of a script.
 import os
 import signal
 
+import pytest
+
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def user_data_directory(tmp_path_factory):
+    """Where runs find the user's key, so that tests leave the home alone; inherited by child processes."""
+    os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -23,14 +23,14 @@ from hundredfold.config.devices import torch_device
 from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import CHANGEABLE, Algorithm, EngineName, RunSettings
 from hundredfold.config.toml import changed_settings, with_overrides
-from hundredfold.core.batch import EnvSpec, with_prefix, without_prefix
-from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.batch import EnvSpec, State, with_prefix, without_prefix
+from hundredfold.core.errors import CheckpointError, SettingsError, suggest
 from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.envs.registry import ENVS, FROM_CALLABLE, callable_factory, canonical_name, env_factory
 from hundredfold.training.auto_config import auto_configure
 from hundredfold.training.build import build, load_belief_model, policy_from_weights
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
-from hundredfold.training.console import announce, run_banner
+from hundredfold.training.console import announce, extension_note, finished_note, run_banner
 from hundredfold.training.engines import OWN, check_resumable, engine_for
 from hundredfold.training.estimate import warnings_for
 from hundredfold.training.evaluate import Actor, Evaluation, evaluation_backend, random_actor
@@ -39,6 +39,7 @@ from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.process_setup import signal_note
 from hundredfold.training.run import Run
 from hundredfold.training.run_folder import RunFolder, check_name
+from hundredfold.training.trust import mark_origin, require_trust
 
 __all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "train"]
 
@@ -73,6 +74,8 @@ def train(
     preset: str | None = None,
     engine: EngineName | None = None,
     resume: str | Path | None = None,
+    init_from: str | Path | None = None,
+    trust_run: bool = False,
     save_dir: str | Path = "runs",
     name: str | None = None,
     wandb: bool = False,
@@ -80,7 +83,7 @@ def train(
     report: bool = True,
     **settings: Any,
 ) -> TrainedRun:
-    """Train an agent, or resume a run.
+    """Train an agent, or resume or extend a run.
 
     Args:
         env: Name of a built-in env, a Gymnasium id, or a function that makes a Gymnasium env. Not
@@ -88,7 +91,11 @@ def train(
         algo: Learning algorithm, "ppo" (default) or "dqn".
         preset: Settings to start from, as for `--preset`.
         engine: Training library: "hundredfold" (default), "sb3" or "rllib".
-        resume: Run folder to continue, bit for bit.
+        resume: Run folder to continue, bit for bit; a larger `steps`, `episodes` or `epochs` (total
+            length) extends it.
+        init_from: Run folder on the same env whose weights (best checkpoint) the new run starts from;
+            network and algorithm are those of that run unless set.
+        trust_run: Import modules and join Ray clusters that only the run folder of `resume` names.
         save_dir: Folder for run folders.
         name: Name of the run folder; by default env, time and seed.
         wandb: Also log to Weights & Biases.
@@ -103,11 +110,14 @@ def train(
         kept = RunFolder.open(Path(resume)).settings()
         if isinstance(env, str) and canonical_name(env) != kept.env:
             raise SettingsError(f"{resume} is a run on {kept.env}, not on {env}.")
-        if name is not None or preset is not None or algo is not None:
+        if any(given is not None for given in (name, preset, algo, init_from)):
             raise SettingsError(
-                "name, preset and algo cannot be combined with resume: a resumed run keeps its folder and settings."
+                "name, preset, algo and init_from cannot be combined with resume: a resumed run keeps its folder, "
+                "settings and weights."
             )
-        wanted = with_overrides(kept, settings)
+        wanted = with_overrides(with_length(kept, settings), settings)
+        own = {"env", *settings} if env is not None else set(settings)
+        require_trust(RunFolder.open(Path(resume)), wanted, own, trust_run)
         return resume_run(Path(resume), wanted, _factory_of(env, wanted), wandb=wandb, quiet=quiet, report=report)
     if env is None:
         raise SettingsError("train() needs an env, or resume=RUN to continue one.")
@@ -115,12 +125,17 @@ def train(
         raise SettingsError("env_kwargs need a Gymnasium id; a function makes its own env.")
     named = env if isinstance(env, str) else f"{FROM_CALLABLE}{_name_of(env)}"
     device = str(settings.get("device", "auto"))
-    start = with_length(preset_settings(named, preset, algo or "ppo", device), settings)
+    source = None if init_from is None else RunFolder.open(Path(init_from)).settings()
+    start = preset_settings(named, preset, algo or (source.algo if source else "ppo"), device)
+    if source is not None:
+        start = replace(start, network=source.network)
+    start = with_length(start, settings)
     chosen = with_overrides(start, settings)
     return start_run(
         chosen,
         _factory_of(env, chosen),
         given=settings.keys() if preset in (None, AUTO) else None,
+        init_from=None if init_from is None else Path(init_from),
         save_dir=Path(save_dir),
         name=name,
         wandb=wandb,
@@ -141,7 +156,8 @@ def start_run(
     settings: RunSettings,
     make_envs: EnvFactory | None = None,
     *,
-    given: Container[str] | None = None,
+    given: Collection[str] | None = None,
+    init_from: Path | None = None,
     save_dir: Path,
     name: str | None = None,
     wandb: bool = False,
@@ -155,6 +171,7 @@ def start_run(
         make_envs: Env factory; by default that of `settings.env`.
         given: Names of settings that the user set; for third-party envs all others are fitted to
             env and device. None fits nothing.
+        init_from: Run folder whose weights the run starts from.
         save_dir: Folder for run folders.
         name: Name of the run folder.
         wandb: Also log to Weights & Biases.
@@ -165,8 +182,11 @@ def start_run(
     if wandb:
         require_wandb()
     engine = engine_for(settings)
+    weights = None if init_from is None else weights_of(init_from, settings)
     announce(settings, quiet)
     if given is not None and settings.env not in ENVS:
+        if weights is not None:
+            given = {*given, *(item.name for item in fields(settings.network))}
         settings, lines = auto_configure(settings, given, make_envs)
         if not quiet:
             print("\n".join(lines), file=sys.stderr)
@@ -177,10 +197,32 @@ def start_run(
         for text in warnings_for(settings, components.settings, components.backend.spec):
             print(f"warning: {text}", file=sys.stderr)
     try:
+        if weights is not None:
+            components.learner.load_weights(weights)
         folder = RunFolder.create(components.settings, save_dir, name)
+        mark_origin(folder, components.settings)
         return _finish(engine.start(folder, components, wandb=wandb, quiet=quiet), report)
     finally:
         components.close()
+
+
+def weights_of(run: Path, settings: RunSettings) -> State:
+    """Weights of the best checkpoint of a run, to start another run on the same env from.
+
+    Args:
+        run: Run folder.
+        settings: Settings of the new run.
+    """
+    folder = RunFolder.open(run)
+    source = folder.settings()
+    if source.env != settings.env or source.algo != settings.algo:
+        raise SettingsError(
+            f"{run} was trained with {source.algo} on {source.env}; its weights do not fit {settings.algo} on "
+            f"{settings.env}."
+        )
+    if settings.engine != OWN:
+        raise SettingsError(f"--init-from works with --engine {OWN} only, not with {settings.engine}.")
+    return without_prefix("network", load_checkpoint(folder, "best", parts={"learner"}).parts["learner"])
 
 
 def resume_run(
@@ -192,11 +234,11 @@ def resume_run(
     quiet: bool = False,
     report: bool = True,
 ) -> TrainedRun:
-    """Continue a run.
+    """Continue a run, or extend it if the settings have another length. The caller checked its trust.
 
     Args:
         path: Run folder.
-        settings: Changed settings; only backend, device, saving and workers may change.
+        settings: Changed settings; only length, backend, device, saving and workers may change.
         make_envs: Env factory, for runs on a user's function.
         wandb: Also log to Weights & Biases.
         quiet: Print nothing.
@@ -216,16 +258,37 @@ def resume_run(
         require_wandb()
     folder.claim()
     try:
+        if settings.length == saved.length and _is_finished(folder, saved):
+            if not quiet:
+                print(finished_note(path, saved), file=sys.stderr)
+            if report and not folder.report_file.exists():
+                write_run_report(folder, REPORT_DAYS, seconds=REPORT_SECONDS)
+            return TrainedRun(path, finished=True)
+        if settings.length != saved.length and saved.length_schedules and not quiet:
+            print(extension_note(saved), file=sys.stderr)
         announce(settings, quiet)
         components = build(settings, make_envs)
         try:
             run = Run.resume(folder, components, wandb=wandb, quiet=quiet)
             folder.write_settings(components.settings)
+            mark_origin(folder, components.settings)
             return _finish(run, report)
         finally:
             components.close()
     finally:
         folder.release()
+
+
+def _is_finished(folder: RunFolder, settings: RunSettings) -> bool:
+    """Whether the last epoch is saved and undamaged; a damaged one is trained again."""
+    epochs = saved_epochs(folder)
+    if not epochs or epochs[-1] < settings.length.epochs:
+        return False
+    try:
+        load_checkpoint(folder, "last")
+    except CheckpointError:
+        return False
+    return True
 
 
 def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -> LoadedPolicy:
@@ -340,6 +403,7 @@ def evaluate(
     checkpoint: str = "best",
     backend: str | None = None,
     make_env: Callable[[], Any] | None = None,
+    trust_run: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
     """Evaluate a trained policy, or a baseline on an env, over whole episodes.
@@ -353,6 +417,7 @@ def evaluate(
         checkpoint: "best", "last" or an epoch.
         backend: Where envs run; by default that of the run.
         make_env: Function that makes the env, for runs on a user's function.
+        trust_run: Import the module of an env that only the run folder names.
         on_progress: Called with the number of finished episodes.
     """
     if min(episodes, max_steps) < 1:
@@ -362,6 +427,9 @@ def evaluate(
         raise SettingsError(f"{target} is not a run folder; to evaluate a baseline on an env, pass --policy random.")
     trained = load(target, checkpoint) if policy is None else None
     settings = RunFolder.open(Path(target)).settings() if is_run else preset_settings(str(target))
+    if is_run and make_env is None:
+        # Evaluation never joins the cluster of a run.
+        require_trust(RunFolder.open(Path(target)), settings, {"address"}, trust_run)
     factory = callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
     # Third-party envs may be costly: no more of them than for training.
     most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs

@@ -115,7 +115,7 @@ def test_resume_removes_tensorboard_events_after_the_checkpoint(tmp_path):
     stale = SummaryWriter(str(run.path))
     stale.add_scalar("policy_loss", 99.0, 500)
     stale.close()
-    hundredfold.train(resume=run.path)
+    hundredfold.train(resume=run.path, epochs=4)
     events = EventAccumulator(str(run.path)).Reload()
     assert 99.0 not in [event.value for event in events.Scalars("policy_loss")]
 

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 import hundredfold
 from helpers.processes import start_process
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
+from hundredfold.cli.main import main
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.training.build import build
 from hundredfold.training.checkpoint import saved_epochs
@@ -75,6 +76,83 @@ def test_resume_falls_back_to_the_newest_whole_checkpoint_and_is_bit_exact(tmp_p
     assert resumed.finished
     assert_same_run(whole.path, resumed.path)
     assert (tmp_path / "damaged" / "checkpoints" / "000006.damaged").is_dir()
+
+
+EXTENDED = {
+    "ppo": {"anneal_learning_rate": False},
+    "dqn": {"algo": "dqn", "exploration_fraction": 0.0, "learning_starts": 32, "replay_size": 200, "batch_size": 16},
+}
+
+
+@pytest.mark.parametrize("settings", EXTENDED.values(), ids=EXTENDED)
+@pytest.mark.parametrize("length", [{"epochs": 6}, {"steps": 6 * 64}], ids=["epochs", "steps"])
+def test_an_extended_run_equals_one_of_that_length_from_the_start(tmp_path, settings, length):
+    settings = {**SMALL, **settings, "report": False}
+    whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
+    short = hundredfold.train("corridor", save_dir=tmp_path, name="short", **{**settings, "epochs": 4})
+    extended = hundredfold.train(resume=short.path, report=False, **length)
+    assert extended.finished
+    assert_same_run(whole.path, extended.path)
+    assert RunFolder.open(short.path).settings() == RunFolder.open(whole.path).settings()
+
+
+def test_extending_a_run_names_the_schedules_that_depend_on_its_length(tmp_path, capsys):
+    run = hundredfold.train("corridor", save_dir=tmp_path, report=False, **SMALL)
+    assert main(["train", "--resume", str(run.path), "--episodes", "24"]) == 2
+    assert "--episodes" in capsys.readouterr().err
+    assert main(["train", "--resume", str(run.path), "--epochs", "8"]) == 0
+    assert "schedules (learning rate) now end with the new length" in capsys.readouterr().err
+    assert hundredfold.load(run.path, "last").epoch == 8
+
+
+def test_a_finished_run_says_so_and_how_to_extend_it(tmp_path, capsys):
+    run = hundredfold.train("corridor", save_dir=tmp_path, **SMALL)
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file() and path.name != ".lock"}
+    assert main(["train", "--resume", str(run.path)]) == 0
+    output = capsys.readouterr().err
+    assert "is finished: 6 epochs, 384 steps" in output
+    assert f"--resume {run.path} --steps 768" in output
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    (run.path / "report.html").unlink()
+    assert main(["train", "--resume", str(run.path)]) == 0
+    assert (run.path / "report.html").exists()
+
+
+def test_a_run_cannot_be_made_shorter_than_it_is(tmp_path):
+    run = hundredfold.train("corridor", save_dir=tmp_path, report=False, **SMALL)
+    with pytest.raises(SettingsError, match=r"already trained 6 epochs \(384 steps\), more than the 2 asked for"):
+        hundredfold.train(resume=run.path, epochs=2)
+    assert len(run.metrics) == 6
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_new_run_starts_from_the_weights_of_another(tmp_path, algo):
+    """With a learning rate of almost 0 the new run keeps the policy of the old one."""
+    options = {**SMALL, **(EXTENDED["dqn"] if algo == "dqn" else {"algo": algo}), "report": False}
+    first = hundredfold.train("corridor", save_dir=tmp_path, name="first", hidden_sizes=(24,), **options)
+    options |= {"learning_rate": 1e-12, "num_envs": 8, "seed": 7, "max_episode_steps": 9, "epochs": 1}
+    del options["algo"]  # by default that of the other run, as its network
+    second = hundredfold.train("corridor", save_dir=tmp_path, name="second", init_from=first.path, **options)
+    settings = RunFolder.open(second.path).settings()
+    assert (settings.algo, settings.network.hidden_sizes) == (algo, (24,))
+    old, new = (checkpoint_arrays(path, which) for path, which in ((first.path, "best"), (second.path, "last")))
+    weights = [name for name in old if name.startswith("learner/network/") and "value" not in name]
+    assert weights
+    for name in weights:
+        np.testing.assert_allclose(new[name], old[name], atol=1e-6, err_msg=name)
+
+
+def test_weights_of_another_env_or_network_are_refused(tmp_path, capsys):
+    first = hundredfold.train("corridor", save_dir=tmp_path, name="first", report=False, **SMALL)
+    with pytest.raises(SettingsError, match="was trained with ppo on corridor; its weights do not fit ppo on cartpole"):
+        hundredfold.train("cartpole", save_dir=tmp_path, init_from=first.path, **SMALL)
+    with pytest.raises(CheckpointError, match="this network wants"):
+        hundredfold.train("corridor", save_dir=tmp_path, init_from=first.path, hidden_sizes=(8, 8), **SMALL)
+    with pytest.raises(SettingsError, match="cannot be combined with resume"):
+        hundredfold.train(resume=first.path, init_from=first.path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first"]
+    argv = ["train", "corridor", "--init-from", first.path, "--save-dir", tmp_path, "--name", "second", "--epochs", 1]
+    assert main([str(argument) for argument in argv]) == 0
 
 
 def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(tmp_path):

@@ -1,12 +1,17 @@
 """Run folders that were damaged or come from strangers: settings, versions and absurd sizes."""
 
+import os
 import shutil
+import sys
+from dataclasses import replace
 
+import gymnasium
 import pytest
 
 import hundredfold
+from hundredfold.cli.main import main
 from hundredfold.config.presets import preset_settings
-from hundredfold.core.errors import CheckpointError, HundredfoldError
+from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError
 from hundredfold.training.run_folder import RunFolder
 
 
@@ -54,11 +59,17 @@ def test_edited_settings_are_refused_until_the_checksum_is_removed(folder):
     assert folder.settings().ppo.gamma == 0.5
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["a = " + "[" * 100_000, "a." * 50_000 + "b = 1", "a = 1" + "0" * 10_000, "a = 1\n" * 300_000, "\xff"],
-    ids=["nested lists", "nested tables", "many digits", "large", "no UTF-8"],
-)
+ODD_SETTINGS = {
+    "nested lists": "a = " + "[" * 100_000,
+    "nested tables": "a." * 50_000 + "b = 1",
+    "nested inline tables": "c = {" + "a . 'b' ." * 20_000 + "b = 1}",
+    "many digits": "a = 1" + "0" * 10_000,
+    "large": "a = 1\n" * 300_000,
+    "no UTF-8": "\xff",
+}
+
+
+@pytest.mark.parametrize("text", ODD_SETTINGS.values(), ids=ODD_SETTINGS)
 def test_settings_that_no_run_has_give_one_error(folder, text):
     folder.settings_file.write_bytes(text.encode("latin-1"))
     with pytest.raises(HundredfoldError, match=r"settings\.toml"):
@@ -85,3 +96,126 @@ def test_a_report_notices_damaged_metrics(run):
     run.metrics_file.write_bytes(data.replace(b'"epoch": 1', b'"epoch": 9'))
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged"):
         hundredfold.api.write_run_report(run)
+
+
+# --- trust
+
+THIRD_PARTY = {"epochs": 2, "num_envs": 2, "num_steps": 8, "eval_interval": 0, "backend": "in_process"}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A data directory of the user's own, and a module with an env that notes when it is imported."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "strange_env.py").write_text(
+        "import gymnasium\ngymnasium.register('Strange-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    yield tmp_path / "home"
+    sys.modules.pop("strange_env", None)
+    gymnasium.registry.pop("Strange-v0", None)
+
+
+@pytest.fixture
+def own_run(home, tmp_path):
+    run = hundredfold.train("strange_env:Strange-v0", save_dir=tmp_path, name="own", report=False, **THIRD_PARTY)
+    sys.modules.pop("strange_env")
+    return run.path
+
+
+def test_own_runs_need_no_trust(own_run):
+    assert len(hundredfold.evaluate(own_run, episodes=2).returns) == 2
+    assert hundredfold.train(resume=own_run, epochs=3, report=False).finished
+
+
+def test_a_module_that_only_a_copied_run_names_is_not_imported(own_run, tmp_path, capsys):
+    """Also if the copy has the code of the original folder."""
+    strange = shutil.copytree(own_run, tmp_path / "downloaded")
+    assert (strange / ".origin").is_file()
+    for use in (hundredfold.evaluate, lambda run: hundredfold.train(resume=run, epochs=3)):
+        with pytest.raises(SettingsError, match=r"imports the Python module 'strange_env'.*--trust-run"):
+            use(strange)
+    for argv in (["evaluate", strange], ["train", "--resume", strange], ["train", "--eval", "--resume", strange]):
+        assert main([str(argument) for argument in argv]) == 2
+        assert "--trust-run" in capsys.readouterr().err
+    assert "strange_env" not in sys.modules
+
+
+def test_a_policy_is_loaded_and_a_report_written_without_trust(own_run, tmp_path):
+    strange = shutil.copytree(own_run, tmp_path / "downloaded")
+    assert hundredfold.load(strange).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    hundredfold.api.write_run_report(RunFolder.open(strange))
+    assert "strange_env" not in sys.modules
+
+
+def test_trust_is_given_by_a_flag_or_by_naming_the_env(own_run, tmp_path):
+    strange = shutil.copytree(own_run, tmp_path / "downloaded")
+    assert main(["evaluate", str(strange), "--episodes", "2", "--trust-run"]) == 0
+    named = ["train", "strange_env:Strange-v0", "--resume", str(strange), "--epochs", "3", "--quiet"]
+    assert main(named) == 0
+    # Having trained it further here makes it the user's own.
+    assert len(hundredfold.evaluate(strange, episodes=2).returns) == 2
+
+
+@pytest.mark.parametrize("forged", ["0" * 64, "", "link"])
+def test_a_forged_origin_is_not_trusted(own_run, tmp_path, forged):
+    strange = shutil.copytree(own_run, tmp_path / "downloaded")
+    (strange / ".origin").unlink()
+    if forged == "link":
+        (strange / ".origin").symlink_to(own_run / ".origin")
+    else:
+        (strange / ".origin").write_text(forged)
+    with pytest.raises(SettingsError, match="trust"):
+        hundredfold.evaluate(strange)
+
+
+def test_changed_settings_of_an_own_run_lose_its_trust(home, tmp_path):
+    run = hundredfold.train("CartPole-v1", save_dir=tmp_path, report=False, **THIRD_PARTY)
+    folder = RunFolder.open(run.path)
+    text = folder.settings_file.read_text().replace('"CartPole-v1"', '"strange_env:Strange-v0"')
+    folder.settings_file.write_text(text[: text.rindex("# sha256")])
+    with pytest.raises(SettingsError, match="trust"):
+        hundredfold.evaluate(run.path)
+
+
+def test_without_a_home_runs_need_trust(own_run, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", "/proc/no/such/directory")
+    with pytest.raises(SettingsError, match="trust"):
+        hundredfold.evaluate(own_run)
+    assert len(hundredfold.evaluate(own_run, episodes=2, trust_run=True).returns) == 2
+
+
+def test_the_key_is_made_once_and_only_the_user_can_read_it(own_run, home):
+    key = home / "hundredfold" / "key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    before = key.read_bytes()
+    assert len(before) == 32
+    hundredfold.train(resume=own_run, epochs=3, report=False)
+    assert key.read_bytes() == before
+    assert os.listdir(key.parent) == ["key"]
+
+
+def test_a_ray_address_that_only_the_run_names_is_not_joined(run, monkeypatch):
+    """Neither one in its settings nor one that waits there until the user asks for Ray."""
+    joined = []
+    monkeypatch.setattr("hundredfold.distributed.placement.connect", lambda *settings: joined.append(settings))
+    settings = run.settings()
+    run.write_settings(replace(settings, ray=replace(settings.ray, address="ray://stranger:10001")))
+    with pytest.raises(SettingsError, match="joins the Ray cluster 'ray://stranger:10001'"):
+        hundredfold.train(resume=run.path, epochs=3, backend="ray")
+    machine = replace(settings.machine, backend="ray")
+    run.write_settings(replace(settings, machine=machine, ray=replace(settings.ray, address="ray://stranger:10001")))
+    with pytest.raises(SettingsError, match="joins the Ray cluster"):
+        hundredfold.train(resume=run.path, epochs=3)
+    assert not joined
+
+
+def test_arguments_that_only_the_run_names_are_not_passed_to_third_party_code(home, tmp_path):
+    run = hundredfold.train(
+        "FrozenLake-v1", save_dir=tmp_path, name="own", report=False, env_kwargs=("is_slippery=false",), **THIRD_PARTY
+    )
+    assert hundredfold.evaluate(run.path, episodes=2)
+    strange = shutil.copytree(run.path, tmp_path / "downloaded")
+    with pytest.raises(SettingsError, match="passes 'is_slippery=false' to FrozenLake-v1"):
+        hundredfold.evaluate(strange)

@@ -305,6 +305,11 @@ class DQN:
             )
         self._set_epsilons()
 
+    def load_weights(self, weights: State) -> None:
+        """Start from the weights of another run; replay buffer and schedules start anew."""
+        load_network(self.network, weights)
+        self._update_target(1.0)
+
 
 class TrainingReplayBuffer:
     """Stores transitions in a replay buffer and calls the learner after each batch."""

@@ -214,7 +214,9 @@ class PPO:
         variance = max(mixed_square - mixed_mean**2, 0.0)
         # Returns that hardly vary must not blow up the first one that does.
         floor = max(MIN_RELATIVE_STD * abs(mixed_mean), 1e-4)
-        self.network.rescale_values(mixed_mean, max(variance**0.5, floor), keep_values=self.updates > 0)
+        # A new network's values mean nothing yet; those of another run's weights do.
+        is_new = self.updates == 0 and (mean, std) == (0.0, 1.0)
+        self.network.rescale_values(mixed_mean, max(variance**0.5, floor), keep_values=not is_new)
 
     # -- minibatches and losses -----------------------------------------------------------------
 
@@ -369,6 +371,10 @@ class PPO:
         self.buffer.restore(without_prefix("rollout", state))
         for name, optimiser in self.optimisers.items():
             load_optimiser(optimiser, without_prefix(f"optimiser/{name}", state))
+
+    def load_weights(self, weights: State) -> None:
+        """Start from the weights of another run; optimisers and schedules start anew."""
+        load_network(self.network, weights)
 
 
 def explained_variance(values: Float32Array, returns: Float32Array) -> float:

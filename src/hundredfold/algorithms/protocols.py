@@ -69,3 +69,7 @@ class Learner(Protocol):
     def restore(self, state: State) -> None:
         """Continue from a snapshot."""
         ...
+
+    def load_weights(self, weights: State) -> None:
+        """Start from the weights of another run; raises a CheckpointError on another architecture."""
+        ...

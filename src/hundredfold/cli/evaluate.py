@@ -54,6 +54,8 @@ class Evaluate:
     """Checkpoint of the run: best, last or an epoch."""
     backend: str = "auto"
     """Backend that runs the envs: auto, in_process or serial."""
+    trust_run: bool = False
+    """Import the module of an env that only the run folder names, if the run was not made here."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -73,6 +75,7 @@ def run_by_return(argv: Sequence[str]) -> int:
             max_steps=args.max_steps,
             checkpoint=args.checkpoint,
             backend=args.backend,
+            trust_run=args.trust_run,
             on_progress=lambda done: progress.update(task, completed=done),
         )
     row = {"policy": args.policy or args.target, **evaluation.summary(), "episodes": len(evaluation.returns)}

@@ -21,6 +21,7 @@ from hundredfold.envs.registry import canonical_name
 from hundredfold.training.console import describe_run
 from hundredfold.training.estimate import auto_num_envs
 from hundredfold.training.run_folder import RunFolder
+from hundredfold.training.trust import require_trust
 
 Options = TypeVar("Options")
 
@@ -28,7 +29,8 @@ Options = TypeVar("Options")
 SaveDir = Annotated[Path, tyro.conf.arg(aliases=("--ckpt-dir",))]
 
 HELP = """usage: hundredfold train ENV [flags]
-       hundredfold train --resume RUN [flags]
+       hundredfold train --resume RUN [flags]    --steps N extends it to N steps in total
+       hundredfold train ENV --init-from RUN     a new run from the weights of RUN
        hundredfold train --eval --resume RUN     the same as hundredfold evaluate RUN
 
 ENV is a built-in env (`hundredfold envs` lists them) or any Gymnasium id.
@@ -46,7 +48,12 @@ class RunOptions:
     config: Path | None = None
     """Settings file (TOML), such as a run's settings.toml; flags override it."""
     resume: Path | None = None
-    """Run folder to resume, bit for bit."""
+    """Run folder to resume, bit for bit; a larger --steps, --episodes or --epochs (total length)
+    extends a finished run."""
+    init_from: Path | None = None
+    """Run folder on the same env whose weights (best checkpoint) a new run starts from."""
+    trust_run: bool = False
+    """With --resume: import modules and join Ray clusters that only the run folder names."""
     save_dir: SaveDir = Path("runs")
     """Folder for run folders."""
     name: str | None = None
@@ -70,9 +77,11 @@ def run(argv: Sequence[str]) -> int:
     if "--eval" in arguments:
         return _evaluate(resume)
     saved = RunFolder.open(Path(resume)).settings() if resume else None
-    for flag in ("--preset", "--config"):
+    for flag in ("--preset", "--config", "--init-from"):
         if saved and peek_flag(arguments, flag):
             raise SettingsError(f"{flag} cannot be combined with --resume: a resumed run keeps its settings.")
+    if saved and peek_flag(arguments, "--num-envs") == "auto":
+        raise SettingsError("--num-envs cannot change when a run is resumed; remove --num-envs auto.")
     env = canonical_name(arguments.pop(0)) if named else saved.env if saved else ""
     if saved and env != saved.env:
         raise SettingsError(f"{resume} is a run on {saved.env}, not on {env}.")
@@ -80,11 +89,14 @@ def run(argv: Sequence[str]) -> int:
     if options.resume:
         if options.name is not None:
             raise SettingsError("--name cannot be combined with --resume: a resumed run keeps its folder.")
+        given = explicit_settings(arguments) | ({"env"} if named else set())
+        require_trust(RunFolder.open(options.resume), settings, given, options.trust_run)
         done = resume_run(options.resume, settings, wandb=options.wandb, quiet=options.quiet)
     else:
         done = start_run(
             settings,
             given=explicit_settings(arguments) if options.preset in (None, AUTO) else None,
+            init_from=options.init_from,
             save_dir=options.save_dir,
             name=options.name,
             wandb=options.wandb,
@@ -128,13 +140,17 @@ def base_settings(env: str, argv: Sequence[str]) -> RunSettings:
 
     Args:
         env: Name of the env.
-        argv: All arguments; --preset, --config, --algo and --device are read.
+        argv: All arguments; --preset, --config, --init-from, --algo and --device are read.
     """
     config = peek_flag(argv, "--config")
     table = read_toml(Path(config)) if config else {}
-    algo = algorithm_of(peek_flag(argv, "--algo") or table.get("algo", "ppo"))
+    init_from = peek_flag(argv, "--init-from")
+    source = RunFolder.open(Path(init_from)).settings() if init_from else None
+    algo = algorithm_of(peek_flag(argv, "--algo") or table.get("algo", source.algo if source else "ppo"))
     device = peek_flag(argv, "--device") or table.get("machine", {}).get("device", "auto")
     settings = preset_settings(env, peek_flag(argv, "--preset"), algo, device)
+    if source is not None:
+        settings = replace(settings, network=source.network)
     if config is None:
         return settings
     named_env = table.get("env", env)

@@ -144,6 +144,24 @@ class RunSettings:
         """Settings of the selected algorithm."""
         return self.dqn if self.algo == "dqn" else self.ppo
 
+    @property
+    def length_schedules(self) -> list[str]:
+        """Names of the schedules that end with the run, so that they depend on its length."""
+        if self.algo == "dqn":
+            dqn = self.dqn
+            named = {"exploration": dqn.exploration_fraction > 0 and dqn.exploration_start != dqn.exploration_end}
+        else:
+            ppo = self.ppo
+            named = {
+                "learning rate": ppo.anneal_learning_rate,
+                "entropy bonus": ppo.anneal_entropy and ppo.entropy_coefficient > 0,
+            }
+        belief = self.belief_model
+        if belief is not None:
+            named["exploration of the acceptance model"] = belief.epsilon_start != belief.epsilon_end
+            named["background refits"] = belief.acceptance_refit == "background"
+        return [name for name, depends in named.items() if depends]
+
     def resolved(self, spec: EnvSpec) -> RunSettings:
         """The same settings with num_steps and the number of epochs filled in."""
         rollout = self.rollout
@@ -157,5 +175,5 @@ class RunSettings:
 
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
-# Tables that may change when a run is resumed.
-CHANGEABLE = ("saving", "machine", "processes", "ray")
+# Tables that may change when a run is resumed; another length extends it.
+CHANGEABLE = ("saving", "machine", "processes", "ray", "length")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
@@ -17,6 +18,8 @@ from hundredfold.core.files import read_bounded
 Settings = TypeVar("Settings")
 
 MAX_BYTES: Final = 2**20
+# Keys of many parts (`a.b.c...`): tomllib takes memory by the square of their number.
+_LONG_KEY: Final = re.compile(rb"""(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
 
 
 def to_toml(settings: Any) -> str:
@@ -63,6 +66,8 @@ def parse_toml(data: bytes, path: Path) -> dict[str, Any]:
         data: The document.
         path: Where it comes from, for error messages.
     """
+    if _LONG_KEY.search(data):
+        raise SettingsError(f"{path} is not a settings file: it is nested too deeply.")
     try:
         return tomllib.loads(data.decode())
     except RecursionError:

@@ -89,8 +89,7 @@ def read_report_data(folder: RunFolder) -> ReportData | None:
         raise CheckpointError(f"cannot read {path}: {error.strerror}.") from error
     except ValueError as error:
         raise CheckpointError(
-            f"{path} is damaged ({error}); delete the file and run "
-            "`hundredfold report` again."
+            f"{path} is damaged ({error}); delete the file and run `hundredfold report` again."
         ) from error
     if found.get("format") != FORMAT:
         raise CheckpointError(

@@ -156,6 +156,23 @@ def announce(settings: RunSettings, quiet: bool) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def finished_note(path: Path, settings: RunSettings) -> str:
+    """That a run is finished, and how to extend it."""
+    steps = settings.length.epochs * settings.rollout.samples_per_epoch
+    return (
+        f"{path} is finished: {settings.length.epochs} epochs, {steps:,} steps. To train it longer, give a larger "
+        f"total length, for example: hundredfold train --resume {path} --steps {2 * steps}"
+    )
+
+
+def extension_note(settings: RunSettings) -> str:
+    """Where an extended run differs from one that had its length from the start."""
+    return (
+        f"note: schedules ({', '.join(settings.length_schedules)}) now end with the new length. The epochs so far were "
+        "trained with the old one, so the result is not that of a run of the new length from the start."
+    )
+
+
 def run_banner(path: Path, settings: RunSettings, env_runner: str, device: torch.device) -> str:
     """Start banner of a run: size, batch sizes, networks, device, backend."""
     rollout, epochs = settings.rollout, settings.length.epochs

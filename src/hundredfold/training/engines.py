@@ -99,7 +99,7 @@ def check_resumable(settings: RunSettings) -> None:
         raise SettingsError(
             f"this run was trained with --engine {settings.engine}, whose own state is not in the "
             "checkpoints, so it cannot be resumed. Its policy can be evaluated, loaded and "
-            "exported; start a new run to train longer."
+            "exported; `hundredfold train ENV --init-from RUN` starts a new run from its weights."
         )
 
 

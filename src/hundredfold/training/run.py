@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import Array, StepBatch
-from hundredfold.core.errors import CheckpointError
+from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.training.build import BELIEF_MODEL, Components
@@ -108,6 +108,12 @@ class Run:
                 f"the checkpoint of epoch {checkpoint.epoch} in {folder.path} does not fit "
                 f"({type(error).__name__}: {error}); it was saved by another version or with other settings."
             ) from error
+        planned = components.settings.length.epochs
+        if planned < counters.epoch:
+            raise SettingsError(
+                f"{folder.path} has already trained {counters.epoch} epochs ({counters.total_steps:,} steps), more "
+                f"than the {planned} asked for; --steps, --episodes and --epochs set its total length."
+            )
         drop_after(folder, counters.epoch, checkpoint.metrics_seal)
         return cls(folder, components, counters, **options)
 
