@@ -188,7 +188,7 @@ def _first_writable(directories: list[Path]) -> Path:
 def _private_temporary_dir() -> Path:
     """A directory below the temporary one that only this user can write to.
 
-    Numba unpickles what it finds there, so a directory prepared by somebody else is not used.
+    Numba unpickles what it finds there, so a directory prepared by another user is not used.
     """
     user = os.getuid() if hasattr(os, "getuid") else 0
     path = Path(tempfile.gettempdir()) / f"hundredfold-kernels-{user}"

@@ -84,7 +84,6 @@ class PerEnvBatch(BatchEnv, Protocol):
 
     restart_policy: RestartPolicy
     infos: list[Mapping[str, Any]]
-    first_episode: int  # number of the episode that `reset` starts; 0 unless its reset cannot be survived
 
     def set_busy_since(self, busy_since: FloatArray) -> None:
         """Set the array, (envs,), of the `time.monotonic()` at which a step began; 0 while idle.

@@ -39,7 +39,7 @@ class ArrayBatchEnv(ABC):
         self.num_envs = len(self.env_ids)
         self.env_keys = np.zeros(self.num_envs, np.uint64)
         self.episodes = np.zeros(self.num_envs, np.int64)
-        self.first_episode = 0
+        self.first_episode = 0  # number of the episode that `reset` starts
         self.out = spec.batch(self.env_ids)
 
     @abstractmethod

@@ -89,7 +89,7 @@ def worker_token(token: str, pid: int) -> str:
 def kill_marked(token: str) -> None:
     """Kill the processes that envs have started and that no longer belong to the worker's process group.
 
-    A process in a session of its own is found by its environment, whoever its parent is now. Where there is no
+    A process in a session of its own is found by its environment, also after its parent has ended. Where there is no
     `/proc`, nothing is found.
 
     Args:
@@ -97,7 +97,7 @@ def kill_marked(token: str) -> None:
     """
     marker = f"{TOKEN_VARIABLE}={token}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
-        # It may have ended meanwhile, or belong to somebody else.
+        # It may have ended meanwhile, or belong to another user.
         with suppress(OSError):
             if any(entry.startswith(marker) for entry in path.read_bytes().split(b"\0")):
                 os.kill(int(path.parent.name), signal.SIGKILL)
