@@ -102,6 +102,16 @@ def test_demand_is_reported_by_city_without_a_policy(capsys, run_folder):
     assert "in its own city" in capsys.readouterr().err
 
 
+def test_the_upper_bound_is_evaluated_beside_policies(capsys):
+    pytest.importorskip("ortools")
+    hindsight, bound = evaluate(capsys, "dvrp", "--policy", "hindsight", "--baselines", "upper_bound")
+    assert (hindsight["policy"], bound["policy"]) == ("hindsight", "upper_bound")
+    assert 0.0 < hindsight["mean"] <= bound["mean"]
+    assert "shift_minutes" not in bound
+    (alone,) = evaluate(capsys, "dvrp", "--policy", "upper_bound")
+    assert alone["mean"] == bound["mean"]
+
+
 def test_tables_are_printed_with_titles(capsys):
     arguments = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--belief-metrics", *FEW]
     assert call(*arguments) == 0
@@ -117,6 +127,7 @@ def test_tables_are_printed_with_titles(capsys):
         (["dvrp", "--policy", "lookahead", "--lookahead-samples", "0"], "samples"),
         (["dvrp", "--policy", "thompson", "--warm-up-days", "-1"], "warm_up_days"),
         (["dvrp", "--tradeoff", "--shift-penalties", "-1"], "shift_penalties"),
+        (["dvrp", "--tradeoff", "--baselines", "upper_bound"], "makes no offers"),
     ],
 )
 def test_invalid_arguments_are_explained(capsys, arguments, message):

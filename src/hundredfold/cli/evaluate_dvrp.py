@@ -32,7 +32,15 @@ from hundredfold.envs.dvrp.analysis import (
 )
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, SPLITS, DayScorer, DayScores, SimulatedDays, simulate_days
+from hundredfold.envs.dvrp.evaluation import (
+    EVALUATION_SEED,
+    SPLITS,
+    UPPER_BOUND,
+    DayScorer,
+    DayScores,
+    SimulatedDays,
+    simulate_days,
+)
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.settings import CityName, DvrpSettings, Split
@@ -67,9 +75,10 @@ class EvaluateDvrp:
     policy: str | None = None
     """A run folder or a policy: none, random, always_largest, greedy_optimistic, greedy_expected,
     belief_greedy, privileged_greedy, belief_largest, privileged_largest, thompson, lookahead,
-    hindsight, fully_flexible."""
+    hindsight, fully_flexible, upper_bound."""
     baselines: tuple[str, ...] = ()
-    """Policies to compare with, evaluated on the same days."""
+    """Policies to compare with, evaluated on the same days; or upper_bound, the improvement that
+    no offers whatsoever exceed (extra: routing)."""
     runs: tuple[str, ...] = ()
     """Further run folders to evaluate."""
     city: CityName | None = None
@@ -191,8 +200,8 @@ def _evaluate(args: EvaluateDvrp, bar: _ProgressBar) -> _Tables:
     policies = _policies(args, loader)
     scorer = DayScorer(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
     tables = _Tables()
+    settings = policies[0].settings if policies else _named_settings(args)
     if args.demand:
-        settings = policies[0].settings if policies else _named_settings(args)
         _add_demand(args, settings, scorer, bar, tables)
     if args.tradeoff:
         _add_tradeoff(args, policies, scorer, bar, tables)
@@ -217,14 +226,18 @@ def _evaluate(args: EvaluateDvrp, bar: _ProgressBar) -> _Tables:
                 tables.add("calibration", [{**labels, **row} for row in bins])
         if args.belief_metrics and evaluated.fitted is not None:
             tables.add("confusion", confusion_rows(evaluated, population_for(evaluated.settings)))
+    if UPPER_BOUND in (args.policy, *args.baselines):
+        _add_upper_bound(args, settings, scorer, bar, tables)
     return tables
 
 
 def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]:
     """The policy named first, baselines in its env without masks, and further runs."""
     name = args.policy or args.target
-    if name == "dvrp":
-        if not (args.tradeoff or args.demand or args.baselines or args.runs):
+    if args.tradeoff and UPPER_BOUND in args.baselines:
+        raise SettingsError(f"{UPPER_BOUND} makes no offers and has no place in --tradeoff; evaluate it without.")
+    if name in ("dvrp", UPPER_BOUND):
+        if not (args.policy or args.tradeoff or args.demand or args.baselines or args.runs):
             raise SettingsError(f"no policy to evaluate: pass --policy with a run folder or {', '.join(POLICIES)}.")
         settings = _named_settings(args)
         baselines = args.baselines or (TRADEOFF_POLICIES if args.tradeoff else ())
@@ -235,7 +248,7 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
         first = [loader.by_name(name, _named_settings(args))]
         settings, baselines = first[0].settings, args.baselines
     unmasked = replace(settings, mask_mode="none")
-    others = [loader.by_name(baseline, unmasked) for baseline in baselines if baseline != name]
+    others = [loader.by_name(baseline, unmasked) for baseline in baselines if baseline not in (name, UPPER_BOUND)]
     policies = [*first, *others, *(loader.run(folder) for folder in args.runs)]
     if args.shift_penalty is None:
         return policies
@@ -279,6 +292,20 @@ def _add_demand(
         population = population_for(replace(settings, split=split))
         labels = {"city": settings.trips or settings.city, "split": split}
         tables.add("demand", [{**labels, **demand_row(days, scores, population)}])
+
+
+def _add_upper_bound(
+    args: EvaluateDvrp, settings: DvrpSettings, scorer: DayScorer, bar: _ProgressBar, tables: _Tables
+) -> None:
+    """The improvement that no offers exceed, as the last rows of the policies."""
+    no_offers = EvaluatedPolicy(name="none", policy="none", settings=settings)
+    for split in args.splits:
+        start = time.perf_counter()
+        days, _ = _simulate(args, no_offers, split, scorer, bar)
+        in_split = replace(settings, split=split, oracle_threads=os.cpu_count() or 1)
+        row = scorer.upper_bound(days, population_for(in_split), in_split)
+        seconds = (time.perf_counter() - start) / args.days
+        tables.add("policies", [{"policy": UPPER_BOUND, "split": split, **row, "seconds": seconds}])
 
 
 def _add_tradeoff(

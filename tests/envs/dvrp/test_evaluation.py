@@ -1,14 +1,20 @@
 """Evaluation on paired days."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from helpers.acceptance_models import prior_model
+from helpers.exact_days import cheapest_of_all_offers
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_BRANCH
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import (
     EVALUATION_SEED,
     SPLITS,
+    UPPER_BOUND,
+    DayScorer,
+    SimulatedDays,
     evaluate_policy,
     evaluation_env_seed,
     simulate_days,
@@ -19,6 +25,7 @@ from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.policies import POLICIES, PolicyOptions
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
+from hundredfold.routing.exact_oracle import ExactOracle
 
 SETTINGS = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2)
 KEYS = [
@@ -134,3 +141,41 @@ def test_privileged_largest_is_clearly_better_than_random():
     (privileged,) = evaluate_policy("privileged_largest", num_days=256, splits=("known",))
     (random,) = evaluate_policy("random", num_days=256, splits=("known",))
     assert privileged["ci_low"] > random["ci_high"]
+
+
+@pytest.mark.parametrize("service", ["research", "operator"])
+def test_no_offers_save_more_than_the_upper_bound_by_brute_force(service):
+    pytest.importorskip("ortools")
+    settings = DvrpSettings(num_customers=3, num_vehicles=2, city="hubs", service=service)
+    days, population = simulate_days("none", settings, 24, 4)
+    env = Dvrp(np.arange(24), settings)
+    state = env.reset(evaluation_env_seed(4)).true_state
+    assert (state["trip_id"] == days.trip_id).all()
+    scorer = DayScorer(ExactOracle())
+    baseline = scorer.baseline_cost(days, population, settings)
+    best = 100.0 * (baseline - cheapest_of_all_offers(state, env)) / baseline
+    bounds = np.array([scorer.upper_bound(one_day(days, day), population, settings)["mean"] for day in range(24)])
+    assert (bounds >= best - 1e-9).all()
+    assert (bounds < 60.0).all()
+    assert (best > 1.0).any()
+    if service == "research":
+        # Without ride-time limits little is relaxed.
+        assert (np.abs(bounds - best) < 0.1).mean() > 0.8
+
+
+def test_the_upper_bound_holds_for_policies_and_for_noisy_responses():
+    pytest.importorskip("ortools")
+    (bound,) = evaluate(UPPER_BOUND)
+    assert list(bound) == KEYS[:8]
+    for name in ("hindsight", "privileged_largest"):
+        (row,) = evaluate(name)
+        assert row["baseline_cost"] == bound["baseline_cost"]
+        assert row["mean"] <= bound["mean"]
+        assert row["cost"] >= bound["cost"]
+    (noisy,) = evaluate(UPPER_BOUND, settings=replace(SETTINGS, response_noise=0.1))
+    (flexible,) = evaluate("fully_flexible")
+    assert noisy["mean"] >= flexible["mean"] > bound["mean"]
+
+
+def one_day(days, day):
+    return SimulatedDays(**{name: getattr(days, name)[day : day + 1] for name in SimulatedDays.__slots__})

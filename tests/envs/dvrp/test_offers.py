@@ -12,6 +12,7 @@ from hundredfold.envs.dvrp.offers import (
     servable_alone,
     shifted_windows,
     tolerated_offers,
+    widest_windows,
     windows_of_all_offers,
 )
 from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, TYPE_NAMES, sample_tolerances
@@ -50,6 +51,16 @@ def test_windows_of_all_offers_agree_with_single_offers():
     windows = windows_of_all_offers(WINDOWS[None])
     for offer in range(NUM_OFFERS):
         assert_array_equal(windows[0, offer], shifted_windows(WINDOWS, np.array(offer)))
+
+
+def test_widest_windows_span_the_windows_of_acceptable_offers():
+    windows = np.array([[[600.0, 630.0], [620.0, 650.0]]] * 3)
+    acceptable = np.zeros((3, NUM_OFFERS), bool)
+    acceptable[:, NO_CHANGE] = True
+    acceptable[1, 0] = acceptable[1, 13] = True
+    acceptable[2] = True
+    expected = [[[600, 630], [620, 650]], [[570, 630], [620, 660]], [[570, 630], [620, 680]]]
+    assert_array_equal(widest_windows(windows, acceptable), expected)
 
 
 @pytest.mark.parametrize("kind", range(4), ids=TYPE_NAMES)

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.acceptance_models import prior_model
+from helpers.exact_days import cheapest_of_all_offers, exact_costs
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.heuristics import GreedyExpected, RandomOffers, cheapest, largest
-from hundredfold.envs.dvrp.hindsight import Hindsight
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
+from hundredfold.envs.dvrp.hindsight import Hindsight, smallest_offers
+from hundredfold.envs.dvrp.offers import NO_CHANGE, OFFER_MINUTES, TOTAL_MINUTES
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, POLICIES, PolicyOptions, make_policy
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -112,13 +113,24 @@ def test_an_unknown_policy_gets_a_suggestion(env):
         policy_for("greedy_optimstic", env)
 
 
-def test_hindsight_finds_days_at_least_as_cheap_as_its_start(env):
-    env.reset(5)
-    hindsight = Hindsight(env.population, env.settings)
-    offers = hindsight.best_offers(env.true_state)
-    acceptable = env.true_state["accepts"] & env.true_state["allowed"]
-    assert np.take_along_axis(acceptable, offers[:, :, None], axis=2).all()
-    start = np.where(acceptable, TOTAL_MINUTES, -1.0).argmax(axis=2)
-    found = hindsight._costs(env.true_state, offers)
-    assert (found <= hindsight._costs(env.true_state, start)).all()
-    assert (found < hindsight._costs(env.true_state, start)).any()
+def test_hindsight_finds_the_best_of_all_offers_on_small_days():
+    settings = DvrpSettings(num_customers=3, num_vehicles=2, city="hubs")
+    env = Dvrp(np.arange(30), settings)
+    state = env.reset(7).true_state
+    offers = Hindsight(env.population, settings).best_offers(state)
+    booked = exact_costs(state, offers, env)
+    best, unchanged = cheapest_of_all_offers(state, env), exact_costs(state, np.full((30, 3), NO_CHANGE), env)
+    assert_allclose(booked, best, atol=1e-9)
+    assert (best < unchanged).sum() > 5
+    shift = TOTAL_MINUTES[offers].sum(axis=1)
+    assert (shift[best == unchanged] == 0).any()
+
+
+def test_hindsight_makes_the_smallest_offer_that_contains_the_schedule():
+    windows = np.array([[600.0, 630.0], [620.0, 650.0]])
+    everything, nothing = np.ones(16, bool), np.arange(16) == NO_CHANGE
+    assert smallest_offers(windows, np.array([610.0, 640.0]), everything) == NO_CHANGE
+    assert OFFER_MINUTES[smallest_offers(windows, np.array([588.0, 650.0]), everything)].tolist() == [20.0, 0.0]
+    assert OFFER_MINUTES[smallest_offers(windows, np.array([630.0, 651.0]), everything)].tolist() == [0.0, 10.0]
+    assert smallest_offers(windows, np.array([588.0, 650.0]), nothing) == NO_CHANGE
+    assert smallest_offers(windows, np.array([np.nan, np.nan]), everything) == NO_CHANGE

@@ -19,18 +19,21 @@ from hundredfold.core.protocols import SharedParams
 from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.env import FAILED_DAY_PCT, Dvrp, improvement_pct
 from hundredfold.envs.dvrp.heuristics import OfferPolicy
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
+from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows, widest_windows
 from hundredfold.envs.dvrp.policies import NO_OPTIONS, PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
+from hundredfold.routing.lower_bound import LowerBoundSettings, lower_bounds
 from hundredfold.routing.problem import Oracle, Solutions
 
 Row = dict[str, Any]
 
 SPLITS: Final[tuple[Split, ...]] = ("known", "unseen_trips", "unseen_customers")
 EVALUATION_SEED: Final = 9999
+# Evaluated like a policy, though it makes no offers: see `DayScorer.upper_bound`.
+UPPER_BOUND: Final = "upper_bound"
 # Keeps the evaluation's days apart from those of every training seed, 9999 included.
 EVALUATION_BRANCH: Final = 0x64617973
 # During evaluation masks are never ignored and use the most likely type.
@@ -117,11 +120,7 @@ class DayScorer:
     def scores(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> DayScores:
         """Scores of these days."""
         solutions = self._solve(days, days.booked_windows, population, settings)
-        arrays = (days.cells, days.requested_windows, days.max_ride_minutes)
-        key = tuple(array.tobytes() for array in arrays)
-        if key not in self.baselines:
-            self.baselines[key] = self._solve(days, days.requested_windows, population, settings)
-        cost, baseline = penalised_costs(solutions), penalised_costs(self.baselines[key])
+        cost, baseline = penalised_costs(solutions), self.baseline_cost(days, population, settings)
         failed = days.failed | ~np.isfinite(solutions.cost)
         return DayScores(
             improvement_pct=np.where(failed, FAILED_DAY_PCT, improvement_pct(baseline, cost)),
@@ -133,6 +132,41 @@ class DayScorer:
             vehicles=solutions.vehicles_used,
             failed=failed,
         )
+
+    def baseline_cost(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> FloatArray:
+        """(days,) cost of these days without offers."""
+        arrays = (days.cells, days.requested_windows, days.max_ride_minutes)
+        key = tuple(array.tobytes() for array in arrays)
+        if key not in self.baselines:
+            self.baselines[key] = self._solve(days, days.requested_windows, population, settings)
+        return penalised_costs(self.baselines[key])
+
+    def upper_bound(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> Row:
+        """Improvement that no offers exceed on these days, as `DayScores.summary` gives it.
+
+        Every customer gets the widest windows of all offers that may be booked, without accepting
+        any. Whatever is offered, the routes then stay feasible, so they cost no less than a lower
+        bound for these windows.
+        """
+        bookable = population.allowed[days.trip_id]
+        if settings.response_noise == 0.0:
+            bookable = bookable & population.accepts[days.trip_id]
+        windows = widest_windows(days.requested_windows, bookable)
+        cost = lower_bounds(
+            day_problems(days.cells, windows, days.max_ride_minutes, population, settings),
+            LowerBoundSettings(threads=settings.oracle_threads),
+        )
+        baseline = self.baseline_cost(days, population, settings)
+        improvement = improvement_pct(baseline, cost)
+        low, high = bootstrap_interval(improvement)
+        return {
+            "episodes": len(cost),
+            "mean": float(improvement.mean()),
+            "ci_low": low,
+            "ci_high": high,
+            "cost": float(cost.mean()),
+            "baseline_cost": float(baseline.mean()),
+        }
 
     def _solve(
         self, days: SimulatedDays, windows: FloatArray, population: Population, settings: DvrpSettings
@@ -157,7 +191,7 @@ def evaluate_policy(
     """Evaluate a policy on fixed days.
 
     Args:
-        policy: Name of a policy in `POLICIES`, or a function from a batch to offers.
+        policy: Name of a policy in `POLICIES`, `upper_bound`, or a function from a batch to offers.
         settings: Settings of the env; defaults if omitted.
         num_days: Days per split.
         seed: Seed of the days.
@@ -182,7 +216,7 @@ def evaluate_policy(
             on_progress(before + done)
 
         days, population = simulate_days(
-            policy,
+            "none" if policy == UPPER_BOUND else policy,
             replace(settings, split=split),
             num_days,
             seed,
@@ -191,8 +225,11 @@ def evaluate_policy(
             shared_params=shared_params,
             options=options,
         )
-        scores = scorer.scores(days, population, settings)
-        rows.append({"policy": label, "split": split, **scores.summary()})
+        if policy == UPPER_BOUND:
+            summary = scorer.upper_bound(days, population, settings)
+        else:
+            summary = scorer.scores(days, population, settings).summary()
+        rows.append({"policy": label, "split": split, **summary})
     return rows
 
 

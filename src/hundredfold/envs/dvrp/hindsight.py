@@ -1,8 +1,10 @@
-"""Hindsight policy: optimises a whole day's offers with full information (an upper bound).
+"""Hindsight policy: selects a whole day's offers with full information (a privileged baseline).
 
-Coordinate descent: starting from the largest acceptable offers, each customer in turn gets the
-offer with the lowest cost of the whole day, until no change improves it. Since it changes one
-customer at a time, it is not guaranteed to find the optimum.
+Where the acceptable offers are those within a tolerance, every time between the earliest and the
+latest end of their windows lies in the window of one of them. Selecting offers and routes together
+is therefore the same as routing with the widest windows: the offers follow from the schedule. Large
+neighbourhood search solves this problem; a policy with the same information can hardly save more,
+and `routing.lower_bound` proves how much at most.
 """
 
 from __future__ import annotations
@@ -12,31 +14,29 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
+from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, widest_windows, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
-from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
+from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
+from hundredfold.routing.problem import EARLY, LATE
 
-MAX_SWEEPS: Final = 2
-# Cheap, because thousands of instances per day are compared; evaluation uses a stronger oracle.
-SEARCH: Final = LNSSettings(final_restarts=1, lns_iterations=20)
+# Scheduled minutes are rounded.
+TOLERANCE_MINUTES: Final = 1e-6
 
 
 class Hindsight:
-    """Optimise every day's offers at its first request, then make them.
+    """Select every day's offers at its first request, then make them.
 
     Args:
         population: Customers and city of the env.
         settings: Settings of the env.
-        max_sweeps: Passes over all customers.
     """
 
-    def __init__(self, population: Population, settings: DvrpSettings, max_sweeps: int = MAX_SWEEPS) -> None:
+    def __init__(self, population: Population, settings: DvrpSettings) -> None:
         self.population = population
         self.settings = settings
-        self.max_sweeps = max_sweeps
-        self.oracle = LNSOracle(SEARCH)
+        self.oracle = LNSOracle(LNSSettings(threads=settings.oracle_threads))
         self.offers = np.zeros((0, settings.num_customers), np.int64)  # by env id
 
     def __call__(self, batch: StepBatch) -> IntArray:
@@ -54,36 +54,26 @@ class Hindsight:
     def best_offers(self, state: Arrays) -> IntArray:
         """(days, customers) offers for whole days, given their `true_state`."""
         acceptable: BoolArray = state["accepts"] & state["allowed"]
-        offers: IntArray = np.where(acceptable, TOTAL_MINUTES, -1.0).argmax(axis=2)
-        costs = self._costs(state, offers)
-        for _ in range(self.max_sweeps):
-            before = costs.copy()
-            for customer in range(offers.shape[1]):
-                self._improve(state, acceptable[:, customer], customer, offers, costs)
-            if (costs == before).all():
-                break
-        return offers
-
-    def _improve(
-        self, state: Arrays, acceptable: BoolArray, customer: int, offers: IntArray, costs: FloatArray
-    ) -> None:
-        """Give one customer of every day the cheapest offer for the day, in place."""
-        alternatives = acceptable.copy()
-        alternatives[np.arange(len(offers)), offers[:, customer]] = False
-        days, candidates = np.nonzero(alternatives)
-        if not len(days):
-            return
-        tried = offers[days]
-        tried[:, customer] = candidates
-        table = np.full(acceptable.shape, np.inf)
-        table[days, candidates] = self._costs({name: array[days] for name, array in state.items()}, tried)
-        best = table.argmin(axis=1)
-        found = table[np.arange(len(table)), best]
-        better = found < costs
-        offers[better, customer] = best[better]
-        costs[better] = found[better]
-
-    def _costs(self, state: Arrays, offers: IntArray) -> FloatArray:
-        windows = shifted_windows(state["requested_windows"], offers)
+        windows = widest_windows(state["requested_windows"], acceptable)
         problems = day_problems(state["cells"], windows, state["max_ride_minutes"], self.population, self.settings)
-        return penalised_costs(self.oracle.solve(problems))
+        scheduled = self.oracle.solve(problems).stop_minutes[:, 1:].reshape(*windows.shape[:2], 2)
+        return smallest_offers(state["requested_windows"], scheduled, acceptable)
+
+
+def smallest_offers(windows: FloatArray, scheduled: FloatArray, acceptable: BoolArray) -> IntArray:
+    """(...) the acceptable offers with the smallest shift whose windows contain the schedule.
+
+    Args:
+        windows: (..., 2, 2) requested time windows.
+        scheduled: (..., 2) minutes of pickup and dropoff, NaN where unserved.
+        acceptable: (..., offers) offers that the customer accepts.
+
+    Returns:
+        Offers; no change where none fits.
+    """
+    shifted = windows_of_all_offers(windows)
+    minutes = scheduled[..., None, :]
+    fits = (shifted[..., EARLY] <= minutes + TOLERANCE_MINUTES) & (shifted[..., LATE] >= minutes - TOLERANCE_MINUTES)
+    fits = acceptable & fits.all(axis=-1)
+    smallest = np.where(fits, TOTAL_MINUTES, np.inf).argmin(axis=-1)
+    return np.asarray(np.where(fits.any(axis=-1), smallest, NO_CHANGE), np.int64)

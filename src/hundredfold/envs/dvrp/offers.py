@@ -39,6 +39,20 @@ def windows_of_all_offers(windows: FloatArray) -> FloatArray:
     return np.asarray(windows[..., None, :, :] + _SHIFTS, np.float64)
 
 
+def widest_windows(windows: FloatArray, acceptable: BoolArray) -> FloatArray:
+    """(..., 2, 2) from the earliest to the latest time within the windows of any acceptable offer.
+
+    Args:
+        windows: (..., 2, 2) requested time windows.
+        acceptable: (..., offers) offers that may be booked.
+    """
+    shifted = windows_of_all_offers(windows)
+    chosen = acceptable[..., None]
+    earliest = np.where(chosen, shifted[..., EARLY], np.inf).min(axis=-2)
+    latest = np.where(chosen, shifted[..., LATE], -np.inf).max(axis=-2)
+    return np.stack([earliest, latest], axis=-1)
+
+
 def tolerated_offers(tolerance: FloatArray) -> BoolArray:
     """Offers within a tolerance; offer 12 (no change) always is.
 
