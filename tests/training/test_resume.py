@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.processes import start_process
+from helpers.processes import run_process, start_process
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.cli.main import main
 from hundredfold.core.errors import CheckpointError, SettingsError
@@ -286,10 +286,7 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     "--name", "stopped"]))
 """
     script = '"$0" "$@" & echo $!; wait $!'
-    done = subprocess.run(
-        ["sh", "-c", script, sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 130, done.stderr
+    done = run_process(["sh", "-c", script, sys.executable, "-c", code], expect=130)
     assert done.stderr.count("SIGINT (Ctrl-C) is ignored") == 1
     assert f"kill {done.stdout.split()[0]}" in done.stderr
     assert "stopped after epoch 4/6" in done.stderr
