@@ -84,6 +84,25 @@ def test_fairness_and_belief_metrics_of_a_run_and_a_baseline(capsys, run_folder)
     offers = sum(row["offers"] for row in tables["calibration"] if row["policy"] == "thompson")
     made = next(row["offers_made"] for row in rows if row["policy"] == "thompson")
     assert offers == 4 * made
+    by_group = [row for row in tables["calibration_by_group"] if row["policy"] == "thompson"]
+    assert {row["by"] for row in by_group} == {"type", "purpose", "neighbourhood", "age", "occupation", "trip"}
+    for attribute in ("age", "trip"):
+        assert sum(row["offers"] for row in by_group if row["by"] == attribute) == offers
+    by_day = tables["calibration_by_day"]
+    assert {row["policy"] for row in by_day} == {"thompson"}
+    assert sum(row["offers"] for row in by_day) == beliefs["thompson"]["responses"]
+    assert all(0.0 <= row["predicted_pct"] <= 100.0 and row["offer_brier_score"] <= 1.0 for row in by_day)
+
+
+def test_trip_memory_and_stranger_prior_can_be_turned_off(capsys):
+    arguments = ["dvrp", "--policy", "thompson", "--belief-metrics"]
+    for flags, expected in (
+        ((), {"with responses", "without responses"}),
+        (("--no-trip-memory",), {"without responses"}),
+    ):
+        rows = evaluate(capsys, *arguments, *flags, "--no-stranger-prior")
+        groups = {row["group"] for row in rows if row.get("table") == "calibration_by_group" and row["by"] == "trip"}
+        assert groups == expected
 
 
 def test_demand_is_reported_by_city_without_a_policy(capsys, run_folder):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
+from hundredfold.envs.dvrp.acceptance.bayes import bayesian_type_model
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, prior_for
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
@@ -28,7 +28,7 @@ class KnownTypes:
 
 def prior_model(settings):
     """A type model without any responses."""
-    return BayesianTypeModel(population_for(settings).size, prior_for(settings))
+    return bayesian_type_model(population_for(settings), prior_for(settings))
 
 
 def warmed_up_model(policy, settings, days=20, seed=1):

@@ -33,7 +33,7 @@ SECTIONS = [
     "Offers and acceptance",
     "Acceptance model",
 ]
-NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 3
+NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 5
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,8 @@ def dvrp_run(path):
     rows = metrics(20)
     for row in rows:
         row["avg_improvement_pct"] = row["epoch"] / 10
+        row |= {"acceptance/predicted_rate": 0.5, "acceptance/accepted_rate": row["epoch"] / 40}
+        row["acceptance/offer_brier_score"] = 0.1
         if "eval/return_mean" in row:
             row["eval/avg_improvement_pct"] = row["epoch"] / 8
     return make_run(path, rows, env="dvrp", best=20)
@@ -84,6 +86,18 @@ def test_all_sections_are_drawn_from_files_alone(folder, report_data):
     figures = [part for one in sections for part in one.contents if not isinstance(part, Table)]
     assert len(figures) == NUM_FIGURES
     assert all(len(figure.data) for figure in figures)
+
+
+def test_calibration_is_drawn_by_day_and_by_group(folder, report_data):
+    write_report_data(folder, report_data)
+    *_, by_day, by_group = dvrp_sections(folder)[-1].contents
+    predicted, accepted = by_day.data
+    assert list(predicted.y) == [50.0] * 20
+    assert accepted.y[-1] == 50.0
+    assert by_day.layout.title.text == "Calibration by day"
+    rows = report_data["beliefs"]["by_group"]
+    assert list(by_group.data[1].x) == [round(row["accepted_pct"], 1) for row in rows]
+    assert {row["by"] for row in rows} == {"type", "purpose", "neighbourhood", "age", "occupation", "trip"}
 
 
 def test_without_report_data_the_command_is_named(folder):
@@ -115,7 +129,7 @@ def test_broken_report_data_do_not_lose_the_rest(folder):
         page = write_report(folder).read_text("utf-8")
     assert any("could not be drawn" in str(one.message) for one in warned)
     assert "Learner diagnostics" in page
-    assert "has format None" in page
+    assert "is damaged (it is not a JSON object)" in page
 
 
 def test_the_improvement_curve_has_both_axes_and_evaluations(folder):
@@ -228,8 +242,9 @@ def test_a_browser_draws_every_figure_within_the_width(tmp_path, report_data, wi
     write_report_data(folder, report_data)
     seen = inspect_page(write_report(folder), width, tmp_path / "profile")
     assert [title for title in seen["sections"] if title in SECTIONS] == SECTIONS
-    # Besides dvrp's own: learning, two averages, six diagnostics, shares and throughput.
-    assert seen["charts"] == seen["drawn"] == NUM_FIGURES + 1 + 2 + 6 + 2
+    # Besides dvrp's own: learning, two averages, six diagnostics, shares and throughput, and one
+    # other metric that changes.
+    assert seen["charts"] == seen["drawn"] == NUM_FIGURES + 1 + 2 + 6 + 2 + 1
     assert seen["failed"] == []
     assert seen["wanted_width"] <= seen["given_width"] <= width
     assert seen["by_time"] == "wall-clock time (s)"

@@ -17,8 +17,10 @@ from hundredfold.cli.evaluate_dvrp_policies import (
     EvaluatedPolicy,
     PolicyLoader,
     belief_row,
+    calibration_group_rows,
     calibration_rows,
     confusion_rows,
+    warm_up_rows,
 )
 from hundredfold.cli.output import Row, print_rows
 from hundredfold.core.bounds import AtLeastOne, NonNegative, check_bounds
@@ -58,6 +60,8 @@ TITLES: Final = {
     "beliefs": "accuracy of believed customer types, and the best the same responses allow",
     "confusion": "confusion matrix of customer types, in customers",
     "calibration": "offers by predicted acceptance probability, and share accepted",
+    "calibration_by_group": "offers by group of requests: predicted and observed acceptance",
+    "calibration_by_day": "offers of the warm-up by day: acceptance as predicted the days before, and observed",
 }
 
 
@@ -95,6 +99,11 @@ class EvaluateDvrp:
     """Sampled futures per offer of the lookahead policy."""
     warm_up_days: int = 200
     """Warm-up days on which belief policies fit their acceptance model."""
+    trip_memory: bool = True
+    """Acceptance models of belief policies remember how far each recurring trip may be shifted."""
+    stranger_prior: bool = True
+    """Acceptance models of belief policies expect of customers without responses what others of
+    their age, occupation and neighbourhood responded."""
     shift_penalty: NonNegative | None = None
     """Driving minutes charged per minute of shift when deciding, for policies that can choose (runs
     with --observation offers, and heuristics that weigh shifts); by default the run's own."""
@@ -163,7 +172,8 @@ class _Tables:
     by_name: dict[str, list[Row]] = field(default_factory=dict)
 
     def add(self, name: str, rows: Sequence[Row]) -> None:
-        self.by_name.setdefault(name, []).extend(rows)
+        if rows:
+            self.by_name.setdefault(name, []).extend(rows)
 
 
 class _ProgressBar:
@@ -195,6 +205,8 @@ def _evaluate(args: EvaluateDvrp, bar: _ProgressBar) -> _Tables:
         warm_up_settings=WarmUpSettings(warm_up_days=args.warm_up_days),
         lookahead=LookaheadSettings(samples=args.lookahead_samples),
         checkpoint=args.checkpoint,
+        trip_memory=args.trip_memory,
+        stranger_prior=args.stranger_prior,
         announce=bar.announce,
     )
     policies = _policies(args, loader)
@@ -224,8 +236,11 @@ def _evaluate(args: EvaluateDvrp, bar: _ProgressBar) -> _Tables:
                 tables.add("beliefs", [{**labels, **belief_row(evaluated, days, population)}])
                 bins = calibration_rows(evaluated, days, population)
                 tables.add("calibration", [{**labels, **row} for row in bins])
+                by_group = calibration_group_rows(evaluated, days, population)
+                tables.add("calibration_by_group", [{**labels, **row} for row in by_group])
         if args.belief_metrics and evaluated.fitted is not None:
             tables.add("confusion", confusion_rows(evaluated, population_for(evaluated.settings)))
+            tables.add("calibration_by_day", warm_up_rows(evaluated))
     if UPPER_BOUND in (args.policy, *args.baselines):
         _add_upper_bound(args, settings, scorer, bar, tables)
     return tables

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from hundredfold.cli.output import Row
+from hundredfold.core.batch import BoolArray, FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
+from hundredfold.envs.dvrp.acceptance.bayes import bayesian_type_model
 from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, Responses, TypeModel, prior_for
-from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpSettings, warm_up
+from hundredfold.envs.dvrp.analysis import calibration_by_group, calibration_groups, calibration_row
+from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpScores, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SimulatedDays
 from hundredfold.envs.dvrp.heuristics import OfferPolicy
@@ -26,6 +29,8 @@ from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.training.build import load_belief_model
 from hundredfold.training.run_folder import RunFolder
 
+MAX_WARM_UP_ROWS: Final = 10
+
 
 @dataclass(frozen=True, slots=True)
 class FittedModel:
@@ -33,6 +38,7 @@ class FittedModel:
 
     model: TypeModel
     responses: Responses
+    warm_up: Sequence[WarmUpScores] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,8 @@ class PolicyLoader:
         seed: Seed of the evaluation.
         warm_up_settings: Warm-up of belief policies.
         lookahead: Effort of the look-ahead policy.
+        trip_memory: Whether acceptance models remember trips.
+        stranger_prior: Whether acceptance models know strangers by their attributes.
         checkpoint: Which checkpoint of a run to load: best, last or an epoch.
         announce: Announces a number of days and returns a callback for their progress.
     """
@@ -78,12 +86,15 @@ class PolicyLoader:
         warm_up_settings: WarmUpSettings,
         lookahead: LookaheadSettings,
         checkpoint: str,
+        trip_memory: bool = True,
+        stranger_prior: bool = True,
         announce: Callable[[int], Callable[[int], None]],
     ) -> None:
         self.seed = seed
         self.warm_up_settings = warm_up_settings
         self.lookahead = lookahead
         self.checkpoint = checkpoint
+        self.model_options = {"trip_memory": trip_memory, "stranger_prior": stranger_prior}
         self.announce = announce
         self.fitted: dict[tuple[str, DvrpSettings], FittedModel] = {}
 
@@ -106,9 +117,9 @@ class PolicyLoader:
 
     def _warm_up(self, name: str, settings: DvrpSettings) -> FittedModel:
         population = population_for(settings)
-        model = BayesianTypeModel(population.size, prior_for(settings))
+        model = bayesian_type_model(population, prior_for(settings), **self.model_options)
         responses = ResponseBuffer()
-        warm_up(
+        history = warm_up(
             name,
             settings,
             model,
@@ -117,7 +128,7 @@ class PolicyLoader:
             seed=self.seed,
             on_progress=self.announce(self.warm_up_settings.warm_up_days),
         )
-        return FittedModel(model, responses.rows())
+        return FittedModel(model, responses.rows(), history)
 
 
 def load_run_policy(folder: str, checkpoint: str) -> EvaluatedPolicy:
@@ -157,6 +168,7 @@ def belief_row(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Popu
     beliefs = model.type_probabilities(met)
     true_rates = metrics.true_accept_rates(population, prior_for(settings).accept_given_type, settings.response_noise)
     shares = beliefs.mean(axis=0) if len(met) else np.full(NUM_TYPES, 1.0 / NUM_TYPES)
+    predicted, accepted = _predictions(evaluated, days, population)
     needed = metrics.responses_until_confident(responses, population.size, model.accept_given_type, shares)[met]
     confident = needed[np.isfinite(needed)]
     return {
@@ -167,7 +179,8 @@ def belief_row(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Popu
         "bayes_optimal_accuracy": _json_number(metrics.bayes_optimal_accuracy(responses, truth, true_rates)),
         "log_loss": _json_number(metrics.log_loss(beliefs, truth[met])),
         "brier_score": _json_number(metrics.brier_score(beliefs, truth[met])),
-        "calibration_error": _json_number(_calibration(evaluated, days, population).error),
+        "offer_brier_score": _json_number(metrics.prediction_scores(predicted, accepted).brier_score),
+        "calibration_error": _json_number(metrics.calibration(predicted, accepted).error),
         "responses_to_90_pct": float(np.median(confident)) if len(confident) else None,
         "confident_pct": 100.0 * len(confident) / max(len(met), 1),
     }
@@ -191,7 +204,7 @@ def confusion_rows(evaluated: EvaluatedPolicy, population: Population) -> list[R
 
 def calibration_rows(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population) -> list[Row]:
     """Calibration table: a row per bin of predicted acceptance probability."""
-    found = _calibration(evaluated, days, population)
+    found = metrics.calibration(*_predictions(evaluated, days, population))
     return [
         {
             "policy": evaluated.name,
@@ -204,15 +217,47 @@ def calibration_rows(evaluated: EvaluatedPolicy, days: SimulatedDays, population
     ]
 
 
-def _calibration(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population) -> metrics.Calibration:
-    """Calibration on the offers of these days, other than no change."""
+def calibration_group_rows(evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population) -> list[Row]:
+    """Predicted and observed acceptance of the offers made, a row per group of requests."""
+    assert evaluated.fitted is not None
+    groups = calibration_groups(days, population, evaluated.fitted.model.trip_accept_rates)
+    made = {name: group[days.made] for name, group in groups.items()}
+    rows = calibration_by_group(made, *_predictions(evaluated, days, population))
+    return [{"policy": evaluated.name, **row} for row in rows]
+
+
+def warm_up_rows(evaluated: EvaluatedPolicy) -> list[Row]:
+    """Predicted and observed acceptance by days of the warm-up; none for a trained policy.
+
+    Every prediction was made before its response was learned from.
+    """
+    assert evaluated.fitted is not None
+    history = evaluated.fitted.warm_up
+    size = -(-len(history) // MAX_WARM_UP_ROWS) or 1
+    parts = [history[first : first + size] for first in range(0, len(history), size)]
+    return [
+        {
+            "policy": evaluated.name,
+            "days": f"{part[0].first_day + 1} to {part[-1].end_day}",
+            **calibration_row(
+                np.concatenate([block.predicted for block in part]), np.concatenate([block.accepted for block in part])
+            ),
+        }
+        for part in parts
+        if sum(len(block.accepted) for block in part)
+    ]
+
+
+def _predictions(
+    evaluated: EvaluatedPolicy, days: SimulatedDays, population: Population
+) -> tuple[FloatArray, BoolArray]:
+    """Predicted acceptance and response of the offers of these days, other than no change."""
     assert evaluated.fitted is not None
     made = days.made
     trips = days.trip_id[made]
     purposes = population.trips.purpose[trips]
     probabilities = evaluated.fitted.model.accept_probabilities(days.customer_id[made], purposes, trips)
-    predicted = probabilities[np.arange(len(probabilities)), days.offers[made]]
-    return metrics.calibration(predicted, days.accepted[made])
+    return probabilities[np.arange(len(probabilities)), days.offers[made]], days.accepted[made]
 
 
 def _json_number(value: float) -> float | None:

@@ -441,3 +441,48 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
     figure.update_xaxes(title_text="believed probability (%)", range=[-3, 103])
     figure.update_yaxes(title_text="accepted (%)", range=[-3, 103])
     return figure
+
+
+def calibration_by_day(epochs: Sequence[Row], days_per_step: float) -> go.Figure:
+    """Predicted and observed acceptance of every epoch's offers, over simulated days.
+
+    Args:
+        epochs: Metrics of the epochs that made offers.
+        days_per_step: Days in one step of one env.
+    """
+    figure = go.Figure()
+    days = [round(row["total_steps"] * days_per_step, 1) for row in epochs]
+    for name, colour in (("predicted", BLUE), ("accepted", VERMILION)):
+        percent = [round(100 * row[f"acceptance/{name}_rate"], 2) for row in epochs]
+        line = {"color": colour, "width": 2}
+        figure.add_scatter(x=days, y=percent, name=name, mode="lines", line=line, hovertemplate="%{y:.1f} %")
+    subtitle = (
+        "Offers of training: percent accepted, and as predicted before the responses were learned from. "
+        f"Brier score {epochs[-1]['acceptance/offer_brier_score']:.3f} in the last epoch."
+    )
+    title = {"text": "Calibration by day", "subtitle": {"text": subtitle}}
+    figure.update_layout(title=title, height=BELIEF_HEIGHT, hovermode="x unified", showlegend=True)
+    figure.update_xaxes(title_text="days of all envs", rangemode="tozero")
+    figure.update_yaxes(title_text="offers accepted (%)", range=[0, 102])
+    return figure
+
+
+def calibration_groups(rows: Sequence[Row]) -> go.Figure:
+    """Predicted and observed acceptance of all possible offers, by group of requests."""
+    figure = go.Figure()
+    for name, colour, symbol in (("predicted", BLUE, "circle-open"), ("accepted", VERMILION, "circle")):
+        figure.add_scatter(
+            x=[round(row[f"{name}_pct"], 1) for row in rows],
+            y=[f"{row['by']}: {row['group']} " for row in rows],
+            customdata=[[row["offers"], round(row["offer_brier_score"], 4)] for row in rows],
+            name=name,
+            mode="markers",
+            marker={"color": colour, "symbol": symbol, "size": 8, "line": {"width": 2}},
+            hovertemplate="%{y}%{x:.1f} % of %{customdata[0]:,} offers, Brier score %{customdata[1]}",
+        )
+    subtitle = "All possible offers, in percent: accepted, and predicted; where both dots meet, a group is calibrated."
+    title = {"text": "Calibration by group", "subtitle": {"text": subtitle}}
+    figure.update_layout(title=title, height=120 + 18 * len(rows), showlegend=True, hovermode="closest")
+    figure.update_xaxes(title_text="offers accepted (%)", range=[-3, 103])
+    figure.update_yaxes(autorange="reversed")
+    return figure

@@ -16,7 +16,9 @@ from hundredfold.report.dvrp_day import route_map, window_chart
 from hundredfold.report.dvrp_figures import (
     acceptance_maps,
     accuracy_curve,
+    calibration_by_day,
     calibration_curve,
+    calibration_groups,
     confusion_map,
     offer_maps,
     policy_bars,
@@ -50,7 +52,8 @@ IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
 
 def dvrp_sections(folder: RunFolder) -> list[Section]:
     """The sections that the run folder has data for."""
-    sections = _improvement(read_record(folder))
+    record = read_record(folder)
+    sections = _improvement(record)
     report_data = read_report_data(folder)
     if report_data is None:
         missing = (
@@ -58,7 +61,7 @@ def dvrp_sections(folder: RunFolder) -> list[Section]:
             f"drawn; `hundredfold report {folder.path}` simulates the days and draws them."
         )
         return [*sections, Section("Days and routes", missing)]
-    return [*sections, *_policies(report_data), _day(report_data), _offers(report_data), *_beliefs(report_data)]
+    return [*sections, *_policies(report_data), _day(report_data), _offers(report_data), *_beliefs(report_data, record)]
 
 
 def report_data_file(folder: RunFolder) -> Path:
@@ -208,7 +211,7 @@ def _offers(report_data: ReportData) -> Section:
     )
 
 
-def _beliefs(report_data: ReportData) -> list[Section]:
+def _beliefs(report_data: ReportData, record: RunRecord) -> list[Section]:
     found: dict[str, Any] | None = report_data["beliefs"]
     if found is None:
         return []
@@ -220,6 +223,12 @@ def _beliefs(report_data: ReportData) -> list[Section]:
     figures = [confusion_map(report_data["types"], found["confusion"]), calibration_curve(found["calibration"])]
     if found["by_responses"]["responses"]:
         figures.append(accuracy_curve(found["by_responses"]))
+    epochs = [row for row in record.epochs if row.get("acceptance/predicted_rate") is not None]
+    if epochs:
+        figures.append(calibration_by_day(epochs, 1.0 / report_data["num_customers"]))
+    # Absent from data of earlier versions.
+    if found.get("by_group"):
+        figures.append(calibration_groups(found["by_group"]))
     return [Section("Acceptance model", explanation, figures, columns=2)]
 
 

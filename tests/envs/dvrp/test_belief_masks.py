@@ -171,3 +171,68 @@ def test_beliefs_of_a_wrong_shape_are_rejected_and_change_nothing():
         env.set_shared_params(wrong)
     for name, array in env.beliefs.state_arrays().items():
         assert_array_equal(array, before[name])
+
+
+def with_trip_rates(env, *, share=0.5, seed=1, **options):
+    """Random beliefs in which a share of all trips is remembered."""
+    draws = np.random.default_rng(seed)
+    rates = draws.random((len(env.population.trips.purpose), NUM_OFFERS)).astype(np.float16)
+    rates[draws.random(len(rates)) >= share] = np.nan
+    return {**random_params(env, **options), "trip_accept_rates": rates}
+
+
+def test_remembered_trips_have_probabilities_of_their_own():
+    env = make(mask_mode="threshold", acceptance_hint=True)
+    _, _, by_type = start(env)
+    shared_params = with_trip_rates(env)
+    env.set_shared_params(shared_params)
+    out = env.reset(SEED)
+    rates = shared_params["trip_accept_rates"][env.true_state["trip_id"][:, 0]].astype(np.float32)
+    expected = np.where(np.isnan(rates), by_type, rates)
+    expected[:, NO_CHANGE] = 1.0
+    assert 0.2 < np.isnan(rates[:, 0]).mean() < 0.8
+    assert_allclose(out.observation["acceptance_hint"], expected, rtol=1e-6)
+    assert_array_equal(out.mask, (expected >= 0.5) & env.true_state["allowed"][:, 0])
+
+
+@pytest.mark.parametrize("split", ["known", "unseen_trips", "unseen_customers", "all"])
+def test_trips_of_every_split_are_found_and_others_are_unknown(split):
+    env = make(4, split=split)
+    trips = np.arange(len(env.population.trips.purpose))
+    rates = np.tile((trips % 2000 / 2000.0)[:, None], NUM_OFFERS).astype(np.float16)
+    env.set_shared_params({"trip_accept_rates": rates})
+    _, first, count = env.population.split_customers(split)
+    inside = np.zeros(len(trips), bool)
+    for begin, number in zip(first, count, strict=True):
+        inside[begin : begin + number] = True
+    for trip in (trips[inside][0], trips[inside][-1], *trips[~inside][:1], *trips[~inside][-1:]):
+        at = np.full(4, trip)
+        found = env.beliefs.accept_probabilities(np.zeros(4, int), np.zeros(4, int), at)
+        # Without any beliefs every offer is accepted.
+        assert_array_equal(found[:, 0], rates[trip, 0] if inside[trip] else 1.0)
+
+
+def test_remembered_trips_do_not_depend_on_the_batch_and_survive_a_snapshot():
+    whole = make(8, mask_mode="threshold", acceptance_hint=True)
+    settings, shared_params = whole.settings, with_trip_rates(whole, epsilon=0.3)
+    parts = [Dvrp(np.arange(3), settings), Dvrp(np.arange(3, 8), settings)]
+    for env in (whole, *parts):
+        env.set_shared_params(shared_params)
+        env.reset(SEED)
+    restored = make(8, mask_mode="threshold", acceptance_hint=True)
+    restored.restore(whole.state())
+    for _ in range(2 * settings.num_customers):
+        actions = whole.out.mask.argmax(axis=1)
+        whole.step(actions)
+        restored.step(actions)
+        parts[0].step(actions[:3])
+        parts[1].step(actions[3:])
+        assert_array_equal(restored.out.mask, whole.out.mask)
+        assert_array_equal(restored.out.observation["acceptance_hint"], whole.out.observation["acceptance_hint"])
+        assert_array_equal(np.concatenate([part.out.mask for part in parts]), whole.out.mask)
+
+
+def test_trip_rates_of_another_population_are_refused():
+    env = make(2)
+    with pytest.raises(ShapeError, match=r"trip_accept_rates of shape \(7, 16\), expected \(3000, 16\)"):
+        env.set_shared_params({"trip_accept_rates": np.zeros((7, NUM_OFFERS))})

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.acceptance_models import KnownTypes, prior_model, warmed_up_model
 from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.acceptance.model import accept_likelihood
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
+from hundredfold.envs.dvrp.heuristics import largest_tolerated
+from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, tolerated_offers
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, PolicyOptions, make_policy
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -70,13 +72,12 @@ def test_belief_greedy_weighs_saving_less_penalty_by_acceptance_probability(env)
         assert_array_equal(policy(env.out), expected)
 
 
-def test_thompson_makes_the_largest_offer_of_a_sampled_type():
+def test_thompson_makes_the_largest_offer_of_sampled_tolerances():
     env = Dvrp(np.arange(3000), DvrpSettings(num_customers=2, lns_iterations=0))
     out = env.reset(0)
-    beliefs = KnownTypes(env.population, np.zeros((4, 16)))
-    beliefs.rates[[0, 1, 2, 3], [15, 0, NO_CHANGE, 3]] = 1.0
-    beliefs.type_probabilities = lambda customers: np.tile((0.5, 0.3, 0.2, 0.0), (len(customers), 1))
-    options = PolicyOptions(beliefs=beliefs)
+    tolerances = np.array([(0.0, 30.0), (30.0, 0.0), (0.0, 0.0)])
+    rates = np.array([0.5, 0.3, 0.2]) @ tolerated_offers(tolerances)
+    options = PolicyOptions(beliefs=KnownTypes(env.population, np.tile(rates, (4, 1))))
     policy = make_policy("thompson", env.population, env.settings, 1, options)
     offers = policy(out)
     shares = np.bincount(offers, minlength=16) / 3000
@@ -115,12 +116,32 @@ def test_warm_up_is_reproducible_and_depends_on_its_seed():
     assert (other.beliefs != once.beliefs).any()
 
 
+def test_the_largest_tolerated_offer_has_the_probability_of_its_tolerances():
+    pairs = np.random.default_rng(0).dirichlet(np.ones(16), 5)  # of 0 to 30 earlier x 0 to 30 later
+    accepts = pairs @ accept_likelihood(0.0).T
+    # Offers list 30 to 0 minutes earlier, tolerances 0 to 30.
+    assert_allclose(largest_tolerated(accepts), pairs.reshape(-1, 4, 4)[:, ::-1].reshape(-1, 16), atol=1e-12)
+
+
+def test_thompson_sampling_makes_varied_offers_until_a_trip_is_known():
+    settings = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=0)
+    model = prior_model(settings)
+    env = Dvrp(np.arange(40), settings)
+    out = env.reset(3)
+    trips = env.true_state["trip_id"][:, 0]
+    unknown = make_policy("thompson", env.population, settings, 1, PolicyOptions(beliefs=model))(out)
+    assert len(np.unique(unknown)) > 5
+    model.trip_accept_rates[trips] = env.population.accepts[trips]
+    known = make_policy("thompson", env.population, settings, 1, PolicyOptions(beliefs=model))(out)
+    assert_array_equal(known, make_policy("privileged_largest", env.population, settings)(out))
+
+
 def test_unseen_customers_are_predicted_by_the_population_average():
     model, _ = warmed_up_model("thompson", SETTINGS, days=100)
     population = Dvrp(np.arange(1), SETTINGS).population
     known = population.customers.num_known
     unseen = model.type_probabilities(np.arange(known, population.size))
-    assert_array_equal(unseen, np.broadcast_to(model.type_shares, unseen.shape))
+    assert np.abs(unseen - model.type_shares).max() < 0.25
     met = model.type_probabilities(np.arange(known))
     assert (met.max(axis=1) > 0.9).mean() > 0.5
 

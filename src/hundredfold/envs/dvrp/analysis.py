@@ -13,15 +13,16 @@ and how many customers accept a small shift. Offers save more where demand is co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from hundredfold.core.batch import Array, FloatArray, IntArray
 from hundredfold.core.statistics import bootstrap_interval
+from hundredfold.envs.dvrp.acceptance.metrics import prediction_scores
+from hundredfold.envs.dvrp.acceptance.stranger_prior import customer_attributes
 from hundredfold.envs.dvrp.evaluation import DayScores, Row, SimulatedDays
 from hundredfold.envs.dvrp.offers import OFFER_MINUTES
 from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
@@ -29,8 +30,6 @@ from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.problem import DROPOFF, EARLY, PICKUP
 
 SHIFT_PENALTIES: Final = (0.0, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-AGE_BANDS: Final = (0, 25, 45, 65)
-UNKNOWN: Final = "unknown"
 # Requests of a day are neighbours if their pickups are this close in driving time and in time.
 NEIGHBOUR_DRIVING_MINUTES, NEIGHBOUR_MINUTES = 10.0, 30.0
 
@@ -133,17 +132,60 @@ def overall_row(days: SimulatedDays) -> Row:
 
 def request_groups(days: SimulatedDays, population: Population) -> dict[str, Array]:
     """(days, customers) the group of every request, by attribute."""
-    customers, city = population.customers, population.city
-    ids = days.customer_id
-    ages = customers.ages[ids]
-    band = np.searchsorted(AGE_BANDS, ages, side="right") - 1
-    occupations = np.array([occupation or UNKNOWN for occupation in customers.occupations])
+    ids, attributes = days.customer_id, customer_attributes(population)
     return {
-        "type": np.array(TYPE_NAMES)[customers.types[ids]],
+        "type": np.array(TYPE_NAMES)[population.customers.types[ids]],
         "purpose": np.array(PURPOSE_NAMES)[population.trips.purpose[days.trip_id]],
-        "neighbourhood": np.array(city.names)[days.cells[..., PICKUP]],
-        "age": np.where(ages < 0, UNKNOWN, _age_band_names()[np.maximum(band, 0)]),
-        "occupation": occupations[ids],
+        "neighbourhood": np.array(population.city.names)[days.cells[..., PICKUP]],
+        "age": attributes["age"][ids],
+        "occupation": attributes["occupation"][ids],
+    }
+
+
+def calibration_groups(days: SimulatedDays, population: Population, trip_rates: Array) -> dict[str, Array]:
+    """(days, customers) the groups by which acceptance probabilities are scored.
+
+    Args:
+        days: Simulated days.
+        population: Customers and trips.
+        trip_rates: (trips, offers) acceptance rates of remembered trips, NaN of others; or no rows.
+    """
+    remembered = np.zeros(len(population.trips.purpose), bool)
+    if len(trip_rates):
+        remembered = ~np.isnan(trip_rates[:, 0])
+    homes = customer_attributes(population)["neighbourhood"]
+    return {
+        **request_groups(days, population),
+        "neighbourhood": homes[days.customer_id],
+        "trip": np.where(remembered[days.trip_id], "with responses", "without responses"),
+    }
+
+
+def calibration_by_group(groups: Mapping[str, Array], predicted: FloatArray, accepted: Array) -> list[Row]:
+    """Predicted and observed acceptance, a row per group.
+
+    Args:
+        groups: (offers,) the group of every offer, by attribute.
+        predicted: (offers,) predicted probabilities of acceptance.
+        accepted: (offers,) whether they were accepted, or the true probability of it.
+    """
+    return [
+        {"by": name, "group": str(group), **calibration_row(predicted[rows], accepted[rows])}
+        for name, labels in groups.items()
+        for group in np.unique(labels)
+        for rows in [labels == group]
+    ]
+
+
+def calibration_row(predicted: FloatArray, accepted: Array) -> Row:
+    """Predicted and observed acceptance of some offers; arguments as in `calibration_by_group`."""
+    scores = prediction_scores(predicted, accepted)
+    return {
+        "offers": scores.offers,
+        "predicted_pct": 100.0 * scores.predicted,
+        "accepted_pct": 100.0 * scores.accepted,
+        "offer_brier_score": scores.brier_score,
+        "offer_log_loss": scores.log_loss,
     }
 
 
@@ -200,8 +242,3 @@ def _shares(days: SimulatedDays, selected: Array) -> Row:
         "shifted_pct": 100.0 * float(accepted.mean()),
         "shift_minutes": float(days.shift_minutes[selected].mean()),
     }
-
-
-def _age_band_names() -> Array:
-    bands = [f"{low} to {high - 1}" for low, high in pairwise(AGE_BANDS)]
-    return np.array([*bands, f"{AGE_BANDS[-1]} and over"])

@@ -22,7 +22,7 @@ from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.observation import BELIEF_WIDTH
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
-from hundredfold.envs.dvrp.settings import MaskMode
+from hundredfold.envs.dvrp.settings import MaskMode, Split
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
 # Lower acceptance probabilities are clipped to this before the logarithm of the logit bias.
@@ -43,12 +43,16 @@ TYPE_MASKS: Final[BoolArray] = type_masks()
 class EnvBeliefs:
     """Beliefs about all customers, one copy per env so that snapshots can be split by env."""
 
-    def __init__(self, num_envs: int, population: Population) -> None:
+    def __init__(self, num_envs: int, population: Population, split: Split) -> None:
         # Type probabilities, then the number of responses seen.
         self.customers = np.zeros((num_envs, population.size, BELIEF_WIDTH), np.float32)
         # Uninformed: all types equally likely, every offer accepted.
         self.customers[..., :NUM_TYPES] = 1.0 / NUM_TYPES
         self.accept_given_type = np.ones((num_envs, NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS), np.float32)
+        # Acceptance rates of the split's trips, NaN where a trip has no responses. Half precision:
+        # there may be thousands of trips. The last row stands for trips of other splits.
+        self.trip_rows, num_trips = _rows_of_trips(population, split)
+        self.trip_accept_rates = np.full((num_envs, num_trips + 1, NUM_OFFERS), np.nan, np.float16)
         self.epsilon = np.zeros(num_envs, np.float32)
         self.sample_types = np.ones(num_envs, bool)
 
@@ -57,6 +61,7 @@ class EnvBeliefs:
         return {
             "customers": self.customers,
             "accept_given_type": self.accept_given_type,
+            "trip_accept_rates": self.trip_accept_rates,
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
@@ -66,7 +71,8 @@ class EnvBeliefs:
 
         Args:
             shared_params: Any of `type_probabilities` (customers, types), `response_counts`
-                (customers,), `accept_given_type` (types, purposes, offers), `epsilon` () and
+                (customers,), `accept_given_type` (types, purposes, offers), `trip_accept_rates`
+                (trips, offers) with NaN for trips without responses, `epsilon` () and
                 `sample_types` ().
         """
         targets = {
@@ -76,23 +82,32 @@ class EnvBeliefs:
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
-        given = {name: np.asarray(shared_params[name]) for name in targets.keys() & shared_params.keys()}
+        shapes = {name: target.shape[1:] for name, target in targets.items()}
+        shapes["trip_accept_rates"] = (len(self.trip_rows), NUM_OFFERS)
+        given = {name: np.asarray(shared_params[name]) for name in shapes.keys() & shared_params.keys()}
         for name, array in given.items():
-            expected = targets[name].shape[1:]
-            if array.shape != expected:
+            if array.shape != shapes[name]:
                 raise ShapeError(
-                    f"set_shared_params() got {name} of shape {array.shape}, expected {expected}; "
-                    "pass one row per customer of the population, unseen ones included."
+                    f"set_shared_params() got {name} of shape {array.shape}, expected {shapes[name]}; "
+                    "pass one row per customer or trip of the population, unseen ones included."
                 )
+        trip_rates = given.pop("trip_accept_rates", None)
+        if trip_rates is not None:
+            self.trip_accept_rates[:, :-1] = trip_rates[self.trip_rows >= 0]
         for name, array in given.items():
             targets[name][...] = array
 
     def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> Array:
-        """(envs, offers) believed acceptance probabilities of each env's current customer."""
+        """(envs, offers) believed acceptance probabilities of each env's current customer and trip.
+
+        Those of the trip itself if it has responses, else those of the customer's types.
+        """
         envs = np.arange(len(customers))
         types = self.customers[envs, customers, :NUM_TYPES]
         given_type = self.accept_given_type[envs, :, purposes]
         probabilities: Array = np.einsum("et,eto->eo", types, given_type)
+        remembered = self.trip_accept_rates[envs, self.trip_rows[trips]]
+        np.copyto(probabilities, remembered, where=~np.isnan(remembered))
         probabilities[:, NO_CHANGE] = 1.0
         return probabilities
 
@@ -147,6 +162,17 @@ class EnvBeliefs:
         sampled = (cdf <= (uniforms * cdf[:, -1])[:, None]).sum(axis=1)
         sampled = np.minimum(sampled, NUM_TYPES - 1)
         return np.asarray(np.where(self.sample_types, sampled, types.argmax(axis=1)), np.int64)
+
+
+def _rows_of_trips(population: Population, split: Split) -> tuple[IntArray, int]:
+    """(trips,) the row of each trip among those of a split, -1 for others; and how many there are."""
+    _, first, count = population.split_customers(split)
+    starts = np.zeros(len(population.trips.purpose) + 1, np.int64)
+    np.add.at(starts, first, 1)
+    np.add.at(starts, first + count, -1)
+    in_split = np.cumsum(starts[:-1]) > 0
+    rows = np.where(in_split, np.cumsum(in_split) - 1, -1)
+    return np.asarray(rows, np.int64), int(in_split.sum())
 
 
 def mask_uniforms(episode_keys: Keys, num_booked: IntArray, child: int) -> Array:

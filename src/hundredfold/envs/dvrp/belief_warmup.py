@@ -1,7 +1,7 @@
 """Warm-up of belief policies: days on which an acceptance model learns from their offers.
 
 Afterwards the model is fixed and the policy is evaluated on other days. Only known customers occur
-in the warm-up, so for customers first met later the model predicts the population average.
+in the warm-up; customers first met later are known by their attributes alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core import rng
+from hundredfold.core.batch import BoolArray, FloatArray
 from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_bounds
+from hundredfold.envs.dvrp.acceptance.metrics import predicted_responses
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, TypeModel
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import evaluation_env_seed
@@ -43,6 +45,16 @@ class WarmUpSettings:
         check_bounds(self)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmUpScores:
+    """Predictions of the responses on some days, by a model that knew the days before."""
+
+    first_day: int
+    end_day: int  # exclusive
+    predicted: FloatArray  # (offers,) probability of acceptance
+    accepted: BoolArray  # (offers,)
+
+
 def warm_up(
     policy: str,
     settings: DvrpSettings,
@@ -52,7 +64,7 @@ def warm_up(
     *,
     seed: int,
     on_progress: Callable[[int], None] = lambda days: None,
-) -> None:
+) -> list[WarmUpScores]:
     """Fit an acceptance model to the responses to a policy's own offers.
 
     Args:
@@ -63,7 +75,10 @@ def warm_up(
         warm_up_settings: Length and exploration; defaults if omitted.
         seed: Seed of days and policy.
         on_progress: Called with the number of finished days.
+    Returns:
+        How well the responses were predicted between two refits, before they were learned from.
     """
+    history: list[WarmUpScores] = []
     options = warm_up_settings or WarmUpSettings()
     policy = WARM_UP_POLICY.get(policy, policy)
     settings = env_settings_for(policy, replace(settings, split="known"))
@@ -71,9 +86,13 @@ def warm_up(
     for first in range(0, num_days, options.refit_days):
         env = Dvrp(np.arange(first, min(first + options.refit_days, num_days)), settings)
         act = make_policy(policy, env.population, settings, seed, PolicyOptions(beliefs=model))
+        before = responses.num_added
         _collect_day(env, act, responses, options.epsilon * (1.0 - first / num_days), seed)
+        new = responses.rows(since=before)
+        history.append(WarmUpScores(first, first + env.num_envs, predicted_responses(model, new), new.accepted))
         model.refit(responses.rows())
-        on_progress(min(first + options.refit_days, num_days))
+        on_progress(first + env.num_envs)
+    return history
 
 
 def _collect_day(env: Dvrp, act: OfferPolicy, responses: ResponseBuffer, epsilon: float, seed: int) -> None:

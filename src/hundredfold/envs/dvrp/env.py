@@ -176,7 +176,7 @@ class Dvrp(ArrayBatchEnv):
         self.demand = DemandSampler(self.population, self.settings.split, self.settings.num_customers)
         self.route_costs = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
-        self.beliefs = EnvBeliefs(self.num_envs, self.population)
+        self.beliefs = EnvBeliefs(self.num_envs, self.population, self.settings.split)
         by_offer, samples = self.settings.observation == "offers", self.settings.future_samples
         self.offer_features = OfferFeatures(self.population, self.settings) if by_offer else None
         self.futures = (

@@ -18,7 +18,7 @@ from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray, StepB
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.env import COST_HINT
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, TOTAL_MINUTES, tolerated_offers
 from hundredfold.envs.dvrp.population import Population
 
 OfferPolicy = Callable[[StepBatch], IntArray]
@@ -225,9 +225,9 @@ class BeliefLargest:
 
 
 class Thompson:
-    """Thompson sampling (Thompson 1933): sample a type, make the largest offer that it accepts.
+    """Thompson sampling (Thompson 1933): sample a trip's tolerances, make the largest offer they accept.
 
-    Customers about whom little is known receive varied offers, which makes them known.
+    Trips about which little is known receive varied offers, which makes them known.
     """
 
     def __init__(self, population: Population, beliefs: AcceptanceBeliefs, key: Keys) -> None:
@@ -237,9 +237,20 @@ class Thompson:
 
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
-        cdf = self.beliefs.type_probabilities(requests.customer).cumsum(axis=1)
+        probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
+        cdf = largest_tolerated(probabilities).cumsum(axis=1)
         uniforms = rng.uniforms(request_keys(self.key, batch, requests), 0) * cdf[:, -1]
-        sampled = np.minimum((cdf <= uniforms[:, None]).sum(axis=1), cdf.shape[1] - 1)
-        probabilities = self.beliefs.accept_given_type[sampled, requests.purpose]
-        acceptable = probabilities >= ACCEPT_THRESHOLD
-        return largest(with_no_change(offer_mask(batch) & acceptable))
+        sampled = np.minimum((cdf <= uniforms[:, None]).sum(axis=1), NUM_OFFERS - 1)
+        return largest(with_no_change(offer_mask(batch) & tolerated_offers(OFFER_MINUTES)[sampled]))
+
+
+def largest_tolerated(probabilities: FloatArray) -> FloatArray:
+    """(rows, offers) probability that each offer is the largest on both sides that is accepted.
+
+    The (rows, offers) acceptance probabilities are a survival function on the grid of minutes
+    earlier and later, of which these are the mixed differences.
+    """
+    survival = np.zeros((len(probabilities), 5, 5))
+    survival[:, 1:, :4] = probabilities.reshape(-1, 4, 4)  # 30 to 0 earlier x 0 to 30 later
+    mass = survival[:, 1:, :4] - survival[:, :4, :4] - survival[:, 1:, 1:] + survival[:, :4, 1:]
+    return np.maximum(mass, 0.0).reshape(len(probabilities), NUM_OFFERS)

@@ -18,7 +18,8 @@ import numpy as np
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.model import mixture_accept_rates
+from hundredfold.envs.dvrp.acceptance.model import believed_accept_rates
+from hundredfold.envs.dvrp.analysis import calibration_by_group, calibration_groups
 from hundredfold.envs.dvrp.city import DEPOT, POINTS_OF_INTEREST
 from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
 from hundredfold.envs.dvrp.env import improvement_pct
@@ -150,6 +151,7 @@ class FixedBeliefs:
     def __init__(self, shared_params: SharedParams) -> None:
         self.types = np.asarray(shared_params["type_probabilities"], np.float64)
         self.accept_given_type = np.asarray(shared_params["accept_given_type"], np.float64)
+        self.trip_accept_rates = np.asarray(shared_params.get("trip_accept_rates", ()), np.float64)
 
     def type_probabilities(self, customers: IntArray) -> FloatArray:
         """(customers, types)."""
@@ -157,7 +159,8 @@ class FixedBeliefs:
 
     def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> FloatArray:
         """(rows, offers) probability that each customer accepts each offer on each trip."""
-        return mixture_accept_rates(self.types[customers], self.accept_given_type, purposes)
+        types = self.types[customers]
+        return believed_accept_rates(types, self.accept_given_type, purposes, self.trip_accept_rates, trips)
 
 
 class CachedSolver:
@@ -334,8 +337,8 @@ def belief_record(
     Accuracy by number of responses is measured on random offers: a trained policy hardly makes
     offers to customers it believes to be inflexible.
     """
-    beliefs = np.asarray(shared_params["type_probabilities"], np.float64)
-    rates = np.asarray(shared_params["accept_given_type"], np.float64)
+    fixed = FixedBeliefs(shared_params)
+    beliefs, rates = fixed.types, fixed.accept_given_type
     known = population.customers.num_known
     types = population.customers.types[:known]
     true_rates = metrics.true_accept_rates(population, noise=noise)
@@ -350,7 +353,7 @@ def belief_record(
             population,
             {"learned": (beliefs[:known].mean(axis=0), rates), "true": (population.type_prior, true_rates)},
         ),
-        "calibration": calibration_record(simulated, population, beliefs, rates, noise),
+        **calibration_record(simulated, population, fixed, noise),
     }
 
 
@@ -395,13 +398,12 @@ def accuracy_record(
     }
 
 
-def calibration_record(
-    simulated: SimulatedDays, population: Population, beliefs: FloatArray, rates: FloatArray, noise: float
-) -> Record:
-    """Calibration over all offers that were possible on these days, and over those made."""
+def calibration_record(simulated: SimulatedDays, population: Population, beliefs: FixedBeliefs, noise: float) -> Record:
+    """Calibration over all offers that were possible on these days, also by group, and over those made."""
     trip = simulated.trip_id
-    given_type = rates[:, population.trips.purpose[trip]]
-    believed = np.einsum("dct,tdco->dco", beliefs[simulated.customer_id], given_type)
+    customers, trips = simulated.customer_id.ravel(), trip.ravel()
+    believed = beliefs.accept_probabilities(customers, population.trips.purpose[trips], trips)
+    believed = believed.reshape(*trip.shape, NUM_OFFERS)
     possible = population.allowed[trip].copy()
     possible[..., NO_CHANGE] = False
     made = np.zeros_like(possible)
@@ -409,9 +411,14 @@ def calibration_record(
     made &= possible & ~simulated.failed[:, None, None]
     true = metrics.response_rates(population.accepts[trip], noise)
     accepted = np.broadcast_to(simulated.accepted[..., None], made.shape).astype(np.float64)
+    groups = calibration_groups(simulated, population, beliefs.trip_accept_rates)
+    by_offer = {name: np.broadcast_to(group[..., None], possible.shape)[possible] for name, group in groups.items()}
     return {
-        "possible": _calibration_bins(believed[possible], true[possible]),
-        "made": _calibration_bins(believed[made], accepted[made]),
+        "calibration": {
+            "possible": _calibration_bins(believed[possible], true[possible]),
+            "made": _calibration_bins(believed[made], accepted[made]),
+        },
+        "by_group": calibration_by_group(by_offer, believed[possible], true[possible]),
     }
 
 

@@ -66,8 +66,36 @@ def test_params_have_the_shapes_that_envs_expect():
             "accept_given_type": ((4, 10, 16), "float32"),
             "epsilon": ((), "float32"),
             "sample_types": ((), "bool"),
+            "trip_accept_rates": ((2000, 16), "float16"),
         }
         assert params["sample_types"] == exploring
+
+
+@pytest.mark.parametrize("changes", [{"trip_memory": False}, {"acceptance_model": "embedding"}])
+def test_models_that_remember_no_trips_export_none(changes):
+    assert "trip_accept_rates" not in new_model(**changes).params(exploring=True)
+
+
+def test_remembered_trips_are_exported_after_a_refit():
+    beliefs = new_model(acceptance_refit_interval=STEPS)
+    assert np.isnan(beliefs.params(exploring=True)["trip_accept_rates"]).all()
+    run_epoch(beliefs, 0)
+    exported = beliefs.params(exploring=True)["trip_accept_rates"]
+    remembered = np.unique(beliefs.responses.rows().trip)
+    assert_array_equal(np.flatnonzero(~np.isnan(exported[:, 0])), remembered)
+    assert_allclose(exported[remembered], beliefs.model.trip_accept_rates[remembered], atol=5e-4)
+
+
+def test_responses_are_scored_before_they_are_learned_from():
+    beliefs = new_model(acceptance_refit_interval=STEPS, num_epochs=12)
+    reports = [run_epoch(beliefs, number) for number in range(11)]
+    _, _, _, offer, accepted = simulate_calls(ENV, NUM_ENVS, seed=10)
+    made = offer != NO_CHANGE
+    assert reports[10]["acceptance/accepted_rate"] == pytest.approx(accepted[made].mean())
+    assert reports[0]["acceptance/offer_brier_score"] > 0.1
+    assert reports[10]["acceptance/offer_brier_score"] < 0.01
+    assert reports[10]["acceptance/offer_log_loss"] < 0.05
+    assert reports[10]["acceptance/predicted_rate"] == pytest.approx(accepted[made].mean(), abs=0.02)
 
 
 def test_it_stores_the_responses_of_a_real_env():
@@ -81,6 +109,7 @@ def test_it_stores_the_responses_of_a_real_env():
         env.set_shared_params(beliefs.params(exploring=True))
     rows, day = beliefs.responses.rows(), env.demand.sample(rng.stream_keys(1, np.arange(3), 0))
     assert_array_equal(rows.customer.reshape(4, 2).T, day[0][:2])
+    assert_array_equal(rows.trip.reshape(4, 2).T, day[1][:2])
     assert_array_equal(rows.purpose.reshape(4, 2).T, env.population.trips.purpose[day[1][:2]])
     accepts = env.population.accepts[day[1][:2], offers[:2, None]]
     assert_array_equal(rows.accepted.reshape(4, 2).T, accepts)
@@ -190,15 +219,17 @@ def test_nothing_is_left_running_after_the_last_epoch():
     assert [report["acceptance/refits"] for report in epochs] == [0, 1, 3]
 
 
-def test_an_error_in_a_background_refit_is_raised_with_its_traceback():
+def test_an_error_in_a_background_refit_is_raised_with_its_traceback(monkeypatch):
+    def broken_evidence(responses, likelihood):
+        raise ValueError("no evidence")
+
+    monkeypatch.setattr("hundredfold.envs.dvrp.acceptance.bayes.trip_evidence", broken_evidence)
     beliefs = new_model(acceptance_refit="background", acceptance_refit_interval=STEPS)
-    invalid = response_batch(np.array([39]), np.array([0]), np.array([9]), np.array([99]), np.array([True]))
-    beliefs.observe(invalid)  # there is no offer 99
     run_epoch(beliefs, 0)
     with pytest.raises(TrainingError, match=r"background refit on \d+ responses failed") as caught:
         run_epoch(beliefs, 1)
     text = "".join(traceback.format_exception(caught.value))
-    assert "in counts" in text
+    assert "in broken_evidence" in text
     beliefs.close()
 
 

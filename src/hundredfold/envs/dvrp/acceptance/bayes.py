@@ -1,16 +1,25 @@
-"""Bayesian type model: posterior over customer types, with acceptance rates learned by EM.
+"""Bayesian acceptance model: exact posteriors over customer types and over the tolerances of trips.
 
-Given the acceptance rates, a customer's type posterior follows from response counts alone. The
-rates are learned by expectation-maximisation (Dempster, Laird and Rubin 1977): a refusal does not
-tell which side was too much, nor a response the type it came from, so both are replaced by their
-expectations. Types share tolerance curves (`late` and `none` are equally inflexible about an
-earlier pickup), which needs a tenth of the responses that one rate per type, purpose and offer
-needs for the same held-out log loss.
+A recurring trip has one tolerance per side, in four levels that offers can distinguish. Given the
+tolerances its responses are independent; given only the type they are not. Exact inference
+therefore sums over the 16 pairs of tolerances of every trip, multiplies over a customer's trips and
+normalises over types: the same responses inform the trip, the type, and through it the customer's
+other trips. A trip without responses is known by its purpose and by the customer's type.
+
+Tolerance curves and type shares are learned by expectation-maximisation (Dempster, Laird and Rubin
+1977). Types share curves (`late` and `none` are equally inflexible about an earlier pickup), which
+needs a tenth of the responses that one rate per type, purpose and offer needs for the same held-out
+log loss.
+
+Tolerances do not drift in this env, so nothing is forgotten but what leaves the response buffer: a
+smaller buffer is a shorter memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -24,33 +33,46 @@ from hundredfold.envs.dvrp.acceptance.model import (
     Responses,
     accept_likelihood,
     accept_rates,
-    mixture_accept_rates,
+    believed_accept_rates,
     tolerance_pair_probs,
 )
-from hundredfold.envs.dvrp.offers import NUM_OFFERS
+from hundredfold.envs.dvrp.acceptance.stranger_prior import StrangerPrior, customer_groups
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
+from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 
 MAX_EM_ITERATIONS: Final = 200
 # EM has converged when no tolerance probability changes by more than this.
 EM_TOLERANCE: Final = 1e-4
+# Least P(response | tolerances): one contradiction must not rule a trip's tolerances out.
+MIN_NOISE: Final = 1e-3
 
 
 class BayesianTypeModel:
-    """Type posterior of every customer, with learned tolerance curves and type shares.
+    """Type posterior of every customer and acceptance posterior of every trip.
 
     Every refit starts from the prior, so the result depends on the responses alone.
 
     Args:
         population_size: Number of customers.
         prior: Priors over tolerances and types.
+        num_trips: Number of trips of the population, which are remembered one by one; 0 takes
+            every response for one to a trip of its own.
+        groups: (customers,) group of each customer, one array per attribute, for the prior of
+            customers without responses; without any they get the type shares.
     """
 
-    def __init__(self, population_size: int, prior: AcceptancePrior) -> None:
+    def __init__(
+        self, population_size: int, prior: AcceptancePrior, *, num_trips: int = 0, groups: Sequence[IntArray] = ()
+    ) -> None:
         self.population_size = population_size
         self.prior = prior
+        self.groups = groups
         self.likelihood = accept_likelihood(prior.noise)
         self.tolerance_probs = prior.tolerance_probs.copy()
         self.type_shares = prior.type_shares.copy()
         self.beliefs = np.tile(prior.type_shares, (population_size, 1))
+        # NaN for a trip without responses.
+        self.trip_accept_rates = np.full((num_trips, NUM_OFFERS), np.nan, np.float32)
 
     @property
     def accept_given_type(self) -> FloatArray:
@@ -63,35 +85,39 @@ class BayesianTypeModel:
 
     def refit(self, responses: Responses, should_stop: Callable[[], bool] = lambda: False) -> dict[str, float]:
         """Fit to these responses by EM; takes milliseconds, so `should_stop` is not called."""
-        counts = responses.counts(self.population_size, self.prior.num_purposes)
-        responded = counts.sum(axis=(0, 2)) > 0
-        counts = np.ascontiguousarray(counts[:, responded])
+        evidence = self._evidence(responses)
+        responded = np.bincount(evidence.customer, minlength=self.population_size) > 0
         probs, shares = self.prior.tolerance_probs, self.prior.type_shares
+        strangers = StrangerPrior(self.groups, self.population_size)
         iterations, change = 0, np.inf
         while change > EM_TOLERANCE and iterations < MAX_EM_ITERATIONS:
-            beliefs, _ = type_posterior(counts, accept_rates(probs, self.likelihood), shares)
-            new_probs = self._maximise_tolerances(probs, counts, beliefs)
-            shares = self._maximise_shares(beliefs)
+            posterior = type_posterior(evidence, tolerance_pair_probs(probs), strangers.probabilities(shares))
+            new_probs = self._maximise_tolerances(probs, evidence, posterior)
+            shares = self._maximise_shares(posterior.beliefs[responded])
+            strangers.fit(shares, posterior.beliefs, responded)
             change = float(np.abs(new_probs - probs).max())
             probs = new_probs
             iterations += 1
         self.tolerance_probs, self.type_shares = probs, shares
-        beliefs, log_evidence = type_posterior(counts, self.accept_given_type, shares)
-        self.beliefs[:] = shares
-        self.beliefs[responded] = beliefs
+        pairs = tolerance_pair_probs(probs)
+        posterior = type_posterior(evidence, pairs, strangers.probabilities(shares))
+        self.beliefs[:] = posterior.beliefs
+        if len(self.trip_accept_rates):
+            self.trip_accept_rates[:] = np.nan
+            self.trip_accept_rates[evidence.trip] = self._trip_accept_rates(evidence, pairs, posterior)
         return {
-            "acceptance/loss": -log_evidence / max(len(responses), 1),
+            "acceptance/loss": -posterior.log_evidence / max(len(responses), 1),
             "acceptance/em_iterations": float(iterations),
         }
 
     def type_probabilities(self, customers: IntArray) -> FloatArray:
-        """(customers, types); the type shares for a customer without responses."""
+        """(customers, types); the stranger prior for a customer without responses."""
         return np.asarray(self.beliefs[customers], np.float64)
 
     def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> FloatArray:
         """(rows, offers) probability that each customer accepts each offer on each trip."""
         types = self.type_probabilities(customers)
-        return mixture_accept_rates(types, self.accept_given_type, purposes)
+        return believed_accept_rates(types, self.accept_given_type, purposes, self.trip_accept_rates, trips)
 
     def state(self) -> Arrays:
         return {name: array.copy() for name, array in self._arrays().items()}
@@ -99,12 +125,19 @@ class BayesianTypeModel:
     def restore(self, state: State) -> None:
         fill(self._arrays(), state)
 
-    def _maximise_tolerances(self, probs: FloatArray, counts: FloatArray, beliefs: FloatArray) -> FloatArray:
-        """M-step: tolerance probabilities from the expected tolerances behind all responses."""
-        pairs, likelihood = tolerance_pair_probs(probs), self.likelihood
-        rates = np.clip(pairs @ likelihood.T, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
-        refused, accepted = ((beliefs.T @ table).reshape(len(SIDE_CURVES), -1, NUM_OFFERS) for table in counts)
-        expected = pairs * ((accepted / rates) @ likelihood + (refused / (1.0 - rates)) @ (1.0 - likelihood))
+    def _evidence(self, responses: Responses) -> Evidence:
+        likelihood = np.clip(self.likelihood, MIN_NOISE, 1.0 - MIN_NOISE)
+        if len(self.trip_accept_rates):
+            return trip_evidence(responses, likelihood)
+        return response_evidence(responses, likelihood, self.prior.num_purposes)
+
+    def _maximise_tolerances(self, probs: FloatArray, evidence: Evidence, posterior: TypePosterior) -> FloatArray:
+        """M-step: tolerance probabilities from the expected tolerances behind all evidence."""
+        pairs = tolerance_pair_probs(probs)
+        weights = evidence.expected_types(posterior.beliefs) / posterior.likelihood
+        expected = np.zeros_like(pairs)
+        for purpose, rows in evidence.by_purpose():
+            expected[:, purpose] = pairs[:, purpose] * (weights[rows].T @ evidence.likelihood[rows])
         expected = expected.reshape(*expected.shape[:2], NUM_LEVELS, NUM_LEVELS)
         totals = self.prior.tolerance_weight * self.prior.tolerance_probs
         np.add.at(totals[:, 0], SIDE_CURVES[:, 0], expected.sum(axis=3))
@@ -117,25 +150,143 @@ class BayesianTypeModel:
         totals = beliefs.sum(axis=0) + prior.type_weight * prior.type_shares
         return np.asarray(totals / totals.sum(), np.float64)
 
+    def _trip_accept_rates(self, evidence: Evidence, pairs: FloatArray, posterior: TypePosterior) -> FloatArray:
+        """(pieces, offers) P(accept | all responses) of every trip with responses."""
+        weights = posterior.beliefs[evidence.customer] / posterior.likelihood
+        tolerances = np.zeros_like(evidence.likelihood)
+        for purpose, rows in evidence.by_purpose():
+            tolerances[rows] = (weights[rows] @ pairs[:, purpose]) * evidence.likelihood[rows]
+        rates = np.clip(tolerances @ self.likelihood.T, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
+        rates[:, NO_CHANGE] = 1.0
+        return np.asarray(rates, np.float64)
+
     def _arrays(self) -> Arrays:
-        return {"tolerance_probs": self.tolerance_probs, "type_shares": self.type_shares, "beliefs": self.beliefs}
+        return {
+            "tolerance_probs": self.tolerance_probs,
+            "type_shares": self.type_shares,
+            "beliefs": self.beliefs,
+            "trip_accept_rates": self.trip_accept_rates,
+        }
 
 
-def type_posterior(counts: FloatArray, rates: FloatArray, shares: FloatArray) -> tuple[FloatArray, float]:
-    """P(type | responses) of every customer, and the log evidence of all responses.
+def bayesian_type_model(
+    population: Population, prior: AcceptancePrior, *, trip_memory: bool = True, stranger_prior: bool = True
+) -> BayesianTypeModel:
+    """The Bayesian model of a population.
 
     Args:
-        counts: (2, customers, purposes x offers) refusals and acceptances.
-        rates: (types, purposes, offers) acceptance rates.
-        shares: (types,) prior probability of each type.
-    Returns:
-        (customers, types) posterior and the log evidence in nats.
+        population: Customers and trips; hidden types and tolerances are not read.
+        prior: Priors over tolerances and types.
+        trip_memory: Whether the tolerances of every recurring trip are remembered.
+        stranger_prior: Whether customers without responses are known by their attributes.
     """
-    flat = np.clip(rates.reshape(len(rates), -1), MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
-    refused, accepted = counts
-    scores = refused @ np.log1p(-flat).T + accepted @ np.log(flat).T
-    scores += np.log(np.maximum(shares, MIN_PROBABILITY))
+    return BayesianTypeModel(
+        population.size,
+        prior,
+        num_trips=len(population.trips.purpose) if trip_memory else 0,
+        groups=customer_groups(population) if stranger_prior else (),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """Responses as likelihoods of tolerance pairs.
+
+    A piece of evidence comes from one pair of tolerances: all responses to a trip, or a single
+    response (offer and outcome), which many customers may have given.
+    """
+
+    purpose: IntArray  # (pieces,), ascending
+    trip: IntArray  # (pieces,) trip, or -1 without trip memory
+    likelihood: FloatArray  # (pieces, levels x levels) P(responses | tolerances) / exp(log_scale)
+    log_scale: FloatArray  # (pieces,)
+    # Who gave which piece how often; with trip memory one row per piece, in order.
+    customer: IntArray  # (rows,)
+    piece: IntArray  # (rows,)
+    count: FloatArray  # (rows,)
+
+    def by_purpose(self) -> list[tuple[int, slice]]:
+        """The purposes that occur and the pieces of each."""
+        purposes, first = np.unique(self.purpose, return_index=True)
+        ranges = pairwise([*first.tolist(), len(self.purpose)])
+        return [(purpose, slice(*rows)) for purpose, rows in zip(purposes.tolist(), ranges, strict=True)]
+
+    def expected_types(self, beliefs: FloatArray) -> FloatArray:
+        """(pieces, types) sum of the beliefs about those who gave each piece."""
+        columns = (beliefs[self.customer] * self.count[:, None]).T
+        return np.stack([np.bincount(self.piece, column, len(self.purpose)) for column in columns], axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypePosterior:
+    """Result of exact inference under given tolerance curves."""
+
+    beliefs: FloatArray  # (customers, types) P(type | responses)
+    likelihood: FloatArray  # (pieces, types) P(piece | type), scaled like the evidence
+    log_evidence: float  # log P(responses) in nats
+
+
+def trip_evidence(responses: Responses, likelihood: FloatArray) -> Evidence:
+    """A piece of evidence per trip: the product over its responses.
+
+    Args:
+        responses: Responses to offers.
+        likelihood: (offers, levels x levels) P(accept | tolerances), strictly in 0..1.
+    """
+    trip, first, piece = np.unique(responses.trip, return_index=True, return_inverse=True)
+    cell = (responses.accepted * len(trip) + piece) * NUM_OFFERS + responses.offer
+    counts = np.bincount(cell, minlength=2 * len(trip) * NUM_OFFERS).reshape(2, len(trip), NUM_OFFERS)
+    order = np.argsort(responses.purpose[first], kind="stable")
+    refused, accepted = counts[:, order].astype(np.float64)
+    log_likelihood = refused @ np.log1p(-likelihood) + accepted @ np.log(likelihood)
+    log_scale = log_likelihood.max(axis=1)
+    return Evidence(
+        purpose=responses.purpose[first][order].astype(np.int64),
+        trip=trip[order].astype(np.int64),
+        likelihood=np.exp(log_likelihood - log_scale[:, None]),
+        log_scale=log_scale,
+        customer=responses.customer[first][order].astype(np.int64),
+        piece=np.arange(len(trip)),
+        count=np.ones(len(trip)),
+    )
+
+
+def response_evidence(responses: Responses, likelihood: FloatArray, num_purposes: int) -> Evidence:
+    """A piece of evidence per purpose, offer and outcome: responses are independent given the type.
+
+    Arguments as in `trip_evidence`.
+    """
+    outcomes = np.stack([1.0 - likelihood, likelihood], axis=1).reshape(2 * NUM_OFFERS, -1)
+    pieces = num_purposes * len(outcomes)
+    cell = (responses.purpose.astype(np.int64) * NUM_OFFERS + responses.offer) * 2 + responses.accepted
+    given, count = np.unique(responses.customer.astype(np.int64) * pieces + cell, return_counts=True)
+    return Evidence(
+        purpose=np.repeat(np.arange(num_purposes), len(outcomes)),
+        trip=np.full(pieces, -1),
+        likelihood=np.tile(outcomes, (num_purposes, 1)),
+        log_scale=np.zeros(pieces),
+        customer=given // pieces,
+        piece=given % pieces,
+        count=count.astype(np.float64),
+    )
+
+
+def type_posterior(evidence: Evidence, pairs: FloatArray, prior: FloatArray) -> TypePosterior:
+    """P(type | responses) of every customer, summed over the tolerances of every trip.
+
+    Args:
+        evidence: The responses.
+        pairs: (types, purposes, levels x levels) P(tolerances | type, purpose).
+        prior: (customers, types) P(type) before any response.
+    """
+    likelihood = np.empty((len(evidence.purpose), NUM_TYPES))
+    for purpose, rows in evidence.by_purpose():
+        likelihood[rows] = evidence.likelihood[rows] @ pairs[:, purpose].T
+    logs = evidence.count[:, None] * np.log(likelihood)[evidence.piece]
+    scores = np.log(np.maximum(prior, MIN_PROBABILITY))
+    scores += np.stack([np.bincount(evidence.customer, column, len(prior)) for column in logs.T], axis=1)
     highest = scores.max(axis=1, keepdims=True)
     odds = np.exp(scores - highest)
     total = odds.sum(axis=1, keepdims=True)
-    return np.asarray(odds / total, np.float64), float((highest + np.log(total)).sum())
+    log_evidence = float((highest + np.log(total)).sum() + evidence.count @ evidence.log_scale[evidence.piece])
+    return TypePosterior(np.asarray(odds / total, np.float64), likelihood, log_evidence)

@@ -19,7 +19,7 @@ from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_
 from hundredfold.core.errors import CheckpointError, SettingsError, TrainingError, suggest
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
+from hundredfold.envs.dvrp.acceptance.bayes import bayesian_type_model
 from hundredfold.envs.dvrp.acceptance.model import (
     AcceptancePrior,
     ResponseBuffer,
@@ -30,7 +30,7 @@ from hundredfold.envs.dvrp.acceptance.model import (
 )
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.offers import NO_CHANGE
-from hundredfold.envs.dvrp.population import TYPE_NAMES
+from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 TypeModelName = Literal["bayes", "embedding", "none"]
@@ -46,6 +46,12 @@ class AcceptanceModelSettings:
 
     acceptance_model: TypeModelName = "bayes"
     """Model of customer types: `bayes` (exact posterior), `embedding` (a network) or `none`."""
+    trip_memory: bool = True
+    """Remember how far each recurring trip may be shifted; off, a customer's trips of one purpose
+    are believed to be alike. `bayes` only."""
+    stranger_prior: bool = True
+    """Expect of customers without responses what others of their age, occupation and neighbourhood
+    responded; off, what all others did. `bayes` only."""
     acceptance_buffer_size: AtLeastOne = 64_000
     """Responses stored for refits, first in, first out."""
     acceptance_refit_interval: NonNegativeInt = 0
@@ -103,7 +109,7 @@ class AcceptanceModel:
         self.model = new_type_model()
         self.responses = ResponseBuffer(settings.acceptance_buffer_size)
         self.response_counts = np.zeros(population_size, np.int64)
-        self.epochs = self.refits = self.steps_since_refit = 0
+        self.epochs = self.refits = self.steps_since_refit = self.num_scored = 0
         self.pending: BackgroundRefit | None = None
 
     @property
@@ -122,7 +128,7 @@ class AcceptanceModel:
 
     def update(self) -> dict[str, float]:
         """End an epoch: adopt a background refit, start a refit if one is due; returns metrics."""
-        found = {"epsilon": self.epsilon}
+        found = {"epsilon": self.epsilon, **self._prediction_metrics()}
         self.epochs += 1
         if self.pending is not None:
             self.model, losses = self.pending.result()
@@ -145,13 +151,15 @@ class AcceptanceModel:
 
     def params(self, *, exploring: bool) -> SharedParams:
         """Beliefs about all customers for the envs; `exploring` is False in evaluation."""
-        customers = np.arange(len(self.response_counts))
+        customers, trip_rates = np.arange(len(self.response_counts)), self.model.trip_accept_rates
+        remembered = {"trip_accept_rates": trip_rates.astype(np.float16)} if len(trip_rates) else {}
         return {
             "type_probabilities": self.model.type_probabilities(customers).astype(np.float32),
             "response_counts": self.response_counts.astype(np.float32),
             "accept_given_type": self.model.accept_given_type.astype(np.float32),
             "epsilon": np.array(self.epsilon if exploring else 0.0, np.float32),
             "sample_types": np.array(exploring),
+            **remembered,
         }
 
     def state(self) -> Arrays:
@@ -162,7 +170,7 @@ class AcceptanceModel:
             **with_prefix("responses", self.responses.state()),
             **with_prefix("pending", pending),
             "response_counts": self.response_counts.copy(),
-            "counters": np.array([self.epochs, self.refits, self.steps_since_refit]),
+            "counters": np.array([self.epochs, self.refits, self.steps_since_refit, self.num_scored]),
         }
 
     def restore(self, state: State) -> None:
@@ -177,7 +185,7 @@ class AcceptanceModel:
         self.model.restore(without_prefix("model", state))
         self.responses.restore(without_prefix("responses", state))
         self.response_counts[:] = state["response_counts"]
-        self.epochs, self.refits, self.steps_since_refit = map(int, state["counters"])
+        self.epochs, self.refits, self.steps_since_refit, self.num_scored = map(int, state["counters"])
         pending = without_prefix("pending", state)
         if pending:
             self._start_background_refit(responses_from(pending))
@@ -200,6 +208,20 @@ class AcceptanceModel:
         copy = self.new_type_model()
         copy.restore(self.model.state())
         self.pending = BackgroundRefit(copy, responses)
+
+    def _prediction_metrics(self) -> dict[str, float]:
+        """How well the epoch's responses were predicted before anything was learned from them."""
+        rows = self.responses.rows(since=self.num_scored)
+        self.num_scored = self.responses.num_added
+        if len(rows) == 0:
+            return {}
+        scores = metrics.prediction_scores(metrics.predicted_responses(self.model, rows), rows.accepted)
+        return {
+            "acceptance/predicted_rate": scores.predicted,
+            "acceptance/accepted_rate": scores.accepted,
+            "acceptance/offer_brier_score": scores.brier_score,
+            "acceptance/offer_log_loss": scores.log_loss,
+        }
 
     def _refit_metrics(self, responses: Responses) -> dict[str, float]:
         """Metrics of a refit, compared with the truth where it is known."""
@@ -269,7 +291,7 @@ def make_belief_model(
     interval = settings.acceptance_refit_interval
     return AcceptanceModel(
         settings,
-        lambda: _new_type_model(settings, population.size, prior, seed, device),
+        lambda: _new_type_model(settings, population, prior, seed, device),
         population_size=population.size,
         refit_interval=interval or DAYS_BETWEEN_REFITS * num_envs * env.num_customers,
         num_epochs=num_epochs,
@@ -281,12 +303,14 @@ def make_belief_model(
 
 
 def _new_type_model(
-    settings: AcceptanceModelSettings, population_size: int, prior: AcceptancePrior, seed: int, device: str
+    settings: AcceptanceModelSettings, population: Population, prior: AcceptancePrior, seed: int, device: str
 ) -> TypeModel:
     if settings.acceptance_model == "bayes":
-        return BayesianTypeModel(population_size, prior)
+        return bayesian_type_model(
+            population, prior, trip_memory=settings.trip_memory, stranger_prior=settings.stranger_prior
+        )
     # Imported on use: it needs torch.
     from hundredfold.envs.dvrp.acceptance.embedding import EmbeddingTypeModel
 
     epochs = settings.embedding_epochs
-    return EmbeddingTypeModel(population_size, prior.num_purposes, seed, device, epochs)
+    return EmbeddingTypeModel(population.size, prior.num_purposes, seed, device, epochs)

@@ -24,7 +24,7 @@ from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State, fill
 from hundredfold.core.errors import TrainingError
 from hundredfold.envs.dvrp.acceptance.model import Responses, mixture_accept_rates, strict_accept_rates
-from hundredfold.envs.dvrp.offers import OFFER_MINUTES
+from hundredfold.envs.dvrp.offers import NUM_OFFERS, OFFER_MINUTES
 from hundredfold.envs.dvrp.population import NUM_TYPES
 
 EMBEDDING_BRANCH: Final = 0x656D62656464
@@ -81,6 +81,7 @@ class EmbeddingTypeModel:
         self.device = torch.device(device)
         self.key = rng.spawn(rng.seed_key(seed), EMBEDDING_BRANCH)
         self.accept_given_type: FloatArray = strict_accept_rates(num_purposes)
+        self.trip_accept_rates = np.zeros((0, NUM_OFFERS), np.float32)  # it remembers no trips
         self.beliefs = np.full((population_size, NUM_TYPES), 1.0 / NUM_TYPES)
         self.refits = np.zeros((), np.int64)
         self.weights = init_weights(population_size, self._generator(0))

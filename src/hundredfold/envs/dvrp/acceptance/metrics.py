@@ -1,4 +1,4 @@
-"""Metrics of acceptance models: type accuracy, log loss, Brier score, calibration.
+"""Metrics of acceptance models: of believed types, and of predicted responses.
 
 Beliefs are (customers, types) probabilities, the truth is one type per customer.
 """
@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
-from hundredfold.envs.dvrp.acceptance.bayes import type_posterior
 from hundredfold.envs.dvrp.acceptance.model import MIN_PROBABILITY, Responses
+from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -70,14 +70,48 @@ def calibration(predicted: FloatArray, accepted: Array, bins: int = 10) -> Calib
     """
     place = np.minimum((predicted * bins).astype(np.int64), bins - 1)
     count = np.bincount(place, minlength=bins)
-    squares = accepted * (1.0 - predicted) ** 2 + (1.0 - accepted) * predicted**2
     with np.errstate(invalid="ignore"):
         return Calibration(
             predicted=np.bincount(place, predicted, bins) / count,
             observed=np.bincount(place, accepted, bins) / count,
             count=count,
-            brier_score=_mean(squares),
+            brier_score=prediction_scores(predicted, accepted).brier_score,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionScores:
+    """How well acceptance probabilities predicted the responses to some offers."""
+
+    offers: int
+    predicted: float  # mean predicted probability of acceptance
+    accepted: float  # share accepted; calibrated predictions have the same mean
+    brier_score: float  # 0 at best, 0.25 for a coin
+    log_loss: float  # nats, 0 at best, 0.69 for a coin
+
+
+def prediction_scores(predicted: FloatArray, accepted: Array) -> PredictionScores:
+    """Scores of predictions; NaN without offers.
+
+    Args:
+        predicted: (offers,) predicted probabilities of acceptance.
+        accepted: (offers,) whether they were accepted, or the true probability of it.
+    """
+    sure = np.clip(predicted, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
+    return PredictionScores(
+        offers=len(predicted),
+        predicted=_mean(predicted),
+        accepted=_mean(np.asarray(accepted, np.float64)),
+        brier_score=_mean(accepted * (1.0 - predicted) ** 2 + (1.0 - accepted) * predicted**2),
+        log_loss=_mean(-(accepted * np.log(sure) + (1.0 - accepted) * np.log1p(-sure))),
+    )
+
+
+def predicted_responses(beliefs: AcceptanceBeliefs, responses: Responses) -> FloatArray:
+    """(responses,) believed probability that each offer is accepted."""
+    columns = (responses.customer, responses.purpose, responses.trip)
+    probabilities = beliefs.accept_probabilities(*(column.astype(np.int64) for column in columns))
+    return np.asarray(probabilities[np.arange(len(responses)), responses.offer], np.float64)
 
 
 def masked_acceptable_share(mask: BoolArray, acceptable: BoolArray) -> float:
@@ -165,6 +199,8 @@ def true_accept_rates(population: Population, prior_rates: FloatArray | None = N
 def bayes_optimal_accuracy(responses: Responses, truth: IntArray, true_rates: FloatArray) -> float:
     """Type accuracy that the true acceptance rates would reach on the same responses.
 
+    Responses are taken to be independent given the type, as if each were to a trip of its own.
+
     Args:
         responses: Responses of some customers.
         truth: (customers,) every customer's type; only those with responses are counted.
@@ -173,8 +209,10 @@ def bayes_optimal_accuracy(responses: Responses, truth: IntArray, true_rates: Fl
     counts = responses.counts(len(truth), true_rates.shape[1])
     responded = counts.sum(axis=(0, 2)) > 0
     shares = np.bincount(truth[responded], minlength=NUM_TYPES) / max(responded.sum(), 1)
-    beliefs, _ = type_posterior(counts[:, responded], true_rates, shares)
-    return accuracy(beliefs, truth[responded])
+    rates = np.clip(true_rates.reshape(NUM_TYPES, -1), MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
+    refused, accepted = counts[:, responded]
+    scores = refused @ np.log1p(-rates).T + accepted @ np.log(rates).T
+    return accuracy(scores + np.log(np.maximum(shares, MIN_PROBABILITY)), truth[responded])
 
 
 def _mean(values: FloatArray | BoolArray) -> float:

@@ -114,10 +114,10 @@ class ResponseBuffer:
         self.num_added += len(informative)
         return len(informative)
 
-    def rows(self) -> Responses:
-        """Copies of all stored responses, oldest first."""
-        oldest = self.num_added - len(self)
-        at = (oldest + np.arange(len(self))) % self.capacity
+    def rows(self, since: int = 0) -> Responses:
+        """Copies of the stored responses, oldest first; without the first `since` ever added."""
+        oldest = max(self.num_added - len(self), since)
+        at = np.arange(oldest, self.num_added) % self.capacity
         return responses_from({name: column[at] for name, column in self.ring.arrays().items()})
 
     def state(self) -> Arrays:
@@ -137,6 +137,11 @@ def responses_from(state: State) -> Responses:
 
 class TypeModel(AcceptanceBeliefs, Protocol):
     """Learns every customer's type from responses; types are late, early, none, both."""
+
+    @property
+    def trip_accept_rates(self) -> Array:
+        """(trips, offers) acceptance rates of trips with responses, NaN of others; or no rows."""
+        ...
 
     def ready(self, responses: Responses) -> bool:
         """Whether these responses are enough to learn from."""
@@ -257,6 +262,25 @@ def mixture_accept_rates(types: FloatArray, rates: FloatArray, purposes: IntArra
     """
     by_row = np.moveaxis(rates[:, purposes], 0, 1)  # (rows, types, offers)
     return np.asarray((types[:, None, :] @ by_row)[:, 0, :], np.float64)
+
+
+def believed_accept_rates(
+    types: FloatArray, rates: FloatArray, purposes: IntArray, trip_rates: Array, trips: IntArray
+) -> FloatArray:
+    """(rows, offers) acceptance probabilities: those of the trip if it is remembered, else by type.
+
+    Args:
+        types: (rows, types) type probabilities.
+        rates: (types, purposes, offers) acceptance rates.
+        purposes: (rows,) purpose of each row's trip.
+        trip_rates: (trips, offers) acceptance rates of remembered trips, NaN of others; may be empty.
+        trips: (rows,) trip of each row.
+    """
+    by_type = mixture_accept_rates(types, rates, purposes)
+    if len(trip_rates) == 0:
+        return by_type
+    remembered = trip_rates[trips]
+    return np.asarray(np.where(np.isnan(remembered), by_type, remembered), np.float64)
 
 
 def _level_probs(survival: FloatArray) -> FloatArray:
