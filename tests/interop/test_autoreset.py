@@ -16,6 +16,7 @@ from hundredfold.backends import make_backend
 from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import PerEnvBatch
+from hundredfold.distributed.actor import ShardFactory
 from hundredfold.envs.next_step import NextStepFactory
 from hundredfold.envs.registry import callable_factory
 from hundredfold.interop.gymnasium import BackendVectorEnv
@@ -305,3 +306,10 @@ def test_third_party_envs_keep_their_restart_policy():
     make_envs = NextStepFactory(callable_factory(partial(gymnasium.make, "CartPole-v1")))
     with closing(make_envs(np.arange(2))) as env:
         assert isinstance(env, PerEnvBatch)  # backends give such envs a restart policy
+
+
+@pytest.mark.parametrize("case", ["cartpole", "CartPole-v1"])
+def test_a_shard_skips_episodes_whose_reset_lost_its_actor(case):
+    plain = ShardFactory(ENV_CASES[case], 2, first_episode=3)(np.arange(2)).reset(SEED)
+    wrapped = ShardFactory(NextStepFactory(ENV_CASES[case]), 2, first_episode=3)(np.arange(2)).reset(SEED)
+    assert_array_equal(wrapped.observation["observation"], plain.observation["observation"])

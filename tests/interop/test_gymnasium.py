@@ -3,6 +3,7 @@
 import time
 import warnings
 from contextlib import closing
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -12,9 +13,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from hundredfold.core import rng
 from hundredfold.core.errors import ActionError, SettingsError
+from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.registry import ENVS
 from hundredfold.interop.gymnasium import BuiltinEnv
+from hundredfold.training.evaluate import EVALUATION_STREAM
 
 GYMNASIUM_IDS = [entry.gymnasium_id for entry in ENVS.values()]
 
@@ -238,3 +242,71 @@ def test_wrong_arguments_are_rejected_with_suggestions():
         hundredfold.make_vec("corridor", 2).reset(options={"reset_mask": [True, False]})
     with pytest.raises(SettingsError, match=r"cannot create FrozenLake-v1.*slippery"):
         hundredfold.make_vec("FrozenLake-v1", 2, slippery=False)
+
+
+# --- envs of runs
+
+
+def played_by_hand(run, episodes, seed):
+    """Returns of the first episodes of as many envs, whose actions are those of the run's policy."""
+    policy = hundredfold.load(run)
+    envs = hundredfold.make_vec(run=run, num_envs=episodes, backend="in_process")
+    returns, running = np.zeros(episodes), np.ones(episodes, bool)
+    observation, infos = envs.reset(seed=seed)
+    while running.any():
+        actions = policy.act(observation, mask=infos["action_mask"])
+        observation, reward, terminated, truncated, infos = envs.step(actions)
+        returns += np.where(running, reward, 0.0)
+        running &= ~(terminated | truncated)
+    return returns
+
+
+def test_the_env_of_a_run_gives_its_policy_the_inputs_it_was_trained_on(tmp_path):
+    settings = {"num_customers": 6, "acceptance_hint": True, "mask_mode": "threshold", "lns_iterations": 0}
+    run = hundredfold.train(
+        "dvrp", epochs=2, num_envs=4, acceptance_refit_interval=24, save_dir=tmp_path, report=False, **settings
+    )
+    evaluated = hundredfold.evaluate(run.path, episodes=5, seed=11, backend="in_process")
+    env_seed = int(rng.spawn(rng.seed_key(11), EVALUATION_STREAM))
+    assert_array_equal(played_by_hand(run.path, 5, env_seed), evaluated.returns)
+    envs = hundredfold.make_vec(run=run.path, num_envs=5, checkpoint="last")
+    hints = envs.reset(seed=11)[0]["acceptance_hint"]
+    assert (np.delete(hints, NO_CHANGE, axis=1) < 1.0).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"acceptance_hint": True}, "acceptance_hint=True"),
+        ({"observation": "offers"}, "observation=offers"),
+        ({"mask_mode": "soft"}, "mask_mode=soft"),
+        ({"acceptance_hint": True, "mask_mode": "threshold"}, "acceptance_hint=True, mask_mode=threshold"),
+    ],
+)
+def test_inputs_without_a_belief_model_are_refused(settings, named):
+    for make in (partial(hundredfold.make_vec, "dvrp", 2), partial(gymnasium.make, "hundredfold/DVRP-v0")):
+        with pytest.raises(SettingsError, match=rf"{named} of dvrp come from the belief model.*make_vec\(run=RUN\)"):
+            make(**settings)
+    hundredfold.make_vec("dvrp", 2, mask_mode="privileged")
+
+
+def test_an_env_or_a_run_is_needed_and_not_both(tmp_path):
+    with pytest.raises(SettingsError, match="neither env nor run"):
+        hundredfold.make_vec(num_envs=2)
+    with pytest.raises(SettingsError, match="both run and cartpole"):
+        hundredfold.make_vec("cartpole", run=tmp_path)
+    with pytest.raises(SettingsError, match="both run and num_customers"):
+        hundredfold.make_vec(run=tmp_path, num_customers=3)
+
+
+def test_a_run_on_a_function_takes_the_function_again(tmp_path):
+    def make_env():
+        return gymnasium.make("CartPole-v1")
+
+    run = hundredfold.train(
+        make_env, steps=64, num_envs=2, num_steps=16, backend="in_process", save_dir=tmp_path, report=False
+    )
+    envs = hundredfold.make_vec(make_env, 3, run=run.path, backend="in_process")
+    assert envs.reset(seed=1)[0].shape == (3, 4)
+    with pytest.raises(SettingsError, match="trained on a Python function"):
+        hundredfold.make_vec(run=run.path)

@@ -133,7 +133,11 @@ def test_a_module_that_only_a_copied_run_names_is_not_imported(own_run, tmp_path
     """Also if the copy has the code of the original folder."""
     strange = shutil.copytree(own_run, tmp_path / "downloaded")
     assert (strange / ".origin").is_file()
-    for use in (hundredfold.evaluate, lambda run: hundredfold.train(resume=run, epochs=3)):
+    make_vec, resume = (
+        (lambda run: hundredfold.make_vec(run=run)),
+        (lambda run: hundredfold.train(resume=run, epochs=3)),
+    )
+    for use in (hundredfold.evaluate, make_vec, resume):
         with pytest.raises(SettingsError, match=r"imports the Python module 'strange_env'.*--trust-run"):
             use(strange)
     for argv in (["evaluate", strange], ["train", "--resume", strange], ["train", "--eval", "--resume", strange]):
@@ -152,6 +156,7 @@ def test_a_policy_is_loaded_and_a_report_written_without_trust(own_run, tmp_path
 def test_trust_is_given_by_a_flag_or_by_naming_the_env(own_run, tmp_path):
     strange = shutil.copytree(own_run, tmp_path / "downloaded")
     assert main(["evaluate", str(strange), "--episodes", "2", "--trust-run"]) == 0
+    hundredfold.make_vec(run=strange, trust_run=True).close()
     named = ["train", "strange_env:Strange-v0", "--resume", str(strange), "--epochs", "3", "--quiet"]
     assert main(named) == 0
     # Having trained it further here makes it the user's own.

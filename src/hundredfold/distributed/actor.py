@@ -26,6 +26,7 @@ from hundredfold.core.failures import Failure
 from hundredfold.core.protocols import Backend, BatchEnv, EnvFactory, PerEnvBatch, SharedParams
 from hundredfold.distributed.rollout_fragment import EpisodeLog, Fragment, extract
 from hundredfold.envs.batch_env import ArrayBatchEnv
+from hundredfold.envs.next_step import NextStepEnv
 from hundredfold.rollout.collector import Collector, PolicyNoise
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 
@@ -59,7 +60,7 @@ class ShardFactory:
 
     def __call__(self, env_ids: IntArray) -> BatchEnv:
         env = self.make_envs(self.first + env_ids)
-        if isinstance(env, ArrayBatchEnv):
+        if isinstance(env, ArrayBatchEnv | NextStepEnv):
             env.first_episode = self.first_episode
         env.set_output_buffers(env.spec.batch(env_ids))
         return env

@@ -50,6 +50,15 @@ class NextStepEnv:
         self.env = env
         self.spec: EnvSpec = env.spec
 
+    @property
+    def first_episode(self) -> int:
+        """Number of the episode that `reset` starts."""
+        return self.env.first_episode
+
+    @first_episode.setter
+    def first_episode(self, number: int) -> None:
+        self.env.first_episode = number
+
     def step(self, actions: Array) -> StepBatch:
         """Step the rows that did not end in the last step; actions of the others are not used."""
         return self.env.step_except(np.flatnonzero(self.env.out.ended), actions)
@@ -96,15 +105,6 @@ class PerEnvNextStep(NextStepEnv):
     @restart_policy.setter
     def restart_policy(self, policy: RestartPolicy) -> None:
         self.env.restart_policy = policy
-
-    @property
-    def first_episode(self) -> int:
-        number: int = self.env.first_episode
-        return number
-
-    @first_episode.setter
-    def first_episode(self, number: int) -> None:
-        self.env.first_episode = number
 
     def set_busy_since(self, busy_since: FloatArray) -> None:
         self.env.set_busy_since(busy_since)

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -24,7 +25,7 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, EnvSpec, StepBatch, copies
 from hundredfold.core.errors import SettingsError, suggest
-from hundredfold.core.protocols import Backend, EnvFactory
+from hundredfold.core.protocols import Backend, EnvFactory, SharedParams
 from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.next_step import NextStepFactory, with_ignored_actions
 from hundredfold.envs.registry import ENVS, callable_factory, canonical_name, env_factory, settings_class
@@ -33,9 +34,12 @@ Observation = Any
 
 
 def make_vec(
-    env: str | Callable[[], Any],
+    env: str | Callable[[], Any] | None = None,
     num_envs: int = 1,
     *,
+    run: str | Path | None = None,
+    checkpoint: str = "best",
+    trust_run: bool = False,
     backend: str = "auto",
     seed: int | None = None,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -49,6 +53,11 @@ def make_vec(
     Args:
         env: Name of a built-in env, a Gymnasium id, or a function that creates an env.
         num_envs: Number of envs.
+        run: Run folder instead of `env`: its env with its settings and, if it has a belief model,
+            the beliefs of a checkpoint, so that its policy gets the inputs it was trained on. A run
+            on a function needs the function as `env`, too.
+        checkpoint: "best", "last" or an epoch of the run.
+        trust_run: Import the module of an env that only the run folder names.
         backend: Where the envs run, as `--backend`; `auto` profiles one env first. A step returns
             all envs: `first_ready` waits for all of them here, as `processes` does.
         seed: Seed of the first `reset()` that is called without one; default: random.
@@ -64,16 +73,19 @@ def make_vec(
     """
     workers = _worker_settings(worker_settings or {}, check_num_envs(num_envs))
     mode = _checked_mode(autoreset_mode)
-    make_envs = _env_factory(env, settings)
+    shared_params: SharedParams | None = None
+    if run is not None:
+        make_envs, shared_params = _env_of_run(run, checkpoint, trust_run, env, settings)
+    elif env is None:
+        raise SettingsError("make_vec() got neither env nor run; pass the name of an env or a run folder.")
+    else:
+        make_envs = _env_factory(env, settings)
     if mode is AutoresetMode.NEXT_STEP:
         make_envs = NextStepFactory(make_envs)
-    return BackendVectorEnv(
-        make_backend(backend, make_envs, num_envs, workers),
-        autoreset_mode=mode,
-        seed=seed,
-        copy=copy,
-        true_state_in_info=true_state_in_info,
-    )
+    running = make_backend(backend, make_envs, num_envs, workers)
+    if shared_params is not None:
+        running.broadcast(shared_params)
+    return BackendVectorEnv(running, autoreset_mode=mode, seed=seed, copy=copy, true_state_in_info=true_state_in_info)
 
 
 def register() -> None:
@@ -342,6 +354,28 @@ def _bound(bound: float | tuple[float, ...], array: ArraySpec) -> Any:
     return np.array(exact, array.dtype).reshape(array.shape)
 
 
+def _env_of_run(
+    run: str | Path, checkpoint: str, trust_run: bool, env: str | Callable[[], Any] | None, settings: Mapping[str, Any]
+) -> tuple[EnvFactory, SharedParams | None]:
+    """The env factory of a run, and the parameters of its belief model if it has one."""
+    from hundredfold.training.build import load_belief_model
+    from hundredfold.training.run_folder import RunFolder
+    from hundredfold.training.trust import require_trust
+
+    if settings or isinstance(env, str):
+        given = env if isinstance(env, str) else ", ".join(settings)
+        raise SettingsError(f"make_vec() got both run and {given}; env and settings are those of the run.")
+    folder = RunFolder.open(Path(run))
+    saved = folder.settings()
+    if env is None:
+        # The cluster of a run is not joined here.
+        require_trust(folder, saved, {"address"}, trust_run)
+    belief_model = load_belief_model(folder, checkpoint)
+    shared_params = None if belief_model is None else belief_model.params(exploring=False)
+    make_envs = env_factory(saved.env, saved.env_settings) if env is None else callable_factory(env)
+    return make_envs, shared_params
+
+
 def _worker_settings(given: Mapping[str, Any], num_envs: int) -> WorkerSettings:
     """Worker settings of a vector env, which waits for all envs at every step."""
     known = [item.name for item in fields(WorkerSettings) if item.name != "batch_envs"]
@@ -364,7 +398,13 @@ def _env_factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvF
     for key in settings:
         if key not in known:
             raise SettingsError(f"{name} has no setting {key!r}; {suggest(key, known)}")
-    return env_factory(name, env_settings(**settings))
+    chosen = env_settings(**settings)
+    if needs := getattr(chosen, "belief_inputs", ()):
+        raise SettingsError(
+            f"{', '.join(needs)} of {name} come from the belief model of a training; use make_vec(run=RUN), or leave "
+            "them out."
+        )
+    return env_factory(name, chosen)
 
 
 def _checked_mode(mode: AutoresetMode | str) -> AutoresetMode:

@@ -155,6 +155,16 @@ class DvrpSettings:
             )
 
     @property
+    def belief_inputs(self) -> tuple[str, ...]:
+        """The settings, as name=value, whose observations or masks come from an acceptance model."""
+        needed = {
+            "acceptance_hint=True": self.acceptance_hint,
+            "observation=offers": self.observation == "offers",
+            f"mask_mode={self.mask_mode}": self.mask_mode in ("threshold", "sampled_type", "soft"),
+        }
+        return tuple(name for name, is_needed in needed.items() if is_needed)
+
+    @property
     def fleet_size(self) -> int:
         """Number of vehicles, with its default filled in."""
         default = max(MIN_FLEET_SIZE, -(-self.num_customers // CUSTOMERS_PER_VEHICLE))
