@@ -382,7 +382,9 @@ def write_run_report(folder: RunFolder, days: int = 0, *, seconds: float = math.
         if math.isinf(seconds):
             report_data = record(days=days)
         else:
-            report_data = module.record_within(seconds, lambda number: record(days=number), days)
+            report_data = module.record_within(
+                seconds, lambda number, in_time: record(days=number, in_time=in_time), days
+            )
         if report_data["days"] < days:
             warnings.warn(
                 f"the report shows {report_data['days']} simulated days, as {days} would take longer than "

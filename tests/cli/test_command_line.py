@@ -81,6 +81,21 @@ def test_a_name_with_a_path_is_refused_before_anything_is_built(capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--hidden-sizes", "1000000", "1000000"],
+        ["--num-steps", "1000000000"],
+        ["--algo", "dqn", "--replay-size", "1000000000000"],
+    ],
+    ids=["network", "rollout", "replay buffer"],
+)
+def test_a_run_that_does_not_fit_into_memory_is_refused_before_memory_is_taken(capsys, tmp_path, flags):
+    assert call("train", "corridor", *QUICK, *flags, "--save-dir", tmp_path) == 2
+    assert "this run needs about" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_resume_needs_no_env(capsys, run_folder):
     assert call("train", "--resume", run_folder) == 0
 

@@ -35,6 +35,8 @@ def test_values_within_bounds_pass():
     ("wrong", "message"),
     [
         ({"count": 0}, r"count must be at least 1, got 0\."),
+        ({"count": 10**30}, r"count must be at most 1,000,000,000,000,000, got a number of 31 digits\."),
+        ({"widths": (1, 10**30)}, r"widths must be at most 1,000,000,000,000,000, got a number of 31 digits\."),
         ({"workers": -1}, r"workers must be at least 0, got -1\."),
         ({"rate": 0.0}, r"rate must be above 0, got 0\.0\."),
         ({"rate": math.nan}, r"rate must be above 0, got nan\."),

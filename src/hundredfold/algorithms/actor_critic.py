@@ -14,14 +14,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import torch
-from annotated_types import Gt, Lt
+from annotated_types import Gt, Interval, Lt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hundredfold.algorithms.distributions import ActionBounds, ActionDistribution, DiagonalGaussian, MaskedCategorical
 from hundredfold.algorithms.image_encoder import ImageEncoder, image_layout
 from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec
-from hundredfold.core.bounds import AtLeastOne, check_bounds
+from hundredfold.core.bounds import check_bounds
 from hundredfold.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class NetworkSettings:
     architecture: Architecture = "mlp"
     """Policy network: `mlp` reads the whole observation; `per_action` scores each action by its own
     features with shared weights (dvrp with --observation offers)."""
-    hidden_sizes: tuple[AtLeastOne, ...] = (64, 64)
+    hidden_sizes: tuple[Annotated[int, Interval(ge=1, le=1_000_000)], ...] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
     """Activation function between layers; tanh takes about twice the time of the others."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from annotated_types import Interval
 
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
@@ -102,7 +104,7 @@ class MachineSettings:
     of one machine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the networks; auto takes CUDA where available."""
-    threads: AtLeastOne = 1
+    threads: Annotated[int, Interval(ge=1, le=1024)] = 1
     """Torch threads on the CPU; more than one rarely helps networks of this size."""
 
     def __post_init__(self) -> None:

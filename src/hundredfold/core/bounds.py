@@ -7,13 +7,16 @@ and calls `check_bounds(self)` in its `__post_init__`.
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
 from hundredfold.core.errors import SettingsError
 
 __all__ = ["AtLeastOne", "Fraction", "NonNegative", "NonNegativeInt", "Positive", "check_bounds"]
+
+# Larger ones are mistakes, and do not fit into the arrays and libraries that get them.
+MAX_INTEGER: Final = 10**15
 
 AtLeastOne = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
@@ -32,6 +35,10 @@ def check_bounds(settings: Any) -> None:
         value = getattr(settings, name)
         entries = value if isinstance(value, tuple) else (value,)
         for entry in entries:
+            if type(entry) is int and entry > MAX_INTEGER:
+                raise SettingsError(
+                    f"{name} must be at most {MAX_INTEGER:,}, got a number of {len(str(entry))} digits."
+                )
             # Written so that NaN lies outside.
             if entry is not None and not all(_holds(entry, bound) for bound in bounds):
                 raise SettingsError(f"{name} must be {_describe(bounds)}, got {value}.")

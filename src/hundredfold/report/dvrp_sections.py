@@ -144,13 +144,14 @@ def _policies(report_data: ReportData) -> list[Section]:
 
 
 def _days_note(report_data: ReportData) -> str:
-    """A sentence if fewer days were simulated than planned."""
-    planned = report_data.get("planned_days", 0)
-    if planned <= report_data["days"]:
+    """A sentence if fewer days or policies were simulated than planned."""
+    planned, left_out = report_data.get("planned_days", 0), report_data.get("left_out", [])
+    if planned <= report_data["days"] and not left_out:
         return ""
+    without = f" Left out: {', '.join(left_out)}." if left_out else ""
     return (
-        f" {planned} days would have taken too long at the end of the training; `hundredfold report RUN --days "
-        f"{planned}` simulates them all."
+        f" More days would have taken too long at the end of the training.{without} `hundredfold report RUN --days "
+        f"{max(planned, report_data['days'])}` simulates all of them."
     )
 
 

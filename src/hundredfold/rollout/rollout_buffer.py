@@ -8,9 +8,10 @@ rows ahead move to the front when the buffer is cleared.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
 from hundredfold.core.batch import (
@@ -27,7 +28,7 @@ from hundredfold.core.batch import (
     with_prefix,
     without_prefix,
 )
-from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
+from hundredfold.core.bounds import AtLeastOne, check_bounds
 
 # Array of the estimated costs of all actions, for envs that have them.
 ACTION_COSTS: Final = "action_costs"
@@ -39,9 +40,9 @@ Index = tuple[int | IntArray, slice | IntArray]
 class RolloutSettings:
     """Number of envs and steps per update."""
 
-    num_envs: AtLeastOne = 64
+    num_envs: Annotated[int, Interval(ge=1, le=10_000_000)] = 64
     """Number of parallel environments."""
-    num_steps: NonNegativeInt = 128
+    num_steps: Annotated[int, Interval(ge=0, le=1_000_000_000)] = 128
     """Steps per env per epoch; 0 = one whole episode (envs with a fixed episode length only)."""
     policy_update_interval: AtLeastOne = 1
     """Epochs collected for each policy update."""

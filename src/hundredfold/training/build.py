@@ -22,16 +22,18 @@ from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.algorithms.weights import check_weights, load_network
 from hundredfold.backends import start_backend
 from hundredfold.backends.auto_select import BackendChoice
-from hundredfold.config.devices import torch_device
+from hundredfold.config.devices import available_memory, torch_device
 from hundredfold.config.run import Algorithm, RunSettings
 from hundredfold.core.batch import EnvSpec, State
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.core.failures import Failure
+from hundredfold.core.formatting import format_bytes
 from hundredfold.core.protocols import Backend, BeliefModel, EnvFactory
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
 from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.collector import Collector
+from hundredfold.rollout.replay_buffer import row_bytes
 from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.process_setup import tune_malloc
 from hundredfold.training.run_folder import RunFolder
@@ -157,6 +159,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
     try:
         settings = settings.resolved(backend.spec)
         device = torch_device(settings.machine.device)
+        check_memory(settings, backend.spec)
         learner = make_learner(settings, backend.spec, device)
         return Components(
             settings=settings,
@@ -170,6 +173,30 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
     except BaseException:
         backend.close()
         raise
+
+
+def check_memory(settings: RunSettings, spec: EnvSpec) -> None:
+    """Raise a SettingsError if networks and buffers do not fit into memory: allocating them could end the process.
+
+    Args:
+        settings: Run settings, with their length in epochs.
+        spec: Observation and action spec of the env.
+    """
+    with torch.device("meta"):  # takes no memory
+        network = POLICIES[settings.algo][0](settings, spec)
+    # Weights, gradients and two moments, 4 bytes each.
+    network_bytes = 16 * sum(weight.numel() for weight in network.parameters())
+    rollout = settings.rollout
+    rows = rollout.samples_per_epoch * rollout.policy_update_interval
+    if settings.algo == "dqn":
+        rows = settings.dqn.rows_per_env(spec, rollout.num_envs) * rollout.num_envs
+    needed, available = network_bytes + rows * row_bytes(spec), available_memory()
+    if needed > available:
+        raise SettingsError(
+            f"this run needs about {format_bytes(needed)} of memory ({format_bytes(network_bytes)} for networks), but "
+            f"{format_bytes(available)} are available; use fewer --num-envs or --num-steps, a smaller --replay-size "
+            "or smaller --hidden-sizes."
+        )
 
 
 def make_collector(backend: Backend, seed: int) -> Collector | RayCollector:

@@ -247,7 +247,7 @@ def test_report_days_are_bounded_by_time(day_seconds, limit, simulated):
     """The simulation of all days is not started if the first ones show that it would take too long."""
     now, calls = 0.0, []
 
-    def record(days):
+    def record(days, in_time):
         nonlocal now
         now += days * day_seconds
         calls.append(days)
@@ -261,5 +261,14 @@ def test_report_days_are_bounded_by_time(day_seconds, limit, simulated):
 
 def test_few_report_days_need_no_trial():
     calls = []
-    record_within(60, lambda days: calls.append(days) or {"days": days}, 6, clock=lambda: 0.0)
+    record_within(60, lambda days, in_time: calls.append(days) or {"days": days}, 6, clock=lambda: 0.0)
     assert calls == [2, 6]
+
+
+def test_without_time_the_remaining_baselines_are_left_out():
+    time_left = iter([False, False, True, False])  # two splits, then the baselines
+    found = record_report_data(
+        always_largest, SETTINGS, days=2, baselines=("none", "random"), in_time=lambda: next(time_left)
+    )
+    assert [row["policy"] for row in found["policies"]] == ["this run", "none"]
+    assert found["left_out"] == ["random"]

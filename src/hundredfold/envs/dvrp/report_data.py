@@ -63,6 +63,7 @@ def record_report_data(
     baselines: Sequence[str] = BASELINES,
     trade_off: Sequence[Row] = (),
     on_progress: Callable[[str], None] = lambda policy: None,
+    in_time: Callable[[], bool] = lambda: True,
 ) -> Record:
     """Simulate and score days for the report; the result can be written as JSON.
 
@@ -76,6 +77,7 @@ def record_report_data(
         baselines: Policies to compare with.
         trade_off: Rows of `TradeOffPoint.row`; those with a shift penalty become curves.
         on_progress: Called with the name of each policy before its days are simulated.
+        in_time: False once time is up: the splits and baselines that remain are left out.
     """
     settings = replace(settings, split="known")
     oracle = CachedSolver(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
@@ -89,7 +91,7 @@ def record_report_data(
     )
     options: dict[str, Any] = {"num_days": days, "seed": seed, "oracle": oracle}
     for split in SPLITS[1:]:
-        if len(population.split_customers(split)[0]) >= settings.num_customers:
+        if in_time() and len(population.split_customers(split)[0]) >= settings.num_customers:
             rows += evaluate_policy(
                 act, settings, splits=(split,), name=THIS_RUN, shared_params=shared_params, **options
             )
@@ -98,8 +100,9 @@ def record_report_data(
         options["options"] = PolicyOptions(beliefs=FixedBeliefs(shared_params))
         random_days, _ = simulate_days("random", settings, days, seed)
         beliefs = belief_record(simulated, random_days, population, shared_params, settings.response_noise)
-    for baseline in baselines:
-        if shared_params is not None or baseline not in BELIEF_POLICIES:
+    possible = [name for name in baselines if shared_params is not None or name not in BELIEF_POLICIES]
+    for baseline in possible:
+        if in_time():
             on_progress(baseline)
             rows += evaluate_policy(baseline, settings, splits=("known",), **options)
     return {
@@ -111,6 +114,7 @@ def record_report_data(
         "purposes": list(PURPOSE_NAMES),
         "offers": OFFER_MINUTES.astype(int).tolist(),
         "policies": rows,
+        "left_out": [name for name in possible if name not in {row["policy"] for row in rows}],
         "trade_off": [dict(row) for row in trade_off],
         "day": median_day(simulated, before, after, population, settings),
         "responses": response_record(simulated, population),
@@ -119,29 +123,37 @@ def record_report_data(
 
 
 def record_within(
-    seconds: float, record: Callable[[int], Record], days: int, clock: Callable[[], float] = time.monotonic
+    seconds: float,
+    record: Callable[[int, Callable[[], bool]], Record],
+    days: int,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Record:
     """Report data of as many days as can be simulated in about this time, at least `WARM_UP_DAYS`.
 
     Args:
         seconds: Time limit.
-        record: Returns the report data of a number of days, as `record_report_data`.
+        record: Returns the report data of a number of days, as `record_report_data`; it is also handed
+            a function that returns whether there is time left.
         days: Number of days if there is time for all of them.
         clock: Current time in seconds.
     Returns:
         The report data, with the number of days wanted as `planned_days`.
     """
     begin = clock()
-    found = record(min(WARM_UP_DAYS, days))  # compiles kernels, so its time says little
-    if days > TRIAL_DAYS and clock() - begin < seconds:
+
+    def in_time() -> bool:
+        return clock() - begin < seconds
+
+    found = record(min(WARM_UP_DAYS, days), in_time)  # compiles kernels, so its time says little
+    if days > TRIAL_DAYS and in_time():
         trial_begin = clock()
-        found = record(TRIAL_DAYS)
+        found = record(TRIAL_DAYS, in_time)
         day_seconds = max(clock() - trial_begin, 1e-9) / TRIAL_DAYS
         affordable = int(min(days, (seconds - (clock() - begin)) / day_seconds))
         if affordable > TRIAL_DAYS:
-            found = record(affordable)
-    elif days > found["days"] and clock() - begin < seconds:
-        found = record(days)
+            found = record(affordable, lambda: True)
+    elif days > found["days"] and in_time():
+        found = record(days, lambda: True)
     return {**found, "planned_days": days}
 
 
