@@ -611,7 +611,7 @@ def test_close_kills_workers_that_hang_or_are_stopped(faulty, monkeypatch):
 @pytest.mark.parametrize("own_session", [False, True])
 def test_subprocesses_of_envs_end_with_their_worker(tmp_path, own_session):
     make_envs = starting_subprocesses(tmp_path, own_session)
-    with closing(two_workers(make_envs, "fork")) as backend:
+    with closing(two_workers(make_envs, "fork", env_threads=1)) as backend:
         record_trajectory(backend, SEED, 1)
         pids = [int(path.name) for path in tmp_path.iterdir()]
         assert len(pids) == NUM_ENVS
@@ -621,7 +621,7 @@ def test_subprocesses_of_envs_end_with_their_worker(tmp_path, own_session):
 
 @pytest.mark.parametrize("own_session", [False, True])
 def test_subprocesses_of_envs_end_with_a_worker_that_was_killed(tmp_path, own_session):
-    with closing(two_workers(starting_subprocesses(tmp_path, own_session), "fork")) as backend:
+    with closing(two_workers(starting_subprocesses(tmp_path, own_session), "fork", env_threads=1)) as backend:
         pids = {int(path.name) for path in tmp_path.iterdir()}
         backend.reset(SEED)
         backend.recv()
@@ -631,6 +631,7 @@ def test_subprocesses_of_envs_end_with_a_worker_that_was_killed(tmp_path, own_se
 
 
 def starting_subprocesses(folder, own_session):
+    """Envs whose subprocesses are counted; with `env_threads` given, no other env is profiled before them."""
     make_env = partial(third_party_envs.StartsSubprocess, folder, own_session)
     return partial(GymnasiumBatchEnv, make_env=make_env)
 
