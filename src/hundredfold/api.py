@@ -126,7 +126,7 @@ def train(
     named = env if isinstance(env, str) else f"{FROM_CALLABLE}{_name_of(env)}"
     device = str(settings.get("device", "auto"))
     source = None if init_from is None else RunFolder.open(Path(init_from)).settings()
-    start = preset_settings(named, preset, algo or (source.algo if source else "ppo"), device)
+    start = preset_settings(named, preset, algo or (source.algo if source else "ppo"), device, engine or "hundredfold")
     if source is not None:
         start = replace(start, network=source.network)
     start = with_length(start, settings)

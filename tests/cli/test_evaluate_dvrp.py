@@ -39,21 +39,50 @@ def test_belief_policies_are_evaluated_after_a_warm_up(capsys):
     assert "table" not in rows[0]
 
 
+def test_the_shift_penalty_of_a_run_is_chosen_when_deciding(capsys, run_folder):
+    free, dear = (evaluate(capsys, run_folder, "--shift-penalty", penalty)[0] for penalty in ("0", "1000"))
+    assert free["shift_minutes"] > 0
+    assert dear["shift_minutes"] == dear["offers_made"] == 0
+    assert call("evaluate", "dvrp", "--policy", "random", *FEW, "--shift-penalty", "1") != 0
+    assert "none of these policies weighs shifts" in capsys.readouterr().err
+
+
+def test_a_run_is_evaluated_with_lookahead_on_top(capsys, run_folder):
+    alone, ahead = (evaluate(capsys, run_folder, "--lookahead", samples)[0] for samples in ("0", "4"))
+    assert ahead["offers_made"] > 0
+    assert ahead["baseline_cost"] == alone["baseline_cost"]
+    assert (ahead["cost"], ahead["shift_minutes"]) != (alone["cost"], alone["shift_minutes"])
+
+
+def test_baselines_share_the_acceptance_model_of_a_run(capsys, run_folder):
+    arguments = [run_folder, "--baselines", "belief_largest", "--belief-metrics"]
+
+    def believed(*more):
+        rows = evaluate(capsys, *arguments, *more)
+        return [row["responses"] for row in rows if row.get("table") == "beliefs"]
+
+    shared, own = believed(), believed("--warm-up-days", "2")
+    assert len(set(shared)) == 1
+    assert len(set(own)) == 2
+
+
 def test_a_tradeoff_has_curves_and_points_and_compares_them(capsys, run_folder):
     arguments = [run_folder, "--baselines", "greedy_expected", "belief_largest", "random"]
     rows = evaluate(capsys, *arguments, "--tradeoff", "--shift-penalties", "0", "1000")
     points = [row for row in rows if "table" not in row]
     assert [(row["policy"], row["shift_penalty"]) for row in points] == [
+        (str(run_folder), 0.0),
+        (str(run_folder), 1000.0),
         ("greedy_expected", 0.0),
         ("greedy_expected", 1000.0),
         ("belief_largest", 0.0),
         ("belief_largest", 1000.0),
-        (str(run_folder), pytest.approx(points[4]["shift_penalty"])),
         ("random", None),
     ]
-    for point in (points[1], points[3]):
+    for point in (points[1], points[3], points[5]):
         assert point["saved_minutes"] == point["shift_minutes"] == point["mean"] == 0.0
-    assert points[2]["shift_minutes"] > 0
+    for point in (points[0], points[4]):
+        assert point["shift_minutes"] > 0
     compared = [row for row in rows if row.get("table") == "equal_shift"]
     pairs = {(row["policy"], row["baseline"]) for row in compared}
     assert (str(run_folder), "belief_largest") in pairs

@@ -83,13 +83,23 @@ def test_meta_train_presets_have_the_documented_values(preset):
         assert value == expected, name
 
 
-def test_the_default_preset_uses_undiscounted_returns():
+def test_the_default_preset_learns_from_futures_with_a_per_offer_network():
     settings = resolve("default")
     assert settings == preset_settings("dvrp").resolved(env_factory("dvrp", settings.env_settings)(np.arange(1)).spec)
-    assert settings.ppo.gamma == 1.0
-    assert settings.ppo.normalise_values
+    assert settings.ppo.advantages == "futures"
+    assert settings.network.architecture == "per_action"
+    assert settings.env_settings.future_samples > 0
     assert settings.belief_model.acceptance_model == "bayes"
-    assert settings.env_settings.mask_mode == "threshold"
+
+
+@pytest.mark.parametrize("options", [{"preset": "returns"}, {"algo": "dqn"}, {"engine": "sb3"}, {"engine": "rllib"}])
+def test_other_algorithms_and_libraries_learn_from_undiscounted_returns(options):
+    settings = preset_settings("dvrp", **options)
+    assert settings.ppo.advantages == "gae"
+    assert settings.learner.gamma == 1.0
+    assert settings.network.architecture == "mlp"
+    assert settings.env_settings.observation == "booking"
+    assert settings.env_settings.future_samples == 0
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -15,6 +15,7 @@ from hundredfold.api import belief_params
 pytestmark = pytest.mark.process
 
 SMALL = {
+    "preset": "returns",
     "epochs": 6,
     "num_envs": 6,
     "num_customers": 5,

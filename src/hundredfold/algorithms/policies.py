@@ -12,6 +12,7 @@ from hundredfold.algorithms.actor_critic import ActorCritic, tensors
 from hundredfold.algorithms.distributions import ActionDistribution
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
+from hundredfold.core.errors import SettingsError
 from hundredfold.rollout.rollout_buffer import ActionSample
 
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ class NetworkPolicy:
         """The mode of the action distribution of each row."""
         mode = self._distribution(observation, mask).mode()
         return self._shaped(mode) if self.network.bounds is None else self._in_bounds(mode)
+
+    @torch.inference_mode()
+    def action_costs(self, observation: Arrays) -> Array:
+        """(rows, actions) predicted cost of every action, of a `per_action` network."""
+        if self.network.per_action is None:
+            raise SettingsError(
+                "this policy does not predict what every action costs, as look-ahead needs it; train it with "
+                "--architecture per_action."
+            )
+        costs: Array = self.network.per_action.costs(tensors(observation, self.device)).cpu().numpy()
+        return costs
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the compiled policy: its views would still read the original's weights."""

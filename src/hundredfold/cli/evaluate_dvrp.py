@@ -23,7 +23,7 @@ from hundredfold.cli.evaluate_dvrp_policies import (
     warm_up_rows,
 )
 from hundredfold.cli.output import Row, print_rows
-from hundredfold.core.bounds import AtLeastOne, NonNegative, check_bounds
+from hundredfold.core.bounds import AtLeastOne, NonNegative, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.analysis import (
     SHIFT_PENALTIES,
@@ -95,10 +95,14 @@ class EvaluateDvrp:
     """Seed of the days."""
     checkpoint: str = "best"
     """Checkpoint of a run: best, last or an epoch."""
+    lookahead: NonNegativeInt = 0
+    """Sampled futures for each of the best offers of a run, at decision time; 0 decides by the
+    network alone. For runs with --observation offers."""
     lookahead_samples: AtLeastOne = 16
     """Sampled futures per offer of the lookahead policy."""
-    warm_up_days: int = 200
-    """Warm-up days on which belief policies fit their acceptance model."""
+    warm_up_days: NonNegativeInt | None = None
+    """Warm-up days on which belief policies fit an acceptance model of their own; by default 200, or
+    none after a run, whose acceptance model they share so that only the decisions differ."""
     trip_memory: bool = True
     """Acceptance models of belief policies remember how far each recurring trip may be shifted."""
     stranger_prior: bool = True
@@ -202,8 +206,11 @@ class _ProgressBar:
 def _evaluate(args: EvaluateDvrp, bar: _ProgressBar) -> _Tables:
     loader = PolicyLoader(
         seed=args.seed,
-        warm_up_settings=WarmUpSettings(warm_up_days=args.warm_up_days),
+        warm_up_settings=WarmUpSettings()
+        if args.warm_up_days is None
+        else WarmUpSettings(warm_up_days=args.warm_up_days),
         lookahead=LookaheadSettings(samples=args.lookahead_samples),
+        policy_lookahead=args.lookahead,
         checkpoint=args.checkpoint,
         trip_memory=args.trip_memory,
         stranger_prior=args.stranger_prior,
@@ -262,6 +269,8 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
             raise SettingsError(f"--city cannot be combined with the run {name}: a run is evaluated in its own city.")
         first = [loader.by_name(name, _named_settings(args))]
         settings, baselines = first[0].settings, args.baselines
+    if args.warm_up_days is None and first and not isinstance(first[0].policy, str):
+        loader.shared = first[0].fitted
     unmasked = replace(settings, mask_mode="none")
     others = [loader.by_name(baseline, unmasked) for baseline in baselines if baseline not in (name, UPPER_BOUND)]
     policies = [*first, *others, *(loader.run(folder) for folder in args.runs)]

@@ -9,6 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from hundredfold.algorithms.policies import NetworkPolicy
+from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.cli.output import Row
 from hundredfold.core.batch import BoolArray, FloatArray
 from hundredfold.core.errors import SettingsError
@@ -21,8 +23,8 @@ from hundredfold.envs.dvrp.analysis import calibration_by_group, calibration_gro
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpScores, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SimulatedDays
-from hundredfold.envs.dvrp.heuristics import OfferPolicy
-from hundredfold.envs.dvrp.lookahead import LookaheadSettings
+from hundredfold.envs.dvrp.heuristics import OfferPolicy, policy_key
+from hundredfold.envs.dvrp.lookahead import LookaheadSettings, PolicyLookahead
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, NO_OPTIONS, POLICIES, SHIFT_PENALTY_POLICIES, PolicyOptions
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -73,6 +75,7 @@ class PolicyLoader:
         seed: Seed of the evaluation.
         warm_up_settings: Warm-up of belief policies.
         lookahead: Effort of the look-ahead policy.
+        policy_lookahead: Sampled futures per offer on top of a run's network; 0 for none.
         trip_memory: Whether acceptance models remember trips.
         stranger_prior: Whether acceptance models know strangers by their attributes.
         checkpoint: Which checkpoint of a run to load: best, last or an epoch.
@@ -85,6 +88,7 @@ class PolicyLoader:
         seed: int,
         warm_up_settings: WarmUpSettings,
         lookahead: LookaheadSettings,
+        policy_lookahead: int = 0,
         checkpoint: str,
         trip_memory: bool = True,
         stranger_prior: bool = True,
@@ -93,10 +97,13 @@ class PolicyLoader:
         self.seed = seed
         self.warm_up_settings = warm_up_settings
         self.lookahead = lookahead
+        self.policy_lookahead = policy_lookahead
         self.checkpoint = checkpoint
         self.model_options = {"trip_memory": trip_memory, "stranger_prior": stranger_prior}
         self.announce = announce
         self.fitted: dict[tuple[str, DvrpSettings], FittedModel] = {}
+        # The acceptance model of a run, which belief policies then use instead of their own.
+        self.shared: FittedModel | None = None
 
     def by_name(self, name: str, settings: DvrpSettings) -> EvaluatedPolicy:
         """A policy of `POLICIES` in the env of these settings, or else a run folder."""
@@ -105,15 +112,15 @@ class PolicyLoader:
         if name not in BELIEF_POLICIES:
             return EvaluatedPolicy(name=name, policy=name, settings=settings)
         key = (WARM_UP_POLICY.get(name, name), settings)
-        if key not in self.fitted:
+        if self.shared is None and key not in self.fitted:
             self.fitted[key] = self._warm_up(name, settings)
-        fitted = self.fitted[key]
+        fitted = self.shared or self.fitted[key]
         options = PolicyOptions(beliefs=fitted.model, lookahead=self.lookahead)
         return EvaluatedPolicy(name=name, policy=name, settings=settings, options=options, fitted=fitted)
 
     def run(self, folder: str) -> EvaluatedPolicy:
         """The trained policy of a run folder."""
-        return load_run_policy(folder, self.checkpoint)
+        return load_run_policy(folder, self.checkpoint, self.policy_lookahead)
 
     def _warm_up(self, name: str, settings: DvrpSettings) -> FittedModel:
         population = population_for(settings)
@@ -131,16 +138,26 @@ class PolicyLoader:
         return FittedModel(model, responses.rows(), history)
 
 
-def load_run_policy(folder: str, checkpoint: str) -> EvaluatedPolicy:
-    """The trained policy of a run, with its env settings and its acceptance model."""
+def load_run_policy(folder: str, checkpoint: str, lookahead: int = 0) -> EvaluatedPolicy:
+    """The trained policy of a run, with its env settings and its acceptance model.
+
+    Args:
+        folder: Run folder.
+        checkpoint: best, last or an epoch.
+        lookahead: Sampled futures for each of the best offers of the network; 0 for none.
+    """
     from hundredfold.api import load
 
     run = RunFolder.open(Path(folder))
     settings = run.settings()
     if not isinstance(settings.env_settings, DvrpSettings):
         raise SettingsError(f"{folder} was trained on {settings.env}, not on dvrp.")
+    loaded = load(folder, checkpoint)
     # Estimates of all offers are for training only.
-    policy, env_settings = load(folder, checkpoint).actor, replace(settings.env_settings, future_samples=0)
+    env_settings = replace(settings.env_settings, future_samples=0)
+    policy: OfferPolicy = loaded.actor
+    if lookahead:
+        policy = _with_lookahead(loaded.policy, env_settings, lookahead, settings.seed)
     belief_model = load_belief_model(run, checkpoint)
     if not isinstance(belief_model, AcceptanceModel):
         return EvaluatedPolicy(name=folder, policy=policy, settings=env_settings)
@@ -150,6 +167,15 @@ def load_run_policy(folder: str, checkpoint: str) -> EvaluatedPolicy:
         settings=env_settings,
         shared_params=belief_model.params(exploring=False),
         fitted=FittedModel(belief_model.model, belief_model.responses.rows()),
+    )
+
+
+def _with_lookahead(policy: EvaluationPolicy, settings: DvrpSettings, samples: int, seed: int) -> PolicyLookahead:
+    if not isinstance(policy, NetworkPolicy):
+        raise SettingsError("--lookahead needs a policy trained with --architecture per_action, not one of DQN.")
+    action_costs = policy.action_costs
+    return PolicyLookahead(
+        population_for(settings), settings, lambda batch: action_costs(batch.observation), samples, policy_key(seed)
     )
 
 

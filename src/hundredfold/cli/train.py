@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import tyro
 
@@ -148,7 +148,8 @@ def base_settings(env: str, argv: Sequence[str]) -> RunSettings:
     source = RunFolder.open(Path(init_from)).settings() if init_from else None
     algo = algorithm_of(peek_flag(argv, "--algo") or table.get("algo", source.algo if source else "ppo"))
     device = peek_flag(argv, "--device") or table.get("machine", {}).get("device", "auto")
-    settings = preset_settings(env, peek_flag(argv, "--preset"), algo, device)
+    engine = engine_of(peek_flag(argv, "--engine") or table.get("engine", "hundredfold"))
+    settings = preset_settings(env, peek_flag(argv, "--preset"), algo, device, engine)
     if source is not None:
         settings = replace(settings, network=source.network)
     if config is None:
@@ -218,6 +219,14 @@ def algorithm_of(name: str) -> Algorithm:
         if name == known:
             return known
     raise SettingsError(f"there is no algorithm {name!r}; {suggest(name, ALGORITHMS)}")
+
+
+def engine_of(name: str) -> EngineName:
+    """The training engine of this name."""
+    for known in get_args(EngineName):
+        if name == known:
+            return cast(EngineName, known)
+    raise SettingsError(f"there is no engine {name!r}; {suggest(name, get_args(EngineName))}")
 
 
 def peek_flag(argv: Sequence[str], flag: str) -> str | None:

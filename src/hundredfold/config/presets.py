@@ -17,6 +17,7 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.devices import Device, detect_device
 from hundredfold.config.run import (
     Algorithm,
+    EngineName,
     EvaluationSettings,
     LengthSettings,
     MachineSettings,
@@ -91,7 +92,13 @@ class Preset:
     make: Maker
 
 
-def preset_settings(env: str, preset: str | None = None, algo: Algorithm = "ppo", device: str = "auto") -> RunSettings:
+def preset_settings(
+    env: str,
+    preset: str | None = None,
+    algo: Algorithm = "ppo",
+    device: str = "auto",
+    engine: EngineName = "hundredfold",
+) -> RunSettings:
     """Run settings of an env, before flags and files change them.
 
     Args:
@@ -99,13 +106,15 @@ def preset_settings(env: str, preset: str | None = None, algo: Algorithm = "ppo"
         preset: Name of a preset; None or "auto" for the env's own defaults.
         algo: Learning algorithm.
         device: Device of the networks, for the preset by-device: auto, cpu or cuda.
+        engine: Training library; others learn from returns alone.
     """
     name = canonical_name(env)
+    defaults = ENV_DEFAULTS if algo == "ppo" and engine == "hundredfold" else ENV_DEFAULTS | FROM_RETURNS
     if preset == BY_DEVICE:
-        start = ENV_DEFAULTS.get(name, _for_gymnasium)(name)
+        start = (ENV_DEFAULTS | FROM_RETURNS).get(name, _for_gymnasium)(name)
         return device_preset(start, algo, detect_device(device))
     if preset in (None, AUTO):
-        start = ENV_DEFAULTS.get(name, _for_gymnasium)(name)
+        start = defaults.get(name, _for_gymnasium)(name)
         return start if algo == "ppo" else _with_dqn(start)
     known = [key for key, entry in PRESETS.items() if entry.env == name]
     if preset not in known:
@@ -157,6 +166,37 @@ def _for_cartpole(env: str) -> RunSettings:
 
 
 def _for_dvrp(env: str) -> RunSettings:
+    from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
+
+    return RunSettings(
+        env=env,
+        length=LengthSettings(episodes=2_560),
+        # One epoch is one whole day of every env. Futures say much about every decision, so that few
+        # days are enough, and many small epochs keep the acceptance model fresh.
+        rollout=RolloutSettings(num_envs=64, num_steps=0),
+        # Weights are shared over offers: what is learned about one shift holds for all.
+        network=NetworkSettings(
+            architecture="per_action", hidden_sizes=(64, 64), activation="silu", normalise_observations=True
+        ),
+        # A return of a day says little about one offer; paired futures have 60 times the signal per
+        # sample. One pass over all stored decisions per epoch, in large steps that become small.
+        ppo=PPOSettings(
+            advantages="futures", learning_rate=2e-3, update_epochs=1, minibatch_size=512, max_gradient_norm=5.0
+        ),
+        # The learning rate ends at 0, so that the last weights are the best: evaluate them only.
+        evaluation=EvaluationSettings(eval_interval=40, eval_episodes=64),
+        saving=SavingSettings(save_interval=20, log_interval=10),
+        # A refit takes milliseconds: do it after every 64 days.
+        belief_model=AcceptanceModelSettings(acceptance_refit_interval=1_920),
+        # Offers that are hardly ever accepted are closed; the network weighs the rest by their chance.
+        env_settings=settings_class(env)(
+            observation="offers", future_samples=2, mask_mode="threshold", mask_threshold=0.1, oracle_threads=2
+        ),
+    )
+
+
+def _dvrp_from_returns(env: str) -> RunSettings:
+    """PPO with GAE on the returns of whole days."""
     from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings
 
     return RunSettings(
@@ -309,12 +349,16 @@ ENV_DEFAULTS: dict[str, Maker] = {
     "cage2": _for_cage2,
 }
 
+# Defaults of algorithms and libraries that learn from returns alone.
+FROM_RETURNS: dict[str, Maker] = {"dvrp": _dvrp_from_returns}
+
 # Presets for every env: automatic configuration from measurements, and a table by device.
 AUTO: Final = "auto"
 BY_DEVICE: Final = "by-device"
 
 PRESETS: dict[str, Preset] = {
-    "default": Preset("dvrp", "settings of `train dvrp`", _for_dvrp),
+    "default": Preset("dvrp", "settings of `train dvrp`: a per-offer network, paired futures", _for_dvrp),
+    "returns": Preset("dvrp", "PPO on the returns of 25,600 days, 256 envs", _dvrp_from_returns),
     "meta-train-64": Preset("dvrp", "64 envs, 40 value and 10 policy epochs, as in meta_train.py", _meta_train_64),
     "meta-train-256": Preset("dvrp", "the same scaled to 256 envs and 25,600 episodes", _meta_train_256),
     "rllib-20x5": Preset("cage2", "PPO of RLlib, 20 workers x 5 envs, batches of 10,000", _rllib_20x5),

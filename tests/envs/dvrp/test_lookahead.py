@@ -7,10 +7,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from helpers.acceptance_models import KnownTypes, prior_model
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
+from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.heuristics import RandomOffers, current_requests, policy_key, request_keys
-from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings
+from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings, PolicyLookahead, best_offers
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.policies import PolicyOptions
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes, day_problems
@@ -201,3 +202,66 @@ def test_tracked_routes_contain_the_bookings_and_restart_for_other_days():
 def test_lookahead_settings_out_of_bounds_are_rejected(wrong):
     with pytest.raises(SettingsError, match=f"{next(iter(wrong))} must be"):
         LookaheadSettings(**wrong)
+
+
+# --- on top of a network
+
+
+OFFERS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=1, observation="offers")
+
+
+def policy_lookahead(env, costs, samples=2):
+    predicted = np.broadcast_to(np.asarray(costs, float), (env.num_envs, 16))
+    return PolicyLookahead(env.population, env.settings, lambda batch: predicted, samples, policy_key(1))
+
+
+def test_the_best_offers_are_evaluated_and_no_change():
+    allowed = np.ones((2, 16), bool)
+    allowed[1, 3:] = False
+    best = best_offers(np.tile(np.arange(16.0), (2, 1)), allowed, 4)
+    assert_array_equal(np.flatnonzero(best[0]), [0, 1, 2, 3, NO_CHANGE])
+    assert_array_equal(np.flatnonzero(best[1]), [0, 1, 2, NO_CHANGE])
+
+
+def test_lookahead_on_a_network_chooses_among_its_best_offers():
+    env = env_after(4, OFFERS)
+    costs = np.full(16, 50.0)
+    costs[[13, 14, 15]], costs[NO_CHANGE] = -1.0, 0.0
+    offers = policy_lookahead(env, costs)(env.out)
+    assert set(offers.tolist()) <= {NO_CHANGE, 13, 14, 15}
+
+
+def test_many_futures_outvote_a_network_and_few_do_not():
+    env = env_after(4, OFFERS)
+    reference = Lookahead(
+        env.population,
+        env.settings,
+        KnownTypes(env.population, equal_rates()),
+        policy_key(1),
+        LookaheadSettings(samples=64),
+    )
+    requests = current_requests(env.out, env.population)
+    evaluated = best_offers(np.tile(np.arange(16.0), (20, 1)), env.out.mask, 3)
+    costs = reference.final_costs(env.out, requests, evaluated).mean(axis=2)
+    added = np.where(evaluated, costs - costs[:, NO_CHANGE, None] + env.out.observation["shift_cost"], np.inf)
+    # A network that ranks these offers first, and is wrong about the best of them.
+    predicted = np.where(np.arange(16) < 3, -0.01, 100.0)
+    predicted[NO_CHANGE] = 0.0
+    chosen = policy_lookahead(env, predicted, samples=64)(env.out)
+    assert (chosen == added.argmin(axis=1)).mean() > 0.8
+    sure = np.where(np.arange(16) == 2, -1e6, predicted)
+    assert_array_equal(policy_lookahead(env, sure, samples=1)(env.out)[env.out.mask[:, 2]], 2)
+
+
+def test_lookahead_on_a_network_does_not_depend_on_the_batch():
+    def predicted(batch):
+        return -batch.observation["offers"][:, :, 4]  # any function of the row
+
+    def simulated(num_envs):
+        population = population_for(OFFERS)
+        policy = PolicyLookahead(population, OFFERS, predicted, 2, policy_key(1))
+        return simulate_days(policy, OFFERS, 6, seed=3, num_envs=num_envs)[0]
+
+    whole, parts = simulated(6), simulated(2)
+    assert_array_equal(whole.offers, parts.offers)
+    assert (whole.offers != NO_CHANGE).any()

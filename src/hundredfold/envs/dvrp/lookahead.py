@@ -8,15 +8,23 @@ and the shift penalty.
 
 Customers who have already requested a trip today are not sampled again; sampled customers are
 booked as requested.
+
+`PolicyLookahead` does the same for the best few offers of a trained network, and weighs what the
+network predicts with what the futures show.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
+import numpy as np
+
+from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_bounds
 from hundredfold.core.rng import Keys
+from hundredfold.envs.dvrp.env import ACCEPTANCE_HINT, SHIFT_COST
 from hundredfold.envs.dvrp.heuristics import (
     AcceptanceBeliefs,
     CurrentRequests,
@@ -31,6 +39,11 @@ from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes
 from hundredfold.envs.dvrp.sampled_futures import SampledFutures
 from hundredfold.envs.dvrp.settings import DvrpSettings
+
+# Offers of a network that are evaluated on sampled futures.
+BEST_OFFERS: Final = 3
+# Sampled futures that a network's prediction is worth.
+PREDICTION_FUTURES: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +105,58 @@ class Lookahead:
         self.tracked.sync(batch)
         keys = request_keys(self.key, batch, requests)
         return self.futures.final_costs(self.tracked.routes, batch.true_state, evaluated, keys)
+
+
+class PolicyLookahead:
+    """Look-ahead for the best offers of a network that predicts the cost of every offer.
+
+    The prediction and the mean over sampled futures are averaged, weighted as if the prediction
+    came from `PREDICTION_FUTURES` futures of its own.
+
+    Args:
+        population: Customers and trips to sample from.
+        settings: Settings of the env, with the observation layout `offers`.
+        predicted_costs: From a batch to the (rows, offers) predicted cost of each offer if it is
+            accepted, in minutes relative to no change.
+        samples: Sampled futures per offer.
+        key: RNG key of samples and search.
+        applied_shares: (trips, offers) shares in which the policy books each trip under each offer;
+            by default sampled trips are booked as requested.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        settings: DvrpSettings,
+        predicted_costs: Callable[[StepBatch], Array],
+        samples: int,
+        key: Keys,
+        applied_shares: FloatArray | None = None,
+    ) -> None:
+        self.population, self.key, self.predicted_costs = population, key, predicted_costs
+        self.applied_shares = applied_shares
+        self.futures = SampledFutures(population, settings, samples, LookaheadSettings().lns_iterations)
+        self.tracked = TrackedRoutes(population, settings, key)
+
+    def __call__(self, batch: StepBatch) -> IntArray:
+        requests = current_requests(batch, self.population)
+        probabilities, shift_cost = batch.observation[ACCEPTANCE_HINT], batch.observation[SHIFT_COST]
+        predicted = self.predicted_costs(batch)
+        candidates = best_offers(probabilities * (predicted + shift_cost), offer_mask(batch), BEST_OFFERS)
+        self.tracked.sync(batch)
+        keys = request_keys(self.key, batch, requests)
+        costs = self.futures.final_costs(
+            self.tracked.routes, batch.true_state, candidates, keys, self.applied_shares
+        ).mean(axis=2)
+        sampled = costs - costs[:, NO_CHANGE, None]
+        weight = self.futures.samples / (self.futures.samples + PREDICTION_FUTURES)
+        combined = weight * sampled + (1.0 - weight) * predicted
+        return cheapest(probabilities * (combined + shift_cost), candidates)
+
+
+def best_offers(cost: Array, allowed: BoolArray, number: int) -> BoolArray:
+    """(rows, offers) the allowed offers of lowest cost, `number` of them, and no change."""
+    ranked = np.argsort(np.where(allowed, cost, np.inf), axis=1, kind="stable")[:, :number]
+    best = np.zeros(allowed.shape, bool)
+    np.put_along_axis(best, ranked, True, axis=1)
+    return with_no_change(best & allowed)

@@ -126,12 +126,12 @@ def env_settings_for(
 ) -> DvrpSettings:
     """Settings of the env that a policy needs; those of a trained policy stay as they are.
 
-    Heuristics select among all offers, so belief masks are off. Some need the cost hint, and
+    Heuristics select among all offers, so belief masks are off; none reads features of offers. Some need the cost hint, and
     `fully_flexible` needs customers who accept every offer.
     """
     if not isinstance(policy, str):
         return settings
-    settings = replace(settings, mask_mode="none")
+    settings = replace(settings, mask_mode="none", observation="booking", future_samples=0)
     if policy in COST_HINT_POLICIES or (policy == "belief_largest" and shift_penalty):
         return replace(settings, cost_hint=True)
     if policy == "fully_flexible":

@@ -298,6 +298,11 @@ def reject_unsupported(settings: RunSettings) -> None:
             "belief models need per-step data that RLlib does not expose; use "
             "--acceptance-model none or the default engine."
         )
+    if settings.network.architecture != "mlp" or settings.ppo.advantages != "gae":
+        raise SettingsError(
+            "RLlib learns from returns with a multilayer perceptron; use --architecture mlp and --advantages gae (for dvrp "
+            "--preset returns), or the default engine."
+        )
     if settings.rollout.policy_update_interval != 1:
         raise SettingsError(
             "RLlib updates after every epoch, but policy_update_interval is "

@@ -303,6 +303,11 @@ def reject_unsupported(settings: RunSettings, spec: EnvSpec) -> None:
             "Stable-Baselines3 has one loss; set both to 0 and use update_epochs, or use the "
             "default engine."
         )
+    if settings.network.architecture != "mlp" or settings.ppo.advantages != "gae":
+        raise SettingsError(
+            "Stable-Baselines3 learns from returns with a multilayer perceptron; use --architecture mlp and --advantages gae (for dvrp "
+            "--preset returns), or the default engine."
+        )
     if spec.logit_bias is not None:
         raise SettingsError(
             f"{spec.name} adds {spec.logit_bias!r} to the policy's logits, which policies of "
