@@ -11,7 +11,13 @@ from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.heuristics import RandomOffers, current_requests, policy_key, request_keys
-from hundredfold.envs.dvrp.lookahead import Lookahead, LookaheadSettings, PolicyLookahead, best_offers
+from hundredfold.envs.dvrp.lookahead import (
+    PREDICTION_FUTURES,
+    Lookahead,
+    LookaheadSettings,
+    PolicyLookahead,
+    best_offers,
+)
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.policies import PolicyOptions
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes, day_problems
@@ -231,7 +237,7 @@ def test_lookahead_on_a_network_chooses_among_its_best_offers():
     assert set(offers.tolist()) <= {NO_CHANGE, 13, 14, 15}
 
 
-def test_many_futures_outvote_a_network_and_few_do_not():
+def test_predictions_and_futures_are_averaged_by_their_weights():
     env = env_after(4, OFFERS)
     reference = Lookahead(
         env.population,
@@ -243,12 +249,14 @@ def test_many_futures_outvote_a_network_and_few_do_not():
     requests = current_requests(env.out, env.population)
     evaluated = best_offers(np.tile(np.arange(16.0), (20, 1)), env.out.mask, 3)
     costs = reference.final_costs(env.out, requests, evaluated).mean(axis=2)
-    added = np.where(evaluated, costs - costs[:, NO_CHANGE, None] + env.out.observation["shift_cost"], np.inf)
-    # A network that ranks these offers first, and is wrong about the best of them.
-    predicted = np.where(np.arange(16) < 3, -0.01, 100.0)
+    predicted = np.where(np.arange(16) < 3, -1.0, 100.0)
     predicted[NO_CHANGE] = 0.0
+    weight = 64 / (64 + PREDICTION_FUTURES)
+    combined = weight * (costs - costs[:, NO_CHANGE, None]) + (1 - weight) * predicted
+    expected = np.where(evaluated, combined + env.out.observation["shift_cost"], np.inf).argmin(axis=1)
     chosen = policy_lookahead(env, predicted, samples=64)(env.out)
-    assert (chosen == added.argmin(axis=1)).mean() > 0.8
+    assert_array_equal(chosen, expected)
+    assert len(set(chosen.tolist())) > 1
     sure = np.where(np.arange(16) == 2, -1e6, predicted)
     assert_array_equal(policy_lookahead(env, sure, samples=1)(env.out)[env.out.mask[:, 2]], 2)
 

@@ -300,8 +300,8 @@ def reject_unsupported(settings: RunSettings) -> None:
         )
     if settings.network.architecture != "mlp" or settings.ppo.advantages != "gae":
         raise SettingsError(
-            "RLlib learns from returns with a multilayer perceptron; use --architecture mlp and --advantages gae (for dvrp "
-            "--preset returns), or the default engine."
+            "RLlib learns from returns with a multilayer perceptron; use --architecture mlp and "
+            "--advantages gae (for dvrp --preset returns), or the default engine."
         )
     if settings.rollout.policy_update_interval != 1:
         raise SettingsError(

@@ -305,8 +305,8 @@ def reject_unsupported(settings: RunSettings, spec: EnvSpec) -> None:
         )
     if settings.network.architecture != "mlp" or settings.ppo.advantages != "gae":
         raise SettingsError(
-            "Stable-Baselines3 learns from returns with a multilayer perceptron; use --architecture mlp and --advantages gae (for dvrp "
-            "--preset returns), or the default engine."
+            "Stable-Baselines3 learns from returns with a multilayer perceptron; use --architecture mlp and "
+            "--advantages gae (for dvrp --preset returns), or the default engine."
         )
     if spec.logit_bias is not None:
         raise SettingsError(
