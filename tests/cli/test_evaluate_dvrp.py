@@ -55,10 +55,10 @@ def test_a_run_is_evaluated_with_lookahead_on_top(capsys, run_folder):
 
 
 def test_baselines_share_the_acceptance_model_of_a_run(capsys, run_folder):
-    arguments = [run_folder, "--baselines", "belief_largest", "--belief-metrics"]
-
     def believed(*more):
-        rows = evaluate(capsys, *arguments, *more)
+        arguments = [run_folder, "--baselines", "belief_largest", "--belief-metrics", "--days", "4", "--json"]
+        assert call("evaluate", *arguments, "--splits", "known", *more) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
         return [row["responses"] for row in rows if row.get("table") == "beliefs"]
 
     shared, own = believed(), believed("--warm-up-days", "2")

@@ -126,8 +126,8 @@ def env_settings_for(
 ) -> DvrpSettings:
     """Settings of the env that a policy needs; those of a trained policy stay as they are.
 
-    Heuristics select among all offers, so belief masks are off; none reads features of offers. Some need the cost hint, and
-    `fully_flexible` needs customers who accept every offer.
+    Heuristics select among all offers, so belief masks are off, and none reads features of offers.
+    Some need the cost hint, and `fully_flexible` needs customers who accept every offer.
     """
     if not isinstance(policy, str):
         return settings
