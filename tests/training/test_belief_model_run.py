@@ -101,7 +101,7 @@ def test_a_run_without_a_belief_model_has_no_params(tmp_path):
 def test_meta_train_presets_train(tmp_path, preset):
     quick = {"num_value_epochs": 2, "num_policy_epochs": 1, "epochs": 2, "eval_interval": 1}
     run = hundredfold.train(
-        "dvrp", preset=preset, save_dir=tmp_path, **{**SMALL, **quick, "acceptance_refit_interval": 60}
+        "dvrp", save_dir=tmp_path, **{**SMALL, **quick, "preset": preset, "acceptance_refit_interval": 60}
     )
     assert run.finished
     assert (run.path / "report.html").exists()
