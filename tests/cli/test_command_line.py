@@ -96,6 +96,24 @@ def test_a_run_that_does_not_fit_into_memory_is_refused_before_memory_is_taken(c
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["train", "corridor", "--step-timeout", "inf"],
+        ["train", "corridor", "--start-timeout", "1e300"],
+        ["train", "corridor", "--threads", "7" * 25],
+        ["train", "corridor", "--eval-episodes", "7" * 25],
+        ["scale", "corridor", "--seconds", "inf"],
+        ["scale", "corridor", "--seconds", "nan"],
+        ["scale", "corridor", "--num-envs", "7" * 25],
+    ],
+    ids=lambda argv: " ".join(argv[2:])[:20],
+)
+def test_numbers_that_no_library_accepts_are_refused(capsys, argv):
+    assert call(*argv) == 2
+    assert "must be" in capsys.readouterr().err
+
+
 def test_resume_needs_no_env(capsys, run_folder):
     assert call("train", "--resume", run_folder) == 0
 

@@ -6,16 +6,20 @@ import multiprocessing
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from annotated_types import Interval
 
-from hundredfold.core.bounds import AtLeastOne, NonNegative, NonNegativeInt, Positive, check_bounds
+from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.failures import OnEnvError, RestartPolicy
 
 ActorBackend = Literal["auto", "in_process", "processes", "first_ready"]
 StartMethod = Literal["auto", "fork", "spawn", "forkserver"]
+
+# In seconds, about four months; sockets and locks accept no infinite timeouts.
+MAX_TIMEOUT: Final = 10_000_000
+Timeout = Annotated[float, Interval(gt=0, le=MAX_TIMEOUT)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +35,9 @@ class WorkerSettings:
     compute, 1 = no threads, for envs that need the main thread of a process."""
     start_method: StartMethod = "auto"
     """Multiprocessing start method; auto = fork where it is safe, else spawn."""
-    step_timeout: Positive = 120.0
+    step_timeout: Timeout = 120.0
     """Seconds after which an env that does not return from step or reset counts as hung."""
-    start_timeout: Positive = 300.0
+    start_timeout: Timeout = 300.0
     """Seconds that a worker may take to start and create its envs."""
     on_env_error: OnEnvError = "restart"
     """Recreate a failed env and truncate its episode (restart), or end the run (stop)."""
@@ -84,16 +88,16 @@ class RaySettings:
     policy_lag: Annotated[int, Interval(ge=0, le=1)] = 0
     """Age of the collecting policy in updates; 1 = collect the next rollout during the update
     (faster, slightly off-policy), 0 = collect with the newest weights."""
-    actor_cpus: NonNegative = 1.0
+    actor_cpus: Annotated[float, Interval(ge=0, le=10_000)] = 1.0
     """CPU cores that Ray reserves for each actor."""
     actor_backend: ActorBackend = "auto"
     """Backend that runs the envs of an actor, as --backend on one machine."""
-    fragment_timeout: Positive = 600.0
+    fragment_timeout: Timeout = 600.0
     """Seconds after which an actor that returns no rollout fragment counts as hung and is
     replaced."""
-    placement_timeout: NonNegative = 5.0
+    placement_timeout: Annotated[float, Interval(ge=0, le=MAX_TIMEOUT)] = 5.0
     """Seconds to wait for free cores in the cluster before actors share cores."""
-    object_store_mb: NonNegativeInt = 0
+    object_store_mb: Annotated[int, Interval(ge=0, le=1_000_000_000)] = 0
     """Object store size of a cluster started here, in MB; 0 = Ray's default."""
 
     def __post_init__(self) -> None:

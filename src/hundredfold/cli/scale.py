@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import tyro
 
@@ -14,6 +14,9 @@ from hundredfold.backends import BACKENDS
 from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.cli.output import Row, machine, note, print_rows
 from hundredfold.core.errors import SettingsError, suggest
+
+MAX_ENVS: Final = 10_000_000
+MAX_SECONDS: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,10 @@ def run(argv: Sequence[str]) -> int:
     """Run the command."""
     args = tyro.cli(Scale, args=list(argv), prog="hundredfold scale")
     sizes = _sizes(args.num_envs)
-    if args.seconds <= 0 or args.policy_ms < 0:
+    if not (0 < args.seconds <= MAX_SECONDS and 0 <= args.policy_ms <= 1000 * MAX_SECONDS):
         raise SettingsError(
-            f"--seconds must be above 0, got {args.seconds}; --policy-ms must be at least 0, got {args.policy_ms}."
+            f"--seconds must be above 0 and --policy-ms at least 0, both at most a day; got {args.seconds} s and "
+            f"{args.policy_ms} ms."
         )
     if args.backend not in ("all", *BACKENDS):
         names = ["all", *BACKENDS]
@@ -147,4 +151,6 @@ def _sizes(text: str, flag: str = "--num-envs") -> tuple[int, ...]:
         raise SettingsError(f"{flag} expects numbers separated by commas, such as 1,8,64; got {text!r}.") from error
     if min(sizes) < 1:
         raise SettingsError(f"{flag} must be at least 1 each, got {text}.")
+    if max(sizes) > MAX_ENVS:
+        raise SettingsError(f"{flag} must be at most {MAX_ENVS:,} each, got a number of {len(str(max(sizes)))} digits.")
     return sizes
