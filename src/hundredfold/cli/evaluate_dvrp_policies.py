@@ -12,7 +12,7 @@ import numpy as np
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.cli.output import Row
-from hundredfold.core.batch import BoolArray, FloatArray
+from hundredfold.core.batch import Array, BoolArray, FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
@@ -20,6 +20,7 @@ from hundredfold.envs.dvrp.acceptance.bayes import bayesian_type_model
 from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, Responses, TypeModel, prior_for
 from hundredfold.envs.dvrp.analysis import calibration_by_group, calibration_groups, calibration_row
+from hundredfold.envs.dvrp.belief_masks import APPLIED_SHARES
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpScores, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SimulatedDays
@@ -155,27 +156,35 @@ def load_run_policy(folder: str, checkpoint: str, lookahead: int = 0) -> Evaluat
     loaded = load(folder, checkpoint)
     # Estimates of all offers are for training only.
     env_settings = replace(settings.env_settings, future_samples=0)
+    belief_model = load_belief_model(run, checkpoint)
+    beliefs = belief_model if isinstance(belief_model, AcceptanceModel) else None
+    params = {} if beliefs is None else beliefs.params(exploring=False)
     policy: OfferPolicy = loaded.actor
     if lookahead:
-        policy = _with_lookahead(loaded.policy, env_settings, lookahead, settings.seed)
-    belief_model = load_belief_model(run, checkpoint)
-    if not isinstance(belief_model, AcceptanceModel):
-        return EvaluatedPolicy(name=folder, policy=policy, settings=env_settings)
+        shares = params.get(APPLIED_SHARES)
+        policy = _with_lookahead(loaded.policy, env_settings, lookahead, settings.seed, shares)
     return EvaluatedPolicy(
         name=folder,
         policy=policy,
         settings=env_settings,
-        shared_params=belief_model.params(exploring=False),
-        fitted=FittedModel(belief_model.model, belief_model.responses.rows()),
+        shared_params=params or None,
+        fitted=None if beliefs is None else FittedModel(beliefs.model, beliefs.responses.rows()),
     )
 
 
-def _with_lookahead(policy: EvaluationPolicy, settings: DvrpSettings, samples: int, seed: int) -> PolicyLookahead:
+def _with_lookahead(
+    policy: EvaluationPolicy, settings: DvrpSettings, samples: int, seed: int, applied_shares: Array | None
+) -> PolicyLookahead:
     if not isinstance(policy, NetworkPolicy):
         raise SettingsError("--lookahead needs a policy trained with --architecture per_action, not one of DQN.")
     action_costs = policy.action_costs
     return PolicyLookahead(
-        population_for(settings), settings, lambda batch: action_costs(batch.observation), samples, policy_key(seed)
+        population_for(settings),
+        settings,
+        lambda batch: action_costs(batch.observation),
+        samples,
+        policy_key(seed),
+        applied_shares,
     )
 
 

@@ -236,3 +236,19 @@ def test_trip_rates_of_another_population_are_refused():
     env = make(2)
     with pytest.raises(ShapeError, match=r"trip_accept_rates of shape \(7, 16\), expected \(3000, 16\)"):
         env.set_shared_params({"trip_accept_rates": np.zeros((7, NUM_OFFERS))})
+
+
+def test_sampled_futures_are_booked_in_the_shares_of_the_policy():
+    settings = DvrpSettings(num_customers=6, observation="offers", future_samples=2)
+    env, untouched = Dvrp(np.arange(4), settings), Dvrp(np.arange(4), settings)
+    shares = np.zeros((len(env.population.trips.cells), 16), np.float16)
+    shares[:, 3] = 1.0
+    env.reset(0), untouched.reset(0)
+    env.set_shared_params({"applied_shares": shares})
+    known = env.population.split_customers("known")[1]
+    trips = np.tile(known[:5], (4, 2, 1))
+    assert_array_equal(env.beliefs.shares_of(trips)[..., 3], 1.0)
+    assert_array_equal(untouched.beliefs.shares_of(trips)[..., NO_CHANGE], 1.0)
+    costs = [each.step(np.full(4, NO_CHANGE)).info["offer_costs"].copy() for each in (env, untouched)]
+    assert not np.array_equal(*costs)
+    assert "applied_shares" not in Dvrp(np.arange(1), DvrpSettings()).beliefs.state_arrays()

@@ -117,7 +117,7 @@ def test_sampled_requests_are_booked_in_the_given_shares():
     shares[0, 7] = 2.0
     keys = rng.spawn(policy_key(4), np.arange(60))
     as_requested = futures.sample_requests(env.true_state, keys)
-    trips, offers = np.divmod(futures.sample_requests(env.true_state, keys, shares).trips, NUM_OFFERS)
+    trips, offers = np.divmod(futures.sample_requests(env.true_state, keys, shares.__getitem__).trips, NUM_OFFERS)
     assert_array_equal(trips, as_requested.trips // NUM_OFFERS)
     assert_array_equal(offers[trips == 0], 7)
     others = offers[trips != 0]

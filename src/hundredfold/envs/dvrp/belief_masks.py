@@ -27,6 +27,8 @@ from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
 # Lower acceptance probabilities are clipped to this before the logarithm of the logit bias.
 MIN_PROBABILITY: Final = 1e-3
+# Shared parameter: shares in which the policy books each trip under each offer.
+APPLIED_SHARES: Final = "applied_shares"
 # Uniform random numbers per request: whether the mask is ignored, and which type is sampled.
 DRAWS_PER_REQUEST: Final = 2
 
@@ -41,9 +43,16 @@ TYPE_MASKS: Final[BoolArray] = type_masks()
 
 
 class EnvBeliefs:
-    """Beliefs about all customers, one copy per env so that snapshots can be split by env."""
+    """Beliefs about all customers, one copy per env so that snapshots can be split by env.
 
-    def __init__(self, num_envs: int, population: Population, split: Split) -> None:
+    Args:
+        num_envs: Number of envs.
+        population: Customers and trips.
+        split: Trips that the envs sample.
+        has_applied_shares: Also hold the shares in which trips are booked under each offer.
+    """
+
+    def __init__(self, num_envs: int, population: Population, split: Split, has_applied_shares: bool = False) -> None:
         # Type probabilities, then the number of responses seen.
         self.customers = np.zeros((num_envs, population.size, BELIEF_WIDTH), np.float32)
         # Uninformed: all types equally likely, every offer accepted.
@@ -53,6 +62,11 @@ class EnvBeliefs:
         # there may be thousands of trips. The last row stands for trips of other splits.
         self.trip_rows, num_trips = _rows_of_trips(population, split)
         self.trip_accept_rates = np.full((num_envs, num_trips + 1, NUM_OFFERS), np.nan, np.float16)
+        # Shares in which the policy books the trips under each offer; at first all as requested.
+        self.applied_shares: Array | None = None
+        if has_applied_shares:
+            self.applied_shares = np.zeros((num_envs, num_trips + 1, NUM_OFFERS), np.float16)
+            self.applied_shares[..., NO_CHANGE] = 1.0
         self.epsilon = np.zeros(num_envs, np.float32)
         self.sample_types = np.ones(num_envs, bool)
 
@@ -62,6 +76,7 @@ class EnvBeliefs:
             "customers": self.customers,
             "accept_given_type": self.accept_given_type,
             "trip_accept_rates": self.trip_accept_rates,
+            **({} if self.applied_shares is None else {APPLIED_SHARES: self.applied_shares}),
             "epsilon": self.epsilon,
             "sample_types": self.sample_types,
         }
@@ -72,8 +87,8 @@ class EnvBeliefs:
         Args:
             shared_params: Any of `type_probabilities` (customers, types), `response_counts`
                 (customers,), `accept_given_type` (types, purposes, offers), `trip_accept_rates`
-                (trips, offers) with NaN for trips without responses, `epsilon` () and
-                `sample_types` ().
+                (trips, offers) with NaN for trips without responses, `applied_shares` (trips,
+                offers), `epsilon` () and `sample_types` ().
         """
         targets = {
             "type_probabilities": self.customers[..., :NUM_TYPES],
@@ -83,7 +98,10 @@ class EnvBeliefs:
             "sample_types": self.sample_types,
         }
         shapes = {name: target.shape[1:] for name, target in targets.items()}
-        shapes["trip_accept_rates"] = (len(self.trip_rows), NUM_OFFERS)
+        by_trip = {"trip_accept_rates": self.trip_accept_rates}
+        if self.applied_shares is not None:
+            by_trip[APPLIED_SHARES] = self.applied_shares
+        shapes |= dict.fromkeys(by_trip, (len(self.trip_rows), NUM_OFFERS))
         given = {name: np.asarray(shared_params[name]) for name in shapes.keys() & shared_params.keys()}
         for name, array in given.items():
             if array.shape != shapes[name]:
@@ -91,11 +109,18 @@ class EnvBeliefs:
                     f"set_shared_params() got {name} of shape {array.shape}, expected {shapes[name]}; "
                     "pass one row per customer or trip of the population, unseen ones included."
                 )
-        trip_rates = given.pop("trip_accept_rates", None)
-        if trip_rates is not None:
-            self.trip_accept_rates[:, :-1] = trip_rates[self.trip_rows >= 0]
         for name, array in given.items():
-            targets[name][...] = array
+            if name in by_trip:
+                by_trip[name][:, :-1] = array[self.trip_rows >= 0]
+            else:
+                targets[name][...] = array
+
+    def shares_of(self, trips: IntArray) -> Array:
+        """(envs, ..., offers) shares in which trips (envs, ...) are booked under each offer."""
+        assert self.applied_shares is not None
+        envs = np.arange(len(trips)).reshape(-1, *(1,) * (trips.ndim - 1))
+        shares: Array = self.applied_shares[envs, self.trip_rows[trips]]
+        return shares
 
     def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> Array:
         """(envs, offers) believed acceptance probabilities of each env's current customer and trip.

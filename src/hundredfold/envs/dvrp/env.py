@@ -176,7 +176,7 @@ class Dvrp(ArrayBatchEnv):
         self.demand = DemandSampler(self.population, self.settings.split, self.settings.num_customers)
         self.route_costs = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
-        self.beliefs = EnvBeliefs(self.num_envs, self.population, self.settings.split)
+        self.beliefs = EnvBeliefs(self.num_envs, self.population, self.settings.split, self.settings.future_samples > 0)
         by_offer, samples = self.settings.observation == "offers", self.settings.future_samples
         self.offer_features = OfferFeatures(self.population, self.settings) if by_offer else None
         self.futures = (
@@ -255,7 +255,9 @@ class Dvrp(ArrayBatchEnv):
         evaluated = state["allowed"][at] & (probabilities >= MIN_ESTIMATED_PROBABILITY)
         evaluated[:, NO_CHANGE] = True
         keys = rng.spawn(rng.spawn(self._episode_keys(), FUTURES_CHILD), at[1])
-        costs = futures.final_costs(self.route_costs.routes, state, evaluated, keys).mean(axis=2)
+        costs = futures.final_costs(self.route_costs.routes, state, evaluated, keys, self.beliefs.shares_of).mean(
+            axis=2
+        )
         self.out.info[OFFER_COSTS][:] = np.where(evaluated, costs - costs[:, NO_CHANGE, None], np.nan)
 
     def _book(self, at: tuple[IntArray, IntArray], applied: IntArray) -> StepCosts:

@@ -131,10 +131,10 @@ class PolicyLookahead:
         predicted_costs: Callable[[StepBatch], Array],
         samples: int,
         key: Keys,
-        applied_shares: FloatArray | None = None,
+        applied_shares: Array | None = None,
     ) -> None:
         self.population, self.key, self.predicted_costs = population, key, predicted_costs
-        self.applied_shares = applied_shares
+        self.shares_of = None if applied_shares is None else applied_shares.__getitem__
         self.futures = SampledFutures(population, settings, samples, LookaheadSettings().lns_iterations)
         self.tracked = TrackedRoutes(population, settings, key)
 
@@ -145,9 +145,9 @@ class PolicyLookahead:
         candidates = best_offers(probabilities * (predicted + shift_cost), offer_mask(batch), BEST_OFFERS)
         self.tracked.sync(batch)
         keys = request_keys(self.key, batch, requests)
-        costs = self.futures.final_costs(
-            self.tracked.routes, batch.true_state, candidates, keys, self.applied_shares
-        ).mean(axis=2)
+        costs = self.futures.final_costs(self.tracked.routes, batch.true_state, candidates, keys, self.shares_of).mean(
+            axis=2
+        )
         sampled = costs - costs[:, NO_CHANGE, None]
         weight = self.futures.samples / (self.futures.samples + PREDICTION_FUTURES)
         combined = weight * sampled + (1.0 - weight) * predicted

@@ -6,12 +6,13 @@ the search (common random numbers), so that their differences have little noise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray
+from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
@@ -26,6 +27,9 @@ from hundredfold.routing.scenario_costs import SampledRequests, final_costs, tri
 SAMPLES_CHILD, SEARCH_CHILD = 0, 1
 CUSTOMERS_CHILD, TRIPS_CHILD, SHIFTS_CHILD = 0, 1, 2
 MAX_REMOVED: Final = 8
+
+# From (envs, samples, requests) trips to the (..., offers) shares in which they are booked.
+SharesOf = Callable[[IntArray], Array]
 
 
 class SampledFutures:
@@ -66,7 +70,7 @@ class SampledFutures:
         state: Arrays,
         evaluated: BoolArray,
         keys: Keys,
-        applied_shares: FloatArray | None = None,
+        shares_of: SharesOf | None = None,
     ) -> FloatArray:
         """Final cost of the day if an offer is accepted, in minutes.
 
@@ -75,8 +79,8 @@ class SampledFutures:
             state: The `true_state` arrays; only what an operator knows is read.
             evaluated: (envs, offers) offers to evaluate; the others get 0.
             keys: (envs,) RNG keys of the current requests.
-            applied_shares: (trips, offers) shares in which each trip is booked under each offer;
-                by default all are booked as requested.
+            shares_of: Shares in which sampled trips are booked under each offer; by default all are
+                booked as requested.
 
         Returns:
             (envs, offers, samples).
@@ -94,14 +98,14 @@ class SampledFutures:
             windows_of_all_offers(state["requested_windows"][at]),
             evaluated,
             self.table,
-            self.sample_requests(state, keys, applied_shares),
+            self.sample_requests(state, keys, shares_of),
             self.search,
             # A search key per sample, which averages out the noise of the search as well.
             rng.spawn(rng.spawn(keys, SEARCH_CHILD)[:, None], np.arange(self.samples)),
             UNSERVED_PENALTY_MINUTES,
         )
 
-    def sample_requests(self, state: Arrays, keys: Keys, applied_shares: FloatArray | None = None) -> SampledRequests:
+    def sample_requests(self, state: Arrays, keys: Keys, shares_of: SharesOf | None = None) -> SampledRequests:
         """Future requests: known customers, sampled without replacement, and a trip of each."""
         number = self.settings.num_customers - 1 - state["num_booked"]
         width = np.arange(int(number.max()))
@@ -113,9 +117,9 @@ class SampledFutures:
         trip_keys = rng.spawn(sample_keys, TRIPS_CHILD)[:, :, None]
         trips = self.first_trip[order] + rng.integers(trip_keys, width, self.num_trips[order])
         offers: IntArray | int = NO_CHANGE
-        if applied_shares is not None:
+        if shares_of is not None:
             uniforms = rng.uniforms(rng.spawn(sample_keys, SHIFTS_CHILD)[:, :, None], width)
-            offers = _sampled_offers(applied_shares, trips, uniforms)
+            offers = _sampled_offers(shares_of(trips), uniforms)
         return SampledRequests(trips * NUM_OFFERS + offers, number)
 
     def _has_request(self, state: Arrays) -> BoolArray:
@@ -128,8 +132,8 @@ class SampledFutures:
         return has_request
 
 
-def _sampled_offers(shares: FloatArray, trips: IntArray, uniforms: FloatArray) -> IntArray:
-    """Offers drawn from the shares of each trip by inversion."""
-    cdf = shares.cumsum(axis=1)[trips]
+def _sampled_offers(shares: Array, uniforms: FloatArray) -> IntArray:
+    """Offers (...) drawn by inversion from shares (..., offers)."""
+    cdf = shares.astype(np.float64).cumsum(axis=-1)
     sampled: IntArray = (cdf <= uniforms[..., None] * cdf[..., -1:]).sum(axis=-1)
     return np.minimum(sampled, NUM_OFFERS - 1)

@@ -285,3 +285,23 @@ def test_torch_is_imported_only_for_the_embedding_model():
         expect=0,
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_bookings_are_counted_by_trip_for_sampled_futures():
+    env = DvrpSettings(num_customers=10, population_size=20, future_samples=1)
+    beliefs = new_model(env=env)
+    at_first = beliefs.params(exploring=True)["applied_shares"]
+    assert_array_equal(at_first[:, NO_CHANGE], 1.0)
+    for number in range(3):
+        run_epoch(beliefs, number, env)
+    shares = beliefs.params(exploring=True)["applied_shares"]
+    assert_allclose(shares.sum(axis=1), 1.0, atol=5e-3)
+    # A refused offer is booked without a shift.
+    _, trip, _, offer, accepted = simulate_calls(env, NUM_ENVS, seed=2)
+    applied = np.where(accepted, offer, NO_CHANGE)
+    assert (shares[trip, applied] > 0).all()
+    assert (shares[trip][applied != NO_CHANGE, NO_CHANGE] < 1).all()
+    restored = new_model(env=env)
+    restored.restore(beliefs.state())
+    assert_same_params(beliefs, restored)
+    assert "applied_shares" not in new_model().params(exploring=True)

@@ -28,8 +28,9 @@ from hundredfold.envs.dvrp.acceptance.model import (
     prior_for,
     responses_from,
 )
+from hundredfold.envs.dvrp.belief_masks import APPLIED_SHARES
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE
+from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -38,6 +39,10 @@ RefitMode = Literal["inline", "background"]
 
 # Days of every env between two refits, if `acceptance_refit_interval` is 0.
 DAYS_BETWEEN_REFITS: Final = 10
+# Weight of counted bookings an epoch later: about ten epochs tell what the present policy does.
+APPLIED_DECAY: Final = 0.9
+# A trip counts as booked so often without a shift before anything is known.
+UNCHANGED_WEIGHT: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class AcceptanceModel:
         refit_interval: Steps of all envs between two refits.
         num_epochs: Epochs of the run, for the epsilon schedule.
         truth: Hidden truth for metrics; None leaves those metrics out.
+        num_trips: Trips whose bookings are counted, so that sampled futures are booked as the policy
+            books; 0 counts none.
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class AcceptanceModel:
         refit_interval: int,
         num_epochs: int,
         truth: GroundTruth | None = None,
+        num_trips: int = 0,
     ) -> None:
         self.settings, self.num_epochs, self.truth = settings, num_epochs, truth
         self.refit_interval = refit_interval
@@ -109,6 +117,8 @@ class AcceptanceModel:
         self.model = new_type_model()
         self.responses = ResponseBuffer(settings.acceptance_buffer_size)
         self.response_counts = np.zeros(population_size, np.int64)
+        # (trips, offers) bookings under each offer, of which older ones count less.
+        self.applied_counts = np.zeros((num_trips, NUM_OFFERS))
         self.epochs = self.refits = self.steps_since_refit = self.num_scored = 0
         self.pending: BackgroundRefit | None = None
 
@@ -124,12 +134,15 @@ class AcceptanceModel:
         customer, offer = info["customer_id"], info["offer"]
         self.responses.add(customer, info["trip_id"], info["purpose"], offer, info["accepted"])
         np.add.at(self.response_counts, customer[offer != NO_CHANGE], 1)
+        if len(self.applied_counts):
+            np.add.at(self.applied_counts, (info["trip_id"], np.where(info["accepted"], offer, NO_CHANGE)), 1.0)
         self.steps_since_refit += len(batch)
 
     def update(self) -> dict[str, float]:
         """End an epoch: adopt a background refit, start a refit if one is due; returns metrics."""
         found = {"epsilon": self.epsilon, **self._prediction_metrics()}
         self.epochs += 1
+        self.applied_counts *= APPLIED_DECAY
         if self.pending is not None:
             self.model, losses = self.pending.result()
             found |= losses | self._refit_metrics(self.pending.responses)
@@ -153,6 +166,8 @@ class AcceptanceModel:
         """Beliefs about all customers for the envs; `exploring` is False in evaluation."""
         customers, trip_rates = np.arange(len(self.response_counts)), self.model.trip_accept_rates
         remembered = {"trip_accept_rates": trip_rates.astype(np.float16)} if len(trip_rates) else {}
+        if len(self.applied_counts):
+            remembered[APPLIED_SHARES] = self.applied_shares().astype(np.float16)
         return {
             "type_probabilities": self.model.type_probabilities(customers).astype(np.float32),
             "response_counts": self.response_counts.astype(np.float32),
@@ -162,6 +177,12 @@ class AcceptanceModel:
             **remembered,
         }
 
+    def applied_shares(self) -> FloatArray:
+        """(trips, offers) shares in which each trip was booked under each offer lately."""
+        counts = self.applied_counts.copy()
+        counts[:, NO_CHANGE] += UNCHANGED_WEIGHT
+        return np.asarray(counts / counts.sum(axis=1, keepdims=True), np.float64)
+
     def state(self) -> Arrays:
         """Model, responses and counters; for a running refit, the responses it started from."""
         pending = {} if self.pending is None else self.pending.responses.arrays()
@@ -170,6 +191,7 @@ class AcceptanceModel:
             **with_prefix("responses", self.responses.state()),
             **with_prefix("pending", pending),
             "response_counts": self.response_counts.copy(),
+            **({"applied_counts": self.applied_counts.copy()} if len(self.applied_counts) else {}),
             "counters": np.array([self.epochs, self.refits, self.steps_since_refit, self.num_scored]),
         }
 
@@ -185,6 +207,8 @@ class AcceptanceModel:
         self.model.restore(without_prefix("model", state))
         self.responses.restore(without_prefix("responses", state))
         self.response_counts[:] = state["response_counts"]
+        if len(self.applied_counts):
+            self.applied_counts[:] = state["applied_counts"]
         self.epochs, self.refits, self.steps_since_refit, self.num_scored = map(int, state["counters"])
         pending = without_prefix("pending", state)
         if pending:
@@ -299,6 +323,7 @@ def make_belief_model(
             population.customers.types,
             metrics.true_accept_rates(population, prior.accept_given_type, env.response_noise),
         ),
+        num_trips=len(population.trips.cells) if env.future_samples else 0,
     )
 
 
