@@ -37,9 +37,9 @@ $(COMPLETE): pyproject.toml constraints.txt
 # A short dial-a-ride training, evaluated on fixed days against heuristic baselines.
 train: $(PACKAGE)
 	@run=dvrp-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/hundredfold train dvrp --name $$run --num-envs 64 --episodes 6400 && \
-	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_customers \
-		--baselines none random greedy_expected belief_largest privileged_largest
+	$(BIN)/hundredfold train dvrp --city hubs --name $$run && \
+	$(BIN)/hundredfold evaluate runs/$$run --days 128 --splits known unseen_trips \
+		--baselines none random greedy_expected belief_largest lookahead privileged_largest
 
 # Types are checked in parallel with the tests, which often wait for their processes.
 test: style

@@ -118,7 +118,8 @@ def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -
         return []
     steps = resolved.rollout.samples_per_epoch
     warnings = []
-    if epochs < FEW_EPOCHS:
+    from_returns = resolved.algo != "ppo" or resolved.ppo.advantages == "gae"
+    if epochs < FEW_EPOCHS and from_returns:
         enough = -(-ENOUGH_EPOCHS * steps // spec.episode_steps)
         warnings.append(
             f"{episodes} episodes at {resolved.rollout.num_envs} envs are {epochs} epochs; "
