@@ -55,7 +55,7 @@ def require_trust(folder: RunFolder, settings: RunSettings, named: Container[str
         return
     raise SettingsError(
         f"the settings of {folder.path} {' and '.join(executed)}, and this run was not made by you in this folder. If "
-        "you trust whoever made it, add --trust-run (trust_run=True in Python)."
+        "you trust its author, add --trust-run (trust_run=True in Python)."
     )
 
 
