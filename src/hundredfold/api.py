@@ -385,9 +385,10 @@ def write_run_report(folder: RunFolder, days: int = 0, *, seconds: float = math.
             report_data = module.record_within(
                 seconds, lambda number, in_time: record(days=number, in_time=in_time), days
             )
-        if report_data["days"] < days:
+        shown = 0 if report_data is None else report_data["days"]
+        if shown < days:
             warnings.warn(
-                f"the report shows {report_data['days']} simulated days, as {days} would take longer than "
+                f"the report shows {shown} simulated days, as {days} would take longer than "
                 f"{seconds:.0f} s. All of them: hundredfold report {folder.path} --days {days}",
                 stacklevel=2,
             )

@@ -58,7 +58,7 @@ def dvrp_sections(folder: RunFolder) -> list[Section]:
     if report_data is None:
         missing = (
             f"There is no {FILE_NAME} in this run folder, so routes, baselines and offers are not "
-            f"drawn; `hundredfold report {folder.path}` simulates the days and draws them."
+            f"drawn; `hundredfold report {folder.path} --days 8` simulates 8 days and draws them."
         )
         return [*sections, Section("Days and routes", missing)]
     return [*sections, *_policies(report_data), _day(report_data), _offers(report_data), *_beliefs(report_data, record)]
@@ -68,10 +68,13 @@ def report_data_file(folder: RunFolder) -> Path:
     return folder.path / FILE_NAME
 
 
-def write_report_data(folder: RunFolder, report_data: ReportData) -> Path:
-    """Write report data into the run folder, replacing older data; returns the path."""
+def write_report_data(folder: RunFolder, report_data: ReportData | None) -> Path:
+    """Write report data into the run folder, replacing older data (None: with nothing); returns the path."""
     path = report_data_file(folder)
     try:
+        if report_data is None:
+            path.unlink(missing_ok=True)
+            return path
         write_atomically(path, sealed_json(report_data, indent=None))
     except OSError as error:
         raise CheckpointError(

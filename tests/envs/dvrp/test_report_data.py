@@ -259,6 +259,17 @@ def test_report_days_are_bounded_by_time(day_seconds, limit, simulated):
     assert now <= limit or calls == [2]
 
 
+def test_without_time_for_the_first_days_there_are_no_report_data():
+    """The simulation of the trained policy itself stops in the middle of a day."""
+    steps = iter(range(100))
+
+    def record(days, in_time):
+        return record_report_data(always_largest, SETTINGS, days=days, in_time=in_time)
+
+    assert record_within(5, record, 64, clock=lambda: float(next(steps))) is None
+    assert next(steps) < 10
+
+
 def test_few_report_days_need_no_trial():
     calls = []
     record_within(60, lambda days, in_time: calls.append(days) or {"days": days}, 6, clock=lambda: 0.0)
@@ -266,9 +277,14 @@ def test_few_report_days_need_no_trial():
 
 
 def test_without_time_the_remaining_baselines_are_left_out():
-    time_left = iter([False, False, True, False])  # two splits, then the baselines
+    begun = []
     found = record_report_data(
-        always_largest, SETTINGS, days=2, baselines=("none", "random"), in_time=lambda: next(time_left)
+        always_largest,
+        SETTINGS,
+        days=2,
+        baselines=("none", "random"),
+        on_progress=begun.append,
+        in_time=lambda: "none" not in begun,
     )
-    assert [row["policy"] for row in found["policies"]] == ["this run", "none"]
+    assert {row["policy"] for row in found["policies"]} == {"this run", "none"}
     assert found["left_out"] == ["random"]

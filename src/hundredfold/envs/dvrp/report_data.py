@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from hundredfold.core.batch import BoolArray, FloatArray, IntArray
+from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
+from hundredfold.core.errors import HundredfoldError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.model import believed_accept_rates
@@ -78,11 +80,14 @@ def record_report_data(
         trade_off: Rows of `TradeOffPoint.row`; those with a shift penalty become curves.
         on_progress: Called with the name of each policy before its days are simulated.
         in_time: False once time is up: the splits and baselines that remain are left out.
+
+    Raises:
+        OutOfTimeError: There was not enough time for the days of the trained policy.
     """
     settings = replace(settings, split="known")
     oracle = CachedSolver(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
     on_progress(THIS_RUN)
-    simulated, population = simulate_days(act, settings, days, seed, shared_params=shared_params)
+    simulated, population = simulate_days(_until(in_time, act), settings, days, seed, shared_params=shared_params)
     scores = DayScorer(oracle).scores(simulated, population, settings)
     rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores.summary()}]
     before, after = (
@@ -122,13 +127,24 @@ def record_report_data(
     }
 
 
+def _until(in_time: Callable[[], bool], act: OfferPolicy) -> OfferPolicy:
+    """A policy that raises an OutOfTimeError once time is up."""
+
+    def act_in_time(batch: StepBatch) -> IntArray:
+        if not in_time():
+            raise OutOfTimeError("the time for simulated days is up.")
+        return act(batch)
+
+    return act_in_time
+
+
 def record_within(
     seconds: float,
     record: Callable[[int, Callable[[], bool]], Record],
     days: int,
     clock: Callable[[], float] = time.monotonic,
-) -> Record:
-    """Report data of as many days as can be simulated in about this time, at least `WARM_UP_DAYS`.
+) -> Record | None:
+    """Report data of as many days as can be simulated in about this time.
 
     Args:
         seconds: Time limit.
@@ -137,17 +153,22 @@ def record_within(
         days: Number of days if there is time for all of them.
         clock: Current time in seconds.
     Returns:
-        The report data, with the number of days wanted as `planned_days`.
+        The report data, with the number of days wanted as `planned_days`; None if there was no time
+        for `WARM_UP_DAYS`.
     """
     begin = clock()
 
     def in_time() -> bool:
         return clock() - begin < seconds
 
-    found = record(min(WARM_UP_DAYS, days), in_time)  # compiles kernels, so its time says little
+    try:
+        found = record(min(WARM_UP_DAYS, days), in_time)  # compiles kernels, so its time says little
+    except OutOfTimeError:
+        return None
     if days > TRIAL_DAYS and in_time():
         trial_begin = clock()
-        found = record(TRIAL_DAYS, in_time)
+        with suppress(OutOfTimeError):
+            found = record(TRIAL_DAYS, in_time)
         day_seconds = max(clock() - trial_begin, 1e-9) / TRIAL_DAYS
         affordable = int(min(days, (seconds - (clock() - begin)) / day_seconds))
         if affordable > TRIAL_DAYS:
@@ -155,6 +176,10 @@ def record_within(
     elif days > found["days"] and in_time():
         found = record(days, lambda: True)
     return {**found, "planned_days": days}
+
+
+class OutOfTimeError(HundredfoldError):
+    """Days could not be simulated within the time limit."""
 
 
 class FixedBeliefs:
