@@ -11,6 +11,7 @@ import pytest
 from helpers.browser import BROWSER, inspect_page
 from helpers.run_folders import make_run, metrics
 from hundredfold.core.errors import CheckpointError
+from hundredfold.core.formatting import MINUS
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SPLITS
@@ -20,7 +21,7 @@ from hundredfold.envs.dvrp.report_data import record_report_data
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.report.dvrp_day import clock, route_map, window_chart
 from hundredfold.report.dvrp_figures import acceptance_maps, policy_bars, trade_off
-from hundredfold.report.dvrp_sections import dvrp_sections, read_report_data, write_report_data
+from hundredfold.report.dvrp_sections import dvrp_sections, read_report_data, verdict, write_report_data
 from hundredfold.report.page import write_report
 from hundredfold.report.run_sections import Table
 
@@ -28,12 +29,13 @@ SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=2)
 SECTIONS = [
     "Improvement",
     "Comparison with baselines",
+    "Minutes saved against minutes moved",
     "Unseen trips and customers",
     "Median day",
     "Offers and acceptance",
     "Acceptance model",
 ]
-NUM_FIGURES = 1 + 2 + 1 + 3 + 4 + 5
+NUM_FIGURES = 1 + 1 + 1 + 1 + 3 + 4 + 5
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +114,7 @@ def test_missing_parts_of_the_report_data_are_left_out(folder, report_data):
     less = {**report_data, "beliefs": None, "day": None, "policies": known}
     write_report_data(folder, less)
     titles = [section.title for section in dvrp_sections(folder)]
-    assert titles == [*SECTIONS[:2], "Median day", SECTIONS[4]]
+    assert titles == [*SECTIONS[:3], "Median day", SECTIONS[5]]
 
 
 def test_fewer_days_than_planned_are_mentioned(folder, report_data):
@@ -211,14 +213,92 @@ def test_trade_off_labels_do_not_overlap(report_data):
 
 
 def test_a_policy_at_several_shift_penalties_is_a_curve(report_data):
+    row = {**report_data["policies"][0], "saved_minutes": 20.0, "shift_minutes": 120.0}
     points = [
-        {"policy": "lookahead", "shift_penalty": penalty, "saved_minutes": 20.0, "shift_minutes": shift}
-        for penalty, shift in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0), (None, 50.0))
+        {"policy": "this run", "shift_penalty": penalty, "saved_minutes": 20.0, "shift_minutes": shift}
+        for penalty, shift in ((0.5, 30.0), (0.0, 300.0), (0.1, 120.0))
     ]
-    curve, dots = trade_off(report_data["policies"], points).data
+    curve, dots = trade_off([row], points).data
     assert list(curve.x) == [300.0, 120.0, 30.0]
-    assert list(curve.customdata) == [0.0, 0.1, 0.5]
-    assert len(dots.x) == len(report_data["policies"])
+    assert list(curve.customdata) == ["0", "0.1", "0.5"]
+    assert list(curve.text) == ["0", "", "0.5"], "the run's own penalty is labelled by the run's dot"
+    assert len(dots.x) == 1
+    # One penalty is the run itself.
+    (dots,) = trade_off([row], points[-1:]).data
+    assert list(dots.text) == ["this run"]
+
+
+@pytest.mark.parametrize("penalties", [(0.05,), (0.0, 0.05)], ids=["a point", "a curve"])
+def test_the_trade_off_says_how_to_choose(folder, report_data, penalties):
+    curve = [{**report_data["trade_off"][0], "shift_penalty": penalty} for penalty in penalties]
+    write_report_data(folder, {**report_data, "trade_off": curve})
+    section = next(one for one in dvrp_sections(folder) if one.title.startswith("Minutes saved"))
+    assert "`hundredfold evaluate RUN --shift-penalty 0.05`" in section.explanation
+    assert ("--observation offers" in section.explanation) == (len(penalties) == 1)
+    assert "<code>hundredfold evaluate RUN --shift-penalty 0.05</code>" in write_report(folder).read_text("utf-8")
+
+
+def heuristic(policy, saved, mean, low, high, shift=100.0):
+    """A comparison with a run that shifts 120 minutes."""
+    return {
+        "policy": policy,
+        "shift_minutes": shift,
+        "baseline_shift_minutes": min(shift, 120.0),
+        "saved_minutes": saved,
+        "mean": mean,
+        "ci_low": low,
+        "ci_high": high,
+    }
+
+
+def verdict_text(report_data, heuristics, **changes):
+    run = {**report_data["policies"][0], "mean": 3.44, "ci_low": 2.5, "ci_high": 4.26, "failed": 0}
+    run |= {"cost": 970.0, "baseline_cost": 1005.0, "shift_minutes": 120.0}
+    card = verdict({**report_data, "days": 64, "policies": [run], "equal_shift": heuristics, **changes})
+    assert card.value == "3.4 %"
+    return card.note
+
+
+def test_the_verdict_states_savings_interval_days_and_minutes_moved(report_data):
+    text = verdict_text(report_data, [heuristic("lookahead", 30.0, -4.0, -6.0, -2.0)])
+    assert text.startswith(
+        "This run saves 35 of 1,005 driving minutes a day (95 % interval 2.5 to 4.3 %, 64 simulated days) "
+        "and moves customers by 120 minutes a day, 15 per customer; "
+    )
+    assert text.endswith(").")
+
+
+def test_the_verdict_names_the_best_heuristic(report_data):
+    weak = heuristic("random", 4.0, -20.0, -25.0, -15.0)
+    worse = verdict_text(report_data, [weak, heuristic("lookahead", 30.0, -4.0, -6.0, -2.0)])
+    assert "no heuristic that needs no training does better on the same days: the best of them, lookahead, " in worse
+    assert "saves 4.0 minutes a day less at equal minutes moved (95 % interval of the difference " in worse
+    assert f"{MINUS}6.0 to {MINUS}2.0" in worse
+    unclear = verdict_text(report_data, [weak, heuristic("lookahead", 36.0, 1.0, -2.0, 4.0, shift=250.0)])
+    assert "does clearly better" in unclear
+    assert "saves 1.0 minutes a day more while moving customers by 250 minutes a day" in unclear
+    # One that is surely better is named before one that may be.
+    much = heuristic("belief_largest", 40.0, 4.0, -2.0, 10.0, shift=250.0)
+    better = verdict_text(report_data, [much, heuristic("lookahead", 36.0, 3.0, 1.0, 5.0)])
+    assert "heuristics that need no training do better on the same days: the best of them, lookahead, " in better
+
+
+def test_the_verdict_says_that_lookahead_was_left_out_and_why(report_data):
+    weak = [heuristic("random", 4.0, -20.0, -25.0, -15.0)]
+    assert "lookahead was left out, as there was no time" in verdict_text(report_data, weak, left_out=["lookahead"])
+    assert "lookahead was left out, as it needs an acceptance model" in verdict_text(report_data, weak)
+    assert "compared with no heuristic" in verdict_text(report_data, [])
+    assert "so few days do not tell" in verdict_text(report_data, weak, days=2)
+
+
+def test_the_first_card_is_the_verdict(folder, report_data):
+    write_report_data(folder, report_data)
+    page = write_report(folder).read_text("utf-8")
+    cards = page[page.index('<dl class="cards">') :]
+    assert cards.index("This run saves") < cards.index("best evaluated return")
+    # Data of earlier versions compare no heuristics.
+    write_report_data(folder, {key: part for key, part in report_data.items() if key != "equal_shift"})
+    assert "per customer." in dvrp_sections(folder)[1].card.note
 
 
 def test_offers_never_made_are_blank():

@@ -26,7 +26,7 @@ from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.evaluation import SimulatedDays
 from hundredfold.envs.dvrp.heuristics import OfferPolicy, policy_key
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings, PolicyLookahead
-from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, NO_OPTIONS, POLICIES, SHIFT_PENALTY_POLICIES, PolicyOptions
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, NO_OPTIONS, POLICIES, PolicyOptions, takes_shift_penalty
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.training.build import load_belief_model
@@ -64,9 +64,7 @@ class EvaluatedPolicy:
     @property
     def takes_shift_penalty(self) -> bool:
         """Whether the trade-off between cost and shift is chosen when the policy is used."""
-        if isinstance(self.policy, str):
-            return self.policy in SHIFT_PENALTY_POLICIES
-        return self.settings.observation == "offers"
+        return takes_shift_penalty(self.policy, self.settings)
 
 
 class PolicyLoader:

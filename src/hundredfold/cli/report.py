@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 
 from hundredfold.api import REPORT_DAYS, REPORT_SECONDS, write_run_report
@@ -40,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
     folder = RunFolder.open(args.run)
     days = args.days or (0 if report_data_file(folder).exists() else REPORT_DAYS)
     if days:
+        torch.set_num_threads(1)  # more threads are slower on a busy machine
         note("simulating days for the report; this may take a moment")
     print(write_run_report(folder, days, seconds=math.inf if args.days else REPORT_SECONDS))
     return 0

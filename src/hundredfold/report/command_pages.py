@@ -20,8 +20,8 @@ from hundredfold.core.formatting import (
     metric_label,
 )
 from hundredfold.report.figures import COLOURS
-from hundredfold.report.page import Card, render_page
-from hundredfold.report.run_sections import Section, Table
+from hundredfold.report.page import render_page
+from hundredfold.report.run_sections import Card, Section, Table
 from hundredfold.training.compare import Curve, mean_scores
 
 SPLITS: Final = ("known", "unseen_trips", "unseen_customers")

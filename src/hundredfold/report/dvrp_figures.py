@@ -26,9 +26,14 @@ BLANK = "rgba(140, 140, 140, 0.12)"
 
 BELIEF_HEIGHT = 340
 BAR_PIXELS, BAR_AXIS_PIXELS = 34, 60
-# Size of a pair of figures on a phone and of a label in them, in pixels, to place labels.
-PHONE_WIDTH, PAIR_HEIGHT = 290, 360
+PAIR_HEIGHT, TRADE_OFF_HEIGHT = 360, 420
+# Size of the trade-off's plot on a phone and of a label in it, in pixels, to place labels.
+PHONE_WIDTH, PHONE_HEIGHT = 250, 330
 LETTER_WIDTH, LETTER_HEIGHT, GAP = 6.5, 14, 7
+# Where labels may be, best first; those of a curve that rises to the right stay off its line.
+CURVE_SIDES = ("bottom right", "top left")
+CORNERS = ("top right", "top left", "bottom right", "bottom left")
+SIDES = ("middle right", "middle left", "top center", "bottom center", *CORNERS)
 
 
 class Panel(NamedTuple):
@@ -167,74 +172,65 @@ def split_bars(rows: Sequence[Row]) -> go.Figure:
     return _bars(bars, [names.get(row["split"]) or str(row["split"]) for row in bars], [BLUE] * 3)
 
 
-def trade_off(rows: Sequence[Row], curves: Sequence[Row] = ()) -> go.Figure:
-    """Driving minutes saved against minutes of shift, one dot per policy.
+def trade_off(rows: Sequence[Row], curve: Sequence[Row] = ()) -> go.Figure:
+    """Driving minutes saved against minutes moved, one dot per policy.
 
     Args:
         rows: One row per policy; the first is this run.
-        curves: Rows of policies at several shift penalties; rows without one are left out.
+        curve: Rows of this run at several shift penalties; drawn if there are two or more.
     """
-    curves = [row for row in curves if row["shift_penalty"] is not None]
-    this_run = rows[0]["policy"]
-    shift, saved = _shift_and_saved(rows)
-    names = [row["policy"] for row in rows]
-    figure = go.Figure()
-    for index, name in enumerate(dict.fromkeys(row["policy"] for row in curves)):
-        _add_curve(figure, [row for row in curves if row["policy"] == name], COLOURS[2 + index % 4])
-    all_shift, all_saved = _shift_and_saved([*rows, *curves])
-    x_range, y_range = _padded_range(all_shift), _padded_range(all_saved)
+    this_run, names = rows[0]["policy"], [row["policy"] for row in rows]
+    curve = sorted(curve, key=lambda row: float(row["shift_penalty"])) if len(curve) > 1 else []
+    points = len(curve)
+    shift, saved = _shift_and_saved([*curve, *rows])
+    x_range, y_range = _padded_range(shift), _padded_range(saved)
     dots = [
         (
             PHONE_WIDTH * (x - x_range[0]) / (x_range[1] - x_range[0]),
-            PAIR_HEIGHT * (y - y_range[0]) / (y_range[1] - y_range[0]),
+            PHONE_HEIGHT * (y - y_range[0]) / (y_range[1] - y_range[0]),
         )
         for x, y in zip(shift, saved, strict=True)
     ]
+    penalties = [f"{row['shift_penalty']:g}" for row in curve]
+    # One dot of the curve is this run as it was trained, which has a label of its own.
+    labels = ["" if dot == dots[points] else penalty for dot, penalty in zip(dots[:points], penalties, strict=True)]
+    sides = _label_sides(dots, [*labels, *names], [CURVE_SIDES] * points + [SIDES] * len(names))
+    figure = go.Figure()
+    if curve:
+        figure.add_scatter(
+            x=shift[:points],
+            y=saved[:points],
+            text=labels,
+            customdata=penalties,
+            name=f"{this_run}, by shift penalty",
+            mode="lines+markers+text",
+            textposition=sides[:points],
+            textfont={"color": BLUE},
+            line={"color": BLUE, "width": 2},
+            marker={"color": BLUE, "size": 6},
+            hovertemplate="shift penalty %{customdata}<br>%{y:.1f} min saved, %{x:.0f} min moved<extra></extra>",
+            cliponaxis=False,
+        )
+    colours = {this_run: BLUE, UPPER_BOUND: VERMILION}
     figure.add_scatter(
-        x=shift,
-        y=saved,
+        x=shift[points:],
+        y=saved[points:],
         text=names,
         mode="markers+text",
-        textposition=_label_sides(dots, names),
+        textposition=sides[points:],
         marker={
             "opacity": 1,
             "size": [13 if name == this_run else 9 for name in names],
-            "color": [BLUE if name == this_run else VERMILION if name == UPPER_BOUND else GREY for name in names],
+            "color": [colours.get(name, GREY) for name in names],
         },
-        hovertemplate="%{text}<br>%{y:.1f} min saved, %{x:.0f} min shift<extra></extra>",
+        hovertemplate="%{text}<br>%{y:.1f} min saved, %{x:.0f} min moved<extra></extra>",
         cliponaxis=False,
         showlegend=False,
     )
-    subtitle = (
-        "Driving minutes saved against minutes by which customers' windows were shifted, both per "
-        "day: high up and far to the left is best."
-    )
-    if curves:
-        subtitle += " A curve is one policy at several shift penalties."
-    figure.update_layout(
-        title={"text": "Savings and shifts", "subtitle": {"text": subtitle}},
-        height=PAIR_HEIGHT,
-        showlegend=bool(curves),
-    )
-    figure.update_xaxes(title_text="minutes of shift per day", range=x_range)
-    figure.update_yaxes(title_text="minutes saved per day", range=y_range)
+    figure.update_layout(height=TRADE_OFF_HEIGHT, showlegend=bool(curve), hovermode="closest")
+    figure.update_xaxes(title_text="minutes moved per day, all customers together", range=x_range)
+    figure.update_yaxes(title_text="driving minutes saved per day", range=y_range)
     return figure
-
-
-def _add_curve(figure: go.Figure, rows: Sequence[Row], colour: str) -> None:
-    """One policy, from the lowest shift penalty to the highest."""
-    rows = sorted(rows, key=lambda row: float(row["shift_penalty"]))
-    shift, saved = _shift_and_saved(rows)
-    figure.add_scatter(
-        x=shift,
-        y=saved,
-        customdata=[row["shift_penalty"] for row in rows],
-        name=f"{rows[0]['policy']}, by shift penalty",
-        mode="lines+markers",
-        line={"color": colour, "width": 2},
-        marker={"color": colour, "size": 6},
-        hovertemplate="shift penalty %{customdata}<br>%{y:.1f} min saved, %{x:.0f} min shift",
-    )
 
 
 def _shift_and_saved(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
@@ -289,42 +285,31 @@ class _Box(NamedTuple):
         return max(width, 0.0) * max(height, 0.0)
 
 
-def _label_sides(dots: Sequence[tuple[float, float]], names: Sequence[str]) -> list[str]:
-    """Greedy label placement: each label on the side with the least overlap, in phone pixels."""
+def _label_sides(
+    dots: Sequence[tuple[float, float]], names: Sequence[str], allowed: Sequence[Sequence[str]]
+) -> list[str]:
+    """Greedy label placement: each label on the allowed side with the least overlap, in phone pixels."""
     taken = [_Box(x - GAP, y - GAP, x + GAP, y + GAP) for x, y in dots]
-    sides: list[str] = []
-    for (x, y), name in zip(dots, names, strict=True):
-        boxes = _boxes(x, y, LETTER_WIDTH * len(name))
-        frame = _Box(0.0, 0.0, PHONE_WIDTH, PAIR_HEIGHT)
+    frame = _Box(0.0, 0.0, PHONE_WIDTH, PHONE_HEIGHT)
+    chosen: list[str] = []
+    for (x, y), name, sides in zip(dots, names, allowed, strict=True):
+        width = LETTER_WIDTH * len(name)
+        boxes = {side: _label_box(x, y, width, side) for side in sides}
         overlap = {
-            side: sum(box.overlap(other) for other in taken)
-            + (box.right - box.left) * LETTER_HEIGHT
-            - box.overlap(frame)
+            side: sum(box.overlap(other) for other in taken) + width * LETTER_HEIGHT - box.overlap(frame)
             for side, box in boxes.items()
         }
-        side = min(overlap, key=lambda name: overlap[name])
-        sides.append(side)
-        taken.append(boxes[side])
-    return sides
+        chosen.append(min(overlap, key=lambda side: overlap[side]))
+        taken.append(boxes[chosen[-1]])
+    return chosen
 
 
-def _boxes(x: float, y: float, width: float) -> dict[str, _Box]:
-    """The box of a label on each side of its dot, by plotly's `textposition`."""
-    across = {
-        "right": (x + GAP, x + GAP + width),
-        "left": (x - GAP - width, x - GAP),
-        "center": (x - width / 2, x + width / 2),
-    }
-    along = {
-        "middle": (y - LETTER_HEIGHT / 2, y + LETTER_HEIGHT / 2),
-        "top": (y + GAP, y + GAP + LETTER_HEIGHT),
-        "bottom": (y - GAP - LETTER_HEIGHT, y - GAP),
-    }
-    places = [("middle", "right"), ("middle", "left"), ("top", "center"), ("bottom", "center")]
-    places += [(end, side) for end in ("top", "bottom") for side in ("right", "left")]
-    return {
-        f"{end} {side}": _Box(across[side][0], along[end][0], across[side][1], along[end][1]) for end, side in places
-    }
+def _label_box(x: float, y: float, width: float, side: str) -> _Box:
+    """The box of a label beside its dot, by plotly's `textposition`."""
+    vertical, horizontal = side.split()
+    left = {"right": x + GAP, "left": x - GAP - width, "center": x - width / 2}[horizontal]
+    bottom = {"middle": y - LETTER_HEIGHT / 2, "top": y + GAP, "bottom": y - GAP - LETTER_HEIGHT}[vertical]
+    return _Box(left, bottom, left + width, bottom + LETTER_HEIGHT)
 
 
 def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> go.Figure:

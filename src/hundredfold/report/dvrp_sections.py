@@ -27,7 +27,7 @@ from hundredfold.report.dvrp_figures import (
 )
 from hundredfold.report.figures import Measure, small_multiple
 from hundredfold.report.run_data import RunRecord, read_record
-from hundredfold.report.run_sections import Cell, Section, Table
+from hundredfold.report.run_sections import Card, Cell, Section, Table
 from hundredfold.training.run_folder import RunFolder
 
 ReportData = dict[str, Any]
@@ -47,6 +47,9 @@ COLUMNS = (
     "vehicles",
     "failed days",
 )
+LOOKAHEAD = "lookahead"
+# Fewer days are not enough to compare policies.
+MIN_DAYS = 8
 IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
 
 
@@ -130,13 +133,15 @@ def _policies(report_data: ReportData) -> list[Section]:
         "oracle solves all final bookings, so no policy profits from the solver used while "
         "booking. Belief-based policies use this run's acceptance model. Numbers are daily means."
         f"{_days_note(report_data)}",
-        [policy_bars(same_days), trade_off(same_days, report_data["trade_off"]), table],
+        [policy_bars(same_days), table],
         columns=2,
+        card=verdict(report_data),
     )
     if len(this_run) == 1:
-        return [comparison]
+        return [comparison, _trade_off(report_data, same_days)]
     return [
         comparison,
+        _trade_off(report_data, same_days),
         Section(
             "Unseen trips and customers",
             "Driving minutes this run saves, in percent with 95 % intervals, on trips and "
@@ -144,6 +149,76 @@ def _policies(report_data: ReportData) -> list[Section]:
             [split_bars(this_run)],
         ),
     ]
+
+
+def verdict(report_data: ReportData) -> Card:
+    """What the run saved and moved, how sure that is, and whether a heuristic does better."""
+    run = report_data["policies"][0]
+    saved, baseline = run["baseline_cost"] - run["cost"], run["baseline_cost"]
+    moved = run["shift_minutes"]
+    text = (
+        f"This run saves {format_number(round(saved, 1))} of {format_number(round(baseline))} driving minutes a day "
+        f"(95 % interval {fixed(run['ci_low'], 1)} to {fixed(run['ci_high'], 1)} %, "
+        f"{format_count(report_data['days'], 'simulated day')}) and moves customers by {moved:,.0f} minutes a day, "
+        f"{moved / report_data['num_customers']:.0f} per customer"
+    )
+    if run["failed"]:
+        text += f"; {format_count(run['failed'], 'day')} with an unserved customer counted as {MINUS}100 %"
+    # Absent from data of earlier versions.
+    if "equal_shift" in report_data:
+        text += f"; {_heuristics_note(report_data)}"
+    return Card("driving minutes saved", f"{fixed(run['mean'], 1)} %", f"{text}.", wide=True)
+
+
+def _heuristics_note(report_data: ReportData) -> str:
+    """Whether one of the heuristics, which need no training, does better than the run."""
+    rows = report_data["equal_shift"]
+    names = {row["policy"] for row in rows}
+    missing = ""
+    if LOOKAHEAD not in names:
+        reason = "there was no time for it" if LOOKAHEAD in report_data["left_out"] else "it needs an acceptance model"
+        missing = f" ({LOOKAHEAD} was left out, as {reason})"
+    if not rows:
+        return f"it was compared with no heuristic{missing}"
+    if report_data["days"] < MIN_DAYS:
+        return f"so few days do not tell whether a heuristic that needs no training does better{missing}"
+    better = [row for row in rows if row["ci_low"] > 0]
+    best = max(better or rows, key=lambda row: float(row["mean"]))
+    low, high = fixed(best["ci_low"], 1), fixed(best["ci_high"], 1)
+    moved = "at equal minutes moved"
+    if best["shift_minutes"] > best["baseline_shift_minutes"]:
+        moved = f"while moving customers by {best['shift_minutes']:,.0f} minutes a day"
+    more = "more" if best["mean"] >= 0 else "less"
+    difference = (
+        f"the best of them, {best['policy']}, saves {abs(best['mean']):.1f} minutes a day {more} {moved} (95 % "
+        f"interval of the difference {low} to {high})"
+    )
+    if better:
+        return f"heuristics that need no training do better on the same days: {difference}{missing}"
+    clearly = "" if best["ci_high"] < 0 else "clearly "
+    return f"no heuristic that needs no training does {clearly}better on the same days: {difference}{missing}"
+
+
+def _trade_off(report_data: ReportData, same_days: list[dict[str, Any]]) -> Section:
+    curve = report_data["trade_off"]
+    # Privileged policies cannot be chosen; of them hindsight stays, as the upper bound.
+    shown = [row for row in same_days if not row["policy"].startswith("privileged")]
+    explanation = (
+        "Driving minutes saved against the minutes by which pickups and dropoffs of all customers are moved: means of "
+        f"the same {format_count(report_data['days'], 'day')}, scored by one oracle. High up and far to the left is "
+        "best. "
+    )
+    if len(curve) > 1:
+        explanation += (
+            "The line is this run at several shift penalties (driving minutes charged per minute moved). To choose "
+            "one, without training again: `hundredfold evaluate RUN --shift-penalty 0.05`."
+        )
+    else:
+        explanation += (
+            "This run is a dot, as its policy has learned one shift penalty; train with `--observation offers` for a "
+            "policy whose penalty is chosen afterwards with `hundredfold evaluate RUN --shift-penalty 0.05`."
+        )
+    return Section("Minutes saved against minutes moved", explanation, [trade_off(shown, curve)])
 
 
 def _days_note(report_data: ReportData) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -29,19 +29,11 @@ from hundredfold.core.formatting import (
 )
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.run_data import EVALUATED, RunRecord, read_record
-from hundredfold.report.run_sections import Cell, Section, Table, env_sections, run_sections
+from hundredfold.report.run_sections import Card, Cell, Section, Table, env_sections, run_sections
 from hundredfold.training.run_folder import RunFolder
 
 DEFAULT_HEIGHT: Final = 360  # pixels
 NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"
-
-
-class Card(NamedTuple):
-    """A headline number."""
-
-    name: str
-    value: str
-    note: str
 
 
 def write_report(folder: RunFolder) -> Path:
@@ -61,6 +53,7 @@ def render_run(folder: RunFolder) -> str:
     """The report of a run as HTML."""
     record = read_record(folder)
     learning, *others = run_sections(record)
+    of_env = env_sections(record.env, folder)
     return render_page(
         title=f"{record.env}, seed {record.settings.get('seed')}",
         heading=record.env,
@@ -68,8 +61,8 @@ def render_run(folder: RunFolder) -> str:
         status=_status(record),
         finished=record.finished,
         progress=record.done_epochs / max(record.num_epochs, record.done_epochs, 1),
-        cards=_cards(record),
-        sections=[learning, *env_sections(record.env, folder), *others],
+        cards=[*(section.card for section in of_env if section.card is not None), *_cards(record)],
+        sections=[learning, *of_env, *others],
     )
 
 

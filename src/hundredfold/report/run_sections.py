@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
@@ -47,6 +47,15 @@ class Table:
     marked: int | None = None  # index of the highlighted row
 
 
+class Card(NamedTuple):
+    """A headline number."""
+
+    name: str
+    value: str
+    note: str
+    wide: bool = False  # as wide as the page
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of the page: title, explanation, figures and tables."""
@@ -56,6 +65,7 @@ class Section:
     contents: Sequence[go.Figure | Table] = ()
     columns: int = 1  # 1, 2 or 3, on a screen that is wide enough
     folded: bool = False  # collapsed until clicked
+    card: Card | None = None  # at the top of the page
 
 
 # Env name -> "module:function", imported on use. The function takes the run folder and returns a

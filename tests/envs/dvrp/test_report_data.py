@@ -1,13 +1,16 @@
 """Report data of a dvrp run: policies, a median day, responses and belief metrics."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
 from hundredfold.envs.dvrp.demand import population_for
+from hundredfold.envs.dvrp.env import OFFER_COSTS, SHIFT_COST
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
+from hundredfold.envs.dvrp.offers import TOTAL_MINUTES
 from hundredfold.envs.dvrp.policies import always_largest, no_offer, privileged_largest
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.report_data import (
@@ -69,6 +72,65 @@ def test_policies_are_scored_like_in_evaluation(report_data):
     ]
     assert rows[:3] == evaluate_policy(privileged_largest, SETTINGS, num_days=DAYS, name="this run")
     assert rows[3] == evaluate_policy("none", SETTINGS, num_days=DAYS, splits=("known",))[0]
+
+
+def test_a_run_that_takes_a_shift_penalty_is_a_curve():
+    settings = replace(SETTINGS, observation="offers", shift_penalty=0.05, future_samples=1)
+    observed = []
+
+    def act(batch):
+        """Large offers unless they are charged for."""
+        penalty = batch.observation[SHIFT_COST].max() / TOTAL_MINUTES.max()
+        observed.append(round(float(penalty), 4))
+        assert OFFER_COSTS not in batch.info, "estimates of all offers are for training only"
+        return no_offer(batch) if penalty > 0.07 else privileged_largest(batch)
+
+    found = record_report_data(act, settings, days=2, baselines=("none", "greedy_expected", "privileged_largest"))
+    assert set(observed) == {0.0, 0.02, 0.05, 0.1, 0.2}
+    curve = {row["shift_penalty"]: row for row in found["trade_off"]}
+    assert list(curve) == [0.0, 0.02, 0.05, 0.1, 0.2]
+    assert curve[0.1]["shift_minutes"] == curve[0.1]["saved_minutes"] == 0.0
+    # The run itself is the point at its own penalty.
+    run = found["policies"][0]
+    assert curve[0.05]["shift_minutes"] == run["shift_minutes"] > 0
+    assert curve[0.05]["saved_minutes"] == pytest.approx(run["baseline_cost"] - run["cost"])
+
+
+def test_heuristics_are_compared_with_the_run_on_the_same_days(report_data):
+    """Only those that need neither training nor the customers' responses in advance."""
+    (random,) = report_data["equal_shift"]
+    by_name = {row["policy"]: row for row in report_data["policies"] if row["split"] == "known"}
+    assert random["policy"] == "random"
+    assert random["saved_minutes"] == pytest.approx(by_name["random"]["baseline_cost"] - by_name["random"]["cost"])
+    assert random["ci_low"] <= random["mean"] <= random["ci_high"]
+    # A policy without a shift penalty is one point, reached in proportion by offers on some days only.
+    (point,) = report_data["trade_off"]
+    share = random["shift_minutes"] / by_name["this run"]["shift_minutes"]
+    assert 0 < share < 1
+    assert random["mean"] == pytest.approx(random["saved_minutes"] - share * point["saved_minutes"])
+
+
+def test_a_heuristic_that_shifts_more_is_compared_with_the_run_as_it_is():
+    settings = replace(SETTINGS, observation="offers", shift_penalty=0.05)
+
+    def act(batch):
+        """Shifts most at the penalty of 0, which the run was not trained with."""
+        return privileged_largest(batch) if batch.observation[SHIFT_COST].max() == 0 else no_offer(batch)
+
+    found = record_report_data(act, settings, days=2, baselines=("random",))
+    (random,) = found["equal_shift"]
+    assert random["shift_minutes"] > random["baseline_shift_minutes"] == 0.0
+    assert random["mean"] == random["saved_minutes"]
+
+
+def test_lookahead_uses_the_acceptance_model_of_the_run():
+    params = perfect_params(SETTINGS)
+    known = record_report_data(no_offer, SETTINGS, shared_params=params, days=2, baselines=("lookahead",))
+    params["accept_given_type"] = np.zeros_like(params["accept_given_type"])
+    hopeless = record_report_data(no_offer, SETTINGS, shared_params=params, days=2, baselines=("lookahead",))
+    assert known["policies"][-1]["offers_made"] > 0
+    assert hopeless["policies"][-1]["offers_made"] == 0
+    assert [row["policy"] for row in known["equal_shift"]] == ["lookahead"]
 
 
 def test_the_day_shown_lies_within_the_quartiles(report_data):
@@ -276,15 +338,22 @@ def test_few_report_days_need_no_trial():
     assert calls == [2, 6]
 
 
+def time_left(*answers):
+    """Enough time for the calls of the first day, then as given."""
+    remaining = iter([True] * SETTINGS.num_customers + list(answers))
+    return lambda: next(remaining)
+
+
 def test_without_time_the_remaining_baselines_are_left_out():
-    begun = []
-    found = record_report_data(
-        always_largest,
-        SETTINGS,
-        days=2,
-        baselines=("none", "random"),
-        on_progress=begun.append,
-        in_time=lambda: "none" not in begun,
-    )
-    assert {row["policy"] for row in found["policies"]} == {"this run", "none"}
+    in_time = time_left(False, False, True, False)  # two splits, then the baselines
+    found = record_report_data(always_largest, SETTINGS, days=2, baselines=("none", "random"), in_time=in_time)
+    assert [row["policy"] for row in found["policies"]] == ["this run", "none"]
     assert found["left_out"] == ["random"]
+
+
+def test_without_time_the_remaining_shift_penalties_are_left_out():
+    settings = replace(SETTINGS, observation="offers", shift_penalty=0.05)
+    in_time = time_left(False, False, True, False, False, False)  # two splits, then four penalties
+    found = record_report_data(no_offer, settings, days=2, baselines=(), in_time=in_time)
+    assert [row["shift_penalty"] for row in found["trade_off"]] == [0.0, 0.05]
+    assert found["left_out"] == [f"this run at shift penalty {penalty}" for penalty in (0.02, 0.1, 0.2)]

@@ -99,6 +99,7 @@ POLICIES: Final[dict[str, Callable[[PolicyContext], OfferPolicy]]] = {
 }
 BELIEF_POLICIES: Final = ("belief_largest", "thompson", "belief_greedy", "lookahead")
 SHIFT_PENALTY_POLICIES: Final = ("lookahead", "belief_largest", "belief_greedy", "greedy_expected")
+PRIVILEGED_POLICIES: Final = ("privileged_greedy", "privileged_largest", "hindsight", "fully_flexible")
 COST_HINT_POLICIES: Final = ("greedy_optimistic", "greedy_expected", "belief_greedy", "privileged_greedy")
 
 
@@ -119,6 +120,16 @@ def make_policy(
     if options.shift_penalty is not None and name not in SHIFT_PENALTY_POLICIES:
         raise SettingsError(f"the policy {name} takes no shift_penalty; these do: {', '.join(SHIFT_PENALTY_POLICIES)}.")
     return POLICIES[name](PolicyContext(population, settings, seed, options))
+
+
+def takes_shift_penalty(policy: str | OfferPolicy, settings: DvrpSettings) -> bool:
+    """Whether the trade-off between cost and shift is chosen when the policy is used.
+
+    Args:
+        policy: Name of a policy, or a trained one.
+        settings: Settings of the env; a trained policy observes the shift penalty with the offers.
+    """
+    return policy in SHIFT_PENALTY_POLICIES if isinstance(policy, str) else settings.observation == "offers"
 
 
 def env_settings_for(

@@ -1,8 +1,9 @@
 """Data for the report page of a dvrp run, as plain numbers that any tool can draw.
 
 The trained policy and baseline policies play the same days, scored by one oracle. Recorded are the
-rows of that comparison, one median day with its routes before and after negotiation, how offers
-were received, and how well the acceptance model knows its customers. `report/` draws the page.
+rows of that comparison, the run at several shift penalties, one median day with its routes before
+and after negotiation, how offers were received, and how well the acceptance model knows its
+customers. `report/` draws the page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +21,13 @@ from hundredfold.core.batch import BoolArray, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import HundredfoldError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
-from hundredfold.envs.dvrp.acceptance.model import believed_accept_rates
-from hundredfold.envs.dvrp.analysis import calibration_by_group, calibration_groups
+from hundredfold.envs.dvrp.acceptance.model import FixedBeliefs
+from hundredfold.envs.dvrp.analysis import (
+    TradeOffPoint,
+    calibration_by_group,
+    calibration_groups,
+    compare_at_equal_shift,
+)
 from hundredfold.envs.dvrp.city import DEPOT, POINTS_OF_INTEREST
 from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
 from hundredfold.envs.dvrp.env import improvement_pct
@@ -29,14 +35,14 @@ from hundredfold.envs.dvrp.evaluation import (
     EVALUATION_SEED,
     SPLITS,
     DayScorer,
+    DayScores,
     Row,
     SimulatedDays,
-    evaluate_policy,
     simulate_days,
 )
 from hundredfold.envs.dvrp.heuristics import OfferPolicy
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
-from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, PolicyOptions
+from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, PRIVILEGED_POLICIES, PolicyOptions, takes_shift_penalty
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -47,7 +53,10 @@ from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 Record = dict[str, Any]
 
 FORMAT: Final = 1
-BASELINES: Final = ("none", "random", "greedy_expected", "belief_largest", "privileged_largest", "hindsight")
+HEURISTICS: Final = ("random", "greedy_expected", "belief_largest", "lookahead")
+BASELINES: Final = ("none", *HEURISTICS, "privileged_largest", "hindsight")
+# At which a run that takes a shift penalty is simulated, in driving minutes per minute of shift.
+SHIFT_PENALTIES: Final = (0.0, 0.02, 0.05, 0.1, 0.2)
 THIS_RUN: Final = "this run"
 MAX_RESPONSES: Final = 32
 # Days simulated before the others, to find out how many there is time for.
@@ -63,8 +72,6 @@ def record_report_data(
     days: int = 128,
     seed: int = EVALUATION_SEED,
     baselines: Sequence[str] = BASELINES,
-    trade_off: Sequence[Row] = (),
-    on_progress: Callable[[str], None] = lambda policy: None,
     in_time: Callable[[], bool] = lambda: True,
 ) -> Record:
     """Simulate and score days for the report; the result can be written as JSON.
@@ -77,39 +84,54 @@ def record_report_data(
         days: Number of days to simulate.
         seed: Evaluation seed.
         baselines: Policies to compare with.
-        trade_off: Rows of `TradeOffPoint.row`; those with a shift penalty become curves.
-        on_progress: Called with the name of each policy before its days are simulated.
-        in_time: False once time is up: the splits and baselines that remain are left out.
+        in_time: False once time is up: the splits, shift penalties and baselines that remain are left out.
 
     Raises:
         OutOfTimeError: There was not enough time for the days of the trained policy.
     """
-    settings = replace(settings, split="known")
-    oracle = CachedSolver(LNSOracle(LNSSettings(threads=os.cpu_count() or 1)))
-    on_progress(THIS_RUN)
-    simulated, population = simulate_days(_until(in_time, act), settings, days, seed, shared_params=shared_params)
-    scores = DayScorer(oracle).scores(simulated, population, settings)
+    threads = os.cpu_count() or 1
+    # Estimates of all offers are for training only.
+    settings = replace(settings, split="known", future_samples=0, oracle_threads=threads)
+    oracle = CachedSolver(LNSOracle(LNSSettings(threads=threads)))
+    policies = ReportPolicies(DayScorer(oracle), days, seed, shared_params)
+    simulated, population = policies.simulate(_until(in_time, act), settings)
+    scores = policies.scorer.scores(simulated, population, settings)
+    curve = [TradeOffPoint(THIS_RUN, settings.effective_shift_penalty, scores)]
     rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores.summary()}]
     before, after = (
         oracle.solve(day_problems(simulated.cells, windows, simulated.max_ride_minutes, population, settings))
         for windows in (simulated.requested_windows, simulated.booked_windows)
     )
-    options: dict[str, Any] = {"num_days": days, "seed": seed, "oracle": oracle}
     for split in SPLITS[1:]:
         if in_time() and len(population.split_customers(split)[0]) >= settings.num_customers:
-            rows += evaluate_policy(
-                act, settings, splits=(split,), name=THIS_RUN, shared_params=shared_params, **options
-            )
+            scores = policies.scores(act, replace(settings, split=split))
+            rows.append({"policy": THIS_RUN, "split": split, **scores.summary()})
+    left_out: list[str] = []
+    others = [penalty for penalty in SHIFT_PENALTIES if penalty != settings.effective_shift_penalty]
+    for penalty in others if takes_shift_penalty(act, settings) else ():
+        if in_time():
+            scores = policies.scores(act, replace(settings, shift_penalty=penalty))
+            curve.append(TradeOffPoint(THIS_RUN, penalty, scores))
+        else:
+            left_out.append(f"{THIS_RUN} at shift penalty {penalty}")
+    # Not beyond the run's own shift, so that a baseline that shifts more is compared with the run as it is.
+    own_shift = curve[0].scores.shift_minutes.mean()
+    compared = [point for point in curve if point.scores.shift_minutes.mean() <= own_shift]
+    equal_shift: list[Row] = []
+    for baseline in baselines:
+        if baseline in BELIEF_POLICIES and shared_params is None:
+            continue
+        if in_time():
+            scores = policies.scores(baseline, settings)
+            rows.append({"policy": baseline, "split": "known", **scores.summary()})
+            if baseline != "none" and baseline not in PRIVILEGED_POLICIES:
+                equal_shift.append(compare_at_equal_shift(TradeOffPoint(baseline, None, scores), compared))
+        else:
+            left_out.append(baseline)
     beliefs: Record | None = None
     if shared_params is not None:
-        options["options"] = PolicyOptions(beliefs=FixedBeliefs(shared_params))
-        random_days, _ = simulate_days("random", settings, days, seed)
+        random_days, _ = policies.simulate("random", settings)
         beliefs = belief_record(simulated, random_days, population, shared_params, settings.response_noise)
-    possible = [name for name in baselines if shared_params is not None or name not in BELIEF_POLICIES]
-    for baseline in possible:
-        if in_time():
-            on_progress(baseline)
-            rows += evaluate_policy(baseline, settings, splits=("known",), **options)
     return {
         "format": FORMAT,
         "days": days,
@@ -119,8 +141,9 @@ def record_report_data(
         "purposes": list(PURPOSE_NAMES),
         "offers": OFFER_MINUTES.astype(int).tolist(),
         "policies": rows,
-        "left_out": [name for name in possible if name not in {row["policy"] for row in rows}],
-        "trade_off": [dict(row) for row in trade_off],
+        "left_out": left_out,
+        "trade_off": [point.row() for point in sorted(curve, key=lambda point: point.shift_penalty or 0.0)],
+        "equal_shift": equal_shift,
         "day": median_day(simulated, before, after, population, settings),
         "responses": response_record(simulated, population),
         "beliefs": beliefs,
@@ -136,6 +159,28 @@ def _until(in_time: Callable[[], bool], act: OfferPolicy) -> OfferPolicy:
         return act(batch)
 
     return act_in_time
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPolicies:
+    """Simulates policies on the same days and scores them with one oracle."""
+
+    scorer: DayScorer
+    days: int
+    seed: int
+    shared_params: SharedParams | None  # of the run's acceptance model
+
+    def simulate(self, policy: str | OfferPolicy, settings: DvrpSettings) -> tuple[SimulatedDays, Population]:
+        """The days under a policy; belief-based heuristics use the run's acceptance model."""
+        params = self.shared_params
+        if params is None or not isinstance(policy, str):
+            return simulate_days(policy, settings, self.days, self.seed, shared_params=params)
+        options = PolicyOptions(beliefs=FixedBeliefs(params))
+        return simulate_days(policy, settings, self.days, self.seed, options=options)
+
+    def scores(self, policy: str | OfferPolicy, settings: DvrpSettings) -> DayScores:
+        """Scores of the days under a policy."""
+        return self.scorer.scores(*self.simulate(policy, settings), settings)
 
 
 def record_within(
@@ -180,24 +225,6 @@ def record_within(
 
 class OutOfTimeError(HundredfoldError):
     """Days could not be simulated within the time limit."""
-
-
-class FixedBeliefs:
-    """Acceptance beliefs from the parameters that an acceptance model exported to the envs."""
-
-    def __init__(self, shared_params: SharedParams) -> None:
-        self.types = np.asarray(shared_params["type_probabilities"], np.float64)
-        self.accept_given_type = np.asarray(shared_params["accept_given_type"], np.float64)
-        self.trip_accept_rates = np.asarray(shared_params.get("trip_accept_rates", ()), np.float64)
-
-    def type_probabilities(self, customers: IntArray) -> FloatArray:
-        """(customers, types)."""
-        return self.types[customers]
-
-    def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> FloatArray:
-        """(rows, offers) probability that each customer accepts each offer on each trip."""
-        types = self.types[customers]
-        return believed_accept_rates(types, self.accept_given_type, purposes, self.trip_accept_rates, trips)
 
 
 class CachedSolver:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State
 from hundredfold.core.errors import SettingsError, ShapeError
+from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
 from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, tolerated_offers
 from hundredfold.envs.dvrp.population import (
@@ -281,6 +282,24 @@ def believed_accept_rates(
         return by_type
     remembered = trip_rates[trips]
     return np.asarray(np.where(np.isnan(remembered), by_type, remembered), np.float64)
+
+
+class FixedBeliefs:
+    """Acceptance beliefs from the parameters that an acceptance model exported to the envs."""
+
+    def __init__(self, shared_params: SharedParams) -> None:
+        self.types = np.asarray(shared_params["type_probabilities"], np.float64)
+        self.accept_given_type = np.asarray(shared_params["accept_given_type"], np.float64)
+        self.trip_accept_rates = np.asarray(shared_params.get("trip_accept_rates", ()), np.float64)
+
+    def type_probabilities(self, customers: IntArray) -> FloatArray:
+        """(customers, types)."""
+        return self.types[customers]
+
+    def accept_probabilities(self, customers: IntArray, purposes: IntArray, trips: IntArray) -> FloatArray:
+        """(rows, offers) probability that each customer accepts each offer on each trip."""
+        types = self.types[customers]
+        return believed_accept_rates(types, self.accept_given_type, purposes, self.trip_accept_rates, trips)
 
 
 def _level_probs(survival: FloatArray) -> FloatArray:
