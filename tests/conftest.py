@@ -8,7 +8,6 @@ import signal
 
 import pytest
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
@@ -16,3 +15,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def user_data_directory(tmp_path_factory):
     """Where runs find the user's key, so that tests leave the home alone; inherited by child processes."""
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True)
+def default_interrupt_handler():
+    """Set before every test: some library may have changed it in the one before."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -153,7 +153,7 @@ WRONG_USAGE = {
     "an unknown Gymnasium id": (["train", "CartPole-v11"], 2, "did you mean CartPole-v1"),
     "an unknown command": (["trian"], 2, "did you mean train"),
     "an unknown flag": (["train", "corridor", "--num-env", "3"], 2, "num-envs"),
-    "no envs": (["train", "corridor", "--num-envs", "0"], 2, "num_envs must be at least 1, got 0"),
+    "no envs": (["train", "corridor", "--num-envs", "0"], 2, "num_envs must be at least 1 and at most 10000000, got 0"),
     "text for a number": (["train", "corridor", "--num-envs", "many"], 2, "many"),
     "two lengths": (["train", "corridor", "--steps", "9", "--epochs", "1"], 2, "one of --epochs"),
     "no env": (["train"], 2, "usage"),

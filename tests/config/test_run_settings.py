@@ -48,7 +48,7 @@ WRONG_FILES = {
     "[network]\nhidden_sizes = [64, 'x']": r"network.hidden_sizes must be a whole number, got 'x'",
     "[network]\nhidden_sizes = 64": r"network.hidden_sizes must be a list, got 64",
     "ppo = 3": r"ppo must be a table, got 3",
-    "[rollout]\nnum_envs = 0": r"num_envs must be at least 1, got 0",
+    "[rollout]\nnum_envs = 0": r"num_envs must be at least 1 and at most 10000000, got 0",
     "env = ": r"not valid TOML",
 }
 

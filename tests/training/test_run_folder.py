@@ -85,7 +85,7 @@ def test_damaged_versions_do_not_stop_a_report(run):
 def test_a_network_too_large_for_its_weights_is_refused_before_memory_is_taken(run):
     text = run.settings_file.read_text()
     hidden = text[text.index("hidden_sizes") : text.index("]", text.index("hidden_sizes")) + 1]
-    text = text.replace(hidden, "hidden_sizes = [10000000, 10000000]")
+    text = text.replace(hidden, "hidden_sizes = [1000000, 1000000]")
     run.settings_file.write_text(text[: text.rindex("# sha256")])
     with pytest.raises(CheckpointError, match="this network wants"):
         hundredfold.load(run.path)
