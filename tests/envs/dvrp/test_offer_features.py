@@ -145,5 +145,16 @@ def test_final_observations_of_offers_are_zero():
 def test_large_populations_are_represented_by_some_customers():
     env = Dvrp(np.arange(2), DvrpSettings(service="operator", observation="offers"))
     env.reset(0)
-    assert env.offer_features.table.shape[2] == features.MAX_FUTURE_CUSTOMERS
+    assert env.offer_features.potentials.table.shape[2] == features.MAX_FUTURE_CUSTOMERS
     assert np.isfinite(env.out.observation["offers"]).all()
+
+
+def test_envs_of_one_population_share_the_table_of_potentials():
+    first, second = env_after(0), env_after(0)
+    table = first.offer_features.potentials
+    assert second.offer_features.potentials is table
+    used = table.num_used
+    first.reset(3)
+    assert table.num_used == used
+    env = env_after(0, replace(SETTINGS, service_minutes=2.0))
+    assert env.offer_features.potentials is not table

@@ -10,6 +10,7 @@ and the state of the day, the same for all offers.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -77,10 +78,54 @@ class FutureTrips(NamedTuple):
     position: IntArray  # (population,) which of these customers, -1 = none
 
 
+class FuturePotentials:
+    """Potentials of trips under every offer with the trips of each future customer.
+
+    A trip is computed when it is first requested, and kept. Envs of one population share the table.
+
+    Args:
+        population: Customers, trips and city.
+        service_minutes: Service time at each stop.
+    """
+
+    def __init__(self, population: Population, service_minutes: float) -> None:
+        city = population.city
+        self.city = CityArrays(city.travel_minutes.astype(np.float64), int(city.depot_cell), service_minutes)
+        self.trips = population.trips
+        self.future = _future_trips(population)
+        self.slots = np.full(len(self.trips.cells), UNUSED)  # (trips,) row of `table`
+        self.num_used = 0
+        self.table = np.zeros((0, NUM_OFFERS, len(self.future.first), NUM_FUTURE), np.float32)
+
+    def add(self, trips: IntArray, threads: int) -> None:
+        """Compute the potentials of these trips, where missing."""
+        new = trips[self.slots[trips] == UNUSED]
+        if len(new) == 0:
+            return
+        first, last = self.num_used, self.num_used + len(new)
+        if last > len(self.table):
+            table = np.zeros((max(last, 2 * len(self.table)), *self.table.shape[1:]), np.float32)
+            table[:first] = self.table[:first]
+            self.table = table
+        rows = self.table[first:last]
+        cells, windows = self.trips.cells[new], windows_of_all_offers(self.trips.windows[new])
+        parallel_ranges(
+            threads,
+            len(new),
+            lambda start, end: _future_potentials(self.city, self.future, cells, windows, rows, start, end),
+        )
+        self.slots[new] = np.arange(first, last)
+        self.num_used = last
+
+
+@lru_cache(maxsize=4)
+def future_potentials(population: Population, service_minutes: float) -> FuturePotentials:
+    """The table of a population, shared by all its envs in this process."""
+    return FuturePotentials(population, service_minutes)
+
+
 class OfferFeatures:
     """Writes the features of every offer and the context, for all envs at once.
-
-    Potentials of a trip with future trips are computed when the trip is first requested and kept.
 
     Args:
         population: Customers, trips and city.
@@ -88,13 +133,9 @@ class OfferFeatures:
     """
 
     def __init__(self, population: Population, settings: DvrpSettings) -> None:
-        city = population.city
-        self.city = CityArrays(city.travel_minutes.astype(np.float64), int(city.depot_cell), settings.service_minutes)
-        self.trips, self.threads = population.trips, settings.oracle_threads
-        self.num_customers = settings.num_customers
-        self.future = _future_trips(population)
-        self.slots = np.full(len(self.trips.cells), UNUSED)  # (trips,) row of `table`
-        self.table = np.zeros((0, NUM_OFFERS, len(self.future.first), NUM_FUTURE), np.float32)
+        self.potentials = future_potentials(population, settings.service_minutes)
+        self.city, self.future = self.potentials.city, self.potentials.future
+        self.threads, self.num_customers = settings.oracle_threads, settings.num_customers
 
     def write(self, offers: Array, context: Array, state: Arrays, insertion_costs: FloatArray) -> None:
         """Write features and context; zeros where the day is over.
@@ -109,12 +150,12 @@ class OfferFeatures:
         envs = np.arange(len(num_booked))
         current = np.minimum(num_booked, self.num_customers - 1)
         trips = state["trip_id"][envs, current]
-        self._add_to_table(np.unique(trips[num_booked < self.num_customers]))
+        self.potentials.add(np.unique(trips[num_booked < self.num_customers]), self.threads)
         arguments = (
             self.city,
             self.future,
-            self.table,
-            self.slots[trips],
+            self.potentials.table,
+            self.potentials.slots[trips],
             np.ascontiguousarray(state["customer_id"]),
             np.ascontiguousarray(state["cells"]),
             np.ascontiguousarray(state["booked_windows"]),
@@ -126,23 +167,6 @@ class OfferFeatures:
         )
         parallel_ranges(
             self.threads, len(envs), lambda first, last: _write_features(*arguments, offers, context, first, last)
-        )
-
-    def _add_to_table(self, trips: IntArray) -> None:
-        """Compute the potentials of these trips with future trips, where missing."""
-        new = trips[self.slots[trips] == UNUSED]
-        if len(new) == 0:
-            return
-        first = len(self.table)
-        table = np.zeros((first + len(new), *self.table.shape[1:]), np.float32)
-        table[:first] = self.table
-        self.table = table
-        self.slots[new] = first + np.arange(len(new))
-        cells, windows = self.trips.cells[new], windows_of_all_offers(self.trips.windows[new])
-        parallel_ranges(
-            self.threads,
-            len(new),
-            lambda start, end: _future_potentials(self.city, self.future, cells, windows, table[first:], start, end),
         )
 
 
