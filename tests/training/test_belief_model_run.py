@@ -11,6 +11,10 @@ from numpy.testing import assert_array_equal
 import hundredfold
 from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
 from hundredfold.api import belief_params
+from hundredfold.core.errors import CheckpointError
+from hundredfold.training.build import load_belief_model
+from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint
+from hundredfold.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.process
 
@@ -105,3 +109,13 @@ def test_meta_train_presets_train(tmp_path, preset):
     )
     assert run.finished
     assert (run.path / "report.html").exists()
+
+
+def test_a_belief_model_of_another_version_is_named(tmp_path):
+    folder = RunFolder.open(train(tmp_path, epochs=1).path)
+    checkpoint = load_checkpoint(folder)
+    checkpoint.epoch += 1
+    del checkpoint.parts["belief_model"]["response_counts"]
+    save_checkpoint(folder, checkpoint)
+    with pytest.raises(CheckpointError, match=r"has no 'response_counts'.*another version"):
+        load_belief_model(folder, "last")

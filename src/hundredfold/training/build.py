@@ -64,10 +64,15 @@ def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
     if belief_model is None:
         return None
     saved = load_checkpoint(folder, checkpoint, parts={BELIEF_MODEL})
+    if BELIEF_MODEL not in saved.parts:
+        belief_model.close()
+        raise CheckpointError(f"{folder.path} has no belief model in its checkpoints.")
     try:
         belief_model.restore(saved.parts[BELIEF_MODEL])
     except KeyError as error:
-        raise CheckpointError(f"{folder.path} has no belief model in its checkpoints.") from error
+        raise CheckpointError(
+            f"the belief model in {folder.path} has no {error}; it was saved by another version of hundredfold."
+        ) from error
     finally:
         belief_model.close()
     return belief_model
