@@ -53,6 +53,10 @@ def test_epochs_of_several_episodes_per_env_are_counted():
     ]
 
 
+def test_the_default_of_an_env_gives_no_warning():
+    assert estimate_of(preset_settings("dvrp")).warnings == []
+
+
 def test_a_run_of_100_epochs_gives_no_warning():
     assert estimate_of(make_settings(num_envs=64, episodes=6_400)).warnings == []
 

@@ -26,6 +26,8 @@ from hundredfold.training.build import Components, build
 
 # Fewer updates than this are too few to learn from.
 FEW_EPOCHS: Final = 50
+# The same when every update learns from the decisions of all epochs before it.
+FEW_EPOCHS_OF_FUTURES: Final = 30
 ENOUGH_EPOCHS: Final = 100
 # Share of the available memory for envs and buffers; the rest is for networks and the system.
 MEMORY_SHARE: Final = 0.5
@@ -111,6 +113,12 @@ def estimate_run(settings: RunSettings, start: RunSettings, *, measure: bool = T
     )
 
 
+def few_epochs(settings: RunSettings) -> int:
+    """Number of epochs below which a run is too short to learn from."""
+    from_futures = settings.algo == "ppo" and settings.ppo.advantages == "futures"
+    return FEW_EPOCHS_OF_FUTURES if from_futures else FEW_EPOCHS
+
+
 def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -> list[str]:
     """Warnings about the length of a run; `train` prints the same."""
     episodes, epochs = requested.length.episodes, resolved.length.epochs
@@ -118,8 +126,7 @@ def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -
         return []
     steps = resolved.rollout.samples_per_epoch
     warnings = []
-    from_returns = resolved.algo != "ppo" or resolved.ppo.advantages == "gae"
-    if epochs < FEW_EPOCHS and from_returns:
+    if epochs < few_epochs(resolved):
         enough = -(-ENOUGH_EPOCHS * steps // spec.episode_steps)
         warnings.append(
             f"{episodes} episodes at {resolved.rollout.num_envs} envs are {epochs} epochs; "
@@ -278,7 +285,7 @@ def recommend(requested: RunSettings, resolved: RunSettings, start: RunSettings,
     Only settings that still have the preset's value are changed.
     """
     changes: list[Recommendation] = []
-    if requested.length.episodes and resolved.length.epochs < FEW_EPOCHS and spec.episode_steps:
+    if requested.length.episodes and resolved.length.epochs < few_epochs(resolved) and spec.episode_steps:
         reason = f"{resolved.length.epochs} epochs are too few to learn from"
         enough = -(-ENOUGH_EPOCHS * resolved.rollout.samples_per_epoch // spec.episode_steps)
         changes.append(Recommendation("episodes", requested.length.episodes, enough, reason))
