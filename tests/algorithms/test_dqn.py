@@ -336,6 +336,8 @@ def test_the_replay_buffer_size_respects_settings_and_memory():
     # A row of CartPole takes 4 floats and 15 bytes: 31 in all.
     assert settings_of(replay_size=8_000).rows_per_env(spec, 8) == 1_001
     assert settings_of(replay_size=8_000, replay_memory_gb=31e-6).rows_per_env(spec, 8) == 126
+    with pytest.raises(SettingsError, match="replay_memory_gb must be"):
+        settings_of(replay_memory_gb=float("inf"))
     with pytest.raises(SettingsError, match=r"1000 samples \(of 3.1e-05 GB\) is too small.*1200"):
         settings_of(replay_memory_gb=31e-6, learning_starts=1_200).rows_per_env(spec, 8)
     with pytest.raises(SettingsError, match="100 samples is too small for 64 envs"):

@@ -57,7 +57,7 @@ class DQNSettings:
     """Samples that are collected before the first training phase."""
     replay_size: AtLeastOne = 100_000
     """Capacity of the replay buffer in samples."""
-    replay_memory_gb: NonNegative = 0.0
+    replay_memory_gb: Annotated[float, Interval(ge=0, lt=math.inf)] = 0.0
     """Memory limit of the replay buffer in GB; 0 sets no limit."""
     save_replay: bool = True
     """Save the replay buffer in checkpoints; without it a resumed run fills a new one first."""

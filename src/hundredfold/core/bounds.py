@@ -6,8 +6,6 @@ and calls `check_bounds(self)` in its `__post_init__`.
 
 from __future__ import annotations
 
-import math
-from dataclasses import fields
 from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
@@ -31,10 +29,9 @@ def check_bounds(settings: Any) -> None:
     """Raise a SettingsError for the first field of a dataclass that lies outside its bounds.
 
     Bounds are `annotated_types` constraints (`Ge`, `Gt`, `Le`, `Lt`, `Interval`) in the field's
-    annotation. A tuple's bounds hold for each of its entries; None is within all bounds. A number is
-    finite unless the default is not.
+    annotation. A tuple's bounds hold for each of its entries; None is within all bounds.
     """
-    for name, bounds, default in _declared_bounds(settings.__class__):
+    for name, bounds in _declared_bounds(settings.__class__):
         value = getattr(settings, name)
         entries = value if isinstance(value, tuple) else (value,)
         for entry in entries:
@@ -42,20 +39,16 @@ def check_bounds(settings: Any) -> None:
                 raise SettingsError(
                     f"{name} must be at most {MAX_INTEGER:,}, got a number of {len(str(entry))} digits."
                 )
-            if isinstance(entry, float) and math.isinf(entry) and entry != default:
-                raise SettingsError(f"{name} must be a finite number, got {value}.")
             # Written so that NaN lies outside.
             if entry is not None and not all(_holds(entry, bound) for bound in bounds):
                 raise SettingsError(f"{name} must be {_describe(bounds)}, got {value}.")
 
 
 @cache
-def _declared_bounds(settings_class: Any) -> tuple[tuple[str, tuple[Any, ...], Any], ...]:
-    """Name, bounds and default of each field that has bounds."""
+def _declared_bounds(settings_class: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
     hints = get_type_hints(settings_class, include_extras=True)
-    defaults = {item.name: item.default for item in fields(settings_class)}
-    found = ((name, tuple(_bounds_in(hint)), defaults.get(name)) for name, hint in hints.items())
-    return tuple(entry for entry in found if entry[1])
+    found = ((name, tuple(_bounds_in(hint))) for name, hint in hints.items())
+    return tuple((name, bounds) for name, bounds in found if bounds)
 
 
 def _bounds_in(hint: Any) -> list[Any]:

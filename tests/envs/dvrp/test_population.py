@@ -185,6 +185,11 @@ def test_invalid_settings_are_rejected(wrong):
         DvrpSettings(**wrong)
 
 
+def test_an_infinite_ride_time_removes_the_limit_of_the_operator():
+    settings = DvrpSettings(service="operator", max_ride_minutes=float("inf"))
+    assert np.isinf(population_for(settings).max_ride_minutes).all()
+
+
 @pytest.mark.parametrize("wrong", [{"service_minutes": 40.0}, {"max_ride_minutes": 12.0}, {"day_minutes": 60}], ids=str)
 def test_settings_with_unservable_trips_are_rejected(wrong):
     with pytest.raises(SettingsError, match="cannot be served even by a dedicated"):
