@@ -27,11 +27,13 @@ from hundredfold.core.batch import Array, Arrays, EnvSpec, State, with_prefix, w
 from hundredfold.core.errors import SettingsError
 from hundredfold.rollout.rollout_buffer import ACTION_COSTS
 
-# Larger estimated costs, in either direction, count as this many minutes.
+# Estimated costs are clipped to this size, in the env's unit.
 MAX_COST: Final = 60.0
 # Weight of an action that never takes effect, compared with one that certainly does.
 MIN_WEIGHT: Final = 0.25
 WEIGHT_DECAY: Final = 0.01
+# Decisions per minibatch if the settings name no size.
+MINIBATCH_SIZE: Final = 512
 
 
 @dataclass(slots=True)
@@ -163,7 +165,7 @@ class FuturesLearner(PPO):
 
     def _decision_batches(self, epoch: int) -> Iterator[Decisions]:
         """Shuffled minibatches of all stored decisions; the order depends on seed, update and epoch."""
-        count, size = len(self.decisions), self.settings.minibatch_size or 512
+        count, size = len(self.decisions), self.settings.minibatch_size or MINIBATCH_SIZE
         key = rng.spawn(rng.spawn(self.shuffle_key, self.updates), epoch)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(int(key >> np.uint64(1)))).numpy()
         for start in range(0, count, size):

@@ -58,7 +58,7 @@ def plain_potentials(city, first, second):
 
 def potentials_of(env, first, second):
     found = np.zeros(features.NUM_POTENTIALS)
-    features.pair_potentials_of(env.offer_features.city, *first, *second, found)
+    features.pair_potentials.py_func(env.offer_features.city, *first, *second, found)
     return found
 
 

@@ -241,14 +241,6 @@ def pair_potentials(city: Any, cells: Any, windows: Any, other_cells: Any, other
 
 
 @kernel
-def pair_potentials_of(
-    city: Any, cells: Any, windows: Any, other_cells: Any, other_windows: Any, potentials: Any
-) -> None:
-    """`pair_potentials` that can be called from Python."""
-    pair_potentials(city, cells, windows, other_cells, other_windows, potentials)
-
-
-@kernel
 def _future_potentials(
     city: Any, future: Any, cells: Any, windows: Any, table: Any, first_trip: Any, last_trip: Any
 ) -> None:
