@@ -3,12 +3,20 @@
 Ctrl-C is not ignored, also where the tests run as a background job of a script.
 """
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 import pytest
 
+from helpers import hangs
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if hangs.DIRECTORY not in os.environ:
+    os.environ[hangs.DIRECTORY] = tempfile.mkdtemp(prefix="hundredfold-hangs-")
+    atexit.register(shutil.rmtree, os.environ[hangs.DIRECTORY], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,3 +29,10 @@ def user_data_directory(tmp_path_factory):
 def default_interrupt_handler():
     """Set before every test: some library may have changed it in the one before."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def only_hung_envs_time_out(monkeypatch):
+    """Step timeouts of worker processes that depend on events rather than on how busy the machine is."""
+    with hangs.only_hung_envs_time_out(monkeypatch):
+        yield

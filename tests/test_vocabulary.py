@@ -40,7 +40,6 @@ BANNED_IDENTIFIERS = {
     "postbox": "failure log",
     "shelf": "solution buffers",
     "shelve": "save_solution",
-    "desk": "workspace",
     "warmth": "threshold",
     "eyes": "image encoder",
     "thought": "features",

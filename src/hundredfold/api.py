@@ -8,38 +8,44 @@ action = policy.act(observation)
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hundredfold.algorithms.custom_network import NetworkFunction, using_network
 from hundredfold.algorithms.loaded_policy import LoadedPolicy
 from hundredfold.backends import make_backend
-from hundredfold.config.devices import torch_device
 from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import CHANGEABLE, Algorithm, EngineName, RunSettings
 from hundredfold.config.toml import changed_settings, with_overrides
-from hundredfold.core.batch import EnvSpec, State, with_prefix, without_prefix
+from hundredfold.core.batch import EnvSpec
 from hundredfold.core.errors import CheckpointError, SettingsError, suggest
-from hundredfold.core.protocols import EnvFactory, SharedParams
-from hundredfold.envs.registry import ENVS, FROM_CALLABLE, callable_factory, canonical_name, env_factory
+from hundredfold.core.protocols import EnvFactory
+from hundredfold.core.terminal import note
+from hundredfold.envs.registry import ENVS, FROM_CALLABLE, callable_factory, canonical_name
 from hundredfold.training.auto_config import auto_configure
-from hundredfold.training.build import build, load_belief_model, policy_from_weights
-from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint, saved_epochs
+from hundredfold.training.build import build, check_belief_inputs, check_many_envs
+from hundredfold.training.checkpoint import load_checkpoint, saved_epochs
 from hundredfold.training.console import announce, extension_note, finished_note, run_banner
-from hundredfold.training.engines import OWN, check_resumable, engine_for
+from hundredfold.training.engines import OWN, check_resumable, engine_for, weights_of
 from hundredfold.training.estimate import warnings_for
 from hundredfold.training.evaluate import Actor, Evaluation, evaluation_backend, random_actor
 from hundredfold.training.evaluate import evaluate as play
 from hundredfold.training.metrics import read_metrics, require_wandb
 from hundredfold.training.process_setup import signal_note
-from hundredfold.training.run import Run
+from hundredfold.training.run import NO_HOOKS, Epoch, Hooks, Run
 from hundredfold.training.run_folder import RunFolder, check_name
+from hundredfold.training.stop import StopRule, is_complete, read_stop
+from hundredfold.training.trained_policy import belief_params, evaluation_envs, export_policy_folder, load
 from hundredfold.training.trust import mark_origin, require_trust
+from hundredfold.training.video import Video
+from hundredfold.training.video import record_video as record
+
+if TYPE_CHECKING:
+    from hundredfold.envs.dvrp.acceptance.model import Responses
 
 __all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "train"]
 
@@ -56,6 +62,13 @@ class TrainedRun:
 
     path: Path
     finished: bool
+    network: NetworkFunction | None = None  # that makes the network, where it is the user's
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why a stop rule ended the run; None if none did."""
+        stop = read_stop(RunFolder.open(self.path))
+        return None if stop is None else stop.reason
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -64,7 +77,7 @@ class TrainedRun:
 
     def policy(self, checkpoint: str = "best") -> LoadedPolicy:
         """The trained policy."""
-        return load(self.path, checkpoint)
+        return load(self.path, checkpoint, network=self.network)
 
 
 def train(
@@ -81,6 +94,9 @@ def train(
     wandb: bool = False,
     quiet: bool = True,
     report: bool = True,
+    stop: StopRule | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    network: NetworkFunction | None = None,
     **settings: Any,
 ) -> TrainedRun:
     """Train an agent, or resume or extend a run.
@@ -101,9 +117,18 @@ def train(
         wandb: Also log to Weights & Biases.
         quiet: Print nothing.
         report: Write report.html at the end.
+        stop: Function that gets the metrics of every epoch (as in metrics.jsonl) and returns True, or
+            the reason as text, to end the run. See also `stop_at`, `stop_after` and
+            `stop_on_plateau` among the settings.
+        on_epoch: Function that is called with every complete `Epoch`: number, metrics, policy, path.
+        network: Function from the env's spec to a torch module that returns logits and values, instead
+            of the built-in network; with `resume` the same one again. PPO only.
         **settings: Any setting by its flag name with underscores, e.g. `num_envs=64`,
             `steps=100_000`, `learning_rate=1e-3`.
     """
+    hooks = Hooks(stop, on_epoch, network)
+    if network is not None and resume is None:
+        settings["network_function"] = _name_of(network)
     if engine is not None:
         settings["engine"] = engine
     if resume is not None:
@@ -118,7 +143,9 @@ def train(
         wanted = with_overrides(with_length(kept, settings), settings)
         own = {"env", *settings} if env is not None else set(settings)
         require_trust(RunFolder.open(Path(resume)), wanted, own, trust_run)
-        return resume_run(Path(resume), wanted, _factory_of(env, wanted), wandb=wandb, quiet=quiet, report=report)
+        return resume_run(
+            Path(resume), wanted, _factory_of(env, wanted), wandb=wandb, quiet=quiet, report=report, hooks=hooks
+        )
     if env is None:
         raise SettingsError("train() needs an env, or resume=RUN to continue one.")
     if callable(env) and "env_kwargs" in settings:
@@ -141,6 +168,7 @@ def train(
         wandb=wandb,
         quiet=quiet,
         report=report,
+        hooks=hooks,
     )
 
 
@@ -148,8 +176,7 @@ def _factory_of(env: str | Callable[[], Any] | None, settings: RunSettings) -> E
     """Env factory of a user's function; None for envs with a name."""
     if not callable(env):
         return None
-    seed_episodes = getattr(settings.env_settings, "seed_episodes", True)
-    return callable_factory(env, seed_episodes=seed_episodes)
+    return callable_factory(env, settings.env_settings, privileged=settings.network.critic == "privileged")
 
 
 def start_run(
@@ -158,11 +185,13 @@ def start_run(
     *,
     given: Collection[str] | None = None,
     init_from: Path | None = None,
+    recorded: Responses | None = None,
     save_dir: Path,
     name: str | None = None,
     wandb: bool = False,
     quiet: bool = False,
     report: bool = True,
+    hooks: Hooks = NO_HOOKS,
 ) -> TrainedRun:
     """Create a run folder and train in it.
 
@@ -172,15 +201,18 @@ def start_run(
         given: Names of settings that the user set; for third-party envs all others are fitted to
             env and device. None fits nothing.
         init_from: Run folder whose weights the run starts from.
+        recorded: Recorded responses that the acceptance model of dvrp starts from.
         save_dir: Folder for run folders.
         name: Name of the run folder.
         wandb: Also log to Weights & Biases.
         quiet: Print nothing.
         report: Write report.html at the end.
+        hooks: Functions of the user that take part.
     """
     check_name(name)
     if wandb:
         require_wandb()
+    check_belief_inputs(settings)
     engine = engine_for(settings)
     weights = None if init_from is None else weights_of(init_from, settings)
     announce(settings, quiet)
@@ -189,40 +221,31 @@ def start_run(
             given = {*given, *(item.name for item in fields(settings.network))}
         settings, lines = auto_configure(settings, given, make_envs)
         if not quiet:
-            print("\n".join(lines), file=sys.stderr)
-    components = engine.build(settings, make_envs)
+            note("\n".join(lines))
+    with using_network(hooks.network):
+        check_many_envs(settings, make_envs)
+        components = engine.build(settings, make_envs)
     if not quiet:
         if settings.machine.backend == "auto" and settings.engine == OWN:
-            print(components.choice.summary, file=sys.stderr)
+            note(components.choice.summary)
+        if components.threads_note is not None:
+            note(components.threads_note)
         for text in warnings_for(settings, components.settings, components.backend.spec):
-            print(f"warning: {text}", file=sys.stderr)
+            note(f"warning: {text}")
     try:
         if weights is not None:
             components.learner.load_weights(weights)
+        if recorded is not None:
+            from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
+
+            if not isinstance(components.belief_model, AcceptanceModel):
+                raise SettingsError("recorded responses need dvrp with an acceptance model: --acceptance-model bayes.")
+            components.belief_model.learn(recorded)
         folder = RunFolder.create(components.settings, save_dir, name)
         mark_origin(folder, components.settings)
-        return _finish(engine.start(folder, components, wandb=wandb, quiet=quiet), report)
+        return _finish(engine.start(folder, components, wandb=wandb, quiet=quiet), report, hooks)
     finally:
         components.close()
-
-
-def weights_of(run: Path, settings: RunSettings) -> State:
-    """Weights of the best checkpoint of a run, to start another run on the same env from.
-
-    Args:
-        run: Run folder.
-        settings: Settings of the new run.
-    """
-    folder = RunFolder.open(run)
-    source = folder.settings()
-    if source.env != settings.env or source.algo != settings.algo:
-        raise SettingsError(
-            f"{run} was trained with {source.algo} on {source.env}; its weights do not fit {settings.algo} on "
-            f"{settings.env}."
-        )
-    if settings.engine != OWN:
-        raise SettingsError(f"--init-from works with --engine {OWN} only, not with {settings.engine}.")
-    return without_prefix("network", load_checkpoint(folder, "best", parts={"learner"}).parts["learner"])
 
 
 def resume_run(
@@ -233,16 +256,18 @@ def resume_run(
     wandb: bool = False,
     quiet: bool = False,
     report: bool = True,
+    hooks: Hooks = NO_HOOKS,
 ) -> TrainedRun:
     """Continue a run, or extend it if the settings have another length. The caller checked its trust.
 
     Args:
         path: Run folder.
-        settings: Changed settings; only length, backend, device, saving and workers may change.
+        settings: Changed settings; only length, stop rules, backend, device, saving and workers may change.
         make_envs: Env factory, for runs on a user's function.
         wandb: Also log to Weights & Biases.
         quiet: Print nothing.
         report: Write report.html at the end.
+        hooks: Functions of the user that take part.
     """
     folder = RunFolder.open(path)
     saved = folder.settings()
@@ -258,77 +283,38 @@ def resume_run(
         require_wandb()
     folder.claim()
     try:
-        if settings.length == saved.length and _is_finished(folder, saved):
+        same_end = (settings.length, settings.stop) == (saved.length, saved.stop)
+        if same_end and is_complete(folder, saved) and _is_whole(folder):
             if not quiet:
-                print(finished_note(path, saved), file=sys.stderr)
+                note(finished_note(path, saved, read_stop(folder)))
             if report and not folder.report_file.exists():
                 write_run_report(folder, REPORT_DAYS, seconds=REPORT_SECONDS)
-            return TrainedRun(path, finished=True)
+            return TrainedRun(path, True, hooks.network)
         if settings.length != saved.length and saved.length_schedules and not quiet:
-            print(extension_note(saved), file=sys.stderr)
+            note(extension_note(saved))
         announce(settings, quiet)
-        components = build(settings, make_envs)
+        with using_network(hooks.network):
+            check_many_envs(settings, make_envs)
+            components = build(settings, make_envs)
         try:
             run = Run.resume(folder, components, wandb=wandb, quiet=quiet)
+            folder.stop_file.unlink(missing_ok=True)
             folder.write_settings(components.settings)
             mark_origin(folder, components.settings)
-            return _finish(run, report)
+            return _finish(run, report, hooks)
         finally:
             components.close()
     finally:
         folder.release()
 
 
-def _is_finished(folder: RunFolder, settings: RunSettings) -> bool:
-    """Whether the last epoch is saved and undamaged; a damaged one is trained again."""
-    epochs = saved_epochs(folder)
-    if not epochs or epochs[-1] < settings.length.epochs:
-        return False
+def _is_whole(folder: RunFolder) -> bool:
+    """Whether the last checkpoint is undamaged; a damaged epoch is trained again."""
     try:
         load_checkpoint(folder, "last")
     except CheckpointError:
         return False
     return True
-
-
-def load(run: str | Path, checkpoint: str | int = "best", device: str = "cpu") -> LoadedPolicy:
-    """Load the policy of a run.
-
-    Args:
-        run: Run folder.
-        checkpoint: "best", "last" or an epoch.
-        device: Device of the network.
-    """
-    folder = RunFolder.open(Path(run))
-    settings = folder.settings()
-    saved = load_checkpoint(folder, str(checkpoint), parts={"learner"})
-    network = without_prefix("network", saved.parts["learner"])
-    policy = policy_from_weights(settings, saved.spec, network, torch_device(device))
-    return LoadedPolicy(policy, saved.spec, saved.epoch, settings.seed)
-
-
-def belief_params(run: str | Path, checkpoint: str | int = "best") -> SharedParams | None:
-    """Parameters of a run's belief model at a checkpoint; None if the run has none."""
-    belief_model = load_belief_model(RunFolder.open(Path(run)), str(checkpoint))
-    return None if belief_model is None else belief_model.params(exploring=False)
-
-
-def export_policy_folder(run: str | Path, path: str | Path, checkpoint: str = "best") -> Path:
-    """Copy what `load` needs of a run, and nothing else, to a new folder.
-
-    Args:
-        run: Run folder.
-        path: Folder to create.
-        checkpoint: "best", "last" or an epoch.
-    """
-    source = RunFolder.open(Path(run))
-    saved = load_checkpoint(source, checkpoint, parts={"learner"})
-    network = without_prefix("network", saved.parts["learner"])
-    saved.parts = {"learner": with_prefix("network", network)}
-    target = RunFolder.create(source.settings(), Path(path).parent, Path(path).name)
-    save_checkpoint(target, saved)
-    target.release()
-    return target.path
 
 
 def export(
@@ -337,6 +323,7 @@ def export(
     onnx: str | Path | bool | None = None,
     torchscript: str | Path | bool | None = None,
     checkpoint: str | int = "best",
+    network: NetworkFunction | None = None,
 ) -> list[Path]:
     """Export the policy of a run to ONNX or TorchScript.
 
@@ -345,13 +332,17 @@ def export(
         onnx: Path of the ONNX file; True for policy.onnx in the run folder.
         torchscript: Path of the TorchScript file; True for policy.pt in the run folder.
         checkpoint: "best", "last" or an epoch.
+        network: Function that makes the network, for runs that were trained with one.
 
     Returns:
         Paths of the files written.
     """
     from hundredfold.training.export import export_onnx, export_torchscript, require_export_extra
 
-    loaded = load(run, checkpoint)
+    for path in (onnx, torchscript):
+        if path and path is not True and not Path(path).parent.is_dir():
+            raise SettingsError(f"cannot write {path}: there is no folder {Path(path).parent}; create it first.")
+    loaded = load(run, checkpoint, network=network)
     if onnx:
         require_export_extra()
     paths = []
@@ -374,18 +365,17 @@ def write_run_report(folder: RunFolder, days: int = 0, *, seconds: float = math.
 
     entry = ENVS.get(folder.settings().env)
     if days and entry is not None and entry.report_data is not None and saved_epochs(folder):
-        from hundredfold.report.dvrp_sections import write_report_data
+        from hundredfold.report.run_data import write_report_data
 
         module = import_module(entry.report_data)
-        act, settings = load(folder.path).actor, folder.settings().env_settings
-        record = partial(module.record_report_data, act, settings, shared_params=belief_params(folder.path))
-        if math.isinf(seconds):
-            report_data = record(days=days)
-        else:
-            report_data = module.record_within(
-                seconds, lambda number, in_time: record(days=number, in_time=in_time), days
-            )
-        shown = 0 if report_data is None else report_data["days"]
+        report_data = module.run_report_data(
+            load(folder.path).actor,
+            folder.settings().env_settings,
+            shared_params=belief_params(folder.path),
+            days=days,
+            seconds=seconds,
+        )
+        shown = 0 if report_data is None else report_data.get("days", days)
         if shown < days:
             warnings.warn(
                 f"the report shows {shown} simulated days, as {days} would take longer than "
@@ -401,11 +391,13 @@ def evaluate(
     *,
     policy: str | None = None,
     episodes: int = 100,
+    num_envs: int | None = None,
     max_steps: int = 10_000,
     seed: int = 9999,
     checkpoint: str = "best",
     backend: str | None = None,
     make_env: Callable[[], Any] | None = None,
+    network: NetworkFunction | None = None,
     trust_run: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Evaluation:
@@ -415,27 +407,28 @@ def evaluate(
         target: Run folder; with `policy`, a built-in env or Gymnasium id.
         policy: Baseline to evaluate instead of a trained policy: "random".
         episodes: Number of episodes.
+        num_envs: Number of envs that play them, at most 256; by default as many as episodes, or for
+            third-party envs as many as in training. Episodes are the same for the same number.
         max_steps: Steps after which an episode is truncated.
         seed: Seed of the episodes.
         checkpoint: "best", "last" or an epoch.
-        backend: Where envs run; by default that of the run.
+        backend: Where envs run; by default that of the run (auto if it is ray).
         make_env: Function that makes the env, for runs on a user's function.
+        network: Function that makes the network, for runs that were trained with one.
         trust_run: Import the module of an env that only the run folder names.
         on_progress: Called with the number of finished episodes.
     """
     if min(episodes, max_steps) < 1:
         raise SettingsError(f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}.")
-    is_run = (Path(target) / "settings.toml").exists()
     if policy is None and not Path(target).exists():
         raise SettingsError(f"{target} is not a run folder; to evaluate a baseline on an env, pass --policy random.")
-    trained = load(target, checkpoint) if policy is None else None
-    settings = RunFolder.open(Path(target)).settings() if is_run else preset_settings(str(target))
-    if is_run and make_env is None:
-        # Evaluation never joins the cluster of a run.
-        require_trust(RunFolder.open(Path(target)), settings, {"address"}, trust_run)
-    factory = callable_factory(make_env) if make_env else env_factory(settings.env, settings.env_settings)
+    trained = load(target, checkpoint, network=network) if policy is None else None
+    settings, factory = evaluation_envs(target, make_env, trust_run)
     # Third-party envs may be costly: no more of them than for training.
     most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs
+    most = most if num_envs is None else min(max(num_envs, 1), MAX_PARALLEL_EPISODES)
+    if backend is None and settings.machine.backend == "ray":
+        backend = "auto"  # the cluster of a run is for its training
     if backend is not None:
         settings = replace(settings, machine=replace(settings.machine, backend=backend))
     envs = make_backend(*evaluation_backend(settings, factory, min(episodes, most)))
@@ -447,6 +440,44 @@ def evaluate(
         return play(envs, act, episodes, seed, max_steps, on_progress)
     finally:
         envs.close()
+
+
+def record_video(
+    target: str | Path,
+    *,
+    policy: str | None = None,
+    episodes: int = 1,
+    max_steps: int = 1000,
+    seed: int = 9999,
+    checkpoint: str = "best",
+    make_env: Callable[[], Any] | None = None,
+    trust_run: bool = False,
+) -> Video:
+    """Frames of whole episodes of a trained policy, or of a baseline on an env; `.write(path)` saves them.
+
+    Args:
+        target: Run folder; with `policy`, a built-in env or Gymnasium id.
+        policy: Baseline instead of a trained policy: "random".
+        episodes: Number of episodes.
+        max_steps: Steps after which an episode is cut off.
+        seed: Seed of the episodes.
+        checkpoint: "best", "last" or an epoch.
+        make_env: Function that makes the env with `render_mode="rgb_array"`, for runs on a user's function.
+        trust_run: Import the module of an env that only the run folder names.
+    """
+    if min(episodes, max_steps) < 1:
+        raise SettingsError(f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}.")
+    trained = load(target, checkpoint) if policy is None else None
+    settings, factory = evaluation_envs(target, make_env, trust_run)
+    return record(
+        settings.env,
+        factory,
+        lambda spec: trained.actor if trained else baseline_actor(policy or "", spec, seed),
+        episodes=episodes,
+        seed=seed,
+        max_steps=max_steps,
+        shared_params=belief_params(target, checkpoint) if trained else None,
+    )
 
 
 def baseline_actor(name: str, spec: EnvSpec, seed: int) -> Actor:
@@ -467,22 +498,23 @@ def with_length(settings: RunSettings, given: Mapping[str, Any]) -> RunSettings:
     return replace(settings, length=type(settings.length)())
 
 
-def _finish(run: Run, report: bool) -> TrainedRun:
+def _finish(run: Run, report: bool, hooks: Hooks) -> TrainedRun:
     """Train to the end and write the report."""
-    components = run.components
+    components, run.hooks = run.components, hooks
     device, env_runner = components.learner.device, components.env_runner_name
     run.display.print(run_banner(run.folder.path, run.settings, env_runner, device))
-    if (note := signal_note()) is not None:
-        run.display.print(f"  {note}")
+    if (ignored := signal_note()) is not None:
+        run.display.print(f"  {ignored}")
     try:
         finished = engine_for(run.settings).train(run)
         if report:
             run.display.print("writing the report")
-            write_run_report(run.folder, REPORT_DAYS, seconds=REPORT_SECONDS)
-        return TrainedRun(run.folder.path, finished)
+            with using_network(hooks.network):
+                write_run_report(run.folder, REPORT_DAYS, seconds=REPORT_SECONDS)
+        return TrainedRun(run.folder.path, finished, hooks.network)
     finally:
         run.close()
 
 
-def _name_of(function: Callable[[], Any]) -> str:
+def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)

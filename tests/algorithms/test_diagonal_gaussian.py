@@ -74,9 +74,10 @@ def test_samples_have_the_mean_and_std_of_the_distribution():
     assert_allclose(drawn.std(dim=0), np.exp([-1.0, 0.5]), rtol=0.03)
 
 
-def test_samples_at_the_ends_of_the_uniform_range_are_finite():
+@pytest.mark.parametrize("last", [1.0 - 2.0**-53, 1.0])
+def test_samples_at_the_ends_of_the_uniform_range_are_finite(last):
     distribution = make_distribution(rows=2)
-    ends = torch.tensor([[0.0] * 3, [1.0 - 2.0**-53] * 3], dtype=torch.float64)
+    ends = torch.tensor([[0.0] * 3, [last] * 3], dtype=torch.float64)
     drawn = distribution.sample(ends)
     assert torch.isfinite(drawn).all()
     assert torch.isfinite(distribution.log_prob(drawn)).all()

@@ -6,7 +6,7 @@ import torch
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQN, DQNSettings
 from hundredfold.backends import make_backend
-from hundredfold.envs.gymnasium_env import GymnasiumFactory
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.evaluate import evaluate

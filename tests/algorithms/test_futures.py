@@ -1,6 +1,7 @@
 """Per-action policy networks, and learning from the estimated costs of all actions."""
 
 import signal
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -41,12 +42,12 @@ RUN = {
 }
 
 
-def make_learner(settings, updates=20, num_envs=32, env=DVRP, kind=FuturesLearner):
+def make_learner(settings, updates=20, num_envs=32, env=DVRP, kind=FuturesLearner, network=NETWORK):
     backend = make_backend("in_process", partial(Dvrp, settings=env), num_envs)
-    learner = kind(
+    learner = kind.build(
         backend.spec,
         settings=settings,
-        network=NETWORK,
+        network=network,
         rollout=RolloutSettings(num_envs=num_envs, num_steps=6),
         num_updates=updates,
         seed=5,
@@ -77,6 +78,18 @@ def test_weights_are_shared_over_actions():
     shuffled = observation | {"offers": observation["offers"][:, order]}
     assert_allclose(network.per_action.costs(shuffled).detach(), costs[:, order].detach(), atol=1e-6)
     assert_array_equal(costs[:, 12].detach(), 0.0)
+
+
+def test_a_joint_network_reads_all_actions_without_shared_weights():
+    network, observation = network_of(replace(NETWORK, architecture="joint")), observation_of()
+    costs = network.per_action.costs(observation)
+    assert_array_equal(costs[:, 12].detach(), 0.0)
+    changed = observation | {"offers": observation["offers"].clone()}
+    changed["offers"][:, 3] += 1.0
+    others = np.delete(np.arange(16), [3, 12])
+    assert (network.per_action.costs(changed) != costs)[:, others].all()
+    network.update_stats(observation)
+    assert network.per_action.joint.count == 12
 
 
 def test_logits_weigh_costs_by_acceptance_and_shift_penalty():
@@ -120,9 +133,13 @@ def test_estimated_costs_are_stored_with_their_decision():
     assert_array_equal(learner.buffer.arrays[ACTION_COSTS], np.stack(batches))
 
 
-def test_regression_explains_the_estimated_costs():
+@pytest.mark.parametrize("architecture", ["per_action", "joint"])
+def test_regression_explains_the_estimated_costs(architecture):
     learner, collector = make_learner(
-        PPOSettings(advantages="futures", learning_rate=3e-3, update_epochs=4, minibatch_size=64, max_gradient_norm=5.0)
+        PPOSettings(
+            advantages="futures", learning_rate=3e-3, update_epochs=4, minibatch_size=64, max_gradient_norm=5.0
+        ),
+        network=replace(NETWORK, architecture=architecture),
     )
     errors = []
     for _ in range(8):

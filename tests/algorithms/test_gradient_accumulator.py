@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.ppo_learner import make_ppo
+from hundredfold.algorithms.minibatches import GradientAccumulator
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.core.errors import TrainingError
 from hundredfold.envs.cartpole import CartPole
@@ -20,13 +21,13 @@ def limit_memory(learner, rows):
         if torch.is_grad_enabled() and len(next(iter(observation.values()))) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def limited_both(observation):
+    def limited_both(observation, sequences=None):
         check_rows(observation)
-        return both(observation)
+        return both(observation, sequences)
 
-    def limited_value(observation):
+    def limited_value(observation, sequences=None):
         check_rows(observation)
-        return value(observation)
+        return value(observation, sequences)
 
     learner.network.logits_and_value, learner.network.normalised_value = limited_both, limited_value
 
@@ -51,6 +52,26 @@ def test_a_minibatch_that_does_not_fit_is_accumulated_in_chunks_with_the_same_re
     assert [str(w.message).split(" chunks")[0][-1] for w in caught] == ["2", "4"]
     for one, other in zip(whole.network.parameters(), split.network.parameters(), strict=True):
         np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-3, atol=1e-4)
+
+
+class Numbers(list):
+    """A minibatch of numbers."""
+
+    def rows(self, start, stop):
+        return Numbers(self[start:stop])
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 3])
+def test_loss_and_gradient_are_means_over_all_rows(num_chunks):
+    weight = torch.nn.Parameter(torch.tensor(2.0))
+    accumulator = GradientAccumulator()
+    accumulator.num_chunks = num_chunks
+    numbers = Numbers([1.0, 2.0, 3.0, 4.0, 10.0])
+    loss = accumulator.backward(
+        numbers, lambda rows: (weight * torch.tensor(rows)).mean(), torch.optim.SGD([weight], lr=1.0)
+    )
+    assert float(loss) == pytest.approx(8.0)
+    assert float(weight.grad) == pytest.approx(4.0)
 
 
 def test_the_number_of_chunks_is_part_of_the_state():

@@ -54,7 +54,7 @@ def test_numba_samples_equal_torch_samples(activation, rows, masked):
         observation, mask, uniforms = random_rows(rows, seed)
         mask = mask if masked else None
         compiled = policy.sample(observation, mask, uniforms)
-        assert_same_sample(compiled, policy._sample(observation, mask, uniforms))
+        assert_same_sample(compiled, policy._sample(policy._distribution(observation, mask), uniforms))
     assert policy.numba_policy is not None
 
 
@@ -102,7 +102,7 @@ def test_optimiser_steps_are_visible_to_the_kernel():
     optimiser.step()
     after = policy.sample(observation, mask, uniforms)
     assert np.abs(after.log_probs - before.log_probs).max() > 0.01
-    assert_same_sample(after, policy._sample(observation, mask, uniforms))
+    assert_same_sample(after, policy._sample(policy._distribution(observation, mask), uniforms))
 
 
 @pytest.mark.parametrize("make_copy", [copy.copy, lambda policy: pickle.loads(pickle.dumps(policy))])
@@ -112,7 +112,9 @@ def test_a_copy_samples_from_its_own_weights(make_copy):
     policy.sample(observation, mask, uniforms)
     twin = make_copy(policy)
     twin.network = other.network
-    assert_same_sample(twin.sample(observation, mask, uniforms), other._sample(observation, mask, uniforms))
+    assert_same_sample(
+        twin.sample(observation, mask, uniforms), other._sample(other._distribution(observation, mask), uniforms)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """PPO: probability ratios, value targets, joint and separate updates, and learning."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,12 @@ from numpy.testing import assert_allclose
 
 from helpers.ppo_learner import make_ppo
 from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.minibatches import MetricMeans
 from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS, PPOSettings
 from hundredfold.core.errors import SettingsError, TrainingError
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.corridor import RIGHT, Corridor
+from hundredfold.rollout.gae import compute_gae
 from hundredfold.rollout.rollout_buffer import Truncations
 
 STYLES = {
@@ -76,6 +80,49 @@ def test_value_normalisation_follows_new_rollouts_with_its_momentum(momentum, we
     assert_allclose(float(learner.network.value_mean), 10 * weight, rtol=1e-6)
 
 
+def test_value_normalisation_mixes_variances_about_the_common_mean():
+    learner, _ = make_ppo(Corridor, PPOSettings(value_norm_momentum=0.25))
+    rollouts = [np.array(values, np.float32) for values in ([-1.0, 3.0], [4.0, 10.0], [-2.0, 0.5])]
+    mean = square = 0.0
+    for updates, returns in enumerate(rollouts):
+        learner.updates = updates
+        learner._update_value_norm(returns)
+        weight = (1.0, 0.5, 1 / 3)[updates]
+        mean = (1 - weight) * mean + weight * np.mean(returns)
+        square = (1 - weight) * square + weight * np.mean(np.square(returns))
+        assert_allclose(float(learner.network.value_mean), mean, rtol=1e-6)
+        assert_allclose(float(learner.network.value_std), np.sqrt(square - mean**2), rtol=1e-6)
+
+
+def test_returns_that_do_not_vary_are_normalised_by_a_share_of_their_size():
+    for value, std in ((50.0, 0.5), (-50.0, 0.5), (0.0, 1e-4)):
+        learner, _ = make_ppo(Corridor, PPOSettings())
+        learner._update_value_norm(np.full(8, value, np.float32))
+        assert_allclose(float(learner.network.value_std), std, rtol=1e-5)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_value_targets_and_advantages_are_normalised_if_set(normalise):
+    settings = PPOSettings(normalise_advantages=normalise, normalise_values=normalise)
+    learner, collector = make_ppo(Corridor, settings)
+    collector.collect(learner.policy, learner.buffer, 32)
+    rollout = learner.buffer
+    values = learner._values(rollout.observation).reshape(33, 16)
+    next_values = np.where(rollout.terminated, 0.0, values[1:])
+    if rollout.truncations:
+        steps, env_ids, final = rollout.all_truncations()
+        next_values[steps, env_ids] = learner._values({name: array[None] for name, array in final.items()})
+    advantages = compute_gae(rollout.rewards, values[:-1], next_values, rollout.ended, 0.99, 0.95)
+    returns = advantages + values[:-1]
+    samples, stats = learner._compute_targets()
+    assert_allclose(stats["explained_variance"], 1 - np.var(returns - values[:-1]) / np.var(returns), rtol=1e-3)
+    if normalise:
+        advantages = (advantages - advantages.mean()) / advantages.std()
+        returns = (returns - returns.mean()) / returns.std()
+    assert_allclose(samples.advantages.numpy(), advantages.ravel(), rtol=1e-3, atol=1e-4)
+    assert_allclose(samples.targets.numpy(), returns.ravel(), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("momentum", [0.0, -0.1, 1.5, float("nan")])
 def test_value_norm_momentum_outside_its_range_is_rejected(momentum):
     with pytest.raises(SettingsError, match="value_norm_momentum"):
@@ -91,6 +138,17 @@ def test_equal_seeds_give_equal_weights_and_different_seeds_do_not():
         return weights_of(learner)
 
     one, same_seed, other_seed = trained(5), trained(5), trained(6)
+    assert all(torch.equal(one[name], same_seed[name]) for name in one)
+    assert not all(torch.equal(one[name], other_seed[name]) for name in one)
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    initial = []
+    for seed, global_seed in ((5, 1), (5, 2), (6, 2)):
+        torch.manual_seed(global_seed)
+        initial.append(weights_of(make_ppo(Corridor, STYLES["joint"], seed=seed)[0]))
+        assert torch.initial_seed() == global_seed  # the user's generator is left alone
+    one, same_seed, other_seed = initial
     assert all(torch.equal(one[name], same_seed[name]) for name in one)
     assert not all(torch.equal(one[name], other_seed[name]) for name in one)
 
@@ -112,6 +170,48 @@ def test_a_restored_learner_continues_bit_exact(style):
     assert restored.update() == report
     weights = weights_of(learner)
     assert all(torch.equal(weights[name], tensor) for name, tensor in weights_of(restored).items())
+
+
+def test_rescaling_keeps_the_values_of_trained_weights_but_not_those_of_a_new_network():
+    learner, collector = make_ppo(Corridor, STYLES["joint"])
+    collector.collect(learner.policy, learner.buffer, 32)
+    observation = {name: array.copy() for name, array in learner.buffer.observation.items()}
+    initial = learner._values(observation)
+    learner._update_value_norm(np.array([20.0, 30.0], np.float32))
+    assert_allclose(learner._values(observation), 5.0 * initial + 25.0, rtol=1e-4)
+    for updates in (0, 3):  # the first update of another run's weights, and a later one of the same run
+        learner.updates = updates
+        before = learner._values(observation)
+        learner._update_value_norm(np.array([-2.0, 70.0], np.float32))
+        assert float(learner.network.value_std) > 10.0
+        assert_allclose(learner._values(observation), before, rtol=1e-3)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_an_update_lowers_the_error_of_the_values(style):
+    learner, collector = make_ppo(Corridor, replace(STYLES[style], normalise_values=False))
+    collector.collect(learner.policy, learner.buffer, 32)
+    observation = {name: array.copy() for name, array in learner.buffer.observation.items()}
+    returns = learner._compute_targets()[0].targets.numpy().copy()
+
+    def error():
+        return np.square(learner._values(observation)[: len(returns)] - returns).mean()
+
+    before = error()
+    assert learner.update()["value_loss"] > 0.0
+    assert error() < 0.9 * before
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 4])
+def test_a_restored_learner_accumulates_gradients_as_before(num_chunks):
+    learner, _ = make_ppo(Corridor, STYLES["joint"])
+    learner.accumulator.num_chunks = num_chunks
+    state = learner.state()
+    assert ("gradient_chunks" in state) == (num_chunks > 1)
+    restored, _ = make_ppo(Corridor, STYLES["joint"])
+    restored.restore(state)
+    assert restored.accumulator.num_chunks == num_chunks
+    assert restored.learning_seconds == 0.0  # it learns in `update` alone
 
 
 def test_separate_value_epochs_leave_the_policy_unchanged():
@@ -144,6 +244,17 @@ def test_minibatches_of_any_size_contain_every_sample_once():
     assert not torch.equal(joined, samples.targets)
 
 
+@pytest.mark.parametrize(
+    ("size", "sizes"), [({"num_minibatches": 3}, [171, 171, 170]), ({"minibatch_size": 900}, [512])]
+)
+def test_the_size_of_a_full_minibatch_is_that_of_the_first(size, sizes):
+    learner, collector = make_ppo(Corridor, PPOSettings(**size))
+    collector.collect(learner.policy, learner.buffer, 32)
+    samples, _ = learner._compute_targets()
+    assert [len(minibatch) for minibatch in learner._minibatches(samples, 0)] == sizes
+    assert learner.minibatch_rows == sizes[0]
+
+
 def test_learning_rate_and_entropy_coefficient_are_annealed_to_zero():
     settings = PPOSettings(learning_rate=0.01, anneal_entropy=True)
     learner, collector = make_ppo(Corridor, settings, updates=4)
@@ -152,8 +263,53 @@ def test_learning_rate_and_entropy_coefficient_are_annealed_to_zero():
         coefficients.append((learner.learning_rate, learner.entropy_coefficient))
         collector.collect(learner.policy, learner.buffer, 32)
         learner.update()
+        assert learner.optimisers["joint"].param_groups[0]["lr"] == coefficients[-1][0]
     assert_allclose(coefficients, [(0.01, 0.01), (0.0075, 0.0075), (0.005, 0.005), (0.0025, 0.0025)])
     assert learner.learning_rate == 0.0
+
+
+def clipped_loss(ratio, advantages, clip_range):
+    """Schulman et al. (2017), equation 7, one sample at a time."""
+    low, high = 1 - clip_range, 1 + clip_range
+    terms = [min(r * a, min(max(r, low), high) * a) for r, a in zip(ratio.tolist(), advantages.tolist(), strict=True)]
+    return -sum(terms) / len(terms)
+
+
+@pytest.mark.parametrize("clip_range", [0.1, 0.3])
+def test_the_policy_loss_is_the_clipped_objective_and_the_entropy_bonus(clip_range):
+    settings = PPOSettings(clip_range=clip_range, entropy_coefficient=0.25)
+    learner, collector = make_ppo(Corridor, settings)
+    collector.collect(learner.policy, learner.buffer, 32)
+    samples, _ = learner._compute_targets()
+    log_ratio = torch.linspace(-0.7, 0.7, len(samples))
+    with torch.no_grad():
+        logits = learner.network.logits(samples.observation)
+        distribution = learner.network.distribution(logits, samples.mask)
+        samples.log_probs = distribution.log_prob(samples.actions) - log_ratio
+    ratio, entropy = log_ratio.exp(), float(distribution.entropy().mean())
+    metrics = MetricMeans()
+    loss = learner._policy_loss(samples, logits, metrics)
+    expected = clipped_loss(ratio, samples.advantages, clip_range)
+    assert_allclose(float(loss), expected - 0.25 * entropy, rtol=1e-4)
+    found = metrics.means()
+    assert_allclose(found["policy_loss"], expected, rtol=1e-4)
+    assert_allclose(found["entropy"], entropy, rtol=1e-5)
+    assert_allclose(found["approx_kl"], float((ratio - 1 - log_ratio).mean()), rtol=1e-3)
+    assert_allclose(found["clip_fraction"], np.mean(np.abs(ratio.numpy() - 1) > clip_range), rtol=1e-5)
+    assert_allclose(found["first_ratio_error"], np.exp(0.7) - 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("target_kl", "approx_kl", "exceeded"), [(0.02, 0.029, False), (0.02, 0.031, True), (0, 9, False)]
+)
+def test_an_update_stops_when_the_last_approximate_kl_exceeds_one_and_a_half_times_the_target(
+    target_kl, approx_kl, exceeded
+):
+    learner, _ = make_ppo(Corridor, PPOSettings(target_kl=target_kl))
+    metrics = MetricMeans()
+    for value in (1.0, 2.0, approx_kl):
+        metrics.add(approx_kl=torch.tensor(value))
+    assert learner._kl_exceeded(metrics) == exceeded
 
 
 def test_target_kl_ends_an_update_early():
@@ -183,6 +339,17 @@ def test_non_finite_gradients_are_skipped_and_counted_and_end_the_run_if_they_pe
     assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(learner).items())
     with pytest.raises(TrainingError, match=r"not finite 20 times in a row.*learning rate"):
         learner._gradient_step("joint", parameters, samples, nan_loss)
+
+
+def test_the_count_of_non_finite_gradients_in_a_row_starts_again_after_a_finite_one():
+    learner, collector = make_ppo(Corridor, PPOSettings())
+    collector.collect(learner.policy, learner.buffer, 32)
+    samples, _ = learner._compute_targets()
+    parameters = list(learner.network.parameters())
+    for factor in [*[float("nan")] * (MAX_SKIPPED_GRADIENTS - 1), 1.0] * 2:
+        learner._gradient_step("joint", parameters, samples, lambda _, f=factor: sum(p.sum() for p in parameters) * f)
+    assert learner.skipped_gradients == 2 * (MAX_SKIPPED_GRADIENTS - 1)
+    assert learner.update()["skipped_gradients"] == 0.0  # those of this update
 
 
 def test_a_shared_network_rejects_separate_value_and_policy_epochs():

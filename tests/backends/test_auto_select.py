@@ -23,7 +23,8 @@ from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBac
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.corridor import Corridor
-from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
 from hundredfold.profiling.workloads import ComputingEnv, LargeInfoEnv, WaitingEnv
 

@@ -12,13 +12,14 @@ import pytest
 
 import hundredfold
 from helpers import third_party_envs
+from helpers.hangs import announce_hang
 from hundredfold.backends import auto_select, make_backend
 from hundredfold.backends.auto_select import choose_backend, is_built_in, profile_env, profile_in_worker
 from hundredfold.backends.processes.backend import ProcessBackend
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.corridor import Corridor, CorridorSettings
-from hundredfold.envs.gymnasium_env import GymnasiumFactory
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
 from hundredfold.profiling.workloads import WaitingEnv
 
@@ -44,6 +45,7 @@ class HangsWhileFileExists(third_party_envs.DiceEnv):
     def step(self, action):
         if self.path.exists():
             self.path.unlink()
+            announce_hang()
             threading.Event().wait()
         return super().step(action)
 
@@ -88,11 +90,12 @@ def test_a_hanging_env_does_not_block_the_choice():
     assert found.settings.step_timeout == 0.3
 
 
+@pytest.mark.usefixtures("only_hung_envs_time_out")
 def test_a_backend_starts_after_an_env_hung_while_profiled(tmp_path):
     path = tmp_path / "hang"
     path.touch()
     factory = callable_factory(partial(HangsWhileFileExists, path))
-    with closing(make_backend("auto", factory, 4, WorkerSettings(step_timeout=2.0))) as backend:
+    with closing(make_backend("auto", factory, 4)) as backend:
         assert type(backend) is ProcessBackend
         assert not path.exists()
         backend.reset(0)

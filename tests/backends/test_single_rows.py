@@ -10,7 +10,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from helpers import third_party_envs
 from hundredfold.core.batch import copies
 from hundredfold.core.errors import EnvError
-from hundredfold.envs.gymnasium_env import GymnasiumFactory
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 from hundredfold.envs.registry import callable_factory
 
 FACTORIES = {

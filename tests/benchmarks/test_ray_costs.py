@@ -1,6 +1,7 @@
 """Costs of collecting with Ray, the prediction from them, and scaling over nodes."""
 
 import json
+import os
 
 import pytest
 
@@ -9,11 +10,13 @@ from helpers.training_runs import run_python
 from hundredfold.cli import main
 from hundredfold.core.errors import SettingsError
 from hundredfold.profiling.ray_scaling import (
+    AUTH_MODE,
     MAX_FRAGMENTS,
     NUM_FRAGMENTS,
     FragmentMeasurement,
     enough,
     measure_nodes,
+    same_authentication,
     select_fragments,
 )
 from hundredfold.profiling.scaling import MeasuredEnv
@@ -86,13 +89,34 @@ def test_nodes_need_the_backend_ray(capsys):
     assert "--nodes and --backend ray need each other" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("given", "has_token", "mode"), [("", True, "token"), ("", False, "disabled"), ("token", False, "token")]
+)
+def test_nodes_use_a_token_exactly_if_drivers_do(tmp_path, monkeypatch, given, has_token, mode):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (AUTH_MODE, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    if given:
+        monkeypatch.setenv(AUTH_MODE, given)
+    if has_token:
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
+    with same_authentication():
+        assert os.environ[AUTH_MODE] == mode
+    assert os.environ.get(AUTH_MODE, "") == given
+
+
 @pytest.mark.slow
 @pytest.mark.ray
-def test_scaling_over_two_simulated_nodes():
+def test_scaling_over_two_simulated_nodes(tmp_path):
+    """With a token of the user, as an earlier local cluster leaves it."""
     pytest.importorskip("ray")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
     argv = ["scale", "waiting", "--backend", "ray", "--nodes", "1,2", "--num-envs", "40"]
     argv += ["--seconds", "4", "--json"]
-    done = run_python(f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))", expect=0)
+    code = f"import sys; from hundredfold.cli import main; sys.exit(main.main({argv!r}))"
+    done = run_python(code, expect=0, env={"HOME": str(tmp_path)})
     rows = json.loads(done.stdout)["rows"]
     assert [row["nodes"] for row in rows] == [1, 2]
     for row in rows:

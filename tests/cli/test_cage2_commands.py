@@ -1,12 +1,16 @@
 """cage2 on the command line: verify, evaluate and train."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from hundredfold.cli import main
-from hundredfold.envs.cage2.blue_agent import BlueAgent
+from hundredfold.cli.cage2 import blue_policy
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.cage2 import blue_agent
+from hundredfold.envs.cage2.blue_agent import BlueAgent, shipped_run
 from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 
@@ -25,7 +29,7 @@ def test_verify_agrees_with_all_recordings(capsys):
     rows = json.loads(captured.out)["rows"]
     assert {row["file"] for row in rows} == {path.name for path in traces}
     assert all(row["steps_compared"] == row["steps_equal"] for row in rows)
-    assert "44,700 of 44,700 steps are equal" in captured.err
+    assert "50,300 of 50,300 steps are equal" in captured.err
 
 
 def test_verify_prints_the_first_difference_and_fails(capsys, tmp_path):
@@ -49,7 +53,7 @@ def test_verify_checks_mean_returns(capsys):
 def test_verify_finds_the_recordings_of_the_package_from_any_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("verify", "cage2") == 0
-    assert "44,700 of 44,700 steps are equal" in capsys.readouterr().err
+    assert "50,300 of 50,300 steps are equal" in capsys.readouterr().err
 
 
 def test_evaluate_prints_the_official_table(capsys):
@@ -101,6 +105,41 @@ def test_the_shipped_policy_beats_minus_56_in_total(capsys):
     assert rows[9]["mean"] > -56
 
 
+@pytest.fixture
+def shipped_folder(tmp_path, monkeypatch):
+    """The policies of the package in a folder that a test can change."""
+    package = tmp_path / "package"
+    shutil.copytree(shipped_run().parent, package / "shipped")
+    monkeypatch.setattr(blue_agent.resources, "files", lambda name: package)
+    return package / "shipped"
+
+
+def test_the_shipped_policy_is_that_of_the_ruleset_or_of_the_current_one(shipped_folder):
+    assert shipped_run("shipped", "leaderboard").name in ("leaderboard", "current")
+    shutil.rmtree(shipped_folder / "leaderboard", ignore_errors=True)
+    assert shipped_run("shipped", "leaderboard") == shipped_folder / "current"
+    shutil.copytree(shipped_folder / "current", shipped_folder / "leaderboard")
+    assert shipped_run("shipped", "leaderboard") == shipped_folder / "leaderboard"
+    assert shipped_run("shipped", "current") == shipped_folder / "current"
+    assert BlueAgent.load(ruleset="leaderboard").channels == BlueAgent.load().channels
+
+
+def test_a_policy_with_another_channel_is_shipped_beside_the_others(shipped_folder):
+    shutil.rmtree(shipped_folder / "current-exploits", ignore_errors=True)
+    shutil.rmtree(shipped_folder / "leaderboard-exploits", ignore_errors=True)
+    with pytest.raises(SettingsError, match="no policy 'shipped-exploits'"):
+        shipped_run("shipped-exploits", "leaderboard")
+    shutil.copytree(shipped_folder / "current", shipped_folder / "current-exploits")
+    assert shipped_run("shipped-exploits", "leaderboard") == shipped_folder / "current-exploits"
+
+
+def test_the_ruleset_picks_the_shipped_policy_and_the_rules():
+    _, settings = blue_policy("shipped", "best", 0, "leaderboard")
+    assert settings.ruleset == "leaderboard"
+    assert blue_policy("shipped", "best", 0)[1].ruleset == "current"
+    assert blue_policy("reactive", "best", 0, "leaderboard")[1].ruleset == "leaderboard"
+
+
 def test_the_shipped_agent_needs_only_the_52_bits():
     agent = BlueAgent.load()
     env = Cage2(np.arange(1), Cage2Settings(red="b_line"))
@@ -111,3 +150,32 @@ def test_the_shipped_agent_needs_only_the_52_bits():
         total += float(batch.reward[0])
     # Sleeping loses more than 1,000, the reactive baseline about 50.
     assert total > -30
+
+
+def test_evaluate_logs_episodes_in_words(capsys, tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert call("evaluate", "cage2", "--policy", "reactive", "--episodes", "3", "--log-episodes", log, "--json") == 0
+    rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["policy"] == "reactive"]
+    steps = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(steps) == 3 * 3 * (30 + 50 + 100)
+    for cell in rows[:9]:
+        returns = [
+            step["return"]
+            for step in steps
+            if (step["red_agent"], step["horizon"], step["step"]) == (cell["red"], cell["horizon"], cell["horizon"])
+        ]
+        assert np.mean(returns) == pytest.approx(cell["mean"])
+
+
+def test_envs_cage2_explains_every_number_within_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call("envs", "cage2") == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("Op_Server0", "DecoyTomcat", "106 + host", "11 privileged", "red_subnets", "PrivilegeEscalate"):
+        assert part in text
+    assert call("envs", "cage2", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {"host": 12, "name": "User4"}.items() <= next(row for row in rows if row.get("name") == "User4").items()
+    assert call("envs", "cage3") == 2
+    assert "cage2" in capsys.readouterr().err

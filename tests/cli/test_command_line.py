@@ -1,13 +1,16 @@
 """The command line: output, exit codes and error messages."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.processes import run_process
+from hundredfold.backends import make_backend
 from hundredfold.cli import main
+from hundredfold.training.run_folder import RunFolder
 
 QUICK = ["--epochs", "2", "--num-envs", "4", "--num-steps", "16", "--eval-episodes", "4"]
 
@@ -79,6 +82,19 @@ def test_a_name_with_a_path_is_refused_before_anything_is_built(capsys, tmp_path
     assert "--name" in captured
     assert "preparing" not in captured
     assert list(tmp_path.iterdir()) == []
+
+
+def test_so_many_envs_that_they_do_not_fit_into_memory_are_refused_before_they_exist(capsys, tmp_path, monkeypatch):
+    def start(*arguments, **options):
+        raise AssertionError("envs were created")
+
+    monkeypatch.setattr("hundredfold.training.build.start_backend", start)
+    monkeypatch.setattr("hundredfold.training.build.available_memory", lambda: 10**9)
+    for env, *flags in (["dvrp", "--num-envs", "1e6"], ["CartPole-v1", "--num-envs", "1e7", "--num-steps", "1"]):
+        assert call("train", env, *flags, "--save-dir", tmp_path) == 2
+        text = capsys.readouterr().err
+        assert "for envs" in text
+        assert "1 GB are available; use fewer --num-envs" in text
 
 
 @pytest.mark.parametrize(
@@ -241,3 +257,42 @@ def test_the_installed_command_prints_its_version():
         pytest.skip("the package is not installed for this Python")
     done = run_process([command, "--version"])
     assert done.stdout.startswith("hundredfold ")
+
+
+def test_help_of_a_gymnasium_env_shows_the_settings_that_would_be_chosen(capsys):
+    assert call("train", "CartPole-v1", "--help") == 0
+    captured = capsys.readouterr()
+    for flag in ("num-envs", "num-steps", "hidden-sizes"):
+        chosen = re.search(rf"--{flag} (\S+):", captured.err).group(1)
+        assert re.search(rf"--{flag} .*?\(default: {chosen}\)", captured.out, re.DOTALL)
+
+
+def test_help_of_evaluate_names_the_flags_of_every_env(capsys):
+    assert call("evaluate", "--help") == 0
+    text = capsys.readouterr().out
+    assert "hundredfold evaluate dvrp --help" in text
+    assert "--max-steps" in text
+    assert call("evaluate", "dvrp", "--help") == 0
+    assert "--baselines" in capsys.readouterr().out
+
+
+def test_evaluate_uses_the_backend_of_the_run_unless_told_otherwise(capsys, run_folder, monkeypatch):
+    used = []
+
+    def make(name, *rest):
+        used.append(name)
+        return make_backend(name, *rest)
+
+    monkeypatch.setattr("hundredfold.api.make_backend", make)
+    backend = RunFolder.open(run_folder).settings().machine.backend
+    assert backend == "in_process"
+    assert call("evaluate", run_folder, "--episodes", "2") == 0
+    assert call("evaluate", run_folder, "--episodes", "2", "--backend", "serial") == 0
+    assert used == [backend, "serial"]
+
+
+def test_export_creates_no_folder(capsys, run_folder, tmp_path):
+    target = tmp_path / "no" / "folder" / "policy.pt"
+    assert call("export", run_folder, "--torchscript", target) == 2
+    assert f"there is no folder {target.parent}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -67,7 +67,9 @@ def test_flags_of_meta_train_are_understood(arguments):
         (["evaluate", "dvrp", "--policy", "none", "--baselines", "rndom"], "did you mean random?"),
         (["evaluate", "dvrp", "--policy", "none", "--runs", "random"], "random is not a run folder"),
         (["evaluate", "dvrp", "--policy", "none", "--days", "0"], "days must be at least 1"),
-        (["train", "dvrp", "--trips", "trips.csv"], "needs both --trips"),
+        (["train", "dvrp", "--trips", "trips.csv"], "trips.csv cannot be read (No such file or directory)"),
+        (["train", "dvrp", "--travel-times", "matrix.csv"], "need your trips as well: --trips trips.csv"),
+        (["data", "chek", "trips.csv"], "did you mean check?"),
         (["train", "dvrp", "--customers", "0"], "num_customers must be at least 1"),
     ],
 )
@@ -108,10 +110,54 @@ def write_city(folder):
     return ["--trips", folder / "trips.csv", "--travel-times", folder / "times.csv"]
 
 
-def test_training_on_custom_data_writes_a_report(tmp_path):
+def test_training_on_custom_data_writes_a_report_and_keeps_the_data(capsys, tmp_path):
     arguments = ["train", "dvrp", *write_city(tmp_path), *QUICK, "--customers", "8"]
     assert call(*arguments, "--save-dir", tmp_path / "runs", "--name", "own") == 0
-    assert (tmp_path / "runs" / "own" / "report.html").stat().st_size > 10_000
+    page = (tmp_path / "runs" / "own" / "report.html").read_text("utf-8")
+    assert "This run saves" in page
+    assert "No depot was given: it is the most central place" in page
+    # The run keeps its data, wherever it is moved, and refuses changed data.
+    for name in ("trips.csv", "times.csv"):
+        (tmp_path / name).unlink()
+    run = (tmp_path / "runs" / "own").rename(tmp_path / "moved")
+    evaluation = ["evaluate", run, "--days", "2", "--splits", "known", "--json"]
+    assert call(*evaluation) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["episodes"] == 2
+    trips = run / "data" / "trips.csv"
+    trips.write_text(trips.read_text().replace("work", "shopping"))
+    for command in (evaluation, ["train", "--resume", run, "--episodes", "16"], ["report", run]):
+        assert call(*command) == 1
+        assert "data/trips.csv was changed after the run started" in capsys.readouterr().err
+
+
+def test_sample_files_pass_the_check(capsys, tmp_path):
+    assert call("data", "template", tmp_path / "own") == 0
+    paths = capsys.readouterr().out.split()
+    assert call("data", "check", *paths[:2], "--vehicles", paths[2]) == 0
+    printed = capsys.readouterr().out
+    assert "480" in printed
+    assert "2 minibus early with 8 seats and 1 wheelchair places, 05:00 to 15:00" in " ".join(printed.split())
+    assert "No problems. Train with: hundredfold train dvrp --trips" in printed
+
+
+def test_a_check_names_all_problems_and_fails(capsys, tmp_path):
+    assert call("data", "template", tmp_path / "own") == 0
+    trips = tmp_path / "own" / "trips.csv"
+    lines = trips.read_text().splitlines()
+    lines[3] = lines[3].replace("2026-03", "2026-93")
+    lines[5] = "," + lines[5].partition(",")[2]
+    trips.write_text("\n".join(lines))
+    capsys.readouterr()
+    assert call("data", "check", trips, "--json") == 1
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["kind"], row["rows"], row["column"]) for row in rows] == [
+        ("problem", [6], "customer"),
+        ("problem", [4], "date"),
+    ]
+    assert call("data", "check", trips) == 1
+    printed = capsys.readouterr().out
+    assert "problem:" in printed
+    assert all(len(line) <= 80 or str(trips) in line for line in printed.splitlines())
 
 
 def test_an_error_in_custom_data_names_row_and_column(capsys, tmp_path):

@@ -150,6 +150,19 @@ def test_demand_is_reported_by_city_without_a_policy(capsys, run_folder):
     assert "in its own city" in capsys.readouterr().err
 
 
+def test_policies_by_name_are_evaluated_with_other_offers_and_a_run_with_its_own(capsys, run_folder):
+    (usual,) = evaluate(capsys, "dvrp", "--policy", "privileged_largest")
+    flags = ("--offer-minutes", "0,60", "--offer-directions", "both", "--vehicle-cost", "50")
+    (wide,) = evaluate(capsys, "dvrp", "--policy", "privileged_largest", *flags)
+    assert wide["shift_minutes"] < usual["shift_minutes"], "few customers tolerate 60 minutes"
+    assert wide["baseline_cost"] >= usual["baseline_cost"] + 50.0
+    for number in (0, 2, 4):
+        assert call("evaluate", run_folder, *flags[number : number + 2]) == 2
+        assert "a run is evaluated in its own" in capsys.readouterr().err
+    assert call("evaluate", "dvrp", "--policy", "none", "--offer-minutes", "10,20") == 2
+    assert "ascend from 0" in capsys.readouterr().err
+
+
 def test_the_upper_bound_is_evaluated_beside_policies(capsys):
     pytest.importorskip("ortools")
     hindsight, bound = evaluate(capsys, "dvrp", "--policy", "hindsight", "--baselines", "upper_bound")
@@ -164,7 +177,7 @@ def test_tables_are_printed_with_titles(capsys):
     arguments = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--belief-metrics", *FEW]
     assert call(*arguments) == 0
     printed = capsys.readouterr().out
-    for title in ("improvement in percent", "offers by group", "believed customer types"):
+    for title in ("driving minutes saved", "offers by group", "believed customer types"):
         assert title in printed
     assert printed.count("neighbourhood") < 20
 

@@ -45,6 +45,8 @@ def commands(run):
         "evaluate cage2": ["evaluate", "cage2", "--policy", "sleep", "--episodes", "2"],
         "evaluate dvrp": ["evaluate", "dvrp", "--policy", "none", "--days", "2"],
         "compare": ["compare", "dvrp", "--num-envs", "2,4", "--seeds", "1", "--days", "2", "--episodes", "16"],
+        "watch": ["watch", "corridor", "--policy", "random"],
+        "watch cage2": ["watch", "cage2", "--policy", "sleep"],
         "verify": ["verify", "cage2"],
         "report": ["report", run],
         "export": ["export", run, "--torchscript"],
@@ -60,7 +62,8 @@ WORKERS = (
     *("cli.train.start_run", "cli.train.resume_run", "cli.estimate.estimate_run", "cli.evaluate.evaluate"),
     *("cli.cage2.evaluate_table", "cli.evaluate_dvrp._evaluate", "cli.compare.train_all", "cli.export.export"),
     *("cli.report.write_run_report", "cli.train_oracle.make_training", "envs.cage2.conformance.verify"),
-    *("envs.cage2.conformance.check_returns", "profiling.scaling.profile_env", "profiling.scaling.measure_scaling"),
+    *("cli.watch.record_video", "envs.cage2.episodes.record_episodes", "envs.cage2.conformance.check_returns"),
+    *("profiling.scaling.profile_env", "profiling.scaling.measure_scaling"),
 )
 
 

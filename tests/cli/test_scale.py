@@ -6,6 +6,7 @@ import pytest
 
 from hundredfold.cli.main import main
 from hundredfold.cli.scale import table_rows
+from hundredfold.profiling.scaling import LOSSES
 
 pytestmark = pytest.mark.process
 
@@ -83,19 +84,20 @@ def test_the_table_omits_losses_that_are_zero_in_all_rows():
         "steps_per_second": 5.0,
         "efficiency": 0.6,
         "lost_to_barrier": 0.4,
-        "lost_to_learner": 0.0,
+        **dict.fromkeys([f"lost_to_{name}" for name in LOSSES if name != "barrier"], 0.0),
         "step_seconds": 0.01,
     }
     (shown,) = table_rows([row])
     assert shown["efficiency"] == "60.0 %"
     assert shown["lost_to_barrier"] == "40.0 %"
     assert "lost_to_learner" not in shown
+    assert shown["largest_loss"] == "barrier 40.0 %"
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["waiting", "--num-envs", "1;8"], "numbers separated by commas"),
+        (["waiting", "--num-envs"], "numbers separated by commas"),
         (["waiting", "--num-envs", "0"], "at least 1"),
         (["waiting", "--backend", "proceses"], "did you mean processes"),
         (["waiting", "--seconds", "0"], "must be above 0"),

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 
 from helpers.cases import ENV_CASES
 from helpers.ray_learning import NUM_STEPS, make_learner
-from helpers.ray_pool import ray_backend
+from helpers.ray_pool import ray_backend, shared_cluster
 from helpers.third_party_envs import KillsProcessInReset
 from helpers.training_runs import run_python
 from helpers.trajectories import assert_same_trajectory, continue_trajectory, record_trajectory
@@ -253,6 +253,15 @@ def test_lost_node_changes_nothing():
     assert result["same"]
     # Once: the new actor is not placed on the lost node, though Ray still lists it as alive.
     assert result["health"]["worker_restarts"] == 1
+
+
+def test_actors_of_a_local_cluster_run_at_the_priority_of_this_process():
+    ray = shared_cluster()
+    assert ray.get(ray.remote(num_cpus=0)(priority).remote()) == priority()
+
+
+def priority():
+    return os.nice(0)
 
 
 def test_handles_know_the_node_of_their_actor():

@@ -1,19 +1,17 @@
 """`train --backend ray`: same results, bit-exact resume, clusters that are joined or started."""
 
 import os
-import shutil
 import signal
 import textwrap
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.processes import wait_until
+from helpers.processes import run_forked, wait_until
 from helpers.ray_pool import ReusingActorPool, shared_cluster
-from helpers.training_runs import KILLED_RUN, checkpoint_arrays, read_metrics, run_python
+from helpers.training_runs import KILLED_RUN, assert_same_run, read_metrics, run_python, truncated_run
 from hundredfold.core.errors import SettingsError
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.training.checkpoint import saved_epochs
@@ -40,24 +38,6 @@ def actors(monkeypatch):
     """Let runs reuse the actors of other tests."""
     monkeypatch.setattr(RayBackend, "pool_class", ReusingActorPool)
     return shared_cluster()
-
-
-def assert_same_run(one, other):
-    assert read_metrics(one) == read_metrics(other)
-    left, right = checkpoint_arrays(one), checkpoint_arrays(other)
-    assert left.keys() == right.keys()
-    for name, array in left.items():
-        assert_array_equal(array, right[name], err_msg=name)
-
-
-def truncated_run(path, epoch):
-    """A copy of the run as if its driver had died after this checkpoint."""
-    half = path.with_name(f"{path.name}-half")
-    shutil.copytree(path, half)
-    for checkpoint in (half / "checkpoints").iterdir():
-        if checkpoint.name.isdecimal() and int(checkpoint.name) > epoch:
-            shutil.rmtree(checkpoint)
-    return half
 
 
 def actor_pids():
@@ -89,6 +69,26 @@ def test_belief_model_learns_the_same_from_actors(actors, tmp_path):
     assert_same_run(there.path, here.path)
 
 
+def test_actors_collect_for_a_privileged_critic(actors, tmp_path):
+    settings = {**SMALL, "epochs": 3, "critic": "privileged", "horizons": (20,), "hidden_sizes": (16,), "channels": ()}
+    here = hundredfold.train("cage2", save_dir=tmp_path, name="here", **settings)
+    there = hundredfold.train("cage2", save_dir=tmp_path, name="there", **settings, **ON_RAY)
+    assert_same_run(there.path, here.path)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_actors_keep_the_memory_of_their_envs(actors, tmp_path, lag):
+    settings = {**SMALL, "epochs": 4, "memory": "gru", "memory_size": 8, "hidden_sizes": (16,)}
+    on_ray = {**settings, **ON_RAY, "policy_lag": lag}
+    there = hundredfold.train("corridor", save_dir=tmp_path, name="there", **on_ray)
+    if lag:
+        same = truncated_run(there.path, 2)
+        assert hundredfold.train(resume=same, quiet=True, report=False).finished
+    else:
+        same = hundredfold.train("corridor", save_dir=tmp_path, name="here", **settings).path
+    assert_same_run(same, there.path)
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_resume_after_a_dead_driver_is_bit_exact(actors, tmp_path, lag):
     settings = {**SMALL, **ON_RAY, "workers": 2, "policy_lag": lag}
@@ -108,7 +108,7 @@ def test_killed_driver_leaves_no_actors_and_a_resumable_run(actors, tmp_path):
     settings = {**settings, "address": address}
     del settings["report"]
     code = KILLED_RUN.format(moment="after saving", env="cartpole", save_dir=str(tmp_path), settings=settings)
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     killed = tmp_path / "killed"
     assert saved_epochs(RunFolder.open(killed)) == [1, 2, 3]
     wait_until(lambda: actor_pids() <= before)
@@ -156,7 +156,7 @@ def train_args(folder, *more):
 def test_unreachable_cluster_is_reported_and_processes_run_instead(tmp_path):
     pytest.importorskip("ray")
     args = train_args(tmp_path, "--address", "127.0.0.1:1")
-    done = run_python(f"import sys; from hundredfold.cli.main import main; main({args!r})", expect=0)
+    done = run_forked(f"import sys; from hundredfold.cli.main import main; main({args!r})", expect=0)
     assert "cannot join the Ray cluster at 127.0.0.1:1" in done.stderr
     assert "The backend processes runs instead" in done.stderr
     assert RunFolder.open(tmp_path / "run").settings().machine.backend == "processes"
@@ -194,7 +194,7 @@ util.find_spec = lambda name, *more: None if name == "ray" else find(name, *more
 from hundredfold.cli.main import main
 sys.exit(main({train_args(tmp_path)!r}))
 """
-    done = run_python(code, expect=1)
+    done = run_forked(code, expect=1)
     assert "pip install 'hundredfold[ray]'" in done.stderr
     assert "Traceback" not in done.stderr
 

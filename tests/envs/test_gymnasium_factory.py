@@ -9,7 +9,7 @@ import pytest
 from helpers import third_party_envs as envs
 from helpers.gymnasium_batches import make_batch
 from hundredfold.core.errors import SettingsError
-from hundredfold.envs.gymnasium_env import GymnasiumFactory, GymnasiumSettings
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory, GymnasiumSettings
 
 SEED = 5
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import hundredfold
 from helpers import third_party_envs as envs
 from helpers.gymnasium_batches import make_batch
 from hundredfold.core.action_scaling import uniform_actions
@@ -107,17 +108,12 @@ def test_box_actions_arrive_in_the_dtype_and_bounds_of_the_space(make_env):
 @pytest.mark.parametrize(
     ("make_env", "named"),
     [
-        (envs.IntegerBoxActions, ["action space Box", "of floats", "Wrap the env"]),
         (envs.MaskedBoxActions, ["MaskedBoxActions", "only discrete actions can be masked"]),
-        (envs.DictActions, ["DictActions", "action space Dict", "Discrete", "Wrap the env"]),
-        (envs.TupleActions, ["action space Tuple", "Wrap the env"]),
-        (envs.MatrixMultiDiscreteActions, ["MatrixMultiDiscreteActions", "action space MultiDiscrete", "flat"]),
-        (envs.MultiBinaryActions, ["action space MultiBinary", "Wrap the env"]),
-        (envs.NestedDictObservation, ["'inner'", "Dict('deep'", "FlattenObservation"]),
-        (envs.TupleObservation, ["Tuple", "FlattenObservation"]),
+        (envs.MixedDictActions, ["MixedDictActions", "action space Dict", "all of them discrete", "Wrap the env"]),
+        (envs.MixedTupleActions, ["action space Tuple", "all of them discrete", "Wrap the env"]),
         (envs.TextObservation, ["Text", "wrapper"]),
-        (envs.DiscreteObservationWithStart, ["Discrete(3, start=1)", "from 0"]),
-        (envs.MultiDiscreteObservationWithStart, ["MultiDiscrete", "from 0"]),
+        (envs.SequenceObservation, ["Sequence", "'1'", "wrapper"]),
+        (envs.AmbiguousObservation, ["several observations called 'a.b'"]),
         (envs.MaskOnlyObservation, ["no observation besides its action_mask"]),
     ],
 )
@@ -128,6 +124,92 @@ def test_an_unsupported_space_is_refused_with_advice(make_env, named):
         assert text in str(refusal.value)
 
 
-def test_flatten_observation_makes_a_nested_dict_usable():
-    flat = partial(gymnasium.wrappers.FlattenObservation, envs.NestedDictObservation())
-    assert make_batch(flat, 1).spec.observation["observation"].shape == (3,)
+def test_nested_observations_become_one_array_per_space():
+    env = make_batch(envs.NestedObservation, 2)
+    assert {name: (array.shape, array.categories) for name, array in env.spec.observation.items()} == {
+        "arm.joints": ((2,), None),
+        "arm.mode": ((), (3,)),
+        "cameras.0": ((2, 2), None),
+        "cameras.1": ((2,), None),
+        "dice": ((2,), (3, 3)),
+    }
+    env.reset(SEED)
+    batch = env.step(np.zeros(2, np.int64))
+    totals, steps = [one.total for one in env.envs], [one.step_count for one in env.envs]
+    assert batch.observation["arm.mode"].tolist() == [total % 3 for total in totals]
+    assert batch.observation["cameras.0"][:, 1, 1].tolist() == totals
+    assert batch.observation["dice"].tolist() == [[total % 3, step] for total, step in zip(totals, steps, strict=True)]
+
+
+@pytest.mark.parametrize("make_env", [envs.NestedObservation, envs.TupleObservation, envs.DiscreteObservationWithStart])
+def test_nested_observations_are_the_same_one_by_one_and_in_a_batch(make_env):
+    many, single = make_batch(make_env, 12), make_batch(make_env, 12)
+    for env in (many, single):
+        env.reset(SEED)
+    actions = np.arange(12) % 3
+    for _ in range(10):
+        batch = many.step(actions)
+        for row in range(12):
+            single.step_rows(row, row + 1, actions[row : row + 1])
+        for name, array in batch.observation.items():
+            assert_array_equal(array, single.out.observation[name])
+
+
+def test_a_category_outside_its_space_is_named_as_the_env_returned_it():
+    env = make_batch(envs.DiscreteObservationWithStart, 1)
+    entry = env.observation_adapter.entries[0]
+    assert "0 in 'observation'" in entry.find_error(entry.array_of(0))
+    assert entry.find_error(entry.array_of(3)) is None
+
+
+@pytest.mark.parametrize(
+    ("make_env", "nvec", "flat", "expected"),
+    [
+        (envs.MultiBinaryActions, (2, 2, 2, 2), [0, 1, 1, 0], [[0, 1], [1, 0]]),
+        (envs.MatrixMultiDiscreteActions, (2, 2, 3, 4), [1, 1, 2, 3], [[1, 2], [2, 1]]),
+        (envs.IntegerBoxActions, (3, 4), [0, 3], [-1, 6]),
+        (envs.TupleActions, (3, 2, 2), [2, 0, 1], (3, [0, 1])),
+        (envs.NestedActions, (3, 3, 2, 4), [0, 2, 1, 3], {"move": (1, 3), "level": [0, 2]}),
+    ],
+)
+def test_discrete_actions_of_every_shape_arrive_as_their_space_has_them(make_env, nvec, flat, expected):
+    env = make_batch(make_env, 2)
+    assert env.spec.action_nvec == nvec
+    env.reset(SEED)
+    env.step(np.array([flat, flat]))
+    np.testing.assert_equal(as_lists(env.envs[1].actions[-1]), expected)
+
+
+@pytest.mark.parametrize(
+    ("make_env", "shape", "flat", "expected"),
+    [
+        (envs.WideIntegerBoxActions, (2,), [-999.6, 12.4], [-1000, 12]),
+        (envs.NestedBoxActions, (5,), [0, 1, -1, 0.5, 7], {"arm": [[0, 1], [-1, 0.5]], "grip": (5.0,)}),
+    ],
+)
+def test_continuous_actions_of_every_shape_arrive_as_their_space_has_them(make_env, shape, flat, expected):
+    env = make_batch(make_env, 1)
+    assert env.spec.action_shape == shape
+    env.reset(SEED)
+    env.step(np.array([flat], np.float32))
+    np.testing.assert_equal(as_lists(env.envs[0].actions[-1]), expected)
+
+
+def as_lists(action):
+    """An action with lists in place of arrays."""
+    if isinstance(action, dict):
+        return {key: as_lists(value) for key, value in action.items()}
+    if isinstance(action, tuple):
+        return tuple(as_lists(value) for value in action)
+    return action.tolist() if isinstance(action, np.ndarray) else action
+
+
+@pytest.mark.parametrize("make_env", [envs.NestedActions, envs.NestedBoxActions, envs.WideIntegerBoxActions])
+def test_policies_train_on_nested_spaces(make_env, tmp_path):
+    class Both(make_env):
+        observation_space = envs.NestedObservation.observation_space
+        observation = envs.NestedObservation.observation
+
+    settings = {"backend": "in_process", "num_envs": 4, "num_steps": 8, "epochs": 2, "eval_episodes": 2}
+    run = hundredfold.train(Both, save_dir=tmp_path, preset="by-device", **settings)
+    assert run.metrics[-1]["total_steps"] == 64

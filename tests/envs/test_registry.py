@@ -12,7 +12,8 @@ from helpers.trajectories import assert_same_trajectory, record_env_trajectory
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
-from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumSettings
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+from hundredfold.envs.gymnasium_factory import GymnasiumSettings
 from hundredfold.envs.registry import ENVS, FROM_CALLABLE, callable_factory, env_factory, settings_class
 
 

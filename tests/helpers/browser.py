@@ -43,11 +43,13 @@ const waiting = setInterval(async () => {
     failed: all(".chart.failed").map((chart) => chart.textContent),
     wanted_width: document.documentElement.scrollWidth,
     given_width: document.documentElement.clientWidth,
-    by_steps: document.querySelector(".xtitle").textContent,
   };
+  // The first of the curves that can be switched from steps to time.
+  const curve = all(".xtitle").findIndex((title) => title.textContent === "environment steps");
+  seen.by_steps = all(".xtitle")[curve].textContent;
   document.querySelector("input[value=clock]").click();
   await new Promise((done) => setTimeout(done, 200));
-  seen.by_time = document.querySelector(".xtitle").textContent;
+  seen.by_time = all(".xtitle")[curve].textContent;
   parent.postMessage(seen, "*");
 }, 50);
 </script>"""
@@ -59,10 +61,43 @@ FRAME = """<!DOCTYPE html><body>
 <iframe src="{page}" width="{width}" height="740" style="border:0"></iframe>"""
 
 
-def inspect_page(page: Path, width: int, profile: Path) -> dict:
-    """Contents of a page at this width in pixels; fails on any console error."""
+# A replay is stepped by keys, dragged and played.
+REPLAY_PROBE = """<script>
+(async () => {
+  const find = (selector) => document.querySelector(selector);
+  const press = (key) => document.body.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  const position = () => Number(find(".position").value);
+  const text = () => find(".stage").textContent;
+  const seen = { ready: document.documentElement.dataset.replay, first: text(), first_position: position() };
+  press("ArrowRight");
+  press("ArrowRight");
+  press("ArrowLeft");
+  seen.after_arrows = position();
+  press("End");
+  seen.last_position = position();
+  seen.last = text();
+  seen.now = find(".now").textContent;
+  press("Home");
+  find(".position").value = 7 + position();
+  find(".position").dispatchEvent(new Event("input"));
+  seen.dragged = position();
+  press(" ");
+  seen.playing = find(".play").getAttribute("aria-label") === "Pause";
+  await new Promise((done) => setTimeout(done, 2500));
+  press(" ");
+  seen.played_to = position();
+  seen.paused = find(".play").getAttribute("aria-label") === "Play";
+  seen.wanted_width = document.documentElement.scrollWidth;
+  seen.given_width = document.documentElement.clientWidth;
+  parent.postMessage(seen, "*");
+})();
+</script>"""
+
+
+def inspect_page(page: Path, width: int, profile: Path, probe: str = PROBE) -> dict:
+    """What a probe found in a page at this width in pixels; fails on any console error."""
     probed = page.with_name("probed.html")
-    probed.write_text(page.read_text("utf-8") + PROBE, "utf-8")
+    probed.write_text(page.read_text("utf-8") + probe, "utf-8")
     frame = page.with_name("frame.html")
     frame.write_text(FRAME.format(page=probed.name, width=width))
     done = run_process([str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", frame.as_uri()])

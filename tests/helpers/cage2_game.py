@@ -7,7 +7,9 @@ from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.network import NONE, NUM_HOSTS, OP_SERVER0
 
-TRACES = [RECORDINGS / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz")]
+TRACES = [
+    RECORDINGS / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz", "traces_raw.npz")
+]
 
 SLEEP, MONITOR = 0, 1
 ACTIVITIES = {(0, 0): "None", (1, 0): "Scan", (1, 1): "Exploit"}

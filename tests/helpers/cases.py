@@ -22,7 +22,8 @@ from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cartpole import CartPole, CartPoleSettings
 from hundredfold.envs.corridor import Corridor, CorridorSettings
 from hundredfold.envs.dvrp.env import Dvrp, DvrpSettings
-from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 
 ENV_CASES = {
     "corridor": partial(Corridor, settings=CorridorSettings(max_episode_steps=9)),

@@ -4,14 +4,14 @@ from itertools import product
 
 import numpy as np
 
-from hundredfold.envs.dvrp.offers import shifted_windows
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.routing.exact_oracle import ExactOracle
 
 
 def exact_costs(state, offers, env):
     """(days,) optimal cost of days given by their `true_state` with these offers accepted."""
-    windows = shifted_windows(state["requested_windows"], offers)
+    windows = DEFAULT_OFFERS.shifted_windows(state["requested_windows"], offers)
     problems = day_problems(state["cells"], windows, state["max_ride_minutes"], env.population, env.settings)
     return ExactOracle().solve(problems).cost
 

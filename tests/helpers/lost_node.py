@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-from ray.cluster_utils import Cluster
 
 from helpers.cases import ENV_CASES
 from helpers.ray_learning import NUM_STEPS, make_learner
@@ -15,6 +14,7 @@ from hundredfold.algorithms.weights import network_arrays
 from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.distributed.ray_backend import RayBackend
 from hundredfold.distributed.ray_collector import RayCollector
+from hundredfold.profiling.ray_scaling import same_authentication
 
 NUM_ENVS = 6
 STORE_BYTES = 150 * 2**20
@@ -62,6 +62,13 @@ def children_of(pid):
 
 
 def main():
+    with same_authentication():
+        compare_runs()
+
+
+def compare_runs():
+    from ray.cluster_utils import Cluster
+
     small = {"object_store_memory": STORE_BYTES}
     head = {"num_cpus": 0, "include_dashboard": False, **small}
     cluster = Cluster(initialize_head=True, head_node_args=head)

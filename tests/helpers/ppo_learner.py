@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 def make_ppo(env, settings, num_envs=16, num_steps=32, updates=40, network=None, seed=5):
     backend = make_backend("in_process", env, num_envs)
-    learner = PPO(
+    learner = PPO.build(
         backend.spec,
         settings=settings,
         network=network or NetworkSettings(hidden_sizes=(32, 32)),

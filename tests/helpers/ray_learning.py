@@ -13,7 +13,7 @@ def make_learner(spec, interval=1, num_envs=7):
     """A learner that updates once in `interval` epochs of NUM_STEPS steps."""
     torch.set_num_threads(1)
     rollout = RolloutSettings(num_envs=num_envs, num_steps=NUM_STEPS, policy_update_interval=interval)
-    return PPO(
+    return PPO.build(
         spec,
         settings=PPOSettings(),
         network=NetworkSettings(hidden_sizes=(16,)),

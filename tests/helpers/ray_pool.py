@@ -14,7 +14,7 @@ import pytest
 from helpers.processes import HANG_SECONDS
 from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.distributed.actor_pool import ActorPool
-from hundredfold.distributed.placement import ActorPlacement
+from hundredfold.distributed.placement import ActorPlacement, load_ray
 from hundredfold.distributed.ray_backend import RayBackend
 
 LOCAL = {"address": "local", "include_dashboard": False, "object_store_memory": 200 * 2**20, "log_to_driver": False}
@@ -23,14 +23,14 @@ IDLE_ACTORS = []
 
 def shared_cluster():
     """Start a cluster that backends join rather than start, so they leave it running."""
-    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    ray = load_ray()
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     if not ray.is_initialized():
         IDLE_ACTORS.clear()
         with pytest.MonkeyPatch.context() as patch:
             # Actors import the envs of tests.
-            patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+            patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
             ray.init(num_cpus=4, **LOCAL)
     return ray
 

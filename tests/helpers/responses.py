@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from helpers.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.core import rng
 from hundredfold.core.batch import StepBatch
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer
 from hundredfold.envs.dvrp.demand import DemandSampler, population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 
 
 def simulate_calls(settings, days, seed=1, split="known"):

@@ -1,6 +1,7 @@
 """Training runs for tests: run them, kill them at a given moment, compare what they wrote."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def assert_same_run(one, other):
     assert left.keys() == right.keys()
     for name, array in left.items():
         assert_array_equal(array, right[name], err_msg=name)
+
+
+def truncated_run(path, epoch):
+    """A copy of the run as if its driver had died after this checkpoint."""
+    half = path.with_name(f"{path.name}-half")
+    shutil.copytree(path, half)
+    for checkpoint in (half / "checkpoints").iterdir():
+        if checkpoint.name.isdecimal() and int(checkpoint.name) > epoch:
+            shutil.rmtree(checkpoint)
+    return half
 
 
 class PairedLearners:

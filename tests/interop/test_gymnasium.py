@@ -13,9 +13,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from helpers.offers import NO_CHANGE
 from hundredfold.core import rng
 from hundredfold.core.errors import ActionError, SettingsError
-from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.registry import ENVS
 from hundredfold.interop.gymnasium import BuiltinEnv
 from hundredfold.training.evaluate import EVALUATION_STREAM

@@ -311,7 +311,7 @@ def test_fewer_cores_run_the_same_envs_in_fewer_runners_and_say_why(monkeypatch)
     ("change", "message"),
     [
         ({"env": "corridor", "algo": "dqn"}, "works with --algo ppo only"),
-        ({"env": "dvrp"}, "--acceptance-model none or the default engine"),
+        ({"env": "dvrp"}, "--acceptance-model none --no-acceptance-hint --mask-mode none"),
         ({"env": "corridor", "num_value_epochs": 2, "num_policy_epochs": 2}, "one loss"),
     ],
 )
@@ -320,3 +320,20 @@ def test_unsupported_settings_are_rejected(change, message, tmp_path):
     with pytest.raises(SettingsError, match=message):
         hundredfold.train(engine="rllib", save_dir=tmp_path, quiet=True, **change)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("num_envs", [{}, {"num_envs": 2}], ids=["env", "vector env"])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"acceptance_hint": True}, r"acceptance_hint=True of dvrp come from the belief model"),
+        ({"mask_mode": "soft"}, r"mask_mode=soft of dvrp come from the belief model"),
+        ({"acceptance": True}, "dvrp has no setting 'acceptance'"),
+    ],
+)
+def test_env_configs_that_need_a_training_are_refused(settings, message, num_envs):
+    pytest.importorskip("ray")
+    from hundredfold.interop.rllib.envs import make_env
+
+    with pytest.raises(SettingsError, match=message):
+        make_env("dvrp", {**settings, **num_envs})

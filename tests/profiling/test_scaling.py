@@ -1,6 +1,7 @@
 """Efficiency, losses and advice of scaling measurements, and CPU steal time."""
 
 from collections import namedtuple
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -12,11 +13,14 @@ from hundredfold.envs.registry import settings_class
 from hundredfold.profiling.scaling import (
     LOSSES,
     MeasuredEnv,
+    ScaleSettings,
     StealTimeMonitor,
     advice,
     ideal_shares,
     lane_ids,
+    measure_scaling,
     profile_env,
+    relative_speed,
 )
 from hundredfold.profiling.timeline import PHASES, TimeBreakdown
 
@@ -46,7 +50,7 @@ def measured_env(waits):
 
 
 def test_unused_lanes_are_lost_to_serial_stepping():
-    shares = ideal_shares(measured(stepping=1.0), 0.010, used=1 / 8, kind="waiting")
+    shares = ideal_shares(measured(stepping=1.0), 1.0, used=1 / 8)
     assert shares["stepping"] == pytest.approx(1 / 8)
     assert shares["serial"] == pytest.approx(7 / 8)
     assert sum(shares.values()) == pytest.approx(1.0)
@@ -54,21 +58,44 @@ def test_unused_lanes_are_lost_to_serial_stepping():
 
 def test_steps_slower_than_alone_are_a_loss():
     breakdown = measured(step_seconds=0.020, stepping=0.8, transfer=0.2)
-    shares = ideal_shares(breakdown, 0.015, used=1.0, kind="computing")
+    shares = ideal_shares(breakdown, relative_speed(0.020, 0.015, "computing"), used=1.0)
     assert shares["stepping"] == pytest.approx(0.6)
     assert shares["slowdown"] == pytest.approx(0.2)
     assert sum(shares.values()) == pytest.approx(1.0)
 
 
 def test_small_slowdowns_of_waiting_envs_do_not_count():
-    breakdown = measured(step_seconds=0.0105, stepping=1.0)
-    assert ideal_shares(breakdown, 0.010, used=1.0, kind="waiting")["slowdown"] == 0.0
-    assert ideal_shares(breakdown, 0.010, used=1.0, kind="computing")["slowdown"] > 0.0
+    assert relative_speed(0.0105, 0.010, "waiting") == 1.0
+    assert relative_speed(0.0105, 0.010, "computing") < 1.0
 
 
-def test_steps_faster_than_alone_count_once():
-    shares = ideal_shares(measured(step_seconds=0.005, stepping=1.0), 0.010, 1.0, "computing")
-    assert shares["stepping"] == pytest.approx(1.0)
+def test_steps_faster_than_alone_exceed_the_ideal_as_their_rate_does():
+    speed = relative_speed(0.005, 0.010, "computing")
+    shares = ideal_shares(measured(step_seconds=0.005, stepping=0.75, transfer=0.25), speed, used=1.0)
+    assert shares["stepping"] == pytest.approx(1.5)
+    assert shares["slowdown"] == pytest.approx(-0.75)
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seconds", [0.008, 0.0125])
+@pytest.mark.parametrize("kind", ["waiting", "computing", "batch"])
+def test_efficiency_is_the_rate_relative_to_the_ideal(kind, seconds, monkeypatch):
+    # Half of the time of all lanes is spent stepping; alone a step takes 10 ms.
+    lanes = {"waiting": 3, "computing": 1, "batch": 1}[kind]
+    rows_per_step = 3 if kind == "batch" else 1
+    breakdown = measured(step_seconds=seconds, stepping=0.5, transfer=0.5)
+    rate = 0.5 * lanes * rows_per_step / seconds
+
+    def measure(env, backend, num_envs, settings):
+        return measured(stepping=1.0) if num_envs == 1 else replace(breakdown, steps_per_second=rate)
+
+    monkeypatch.setattr("hundredfold.profiling.scaling.measure_one", measure)
+    env = replace(measured_env(True), kind=kind)
+    backend = "processes" if kind == "waiting" else "in_process"
+    settings = ScaleSettings(num_envs=(3,), backends=(backend,), workers=WorkerSettings(workers=1))
+    (row,) = measure_scaling(env, settings, on_progress=lambda text: None)
+    assert row["efficiency"] == pytest.approx(row["steps_per_second"] / row["ideal_steps_per_second"])
+    assert row["efficiency"] + sum(row[f"lost_to_{name}"] for name in LOSSES) == pytest.approx(1.0)
 
 
 # --- lanes and ideals
@@ -129,6 +156,12 @@ def test_there_is_no_advice_near_the_ideal():
 def test_advice_for_the_barrier_of_first_ready_is_a_smaller_batch():
     text = advice([row_of("first_ready", 1.0, 0.7, barrier=0.3)])
     assert "smaller --batch-envs" in text
+
+
+def test_advice_for_the_data_of_one_process_is_not_that_process():
+    text = advice([row_of("in_process", 1.0, 0.4, transfer=0.6, slowdown=-0.2)])
+    assert "100 % of the loss is data transfer" in text
+    assert "use --backend in_process" not in text
 
 
 def test_advice_for_cheap_steps_is_not_other_processes():

@@ -14,28 +14,32 @@ from hundredfold.core.errors import CheckpointError
 from hundredfold.core.formatting import MINUS
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import SPLITS
-from hundredfold.envs.dvrp.policies import make_policy
+from hundredfold.envs.dvrp.evaluation import SPLITS, UPPER_BOUND
+from hundredfold.envs.dvrp.offers import offer_table
+from hundredfold.envs.dvrp.policies import POLICIES, make_policy
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.report_data import record_report_data
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.report.dvrp_day import clock, route_map, window_chart
+from hundredfold.report.dvrp_day import clock, route_map, timetable, vehicle_timeline, window_chart
 from hundredfold.report.dvrp_figures import acceptance_maps, policy_bars, trade_off
-from hundredfold.report.dvrp_sections import dvrp_sections, read_report_data, verdict, write_report_data
+from hundredfold.report.dvrp_sections import DESCRIPTIONS, dvrp_sections, verdict
 from hundredfold.report.page import write_report
+from hundredfold.report.run_data import read_report_data, write_report_data
 from hundredfold.report.run_sections import Table
 
 SETTINGS = DvrpSettings(num_customers=8, num_vehicles=3, lns_iterations=2)
 SECTIONS = [
-    "Improvement",
-    "Comparison with baselines",
+    "Comparison with simple rules and bounds",
     "Minutes saved against minutes moved",
-    "Unseen trips and customers",
-    "Median day",
+    "New trips and new customers",
+    "A typical day",
+    "The same day by time",
+    "Timetable of that day",
     "Offers and acceptance",
-    "Acceptance model",
+    "What is known about customers",
+    "Savings during training",
 ]
-NUM_FIGURES = 1 + 1 + 1 + 1 + 3 + 4 + 5
+NUM_FIGURES = 1 + 1 + 1 + 2 + 3 + 4 + 5 + 1
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +96,11 @@ def test_all_sections_are_drawn_from_files_alone(folder, report_data):
 
 def test_calibration_is_drawn_by_day_and_by_group(folder, report_data):
     write_report_data(folder, report_data)
-    *_, by_day, by_group = dvrp_sections(folder)[-1].contents
+    *_, by_day, by_group = dvrp_sections(folder)[-2].contents
     predicted, accepted = by_day.data
     assert list(predicted.y) == [50.0] * 20
     assert accepted.y[-1] == 50.0
-    assert by_day.layout.title.text == "Calibration by day"
+    assert by_day.layout.title.text == "Believed and observed acceptance by day"
     rows = report_data["beliefs"]["by_group"]
     assert list(by_group.data[1].x) == [round(row["accepted_pct"], 1) for row in rows]
     assert {row["by"] for row in rows} == {"type", "purpose", "neighbourhood", "age", "occupation", "trip"}
@@ -104,7 +108,7 @@ def test_calibration_is_drawn_by_day_and_by_group(folder, report_data):
 
 def test_without_report_data_the_command_is_named(folder):
     improvement, missing = dvrp_sections(folder)
-    assert improvement.title == "Improvement"
+    assert improvement.title == SECTIONS[-1]
     assert missing.contents == ()
     assert f"hundredfold report {folder.path}" in missing.explanation
 
@@ -114,7 +118,7 @@ def test_missing_parts_of_the_report_data_are_left_out(folder, report_data):
     less = {**report_data, "beliefs": None, "day": None, "policies": known}
     write_report_data(folder, less)
     titles = [section.title for section in dvrp_sections(folder)]
-    assert titles == [*SECTIONS[:3], "Median day", SECTIONS[5]]
+    assert titles == [*SECTIONS[:2], "A typical day", "Offers and acceptance", SECTIONS[-1]]
 
 
 def test_fewer_days_than_planned_are_mentioned(folder, report_data):
@@ -148,13 +152,82 @@ def test_routes_start_and_end_at_the_depot_and_pass_every_stop(report_data):
     day = report_data["day"]
     depot = day["city"]["points"][day["city"]["depot"]]
     figure = route_map(day, day["after"], "After", compare=day["before"])
-    vehicles = [trace for trace in figure.data if trace.name.startswith("vehicle")]
+    vehicles = [trace for trace in figure.data if str(trace.name).startswith("vehicle")]
     assert len(vehicles) == len(day["after"]["routes"])
     for trace in vehicles:
         assert [trace.y[0], trace.x[0]] == [trace.y[-1], trace.x[-1]] == depot
     assert sum(len(trace.x) - 2 for trace in vehicles) == 2 * SETTINGS.num_customers
     # A degree to the east is shorter than one to the north.
     assert figure.layout.yaxis.scaleratio == pytest.approx(1.265, abs=0.01)
+
+
+def test_stops_are_numbered_in_order_on_the_map_and_in_the_time_line(report_data):
+    day = report_data["day"]
+    figure = vehicle_timeline(day, day["after"], "Vehicles")
+    routes = sorted(day["after"]["routes"], key=lambda route: route["vehicle"])
+    assert list(figure.layout.yaxis.ticktext) == [f"vehicle {route['vehicle'] + 1} " for route in routes]
+    stops = [trace for trace in figure.data if trace.mode == "markers+text"]
+    for row, route in enumerate(routes):
+        numbered = {
+            int(n): x
+            for trace in stops
+            if trace.y and trace.y[0] == row
+            for n, x in zip(trace.text, trace.x, strict=True)
+        }
+        assert [numbered[k + 1] for k in range(len(route["stops"]))] == list(route["stop_minutes"])
+    bands = [trace for trace in figure.data if trace.mode == "lines" and trace.opacity < 1]
+    # A vehicle is empty at its end.
+    assert all(max(band.x) <= route["stop_minutes"][-1] for route in routes[:1] for band in bands if band.y[0] == 0)
+
+
+def test_a_place_shows_every_stop_of_a_vehicle_once_and_vehicles_on_different_sides(report_data):
+    day = report_data["day"]
+    figure = route_map(day, day["after"], "After")
+    sides = set()
+    for route in day["after"]["routes"]:
+        (trace,) = (one for one in figure.data if one.name == f"vehicle {route['vehicle'] + 1}")
+        named = [int(number) for text in trace.text if text for number in text.split(", ")]
+        assert sorted(named) == [k + 1 for k in range(len(route["stops"]))]
+        labels = [
+            (x, y, side)
+            for x, y, side, text in zip(trace.x, trace.y, trace.textposition, trace.text, strict=True)
+            if text
+        ]
+        assert len({label[:2] for label in labels}) == len(labels)
+        assert not sides & set(labels)
+        sides |= set(labels)
+
+
+def test_the_timetable_has_every_stop_with_time_place_and_customer(report_data):
+    day = json.loads(json.dumps(report_data["day"]))
+    day["calls"][0]["customer"] = "Frau <b>M"
+    rows = timetable(day, day["after"])
+    assert len(rows) == 2 * len(day["calls"])
+    pickups = [row for row in rows if row[4] == "Frau <b>M"]
+    assert [row[3] for row in pickups] == ["pickup", "dropoff"]
+    assert [row[5] for row in pickups] == [day["city"]["names"][cell] for cell in day["calls"][0]["cells"]]
+    assert pickups[0][2] <= pickups[1][2]
+    # Empty at the end of every route.
+    assert sum(row[6] == 0 for row in rows) >= len(day["after"]["routes"])
+    hovered = str(route_map(day, day["after"], "After").to_dict())
+    assert "Frau &lt;b&gt;M" in hovered
+    assert "<b>M" not in hovered
+
+
+def test_place_names_on_the_map_do_not_overlap(report_data):
+    day = report_data["day"]
+    names, places = route_map(day, day["after"], "After").data[:2]
+    assert names.mode == "text"
+    assert 3 <= len(names.text) <= len(places.text)
+    assert set(names.text) <= set(places.text)
+
+
+def test_every_policy_of_the_comparison_is_explained(folder, report_data):
+    write_report_data(folder, report_data)
+    glossary = dvrp_sections(folder)[0].contents[-1]
+    assert [row[0] for row in glossary.rows] == list(dict.fromkeys(row["policy"] for row in report_data["policies"]))
+    assert all(row[1] for row in glossary.rows)
+    assert set(DESCRIPTIONS) == {*POLICIES, UPPER_BOUND}
 
 
 def test_unknown_positions_leave_a_gap(report_data):
@@ -164,7 +237,7 @@ def test_unknown_positions_leave_a_gap(report_data):
     gaps = [
         point
         for trace in route_map(day, day["before"], "Before").data
-        if trace.name.startswith("vehicle")
+        if str(trace.name).startswith("vehicle")
         for point in trace.x
         if point is None
     ]
@@ -291,6 +364,14 @@ def test_the_verdict_says_that_lookahead_was_left_out_and_why(report_data):
     assert "so few days do not tell" in verdict_text(report_data, weak, days=2)
 
 
+def test_assumptions_about_own_data_are_named(folder, report_data):
+    write_report_data(folder, report_data)
+    assert "Your data" not in [section.title for section in dvrp_sections(folder)]
+    write_report_data(folder, {**report_data, "data_notes": ["No flexibility was given."]})
+    (shown,) = [section for section in dvrp_sections(folder) if section.title == "Your data"]
+    assert list(shown.contents[0].rows) == [["No flexibility was given."]]
+
+
 def test_the_first_card_is_the_verdict(folder, report_data):
     write_report_data(folder, report_data)
     page = write_report(folder).read_text("utf-8")
@@ -298,7 +379,7 @@ def test_the_first_card_is_the_verdict(folder, report_data):
     assert cards.index("This run saves") < cards.index("best evaluated return")
     # Data of earlier versions compare no heuristics.
     write_report_data(folder, {key: part for key, part in report_data.items() if key != "equal_shift"})
-    assert "per customer." in dvrp_sections(folder)[1].card.note
+    assert "per customer." in dvrp_sections(folder)[0].card.note
 
 
 def test_offers_never_made_are_blank():
@@ -310,6 +391,22 @@ def test_offers_never_made_are_blank():
     (heatmap,) = figure.data
     assert heatmap.z[3][3] == 25.0
     assert sum(value is not None for row in heatmap.z for value in row) == 1
+
+
+def test_squares_without_an_offer_are_blank_and_many_squares_have_no_text():
+    for sizes, shown in (((0, 10, 20), 1), ((0, 10, 20, 30, 60), 0)):
+        table = offer_table(sizes, "both")
+        made, accepted = [0] * table.num_offers, [0] * table.num_offers
+        place = table.find(-10, 20)
+        made[place], accepted[place] = 4, 3
+        counts = {"made": [made], "accepted": [accepted]}
+        figure = acceptance_maps("Acceptance", ["all"], counts, table.minutes.astype(int).tolist(), columns=2)
+        (heatmap,) = figure.data
+        up, right = heatmap.y.index("-10"), heatmap.x.index("20")
+        assert heatmap.z[up][right] == 75.0
+        texts = [text for row in heatmap.text for text in row]
+        assert None not in texts
+        assert [text for text in texts if text] == ["75"] * shown
 
 
 def test_clock_formats_minutes_after_midnight():

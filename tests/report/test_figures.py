@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from helpers.run_folders import make_run, metrics
-from hundredfold.report.figures import learning_curves, measure_of, phase_shares, small_multiple, thinned
+from hundredfold.report.figures import learning_curves, phase_shares, small_multiple, thinned
+from hundredfold.report.measures import measure_of
 from hundredfold.report.run_data import read_record
 
 

@@ -63,7 +63,7 @@ def test_report_of_a_finished_run_has_all_sections(tmp_path):
         "40,960",
         "Policy loss",
         "Explained variance",
-        "Average episode steps",
+        "Length of an episode",
         "Share of time",
         "Throughput",
         "num_envs",
@@ -147,12 +147,12 @@ def test_a_run_without_metrics(tmp_path, keep_file):
 def test_unknown_metrics_are_drawn_with_their_unit(tmp_path):
     rows = metrics(20)
     for row in rows:
-        row |= {"avg_wait_minutes": 9 - 0.1 * row["epoch"], "epsilon": 1 / row["epoch"]}
+        row |= {"avg_wait_minutes": 9 - 0.1 * row["epoch"], "temperature": 1 / row["epoch"]}
     rows[9]["eval/wait_minutes"] = 7.5
     page = Page(make_run(tmp_path / "run", rows))
     charts = {chart["layout"]["yaxis"]["title"]["text"]: chart for chart in page.charts}
     assert "Average wait" in page.text
-    assert "Epsilon" in page.text
+    assert "Temperature" in page.text
     assert [trace["name"] for trace in charts["min"]["data"]] == ["training", "evaluated"]
     assert charts["min"]["data"][1]["y"] == [7.5]
 
@@ -218,7 +218,7 @@ def test_an_env_adds_its_own_sections(tmp_path, monkeypatch):
     assert seen == [folder.path]
     for words in ("Offers", "Share accepted.", "Accepted <offers>", "improvement (%)", "6.25"):
         assert words in page.texts
-    own = page.charts[1]
+    own = page.charts[0]
     assert own["data"][0]["type"] == "heatmap"
     assert "template" not in own["layout"]
     assert "Offers" not in Page(make_run(tmp_path / "other", metrics(20))).texts

@@ -9,7 +9,7 @@ from hundredfold.core.errors import CheckpointError, SettingsError, ShapeError
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import random_instances
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
-from hundredfold.routing.problem import Fleet
+from hundredfold.routing.problem import Fleet, TravelTable
 from hundredfold.routing.verifier import violations
 
 NO_IMPROVEMENT = IncrementalSettings(improve_passes=0, lns_iterations=0)
@@ -188,3 +188,32 @@ def test_wrong_shapes_and_cells_are_named(problems):
 def test_settings_out_of_bounds_are_rejected(wrong):
     with pytest.raises(SettingsError):
         IncrementalSettings(**wrong)
+
+
+def test_removing_a_request_leaves_feasible_routes_of_the_others(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(problems.max_requests))
+    keys = stream_keys(len(problems))
+    before, cost = incremental.solutions(), incremental.cost.copy()
+    assert incremental.remove(3, 5, keys)
+    assert incremental.num_requests[3] == problems.max_requests - 1
+    assert violations(incremental.problems, incremental.solutions()) == []
+    assert incremental.cost[3] <= cost[3]
+    assert_array_equal(incremental.problems.cells[3, :5], problems.cells[3, :5])
+    assert_array_equal(incremental.problems.cells[3, 5:-1], problems.cells[3, 6:])
+    others = np.arange(len(problems)) != 3
+    assert_array_equal(incremental.routes[others], before.routes[others])
+    assert_array_equal(incremental.cost[others], cost[others])
+
+
+def test_a_request_is_kept_if_the_routes_would_be_late_without_it():
+    """The way over cell 1 is a shortcut: without its stop there the vehicle comes too late to cell 2."""
+    travel = TravelTable([[0, 1, 30, 1], [1, 0, 1, 1], [30, 1, 0, 1], [1, 1, 1, 0]])
+    incremental = IncrementalRoutes(travel, Fleet(num_vehicles=1, capacity=2), 1, 2)
+    keys = stream_keys(1)
+    incremental.add([[1, 2]], [[[0, 30], [0, 30]]], keys)
+    incremental.add([[2, 3]], [[[2, 4], [2, 10]]], keys)
+    state = incremental.state()
+    assert np.isfinite(incremental.cost[0])
+    assert not incremental.remove(0, 0, keys)
+    for name, array in incremental.state().items():
+        assert_array_equal(array, state[name])

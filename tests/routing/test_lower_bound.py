@@ -1,5 +1,7 @@
 """Lower bounds on the cost of instances."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -63,3 +65,12 @@ def test_too_many_requests_are_rejected_and_none_cost_nothing():
         lower_bounds(random_instances(1, 70, seed=1))
     empty = RouteProblems.from_arrays(LINE, Fleet(), np.zeros((1, 0, 2)), np.zeros((1, 0, 2, 2)))
     assert lower_bounds(empty)[0] == 0.0
+
+
+def test_the_bound_contains_the_cost_of_every_vehicle():
+    problems = small_instances(30, 5, seed=3, limited=False, metric=True, crowded=False)
+    problems = replace(problems, fleet=replace(problems.fleet, free_vehicles=0, extra_vehicle_minutes=25.0))
+    bounds, exact = lower_bounds(problems), ExactOracle().solve(problems)
+    feasible = np.isfinite(exact.cost)
+    assert (bounds[feasible] <= exact.cost[feasible]).all()
+    assert bounds[feasible].sum() > 0.97 * exact.cost[feasible].sum()

@@ -61,7 +61,7 @@ def test_fleets_are_checked(wrong):
         ({"windows": WINDOWS * np.nan}, "NaN or endless"),
         ({"num_requests": 3}, r"num_requests must lie in 0\.\.2"),
         ({"riders": 0}, "riders must be at least 1"),
-        ({"service_minutes": -1.0}, "service_minutes at least 0"),
+        ({"service_minutes": -1.0}, "service_minutes must be at least 0"),
         ({"max_ride_minutes": np.nan}, "max_ride_minutes must be >= 0"),
     ],
 )

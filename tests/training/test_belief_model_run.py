@@ -9,9 +9,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
+from helpers.processes import run_forked
+from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays
 from hundredfold.api import belief_params
-from hundredfold.core.errors import CheckpointError
+from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.training.build import load_belief_model
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint
 from hundredfold.training.run_folder import RunFolder
@@ -50,7 +51,7 @@ def train(tmp_path, name="run", **settings):
 def test_resume_after_sigkill_is_bit_exact_with_belief_masks(tmp_path, changes):
     whole = train(tmp_path, "whole", **changes)
     code = KILLED_RUN.format(env="dvrp", save_dir=str(tmp_path), settings={**SMALL, **changes}, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", report=False)
     assert resumed.finished
     assert_same_run(whole.path, resumed.path)
@@ -96,9 +97,23 @@ def test_belief_params_reach_the_envs(tmp_path):
 
 
 def test_a_run_without_a_belief_model_has_no_params(tmp_path):
-    run = train(tmp_path, acceptance_model="none", mask_mode="none")
+    run = train(tmp_path, acceptance_model="none", mask_mode="none", acceptance_hint=False)
     assert belief_params(run.path) is None
     assert "epsilon" not in run.metrics[-1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "named"),
+    [
+        ("default", "observation=offers, mask_mode=threshold"),
+        ("returns", "acceptance_hint=True, mask_mode=threshold"),
+        ("meta-train-64", "mask_mode=sampled_type"),
+    ],
+)
+def test_inputs_of_an_acceptance_model_are_refused_without_one(tmp_path, preset, named):
+    with pytest.raises(SettingsError, match=f"^{named} need an acceptance model"):
+        hundredfold.train("dvrp", preset=preset, acceptance_model="none", save_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("preset", ["meta-train-64", "meta-train-256"])

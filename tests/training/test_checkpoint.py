@@ -4,16 +4,20 @@ import json
 import os
 import resource
 import signal
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.training_runs import run_python
+from helpers.processes import run_forked
+from hundredfold.core.batch import ActionInputs, ArraySpec, EnvSpec
 from hundredfold.core.errors import CheckpointError
 from hundredfold.core.files import read_sealed_json, sealed_json
 from hundredfold.envs.corridor import Corridor
+from hundredfold.training import checkpoint as checkpoint_module
 from hundredfold.training.checkpoint import (
     Checkpoint,
     best_epoch,
@@ -57,6 +61,93 @@ def test_a_checkpoint_round_trip_is_bit_exact(folder):
         assert loaded.parts["learner"][name].dtype == array.dtype
         assert loaded.parts["learner"][name].shape == array.shape
         assert_array_equal(loaded.parts["learner"][name], array)
+
+
+SPECS = {
+    "discrete": SPEC,
+    "described actions": EnvSpec(
+        name="described",
+        observation={"features": ArraySpec((3, 2), "float32"), "bias": ArraySpec((3,), "float32")},
+        action_nvec=(3,),
+        has_mask=True,
+        episode_steps=7,
+        logit_bias="bias",
+        action_inputs=ActionInputs("features", "context", "probability", "penalty", 1),
+    ),
+    "continuous": EnvSpec(
+        name="box",
+        observation={"observation": ArraySpec((2,), "float64")},
+        continuous_action=ArraySpec((2,), "float32", (-1.5, float("-inf")), (2.0, float("inf"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_spec_is_read_as_it_was_saved(folder, spec):
+    save_checkpoint(folder, replace(make_checkpoint(1), spec=spec))
+    loaded = load_checkpoint(folder).spec
+    names = ("name", "action_nvec", "has_mask", "episode_steps", "logit_bias", "action_inputs", "continuous_action")
+    assert [getattr(loaded, name) for name in names] == [getattr(spec, name) for name in names]
+    shapes = {name: (array.shape, array.dtype, array.categories) for name, array in loaded.observation.items()}
+    assert shapes == {name: (array.shape, array.dtype, array.categories) for name, array in spec.observation.items()}
+
+
+def test_only_the_parts_named_are_read(folder):
+    parts = {name: {"number": np.array(index)} for index, name in enumerate(("learner", "collector", "env"))}
+    path = save_checkpoint(folder, replace(make_checkpoint(1), parts=parts))
+    (path / "env.safetensors").unlink()
+    assert load_checkpoint(folder, parts={"learner", "collector"}).parts.keys() == {"learner", "collector"}
+    with pytest.raises(CheckpointError, match=r"env\.safetensors"):
+        load_checkpoint(folder)
+
+
+def test_a_checkpoint_is_written_anew_over_an_old_one_and_over_leftovers(folder):
+    save_checkpoint(folder, make_checkpoint(5))
+    leftover = folder.checkpoints / f".000005.{os.getpid()}"
+    leftover.mkdir()
+    (leftover / "old.safetensors").write_bytes(b"half")
+    newer = make_checkpoint(5)
+    newer.parts = {"collector": newer.parts["learner"]}
+    path = save_checkpoint(folder, newer)
+    assert {file.name for file in path.iterdir()} == {"collector.safetensors", "manifest.json"}
+    assert not leftover.exists()
+
+
+def test_files_and_folders_are_synced_before_a_checkpoint_counts(folder, monkeypatch):
+    """After a power cut the new name must not point to data that were never written."""
+    synced, fsync, rename = [], os.fsync, Path.rename
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
+    monkeypatch.setattr(Path, "rename", lambda path, new: (synced.append("renamed"), rename(path, new))[1])
+    path = save_checkpoint(folder, make_checkpoint(3))
+    temporary = folder.checkpoints / f".000003.{os.getpid()}"
+    files = [str(temporary / name) for name in ("learner.safetensors", "manifest.json")]
+    assert synced == [*files, str(temporary), "renamed", str(path.parent)]
+
+
+def test_no_more_is_read_of_a_part_than_was_saved(folder, monkeypatch):
+    path = save_checkpoint(folder, make_checkpoint(3))
+    limits = []
+    monkeypatch.setattr(
+        checkpoint_module, "read_bounded", lambda file, limit: (limits.append(limit), file.read_bytes())[1]
+    )
+    load_checkpoint(folder)
+    assert limits == [(path / "learner.safetensors").stat().st_size]
+
+
+def test_only_a_part_that_is_too_large_does_not_fit_into_memory(folder, monkeypatch):
+    path = save_checkpoint(folder, make_checkpoint(3))
+    monkeypatch.setattr(checkpoint_module, "available_memory", lambda: 100)
+    with pytest.raises(CheckpointError, match=r"does not fit into memory: it has .* bytes; expected at most 100"):
+        load_checkpoint(folder)
+    (path / "learner.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="damaged or missing"):
+        load_checkpoint(folder)
+
+
+def test_the_format_has_a_number(folder):
+    """It changes when older versions cannot read a checkpoint any more."""
+    manifest = read_sealed_json(save_checkpoint(folder, make_checkpoint(1)) / "manifest.json")
+    assert manifest["format"] == 2
 
 
 def test_checkpoints_load_by_last_best_and_epoch(folder):
@@ -166,6 +257,9 @@ def reseal(path, change):
 
 ABSURD = {
     "huge shape": lambda table: table["spec"]["observation"]["cell"].update(shape=[10**12, 10**12]),
+    "wide shape": lambda table: table["spec"]["observation"]["cell"].update(shape=[2**16, 2**16]),
+    "long empty shape": lambda table: table["spec"]["observation"]["cell"].update(shape=[0, 2**31 + 1]),
+    "shape just too large": lambda table: table["spec"]["observation"]["cell"].update(shape=[2**31 + 1]),
     "many actions": lambda table: table["spec"].update(action_nvec=[10**15]),
     "negative shape": lambda table: table["spec"]["observation"]["cell"].update(shape=[-1]),
     "text in a shape": lambda table: table["spec"]["observation"]["cell"].update(shape=["1"]),
@@ -295,6 +389,7 @@ def test_a_full_disk_keeps_the_saved_checkpoints(folder):
     try:
         with pytest.raises(CheckpointError, match=r"cannot save epoch 2 .*Saved checkpoints: 1\."):
             save_checkpoint(folder, large)
+        assert [path.name for path in folder.checkpoints.iterdir()] == ["000001"]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, previous_handler)
@@ -317,7 +412,7 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     "--save-interval", "1", "--eval-interval", "0", "--save-dir", {str(tmp_path)!r},
     "--name", "full"]))
 """
-    done = run_python(code, expect=1)
+    done = run_forked(code, expect=1)
     assert "No space left on device" in done.stderr
     assert "--resume" in done.stderr
     assert "Traceback" not in done.stderr
@@ -328,7 +423,7 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
 @pytest.mark.process
 def test_a_save_dir_that_is_not_writable_is_reported(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    done = run_python(
+    done = run_forked(
         "import sys; from hundredfold.cli.main import main; sys.exit(main(['train', 'corridor', "
         f"'--epochs', '1', '--save-dir', {str(tmp_path / 'file')!r}]))",
         expect=2,

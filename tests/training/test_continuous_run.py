@@ -9,13 +9,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
 from helpers.batch_envs import Spotlight
+from helpers.processes import run_forked
 from helpers.third_party_envs import ImageAndVectorGoalEnv
-from helpers.training_runs import KILLED_RUN, checkpoint_arrays, run_python
+from helpers.training_runs import KILLED_RUN, checkpoint_arrays
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.ppo import PPO, PPOSettings
 from hundredfold.backends import make_backend
 from hundredfold.core.batch import with_prefix
-from hundredfold.envs.gymnasium_env import GymnasiumFactory
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 from hundredfold.training.build import build
@@ -31,7 +32,7 @@ class Training:
 
     def __init__(self, make_envs, settings, rollout, updates, seed, backend="in_process"):
         self.backend = make_backend(backend, make_envs, rollout.num_envs)
-        self.learner = PPO(
+        self.learner = PPO.build(
             self.backend.spec,
             settings=settings,
             network=NetworkSettings(normalise_observations=True),
@@ -94,7 +95,7 @@ def test_a_killed_pendulum_run_resumes_with_exact_learner_state(tmp_path):
     small = {"epochs": 6, "num_envs": 4, "num_steps": 16, "eval_interval": 2, "eval_episodes": 2}
     settings = {**small, "save_interval": 3, "normalise_observations": True}
     code = KILLED_RUN.format(env="Pendulum-v1", save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     before = checkpoint_arrays(tmp_path / "killed")
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import hundredfold
-from helpers.training_runs import KILLED_RUN, assert_same_run, run_python
+from helpers.processes import run_forked
+from helpers.training_runs import KILLED_RUN, assert_same_run
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import SettingsError
@@ -35,7 +36,7 @@ def test_resume_after_sigkill_is_bit_exact_with_a_saved_replay_buffer(tmp_path, 
     settings = {**SMALL, "algo": "dqn"}
     whole = hundredfold.train(env, save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(env=env, save_dir=str(tmp_path), settings=settings, moment=moment)
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
 
@@ -43,7 +44,7 @@ def test_resume_after_sigkill_is_bit_exact_with_a_saved_replay_buffer(tmp_path, 
 def test_resume_without_a_saved_replay_buffer_warns(tmp_path):
     settings = {**SMALL, "algo": "dqn", "save_replay": False}
     code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     with pytest.warns(UserWarning, match="have no replay"):
         resumed = hundredfold.train(resume=tmp_path / "killed")
     assert resumed.finished

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from helpers.third_party_envs import DiceEnv
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import LengthSettings
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training import estimate as estimate_module
@@ -145,3 +148,24 @@ def test_time_is_measured_on_this_machine_and_modelled_for_a_missing_device(monk
     num_weights = sum(tensor.numel() for tensor in parts.learner.network.parameters())
     parts.close()
     assert modelled.update == estimate_module.modelled_seconds(resolved, num_weights)
+
+
+class HeavyEnv(DiceEnv):
+    """Holds 2 MB of memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.ballast = np.ones(250_000)
+
+
+@pytest.mark.process
+def test_the_memory_of_third_party_envs_and_of_their_workers_is_measured(monkeypatch):
+    factory = partial(GymnasiumBatchEnv, make_env=HeavyEnv)
+    per_env = estimate_module.measured_env_bytes(factory)
+    assert 2_000_000 <= per_env < 4_000_000
+    settings = make_settings("CartPole-v1", num_envs=2, epochs=1)
+    settings = replace(settings, machine=replace(settings.machine, backend="processes"))
+    monkeypatch.setattr(estimate_module, "training_factory", lambda settings: factory)
+    assert estimate_of(settings).memory["envs"] == pytest.approx(2 * per_env, rel=0.5)
+    in_workers = estimate_run(settings, settings).memory["envs"]
+    assert in_workers > 2_000_000

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
 from helpers import third_party_envs
-from helpers.training_runs import run_python
+from helpers.processes import run_forked
 from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
@@ -78,6 +78,7 @@ def test_an_onnx_policy_gives_the_actions_of_the_run(tmp_path, case):
     pytest.importorskip("onnxscript", reason="the extra [export] is missing")
     run, policy, observation, mask = trained(tmp_path, *CASES[case])
     path = tmp_path / "other" / "mine.onnx"
+    path.parent.mkdir()
     assert hundredfold.export(run.path, onnx=path, checkpoint="last") == [path]
     assert [file.name for file in path.parent.iterdir()] == ["mine.onnx"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -123,7 +124,7 @@ sys.modules["onnx"] = sys.modules["onnxscript"] = None
 from hundredfold.cli.main import main
 assert main(["export", {str(run.path)!r}, "--onnx"]) == 1
 """
-    done = run_python(code, expect=0)
+    done = run_forked(code, expect=0)
     assert "pip install 'hundredfold[export]'" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -47,7 +47,8 @@ def test_the_first_failure_is_shown_with_its_traceback_and_then_their_number(tmp
     failures = run.metrics[-1]["env_failures"]
     assert failures > 1
     assert text.count("warning: an env failed") == 1
-    assert text.count("ZeroDivisionError: the env failed in step. The env's own traceback is above") == 1
+    assert text.count("The env's own traceback is above") == 1
+    assert "ZeroDivisionError: the env failed in step." in text.partition("warning: an env failed")[2]
     shown, _, counted = text.partition("warning: an env failed")
     assert 'raise ZeroDivisionError("the env failed in step")' in shown
     assert re.search(rf"epoch 3/3 .*  {failures} env failures", counted)
@@ -70,7 +71,9 @@ def test_a_run_without_failures_does_not_mention_them(tmp_path, capfd):
 def test_failures_in_an_evaluation_are_reported():
     make_envs = partial(GymnasiumBatchEnv, make_env=FailsAtTimes)
     backend = make_backend("in_process", make_envs, 4, WorkerSettings(max_env_failures=1000))
-    with pytest.warns(UserWarning, match=r"envs failed \d+ times during the evaluation.*ZeroDivisionError"):
+    with pytest.warns(
+        UserWarning, match=r"envs failed \d+ times during the evaluation.*ZeroDivisionError: the env failed in step\.$"
+    ):
         evaluate(backend, lambda batch: np.zeros(len(batch), np.int64), 20, seed=1, max_steps=100)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import hundredfold
-from helpers.training_runs import KILLED_RUN, assert_same_run, read_metrics, run_python
+from helpers.processes import run_forked
+from helpers.training_runs import KILLED_RUN, assert_same_run, read_metrics
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +29,7 @@ def test_worker_processes_train_a_bit_equal_policy(tmp_path, env):
 def test_a_killed_first_ready_run_resumes_on_any_backend(tmp_path, env, backend):
     settings = {**SMALL, "epochs": 6, "save_interval": 3, "backend": "first_ready", "quiet": True}
     code = KILLED_RUN.format(env=env, save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend=backend, report=False)
     assert resumed.finished
     metrics = read_metrics(resumed.path)

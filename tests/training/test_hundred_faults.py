@@ -2,20 +2,20 @@
 
 import os
 import signal
-import time
+import threading
 
 import gymnasium
 import numpy as np
 import pytest
 
 import hundredfold
+from helpers.hangs import announce_hang
 from hundredfold.training.checkpoint import load_checkpoint, saved_epochs
 from hundredfold.training.run_folder import RunFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.process]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.usefixtures("only_hung_envs_time_out")]
 
 FAULT_PROBABILITY = 1e-3
-# Hangs are rare because each costs a step timeout.
 FAULTS, FAULT_WEIGHTS = ("raise", "nan", "kill", "hang"), (0.4, 0.35, 0.2, 0.05)
 
 
@@ -37,8 +37,9 @@ class FaultyCartPole(gymnasium.Wrapper):
                 raise ZeroDivisionError("injected fault")
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            while fault == "hang":
-                time.sleep(60)
+            if fault == "hang":
+                announce_hang()
+                threading.Event().wait()
             observation = np.full_like(observation, np.nan)
         return observation, reward, terminated, truncated, info
 
@@ -52,7 +53,6 @@ def test_a_run_with_100_env_faults_keeps_all_checkpoints_and_learns(tmp_path, ba
         num_envs=16,
         num_steps=64,
         backend=backend,
-        step_timeout=3.0,
         max_env_failures=1_000,
         eval_interval=0,
         save_interval=40,

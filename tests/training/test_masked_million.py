@@ -19,7 +19,7 @@ from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 LEARNERS = {
-    "ppo": partial(PPO, settings=PPOSettings(entropy_coefficient=1.0, update_epochs=1)),
+    "ppo": partial(PPO.build, settings=PPOSettings(entropy_coefficient=1.0, update_epochs=1)),
     "dqn": partial(
         DQN,
         settings=DQNSettings(

@@ -6,6 +6,7 @@ import math
 import pytest
 
 import hundredfold
+from helpers.processes import run_forked
 from helpers.training_runs import run_python
 from hundredfold.config.presets import preset_settings
 from hundredfold.core.errors import CheckpointError
@@ -125,12 +126,14 @@ def test_wandb_writes_to_the_run_folder_when_offline(tmp_path):
     pytest.importorskip("wandb", reason="the extra [wandb] is missing")
     code = f"""
 import hundredfold
-hundredfold.train("corridor", save_dir={str(tmp_path)!r}, name="tracked", wandb=True, **{QUICK!r})
+hundredfold.train("corridor", save_dir={str(tmp_path)!r}, name="tracked", wandb=True, video_interval=2, **{QUICK!r})
 """
     run_python(code, expect=0, env={"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
     files = list((tmp_path / "tracked" / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 1
     assert files[0].stat().st_size > 0
+    # A video at the interval and one at the end.
+    assert len(list(files[0].parent.glob("files/media/videos/*.mp4"))) == 2
 
 
 @pytest.mark.process
@@ -142,7 +145,7 @@ importlib.util.find_spec = lambda name, *rest: None if name == "wandb" else find
 from hundredfold.cli.main import main
 sys.exit(main(["train", "corridor", "--wandb", "--save-dir", {str(tmp_path)!r}]))
 """
-    done = run_python(code, expect=1)
+    done = run_forked(code, expect=1)
     assert "pip install 'hundredfold[wandb]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
-from helpers.processes import run_process, start_process
-from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays, run_python
+from helpers.processes import run_forked, run_process, start_process
+from helpers.training_runs import KILLED_RUN, assert_same_run, checkpoint_arrays
 from hundredfold.cli.main import main
 from hundredfold.core.errors import CheckpointError, SettingsError
 from hundredfold.training.build import build
@@ -32,7 +32,7 @@ def test_resume_after_sigkill_is_bit_exact(tmp_path, backend, moment):
     settings = {**SMALL, "backend": backend, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment=moment)
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert resumed.finished
     assert_same_run(whole.path, resumed.path)
@@ -42,7 +42,7 @@ def test_resume_on_another_backend_is_bit_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed", backend="serial")
     assert_same_run(whole.path, resumed.path)
 
@@ -51,7 +51,7 @@ def test_resume_between_two_epochs_of_one_update_is_bit_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2}
     whole = hundredfold.train("cartpole", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(env="cartpole", save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
 
@@ -60,7 +60,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(tmp_path):
     settings = {**SMALL, "save_interval": 6, "eval_interval": 0}
     whole = hundredfold.train("corridor", save_dir=tmp_path, name="whole", **settings)
     code = KILLED_RUN.format(env="corridor", save_dir=str(tmp_path), settings=settings, moment="two epochs later")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     resumed = hundredfold.train(resume=tmp_path / "killed")
     assert_same_run(whole.path, resumed.path)
 
@@ -169,7 +169,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(tmp_path):
 def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(tmp_path):
     settings = {**SMALL, "save_interval": 3, "normalise_observations": True}
     code = KILLED_RUN.format(env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
     before = checkpoint_arrays(tmp_path / "killed")
 
     folder = RunFolder.open(tmp_path / "killed")
@@ -199,7 +199,7 @@ def test_third_party_envs_restart_their_episode_and_the_learner_state_is_exact(t
 def test_third_party_episodes_are_truncated_between_two_epochs_of_one_update(tmp_path):
     settings = {**SMALL, "save_interval": 3, "policy_update_interval": 2, "eval_interval": 0}
     code = KILLED_RUN.format(env="CartPole-v1", save_dir=str(tmp_path), settings=settings, moment="after saving")
-    run_python(code, expect=-signal.SIGKILL)
+    run_forked(code, expect=-signal.SIGKILL)
 
     folder = RunFolder.open(tmp_path / "killed")
     folder.claim()
@@ -233,7 +233,7 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "failed"]))
 """
-    done = run_python(code, expect=1)
+    done = run_forked(code, expect=1)
     assert "env 0 failed" in done.stderr
     assert "stopped after epoch 3/6" in done.stderr
     settings = {**SMALL, "eval_interval": 0, "save_interval": 100}
@@ -254,7 +254,7 @@ run_module.evaluate = endless
 sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-steps", "16",
     "--eval-interval", "3", "--save-dir", {str(tmp_path)!r}, "--name", "stopped"]))
 """
-    done = run_python(code, expect=130)
+    done = run_forked(code, expect=130)
     assert "stopped after epoch 2/6" in done.stderr
 
 
@@ -311,7 +311,7 @@ sys.exit(main(["train", "corridor", "--epochs", "6", "--num-envs", "4", "--num-s
     "--eval-interval", "0", "--save-interval", "100", "--save-dir", {str(tmp_path)!r},
     "--name", "stopped"]))
 """
-    done = run_python(code, expect=130)
+    done = run_forked(code, expect=130)
     assert "stopped after epoch 4/6" in done.stderr
     assert "--resume" in done.stderr
     settings = {**SMALL, "eval_interval": 0, "save_interval": 100}

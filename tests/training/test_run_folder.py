@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -33,12 +34,18 @@ def run(trained, tmp_path):
     return RunFolder(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_every_changed_bit_of_the_settings_is_noticed_or_harmless(folder):
-    """Within the words of the comment a change has no effect."""
+@pytest.mark.parametrize("bits_per_byte", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_every_changed_bit_of_the_settings_is_noticed_or_harmless(folder, bits_per_byte):
+    """Within the words of the comment a change has no effect. Every bit of the checksum, and some of each byte."""
     data = folder.settings_file.read_bytes()
     settings = folder.settings()
     unnoticed = 0
-    for place in range(8 * len(data)):
+    checksum = data.rindex(b"\n", 0, -1)
+    bits = {
+        byte: range(8) if byte > checksum else [(byte + n) % 8 for n in range(bits_per_byte)]
+        for byte in range(len(data))
+    }
+    for place in [8 * byte + bit for byte, chosen in bits.items() for bit in chosen]:
         changed = bytearray(data)
         changed[place // 8] ^= 1 << place % 8
         folder.settings_file.write_bytes(changed)
@@ -224,3 +231,44 @@ def test_arguments_that_only_the_run_names_are_not_passed_to_third_party_code(ho
     strange = shutil.copytree(run.path, tmp_path / "downloaded")
     with pytest.raises(SettingsError, match="passes 'is_slippery=false' to FrozenLake-v1"):
         hundredfold.evaluate(strange)
+
+
+@pytest.fixture
+def with_data(tmp_path):
+    """A run folder with copies of two data files, whose originals are gone."""
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"content of {name}")
+    plain = preset_settings("dvrp")
+    files = replace(plain.env_settings, trips=str(tmp_path / "a.csv"), travel_times=str(tmp_path / "b.csv"))
+    found = RunFolder.create(replace(plain, env_settings=files), tmp_path, "run")
+    found.release()
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).unlink()
+    return found
+
+
+def test_a_run_uses_its_own_copies_of_data_files_wherever_it_is(with_data, tmp_path):
+    assert with_data.settings().env_settings.trips == str(with_data.path / "data" / "trips.csv")
+    moved = RunFolder(with_data.path.rename(tmp_path / "moved"))
+    kept = moved.settings().env_settings
+    assert kept.trips == str(moved.path / "data" / "trips.csv")
+    assert Path(kept.travel_times).read_text() == "content of b.csv"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: (data / "trips.csv").write_text("content of A.csv"), "trips.csv was changed after"),
+        (lambda data: (data / "travel_times.csv").unlink(), "travel_times.csv: No such file"),
+        (lambda data: (data / "checksums.json").write_text("{}"), "its checksum does not match"),
+        (
+            lambda data: (data / "trips.csv").rename(data / "x") and (data / "trips.csv").symlink_to("x"),
+            "symbolic link",
+        ),
+    ],
+    ids=["changed", "missing", "checksums", "link"],
+)
+def test_changed_data_of_a_run_is_refused(with_data, damage, message):
+    damage(with_data.data)
+    with pytest.raises(CheckpointError, match=message):
+        with_data.settings()

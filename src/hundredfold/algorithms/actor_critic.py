@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from hundredfold.algorithms.distributions import ActionBounds, ActionDistribution, DiagonalGaussian, MaskedCategorical
 from hundredfold.algorithms.image_encoder import ImageEncoder, image_layout
+from hundredfold.algorithms.memory import GatedRecurrentUnit, Sequences
 from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec
-from hundredfold.core.bounds import check_bounds
+from hundredfold.core.bounds import NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 # Normalised inputs are clipped to this many standard deviations.
 MAX_NORMALISED_INPUT: Final = 10.0
 
-# Key of an observation that has been flattened and normalised already.
+# Keys of observations that have been flattened and normalised already.
 PREPROCESSED: Final = "preprocessed inputs"
+PREPROCESSED_PRIVILEGED: Final = "preprocessed privileged inputs"
 
 Activation = Literal["relu", "silu", "tanh"]
-Architecture = Literal["mlp", "per_action"]
+Architecture = Literal["mlp", "per_action", "joint"]
+CriticInputs = Literal["observation", "privileged"]
+Memory = Literal["none", "gru"]
 
 ACTIVATIONS: Final[dict[Activation, type[nn.Module]]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
@@ -45,24 +49,54 @@ class NetworkSettings:
 
     architecture: Architecture = "mlp"
     """Policy network: `mlp` reads the whole observation; `per_action` scores each action by its own
-    features with shared weights (dvrp with --observation offers)."""
+    features with shared weights (dvrp with --observation offers); `joint` scores them without
+    sharing, for comparison."""
     hidden_sizes: tuple[Annotated[int, Interval(ge=1, le=1_000_000)], ...] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
     """Activation function between layers; tanh takes about twice the time of the others."""
     shared: bool = False
     """Share the hidden layers between policy and value."""
+    critic: CriticInputs = "observation"
+    """Inputs of the value function in training: the policy's `observation`, or also the `privileged`
+    arrays of the env (cage2: true state; dvrp: tolerances and later requests; Gymnasium:
+    --privileged-keys). The trained policy does not need them."""
+    memory: Memory = "none"
+    """`gru` gives policy and value a memory of the episode, a gated recurrent unit, for envs whose
+    observations do not tell the state."""
+    memory_size: Annotated[int, Interval(ge=1, le=65_536)] = 128
+    """Units of the memory."""
+    memory_steps: NonNegativeInt = 0
+    """Steps of back-propagation through time; must divide the steps of an update. 0 chooses a
+    divisor from 16 to 64, or else all of them."""
     normalise_observations: bool = False
     """Normalise inputs by their running mean and standard deviation."""
     initial_action_std: Annotated[float, Gt(0), Lt(math.inf)] = 0.5
     """Initial standard deviation of continuous actions, in half-widths of their range."""
+    network_function: str = ""
+    """Name of the Python function that makes the network instead; set by
+    hundredfold.train(network=...), which needs the function itself."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
         if not self.hidden_sizes:
             raise SettingsError("hidden_sizes must name at least one layer, got none.")
-        if self.architecture == "per_action" and self.shared:
-            raise SettingsError("a per_action policy shares no layers with the value; turn off shared.")
+        if self.architecture != "mlp" and self.shared:
+            raise SettingsError(f"a {self.architecture} policy shares no layers with the value; turn off shared.")
+        if self.architecture != "mlp" and self.memory != "none":
+            raise SettingsError(f"a {self.architecture} policy has no memory; use --architecture mlp.")
+        if self.critic == "privileged" and self.shared:
+            raise SettingsError("a privileged critic shares no layers with the policy; turn off shared.")
+
+    @property
+    def ppo_only(self) -> list[str]:
+        """Flags of these settings that only the PPO of this package has."""
+        named = {
+            "--critic privileged": self.critic == "privileged",
+            "--memory gru": self.memory == "gru",
+            "network=": bool(self.network_function),
+        }
+        return [name for name, is_set in named.items() if is_set]
 
 
 class InputLayer(nn.Module):
@@ -71,15 +105,17 @@ class InputLayer(nn.Module):
     Args:
         specs: The arrays, in the order of the inputs; categories are one-hot encoded.
         normalise: Keep running statistics and normalise by them.
+        key: Name under which preprocessed inputs are found in an observation.
     """
 
     mean: Tensor
     std: Tensor
     count: Tensor
 
-    def __init__(self, specs: Mapping[str, ArraySpec], normalise: bool) -> None:
+    def __init__(self, specs: Mapping[str, ArraySpec], normalise: bool, key: str = PREPROCESSED) -> None:
         super().__init__()
         self.specs = dict(specs)
+        self.key = key
         self.width = sum(sum(spec.categories) if spec.categories else spec.size for spec in self.specs.values())
         self.normalise = normalise
         if normalise:
@@ -89,8 +125,8 @@ class InputLayer(nn.Module):
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, width) inputs of the first layer."""
-        if PREPROCESSED in observation:
-            return observation[PREPROCESSED]
+        if self.key in observation:
+            return observation[self.key]
         inputs = self.flatten(observation)
         if not self.normalise:
             return inputs
@@ -148,28 +184,43 @@ class ActorCritic(nn.Module):
         self.settings = settings
         self.action_nvec = spec.action_nvec
         self.logit_bias = spec.logit_bias
-        arrays = {name: array for name, array in spec.observation.items() if name != spec.logit_bias}
-        images = {name: array for name, array in arrays.items() if image_layout(array)}
-        self.images = tuple(images)
-        self.inputs = InputLayer(
-            {name: array for name, array in arrays.items() if name not in images}, settings.normalise_observations
-        )
+        arrays = {name: array for name, array in spec.policy_observation.items() if name != spec.logit_bias}
+        images, quantities = split_images(arrays)
+        self.inputs = InputLayer(quantities, settings.normalise_observations)
         self.policy_encoder = ImageEncoder(images) if images else None
-        self.value_encoder = self.policy_encoder if settings.shared or not images else ImageEncoder(images)
-        num_features = 0 if self.policy_encoder is None else self.policy_encoder.width
-        widths = (self.inputs.width + num_features, *settings.hidden_sizes)
+        self.privileged, value_images = None, images
+        if settings.critic == "privileged":
+            more, hidden = split_images({name: spec.observation[name] for name in spec.privileged})
+            value_images = images | more
+            self.privileged = InputLayer(hidden, settings.normalise_observations, PREPROCESSED_PRIVILEGED)
+        self.images = tuple(value_images)
+        self.value_encoder = self.policy_encoder
+        if value_images and not settings.shared:
+            self.value_encoder = ImageEncoder(value_images)
+        num_inputs = self.inputs.width + _width(self.policy_encoder)
+        num_value_inputs = self.inputs.width + _width(self.privileged) + _width(self.value_encoder)
+        self.memory_size = settings.memory_size if settings.memory == "gru" else 0
+        self.policy_memory = self._make_memory(num_inputs)
+        self.value_memory = self.policy_memory if settings.shared else self._make_memory(num_value_inputs)
+        # The layers read the state of the memory beside the inputs.
+        widths = (num_inputs + self.memory_size, *settings.hidden_sizes)
+        value_widths = (num_value_inputs + self.memory_size, *settings.hidden_sizes)
         self.per_action = _per_action_actor(spec, settings)
         if self.per_action is None:
             self.policy_layers = _layers(widths, settings.activation)
-        self.value_layers = self.policy_layers if settings.shared else _layers(widths, settings.activation)
+        self.value_layers = self.policy_layers if settings.shared else _layers(value_widths, settings.activation)
         if self.per_action is None:
             # A small gain makes the first policy nearly uniform.
             self.policy_head = make_linear(widths[-1], spec.num_logits, gain=0.01)
         self.value_head = make_linear(widths[-1], 1, gain=1.0)
+        self._make_outputs(spec)
+
+    def _make_outputs(self, spec: EnvSpec) -> None:
+        """What turns logits into actions, and normalised values into values."""
         self.action_shape = spec.action_shape
         self.bounds = None if spec.continuous_action is None else ActionBounds(spec.continuous_action)
         # Continuous actions: state-independent log standard deviations.
-        initial_log_std = math.log(settings.initial_action_std)
+        initial_log_std = math.log(self.settings.initial_action_std)
         self.log_std = (
             None if self.bounds is None else nn.Parameter(torch.full((spec.num_action_dims,), initial_log_std))
         )
@@ -180,43 +231,75 @@ class ActorCritic(nn.Module):
     def preprocess(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Flatten and normalise once what several passes will read."""
         preprocessed = {PREPROCESSED: self.inputs(observation)}
+        if self.privileged is not None:
+            preprocessed[PREPROCESSED_PRIVILEGED] = self.privileged(observation)
         # Images stay bytes: as floats they would take four times the memory.
         others = (*self.images, *(() if self.logit_bias is None else (self.logit_bias,)))
         if self.per_action is not None:
             others = (*others, *self.per_action.inputs)
         return preprocessed | {name: observation[name] for name in others}
 
-    def logits(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows, num_logits) policy logits."""
+    def logits(self, observation: Mapping[str, Tensor], sequences: Sequences | None = None) -> Tensor:
+        """(rows, num_logits) policy logits.
+
+        Args:
+            observation: Named arrays, each (rows, ...).
+            sequences: For a network with memory; None where every row begins an episode.
+        """
         if self.per_action is not None:
             return self._add_logit_bias(self.per_action(observation), observation)
         inputs = _with_images(self.inputs(observation), observation, self.policy_encoder)
-        logits: Tensor = self.policy_head(self.policy_layers(inputs))
+        logits: Tensor = self.policy_head(self.policy_layers(self._remembering(inputs, sequences)))
         return self._add_logit_bias(logits, observation)
 
+    def logits_and_state(self, observation: Mapping[str, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, num_logits) logits of a network with memory, and its next (rows, memory size) state."""
+        assert self.policy_memory is not None
+        inputs = _with_images(self.inputs(observation), observation, self.policy_encoder)
+        state = self.policy_memory.step(inputs, state)
+        logits: Tensor = self.policy_head(self.policy_layers(torch.cat([inputs, state], dim=-1)))
+        return self._add_logit_bias(logits, observation), state
+
     def value(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows,) values in the env's units."""
+        """(rows,) values in the env's units; not of a network with memory."""
         return self.normalised_value(observation) * self.value_std + self.value_mean
 
-    def normalised_value(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """(rows,) values on the scale of normalised targets."""
-        inputs = _with_images(self.inputs(observation), observation, self.value_encoder)
-        value: Tensor = self.value_head(self.value_layers(inputs)).squeeze(-1)
+    def value_and_states(
+        self, observation: Mapping[str, Tensor], state: Tensor, starts: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(rows,) values in the env's units of a network with memory, and its (rows, size) states after each row.
+
+        Args:
+            observation: Named arrays, each (rows, ...), as sequences of equal length.
+            state: (sequences, memory size) states before the first step of each sequence.
+            starts: (rows,) True where an episode begins; None for none.
+        """
+        assert self.value_memory is not None
+        inputs = self._value_inputs(self.inputs(observation), observation)
+        states = self.value_memory(inputs, state, starts)
+        value: Tensor = self.value_head(self.value_layers(torch.cat([inputs, states], dim=-1))).squeeze(-1)
+        return value * self.value_std + self.value_mean, states
+
+    def normalised_value(self, observation: Mapping[str, Tensor], sequences: Sequences | None = None) -> Tensor:
+        """(rows,) values on the scale of normalised targets; arguments as for `logits`."""
+        inputs = self._value_inputs(self.inputs(observation), observation)
+        value: Tensor = self.value_head(self.value_layers(self._remembering_value(inputs, sequences))).squeeze(-1)
         return value
 
-    def logits_and_value(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits and normalised value in one pass, sharing what can be shared."""
+    def logits_and_value(
+        self, observation: Mapping[str, Tensor], sequences: Sequences | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and normalised value in one pass, sharing what can be shared; arguments as for `logits`."""
         if self.per_action is not None:
             return self.logits(observation), self.normalised_value(observation)
         flat = self.inputs(observation)
         inputs = _with_images(flat, observation, self.policy_encoder)
-        policy_features = self.policy_layers(inputs)
+        policy_features = self.policy_layers(self._remembering(inputs, sequences))
         if self.settings.shared:
             value_features = policy_features
         else:
-            if self.value_encoder is not None:
-                inputs = _with_images(flat, observation, self.value_encoder)
-            value_features = self.value_layers(inputs)
+            inputs = self._value_inputs(flat, observation)
+            value_features = self.value_layers(self._remembering_value(inputs, sequences))
         logits = self._add_logit_bias(self.policy_head(policy_features), observation)
         return logits, self.value_head(value_features).squeeze(-1)
 
@@ -229,18 +312,20 @@ class ActorCritic(nn.Module):
     def update_stats(self, observation: Mapping[str, Tensor]) -> None:
         """Fold a batch into the running statistics of normalised inputs."""
         self.inputs.update_stats(observation)
+        if self.privileged is not None:
+            self.privileged.update_stats(observation)
         if self.per_action is not None:
             self.per_action.update_stats(observation)
 
     def policy_parameters(self) -> list[nn.Parameter]:
         if self.per_action is not None:
             return list(self.per_action.parameters())
-        return _parameters(self.policy_encoder, self.policy_layers, self.policy_head) + (
+        return _parameters(self.policy_encoder, self.policy_memory, self.policy_layers, self.policy_head) + (
             [] if self.log_std is None else [self.log_std]
         )
 
     def value_parameters(self) -> list[nn.Parameter]:
-        return _parameters(self.value_encoder, self.value_layers, self.value_head)
+        return _parameters(self.value_encoder, self.value_memory, self.value_layers, self.value_head)
 
     @torch.no_grad()
     def rescale_values(self, mean: float, std: float, keep_values: bool = True) -> None:
@@ -259,6 +344,25 @@ class ActorCritic(nn.Module):
             head.bias.copy_((head.bias * old_std + old_mean - mean) / std)
         self.value_mean.fill_(mean)
         self.value_std.fill_(std)
+
+    def _make_memory(self, num_inputs: int) -> GatedRecurrentUnit | None:
+        return GatedRecurrentUnit(num_inputs, self.memory_size) if self.memory_size else None
+
+    def _remembering(self, inputs: Tensor, sequences: Sequences | None) -> Tensor:
+        """The policy's inputs with the state of its memory, if it has one."""
+        state = None if sequences is None else sequences.policy_state
+        return _with_memory(inputs, self.policy_memory, state, sequences)
+
+    def _remembering_value(self, inputs: Tensor, sequences: Sequences | None) -> Tensor:
+        """The same for the value function."""
+        state = None if sequences is None else sequences.value_state
+        return _with_memory(inputs, self.value_memory, state, sequences)
+
+    def _value_inputs(self, flat: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
+        """Inputs of the value layers: flat inputs, privileged ones, features of images."""
+        if self.privileged is not None:
+            flat = torch.cat([flat, self.privileged(observation)], dim=-1)
+        return _with_images(flat, observation, self.value_encoder)
 
     def _add_logit_bias(self, logits: Tensor, observation: Mapping[str, Tensor]) -> Tensor:
         return logits if self.logit_bias is None else logits + observation[self.logit_bias]
@@ -282,16 +386,37 @@ def multilayer_perceptron(widths: tuple[int, ...], outputs: int, activation: Act
 
 
 def _per_action_actor(spec: EnvSpec, settings: NetworkSettings) -> PerActionActor | None:
-    if settings.architecture != "per_action":
+    if settings.architecture == "mlp":
         return None
-    from hundredfold.algorithms.per_action import PerActionActor
+    from hundredfold.algorithms.per_action import JointActor, PerActionActor
 
-    return PerActionActor(spec, settings)
+    return JointActor(spec, settings) if settings.architecture == "joint" else PerActionActor(spec, settings)
+
+
+def split_images(arrays: Mapping[str, ArraySpec]) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
+    """The images among these arrays, and the others."""
+    images = {name: array for name, array in arrays.items() if image_layout(array)}
+    return images, {name: array for name, array in arrays.items() if name not in images}
+
+
+def _width(part: InputLayer | ImageEncoder | None) -> int:
+    return 0 if part is None else part.width
 
 
 def _with_images(inputs: Tensor, observation: Mapping[str, Tensor], encoder: ImageEncoder | None) -> Tensor:
     """The flat inputs followed by the features of the images."""
     return inputs if encoder is None else torch.cat([inputs, encoder(observation)], dim=-1)
+
+
+def _with_memory(
+    inputs: Tensor, memory: GatedRecurrentUnit | None, state: Tensor | None, sequences: Sequences | None
+) -> Tensor:
+    """The inputs followed by the state of the memory after each of them; without sequences it was 0 before."""
+    if memory is None:
+        return inputs
+    if state is None or sequences is None:
+        return torch.cat([inputs, memory.step(inputs, inputs.new_zeros((inputs.shape[0], memory.size)))], dim=-1)
+    return torch.cat([inputs, memory(inputs, state, sequences.starts)], dim=-1)
 
 
 def _parameters(*modules: nn.Module | None) -> list[nn.Parameter]:

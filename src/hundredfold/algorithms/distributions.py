@@ -28,8 +28,9 @@ MIN_LOG_PROB: Final = -80.0
 BELOW_ONE: Final = 1.0 - 1e-6
 
 HALF_LOG_TAU: Final = 0.5 * math.log(2 * math.pi)
-# Smallest and largest probability that is turned into a normal quantile: the ends are infinite.
-MIN_QUANTILE: Final = 2.0**-54
+# Distance to 0 and 1 of probabilities that are turned into a normal quantile, which is infinite there;
+# anything smaller is lost when it is subtracted from 1.
+MIN_QUANTILE: Final = 2.0**-53
 
 
 class MaskedCategorical:

@@ -105,13 +105,15 @@ class FuturesLearner(PPO):
     The critic is not trained. Arguments as for `PPO`.
     """
 
-    def __init__(self, spec: EnvSpec, **arguments: Any) -> None:
+    def __init__(self, spec: EnvSpec, *parts: Any, **arguments: Any) -> None:
         if spec.action_costs is None:
             raise SettingsError(
                 f"--advantages futures needs an env that estimates the cost of every action, which {spec.name} does "
                 "not do with these settings; for dvrp set --future-samples to 2 or more."
             )
-        super().__init__(spec, **arguments)
+        super().__init__(spec, *parts, **arguments)
+        if self.network.privileged is not None:
+            raise SettingsError("--advantages futures trains no critic; use --critic privileged with --advantages gae.")
         self.decisions = DecisionBuffer(spec, self.actor.inputs, self.settings.futures_replay_size)
 
     @property
@@ -119,7 +121,7 @@ class FuturesLearner(PPO):
         """The policy network."""
         actor = self.network.per_action
         if actor is None:
-            raise SettingsError("--advantages futures trains a policy network of --architecture per_action.")
+            raise SettingsError("--advantages futures trains a policy network of --architecture per_action (or joint).")
         return actor
 
     def update(self) -> dict[str, float]:

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hundredfold.algorithms.policies import BatchActor, NetworkPolicy
 from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.core import rng
-from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, StepBatch
+from hundredfold.core.batch import Array, Arrays, BoolArray, EnvSpec, Float32Array
 from hundredfold.core.errors import ShapeError
 
 
 class LoadedPolicy:
     """A trained policy that acts on single observations or whole batches.
+
+    A policy with memory remembers the observations it has acted on: call `reset` where episodes begin.
 
     Args:
         policy: The policy itself.
@@ -29,6 +32,18 @@ class LoadedPolicy:
         self.policy, self.spec, self.epoch = policy, spec, epoch
         self.key = rng.spawn(rng.seed_key(seed), 0x6163740A)
         self.draws = 0
+        self.memory: Float32Array | None = None  # (rows, size) states; None at the beginning of episodes
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Forget what was observed: new episodes begin. Without effect on policies without memory.
+
+        Args:
+            rows: Of a batch, those whose episodes begin, as bools or numbers; all by default.
+        """
+        if rows is None:
+            self.memory = None
+        elif self.memory is not None:
+            self.memory[np.asarray(rows)] = 0.0
 
     def act(
         self,
@@ -46,7 +61,9 @@ class LoadedPolicy:
         """
         arrays, batched = self._rows(observation)
         allowed = self._mask(mask, len(next(iter(arrays.values()))), batched)
-        if deterministic:
+        if isinstance(self.policy, NetworkPolicy) and self.policy.memory_size:
+            actions = self._act_with_memory(self.policy, arrays, allowed, deterministic)
+        elif deterministic:
             actions = self.policy.act_deterministic(arrays, allowed)
         else:
             actions = self.policy.sample(arrays, allowed, self._uniforms(arrays)).actions
@@ -54,12 +71,33 @@ class LoadedPolicy:
             return actions
         return actions[0].item() if actions.ndim == 1 else actions[0]
 
-    def actor(self, batch: StepBatch) -> Array:
-        """Deterministic actions for a step batch."""
-        return self.policy.act_deterministic(batch.observation, batch.mask)
+    @property
+    def actor(self) -> BatchActor:
+        """A new function from step batches to deterministic actions, with a memory of its own."""
+        return BatchActor(self.policy)
+
+    def _act_with_memory(
+        self, policy: NetworkPolicy, arrays: Arrays, mask: BoolArray | None, deterministic: bool
+    ) -> Array:
+        """Actions, after which the memory holds the next states."""
+        rows = len(next(iter(arrays.values())))
+        if self.memory is None:
+            self.memory = np.zeros((rows, policy.memory_size), np.float32)
+        if len(self.memory) != rows:
+            raise ShapeError(
+                f"act() got {rows} rows after {len(self.memory)}, and this policy remembers each of them; call reset() "
+                "before another number of episodes."
+            )
+        if deterministic:
+            actions, self.memory = policy.act_with_memory(arrays, mask, self.memory)
+            return actions
+        sample = policy.sample_with_memory(arrays, mask, self._uniforms(arrays), self.memory)
+        self.memory = sample.next_memory
+        return sample.actions
 
     def _rows(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> tuple[Arrays, bool]:
-        names = list(self.spec.observation)
+        specs = self.spec.policy_observation
+        names = list(specs)
         if not isinstance(observation, Mapping):
             if len(names) != 1:
                 raise ShapeError(
@@ -68,7 +106,7 @@ class LoadedPolicy:
             observation = {names[0]: observation}
         arrays: Arrays = {}
         batched = False
-        for name, spec in self.spec.observation.items():
+        for name, spec in specs.items():
             if name not in observation:
                 raise ShapeError(f"the observation lacks {name!r}; expected {', '.join(names)}.")
             array = np.asarray(observation[name], spec.dtype)

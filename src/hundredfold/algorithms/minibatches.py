@@ -7,17 +7,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hundredfold.algorithms.memory import Sequences
 from hundredfold.core.batch import Array, Float32Array
 from hundredfold.core.errors import TrainingError
-from hundredfold.rollout.rollout_buffer import RolloutBuffer
+from hundredfold.rollout.rollout_buffer import MEMORY, RolloutBuffer
 
 
 @dataclass(slots=True)
 class RolloutSamples:
-    """Samples of a rollout, or of one minibatch, as tensors."""
+    """Samples of a rollout, or of one minibatch, as tensors.
+
+    With a memory they are selected as whole sequences, otherwise as single rows.
+    """
 
     observation: dict[str, Tensor]  # each (rows, ...)
     mask: Tensor | None  # (rows, num_logits), True = allowed
@@ -25,48 +30,81 @@ class RolloutSamples:
     log_probs: Tensor  # (rows,) under the policy that sampled the actions
     advantages: Tensor  # (rows,)
     targets: Tensor  # (rows,) normalised value targets
+    sequences: Sequences | None = None  # of networks with memory
 
     def __len__(self) -> int:
-        return len(self.actions)
+        """Number of rows, or of sequences."""
+        return len(self.actions) if self.sequences is None else len(self.sequences.policy_state)
 
     def index_select(self, order: Tensor) -> RolloutSamples:
-        """Copies of these rows, in this order."""
+        """Copies of these rows or sequences, in this order."""
         return self._map(lambda part: part.index_select(0, order))
 
     def rows(self, start: int, stop: int) -> RolloutSamples:
-        """Views of the rows `start..stop-1`."""
+        """Views of the rows or sequences `start..stop-1`."""
         return self._map(lambda part: part[start:stop])
 
     def shuffled_minibatches(self, size: int, seed: int) -> Iterator[RolloutSamples]:
-        """All rows once, in an order drawn from the seed, `size` at a time."""
+        """All rows or sequences once, in an order drawn from the seed, `size` at a time."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         shuffled = self.index_select(order.to(self.actions.device))
         for start in range(0, len(self), size):
             yield shuffled.rows(start, start + size)
 
     def _map(self, select: Callable[[Tensor], Tensor]) -> RolloutSamples:
+        select_rows, sequences = select, self.sequences
+        if sequences is not None:
+            count = len(self)
+
+            def select_rows(part: Tensor) -> Tensor:
+                return select(part.reshape(count, -1, *part.shape[1:])).flatten(0, 1)
+
         return RolloutSamples(
-            {name: select(part) for name, part in self.observation.items()},
-            None if self.mask is None else select(self.mask),
-            *map(select, (self.actions, self.log_probs, self.advantages, self.targets)),
+            {name: select_rows(part) for name, part in self.observation.items()},
+            None if self.mask is None else select_rows(self.mask),
+            select_rows(self.actions),
+            select_rows(self.log_probs),
+            select_rows(self.advantages),
+            select_rows(self.targets),
+            None if sequences is None else sequences.select(select),
         )
 
 
 def flatten_rollout(
-    rollout: RolloutBuffer, advantages: Float32Array, targets: Float32Array, device: torch.device
+    rollout: RolloutBuffer,
+    advantages: Float32Array,
+    targets: Float32Array,
+    device: torch.device,
+    value_states: Float32Array | None = None,
 ) -> RolloutSamples:
-    """A rollout as (steps x envs) rows of tensors; on the CPU they share the rollout's memory.
+    """A rollout as (steps x envs) rows of tensors; without memory, on the CPU, they share the rollout's.
 
     Args:
         rollout: A full rollout.
         advantages: (steps, envs) advantages.
         targets: (steps, envs) normalised value targets.
         device: Where the tensors go.
+        value_states: (sequences of an env, envs, size) states of the value's memory before each
+            sequence, for networks with memory.
     """
     num_rows = rollout.num_steps * rollout.num_envs
 
     def flat(array: Array) -> Tensor:
+        if value_states is not None:
+            array = _sequence_rows(array, len(value_states))
         return torch.from_numpy(array.reshape(num_rows, *array.shape[2:])).to(device)
+
+    def flat_states(states: Array) -> Tensor:
+        return torch.from_numpy(states.reshape(-1, states.shape[-1])).to(device)
+
+    sequences = None
+    if value_states is not None:
+        # The first steps of sequences need no mark: their states are those the actions were chosen with.
+        starts = np.zeros_like(rollout.ended)
+        starts[1:] = rollout.ended[:-1]
+        every = rollout.num_steps // len(value_states)
+        policy_states = rollout.arrays[MEMORY][: rollout.num_steps : every]
+        sequences = Sequences(flat_states(policy_states), flat_states(value_states), flat(starts))
 
     return RolloutSamples(
         {name: flat(array[:-1]) for name, array in rollout.observation.items()},
@@ -75,7 +113,15 @@ def flatten_rollout(
         flat(rollout.log_probs),
         flat(advantages),
         flat(targets),
+        sequences,
     )
+
+
+def _sequence_rows(array: Array, num_sequences: int) -> Array:
+    """A (steps, envs, ...) array as (sequences of an env x envs, steps of a sequence, ...)."""
+    steps, envs, *shape = array.shape
+    by_sequence = array.reshape(num_sequences, steps // num_sequences, envs, *shape)
+    return by_sequence.swapaxes(1, 2).reshape(num_sequences * envs, steps // num_sequences, *shape)
 
 
 class MetricMeans:

@@ -45,8 +45,10 @@ class NumbaPolicy:
         """Whether a network is simple enough: plain inputs, one discrete action, on the CPU."""
         inputs = network.inputs
         return (
-            network.settings.activation in SUPPORTED_ACTIVATIONS
+            not network.settings.network_function
+            and network.settings.activation in SUPPORTED_ACTIVATIONS
             and network.per_action is None
+            and not network.memory_size
             and len(network.action_nvec) == 1
             and network.log_std is None
             and network.logit_bias is None

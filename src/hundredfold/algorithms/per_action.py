@@ -1,9 +1,9 @@
-"""Policy network that scores every action by the same weights.
+"""Policy networks that predict the cost of every action, by weights shared over actions or not.
 
 For envs whose observations describe each action (`EnvSpec.action_inputs`). The network predicts the
 cost of an action if it takes effect, relative to a reference action; logits are minus the expected
-costs. What is learned about one action holds for all, and the penalty of an action is an input, so
-the trade-off between costs and penalties can still be chosen when the policy is used.
+costs. With shared weights what is learned about one action holds for all. The penalty of an action is
+an input, so the trade-off between costs and penalties can still be chosen when the policy is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from hundredfold.algorithms.actor_critic import ACTIVATIONS, InputLayer, NetworkSettings, make_linear
+from hundredfold.algorithms.actor_critic import (
+    ACTIVATIONS,
+    InputLayer,
+    NetworkSettings,
+    make_linear,
+    multilayer_perceptron,
+)
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import SettingsError
 
@@ -37,7 +43,10 @@ class PerActionActor(nn.Module):
                 "does not have with these settings; for dvrp use --observation offers."
             )
         self.names = names
-        features, context = spec.observation[names.features], spec.observation[names.context]
+        self._make_layers(spec.observation[names.features], spec.observation[names.context], settings)
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def _make_layers(self, features: ArraySpec, context: ArraySpec, settings: NetworkSettings) -> None:
         num_features = features.shape[-1]
         self.features = InputLayer({FEATURES: ArraySpec((num_features,))}, settings.normalise_observations)
         self.context = InputLayer({CONTEXT: ArraySpec(context.shape)}, settings.normalise_observations)
@@ -49,7 +58,6 @@ class PerActionActor(nn.Module):
         for num_inputs, num_outputs in zip(settings.hidden_sizes, others, strict=False):
             layers += [make_linear(num_inputs, num_outputs, gain=2**0.5), ACTIVATIONS[settings.activation]()]
         self.layers = nn.Sequential(*layers, make_linear(settings.hidden_sizes[-1], 1, gain=0.1))
-        self.log_scale = nn.Parameter(torch.zeros(()))
 
     def costs(self, observation: Mapping[str, Tensor]) -> Tensor:
         """(rows, actions) predicted cost of each action if it takes effect, relative to the reference."""
@@ -80,3 +88,22 @@ class PerActionActor(nn.Module):
     def inputs(self) -> tuple[str, ...]:
         """Names of the observations that are read."""
         return self.names.features, self.names.context, self.names.probability, self.names.penalty
+
+
+class JointActor(PerActionActor):
+    """The same from one network that reads all actions at once and has weights of its own for each."""
+
+    def _make_layers(self, features: ArraySpec, context: ArraySpec, settings: NetworkSettings) -> None:
+        self.joint = InputLayer({FEATURES: features, CONTEXT: context}, settings.normalise_observations)
+        widths = (self.joint.width, *settings.hidden_sizes)
+        self.layers = multilayer_perceptron(widths, features.shape[0], settings.activation, gain=0.1)
+
+    def costs(self, observation: Mapping[str, Tensor]) -> Tensor:
+        scores: Tensor = self.layers(self.joint(self._named(observation)))
+        return scores - scores[:, self.names.reference, None]
+
+    def update_stats(self, observation: Mapping[str, Tensor]) -> None:
+        self.joint.update_stats(self._named(observation))
+
+    def _named(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {FEATURES: observation[self.names.features], CONTEXT: observation[self.names.context]}

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from hundredfold.algorithms.actor_critic import ActorCritic, tensors
 from hundredfold.algorithms.distributions import ActionDistribution
 from hundredfold.algorithms.q_network import QNetwork
-from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
+from hundredfold.core.batch import Array, Arrays, BoolArray, Float32Array, FloatArray, IntArray, StepBatch
 from hundredfold.core.errors import SettingsError
 from hundredfold.rollout.rollout_buffer import ActionSample
 
 if TYPE_CHECKING:
     from hundredfold.algorithms.numba_policy import NumbaPolicy
+    from hundredfold.algorithms.protocols import EvaluationPolicy
 
 # Up to this many rows a compiled kernel is faster than torch's calls.
 FEW_ROWS: Final = 32
@@ -50,11 +51,32 @@ class NetworkPolicy:
             compiled = self._numba_policy()
             if compiled is not None:
                 return compiled.sample(observation, mask, uniforms)
-        return self._sample(observation, mask, uniforms)
+        return self._sample(self._distribution(observation, mask), uniforms)
 
     @torch.inference_mode()
-    def _sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample:
-        distribution = self._distribution(observation, mask)
+    def sample_with_memory(
+        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64], memory: Float32Array
+    ) -> ActionSample:
+        """Sample one action per row with the memory of its episode.
+
+        Args:
+            observation: Named arrays, each (rows, ...).
+            mask: (rows, num_logits), True = allowed; None allows everything.
+            uniforms: (rows, action dims) uniform random numbers that decide the sample.
+            memory: (rows, memory_size) states; 0 at the beginning of an episode.
+        """
+        distribution, next_memory = self._distribution_and_memory(observation, mask, memory)
+        sample = self._sample(distribution, uniforms)
+        sample.memory, sample.next_memory = memory, next_memory
+        return sample
+
+    @property
+    def memory_size(self) -> int:
+        """Size of the memory's state; 0 = no memory."""
+        return self.network.memory_size
+
+    @torch.inference_mode()
+    def _sample(self, distribution: ActionDistribution, uniforms: NDArray[np.float64]) -> ActionSample:
         sampled = distribution.sample(torch.from_numpy(uniforms))
         log_probs = distribution.log_prob(sampled).numpy()
         if self.network.bounds is None:
@@ -64,8 +86,21 @@ class NetworkPolicy:
     @torch.inference_mode()
     def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> Array:
         """The mode of the action distribution of each row."""
-        mode = self._distribution(observation, mask).mode()
-        return self._shaped(mode) if self.network.bounds is None else self._in_bounds(mode)
+        return self._mode(self._distribution(observation, mask))
+
+    @torch.inference_mode()
+    def act_with_memory(
+        self, observation: Arrays, mask: BoolArray | None, memory: Float32Array
+    ) -> tuple[Array, Float32Array]:
+        """The mode of the action distribution of each row, and the next states of the memory.
+
+        Args:
+            observation: Named arrays, each (rows, ...).
+            mask: (rows, num_logits), True = allowed; None allows everything.
+            memory: (rows, memory_size) states; 0 at the beginning of an episode.
+        """
+        distribution, next_memory = self._distribution_and_memory(observation, mask, memory)
+        return self._mode(distribution), next_memory
 
     @torch.inference_mode()
     def action_costs(self, observation: Arrays) -> Array:
@@ -92,6 +127,19 @@ class NetworkPolicy:
             self.numba_policy = NumbaPolicy(self.network) if supported else None
         return self.numba_policy
 
+    def _mode(self, distribution: ActionDistribution) -> Array:
+        mode = distribution.mode()
+        return self._shaped(mode) if self.network.bounds is None else self._in_bounds(mode)
+
+    def _distribution_and_memory(
+        self, observation: Arrays, mask: BoolArray | None, memory: Float32Array
+    ) -> tuple[ActionDistribution, Float32Array]:
+        allowed = None if mask is None else torch.from_numpy(mask)
+        state = torch.from_numpy(memory).to(self.device)
+        logits, next_state = self.network.logits_and_state(tensors(observation, self.device), state)
+        return self.network.distribution(logits.cpu(), allowed), next_state.cpu().numpy()
+
+    @torch.inference_mode()
     def _distribution(self, observation: Arrays, mask: BoolArray | None) -> ActionDistribution:
         # Sampling on the CPU adds probabilities in the same order on every device.
         allowed = None if mask is None else torch.from_numpy(mask)
@@ -106,6 +154,35 @@ class NetworkPolicy:
     def _shaped(self, actions: torch.Tensor) -> Array:
         """(rows, dims) actions in the env's action shape, e.g. (rows,) for a single dimension."""
         return actions.numpy().reshape(len(actions), *self.network.action_shape)
+
+
+class BatchActor:
+    """Deterministic actions of a policy for step batches; keeps the memory of every env's episode.
+
+    Args:
+        policy: The policy.
+    """
+
+    def __init__(self, policy: EvaluationPolicy) -> None:
+        self.policy = policy
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all episodes."""
+        size = self.policy.memory_size if isinstance(self.policy, NetworkPolicy) else 0
+        self.memory: Float32Array = np.zeros((0, size), np.float32)  # (envs, size)
+
+    def __call__(self, batch: StepBatch) -> Array:
+        """Actions for the rows of a batch."""
+        policy, ids = self.policy, batch.env_ids
+        if not isinstance(policy, NetworkPolicy) or not policy.memory_size:
+            return policy.act_deterministic(batch.observation, batch.mask)
+        if ids.max() >= len(self.memory):
+            more = np.zeros((int(ids.max()) + 1 - len(self.memory), policy.memory_size), np.float32)
+            self.memory = np.concatenate([self.memory, more])
+        self.memory[ids[batch.ended]] = 0.0
+        actions, self.memory[ids] = policy.act_with_memory(batch.observation, batch.mask, self.memory[ids])
+        return actions
 
 
 class QPolicy:

@@ -10,9 +10,10 @@ jointly on one loss (`update_epochs`) or one after the other (`num_value_epochs`
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 import torch
@@ -21,8 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
+from hundredfold.algorithms.custom_network import make_actor_critic
 from hundredfold.algorithms.minibatches import Batch, GradientAccumulator, MetricMeans, RolloutSamples, flatten_rollout
 from hundredfold.algorithms.policies import NetworkPolicy
+from hundredfold.algorithms.value_memory import ValueMemory
 from hundredfold.algorithms.weights import load_network, load_optimiser, network_arrays, optimiser_arrays
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, EnvSpec, Float32Array, State, slice_rows, with_prefix, without_prefix
@@ -105,30 +108,30 @@ class PPOSettings:
 
 
 class PPO:
-    """PPO learner: a network, its policy, a rollout buffer and optimisers.
+    """PPO learner: a network and a rollout buffer that are handed in, a policy and optimisers.
 
     Args:
         spec: Observation and action spec of the env.
+        network: Policy and value network, on its device.
+        buffer: Rollout buffer of one update.
         settings: Hyperparameters.
-        network: Sizes of the actor-critic network.
-        rollout: Number of envs and steps of one update.
         num_updates: Updates of the whole run, for annealing.
-        seed: Seed of initial weights and minibatch order.
+        seed: Seed of the minibatch order.
         device: Device of the network.
     """
 
     def __init__(
         self,
         spec: EnvSpec,
+        network: ActorCritic,
+        buffer: RolloutBuffer,
         *,
         settings: PPOSettings,
-        network: NetworkSettings,
-        rollout: RolloutSettings,
         num_updates: int,
         seed: int,
         device: torch.device,
     ) -> None:
-        if settings.separate_epochs and network.shared:
+        if settings.separate_epochs and network.settings.shared:
             raise SettingsError(
                 "separate value and policy epochs cannot train a shared network; turn off shared, or use update_epochs."
             )
@@ -139,13 +142,41 @@ class PPO:
         self.skipped_gradients = 0  # in this update
         self.skipped_in_a_row: dict[str, int] = {}
         self.shuffle_key = rng.spawn(rng.seed_key(seed), SHUFFLE_STREAM)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed % 2**63)
-            self.network = ActorCritic(spec, network).to(device)
-        self.policy = NetworkPolicy(self.network, device)
-        self.buffer = RolloutBuffer(spec, rollout.num_envs, rollout.num_steps * rollout.policy_update_interval)
+        self.network, self.buffer = network, buffer
+        self.policy = NetworkPolicy(network, device)
+        self.value_memory = ValueMemory(network, buffer.num_envs, buffer.num_steps) if network.memory_size else None
         self.optimisers = self._make_optimisers()
         self.accumulator = GradientAccumulator()
+
+    @classmethod
+    def build(
+        cls,
+        spec: EnvSpec,
+        *,
+        settings: PPOSettings,
+        network: NetworkSettings,
+        rollout: RolloutSettings,
+        num_updates: int,
+        seed: int,
+        device: torch.device,
+    ) -> Self:
+        """A learner with a new network and an empty buffer.
+
+        Args:
+            spec: Observation and action spec of the env.
+            settings: Hyperparameters.
+            network: Architecture of the network.
+            rollout: Number of envs and steps of one update.
+            num_updates: Updates of the whole run, for annealing.
+            seed: Seed of initial weights and minibatch order.
+            device: Device of the network.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed % 2**63)
+            made = make_actor_critic(spec, network).to(device)
+        num_steps = rollout.num_steps * rollout.policy_update_interval
+        buffer = RolloutBuffer(spec, rollout.num_envs, num_steps, made.memory_size)
+        return cls(spec, made, buffer, settings=settings, num_updates=num_updates, seed=seed, device=device)
 
     def update(self) -> dict[str, float]:
         """Learn from the rollout once it is full.
@@ -166,18 +197,43 @@ class PPO:
         self.buffer.clear()
         return {**metrics, **value_stats, "skipped_gradients": float(self.skipped_gradients)}
 
+    @property
+    def minibatch_rows(self) -> int:
+        """Samples of a full minibatch."""
+        rows = self.buffer.num_steps * self.buffer.num_envs
+        return min(rows, self.settings.minibatch_size or -(-rows // self.settings.num_minibatches))
+
+    def measured_pass(self) -> Callable[[], None]:
+        """A function that does the work of one gradient step on a copy of the network, to measure its time."""
+        network, rows = copy.deepcopy(self.network), self.minibatch_rows
+        observation = {name: array.empty(rows) for name, array in self.spec.observation.items()}
+        inputs = network.preprocess(tensors(observation, self.device))
+
+        def gradient_pass() -> None:
+            logits, values = network.logits_and_value(inputs)
+            (logits.square().mean() + values.square().mean()).backward()  # type: ignore[no-untyped-call]
+
+        return gradient_pass
+
     # -- targets --------------------------------------------------------------------------------
 
     def _compute_targets(self) -> tuple[RolloutSamples, dict[str, float]]:
         """Advantages and normalised value targets of the whole rollout, and value diagnostics."""
-        rollout, settings = self.buffer, self.settings
-        values = self._values(rollout.observation).reshape(rollout.num_steps + 1, rollout.num_envs)
+        rollout, settings, value_states = self.buffer, self.settings, None
+        if self.value_memory is None:
+            values = self._values(rollout.observation).reshape(rollout.num_steps + 1, rollout.num_envs)
+        else:
+            values, value_states = self.value_memory.values(rollout, self.device, self._chunk)
         next_values = values[1:].copy()
         next_values[rollout.terminated] = 0.0
         # Bootstrap truncated episodes from their final observation: the next row is a new episode.
         if rollout.truncations:
             steps, env_ids, final = rollout.all_truncations()
-            next_values[steps, env_ids] = self._values({name: array[None] for name, array in final.items()})
+            if self.value_memory is None:
+                final_values = self._values({name: array[None] for name, array in final.items()})
+            else:
+                final_values = self.value_memory.final_values(steps, env_ids, final, self.device)
+            next_values[steps, env_ids] = final_values
         advantages = compute_gae(
             rollout.rewards, values[:-1], next_values, rollout.ended, settings.gamma, settings.gae_lambda
         )
@@ -187,7 +243,7 @@ class PPO:
         if settings.normalise_advantages:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
         targets = (returns - float(self.network.value_mean)) / float(self.network.value_std)
-        return flatten_rollout(rollout, advantages, targets, self.device), value_stats
+        return flatten_rollout(rollout, advantages, targets, self.device, value_states), value_stats
 
     @torch.inference_mode()
     def _values(self, observation: Arrays) -> Float32Array:
@@ -195,12 +251,16 @@ class PPO:
         flat = {name: array.reshape(-1, *array.shape[2:]) for name, array in observation.items()}
         num_rows = len(next(iter(flat.values())))
         values = np.empty(num_rows, np.float32)
-        chunk = IMAGE_VALUE_CHUNK if self.network.images else VALUE_CHUNK
-        for start in range(0, num_rows, chunk):
-            rows = slice(start, start + chunk)
+        for start in range(0, num_rows, self._chunk):
+            rows = slice(start, start + self._chunk)
             part = tensors(slice_rows(flat, rows), self.device)
             values[rows] = self.network.value(part).cpu().numpy()
         return values
+
+    @property
+    def _chunk(self) -> int:
+        """Rows valued at a time."""
+        return IMAGE_VALUE_CHUNK if self.network.images else VALUE_CHUNK
 
     def _update_value_norm(self, returns: Float32Array) -> None:
         """Fold a rollout's returns into the running mean and std of value targets."""
@@ -226,7 +286,7 @@ class PPO:
         parameters = list(self.network.parameters())
 
         def loss_of(batch: RolloutSamples) -> Tensor:
-            logits, normalised_values = self.network.logits_and_value(batch.observation)
+            logits, normalised_values = self.network.logits_and_value(batch.observation, batch.sequences)
             policy_loss = self._policy_loss(batch, logits, metrics)
             value_loss = F.mse_loss(normalised_values, batch.targets)
             metrics.add(value_loss=value_loss)
@@ -244,12 +304,13 @@ class PPO:
         settings, metrics = self.settings, MetricMeans()
 
         def value_loss_of(batch: RolloutSamples) -> Tensor:
-            value_loss = F.mse_loss(self.network.normalised_value(batch.observation), batch.targets)
+            values = self.network.normalised_value(batch.observation, batch.sequences)
+            value_loss = F.mse_loss(values, batch.targets)
             metrics.add(value_loss=value_loss)
             return value_loss
 
         def policy_loss_of(batch: RolloutSamples) -> Tensor:
-            return self._policy_loss(batch, self.network.logits(batch.observation), metrics)
+            return self._policy_loss(batch, self.network.logits(batch.observation, batch.sequences), metrics)
 
         parameters = self.network.value_parameters()
         for epoch in range(settings.num_value_epochs):
@@ -265,7 +326,10 @@ class PPO:
 
     def _minibatches(self, samples: RolloutSamples, epoch: int) -> Iterator[RolloutSamples]:
         """Shuffled minibatches; their order depends on seed, update and epoch alone."""
-        size = self.settings.minibatch_size or -(-len(samples) // self.settings.num_minibatches)
+        size = -(-len(samples) // self.settings.num_minibatches)
+        if self.settings.minibatch_size:
+            # As many sequences, if there are any, as have this number of rows.
+            size = -(-self.settings.minibatch_size * len(samples) // len(samples.actions))
         key = rng.spawn(rng.spawn(self.shuffle_key, self.updates), epoch)
         return samples.shuffled_minibatches(size, seed=int(key >> np.uint64(1)))
 
@@ -356,6 +420,7 @@ class PPO:
             **({} if num_chunks == 1 else {"gradient_chunks": np.array(num_chunks)}),
             **with_prefix("network", network_arrays(self.network)),
             **with_prefix("rollout", self.buffer.state()),
+            **({} if self.value_memory is None else {"value_memory": self.value_memory.state.copy()}),
             **{
                 f"optimiser/{name}/{key}": array
                 for name, optimiser in self.optimisers.items()
@@ -369,6 +434,8 @@ class PPO:
         self.accumulator.num_chunks = int(state.get("gradient_chunks", 1))
         load_network(self.network, without_prefix("network", state))
         self.buffer.restore(without_prefix("rollout", state))
+        if self.value_memory is not None:
+            self.value_memory.state[...] = state["value_memory"]
         for name, optimiser in self.optimisers.items():
             load_optimiser(optimiser, without_prefix(f"optimiser/{name}", state))
 

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import tyro
 
+from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.output import Row, note, print_rows
 from hundredfold.core.batch import Array, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.files import write_atomically
 from hundredfold.envs.cage2.baselines import POLICIES, BluePolicy, make_policy
-from hundredfold.envs.cage2.blue_agent import SHIPPED, shipped_run
-from hundredfold.envs.cage2.env import Cage2Settings
-from hundredfold.envs.cage2.evaluation import evaluate_table
+from hundredfold.envs.cage2.blue_agent import SHIPPED_POLICIES, shipped_run
+from hundredfold.envs.cage2.env import Cage2Settings, Ruleset
+from hundredfold.envs.cage2.evaluation import evaluate_table, evaluation_cells
 from hundredfold.training.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from hundredfold.algorithms.loaded_policy import LoadedPolicy
+
+LOGGED_EPISODES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateCage2:
     """Evaluate a blue policy: mean return against 3 red agents x 3 horizons, and the total."""
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")]
     """A run folder trained on cage2; or cage2, with --policy."""
     policy: str | None = None
-    """A run folder, shipped (the policy of the package), or a baseline: sleep, random, reactive."""
+    """A run folder, shipped or shipped-exploits (policies of the package, picked by ruleset), or a
+    baseline: sleep, random, reactive."""
     episodes: int = 1000
     """Episodes per red agent and horizon."""
     seed: int = 9999
@@ -34,45 +43,85 @@ class EvaluateCage2:
     checkpoint: str = "best"
     """Checkpoint of the run: best, last or the number of an epoch."""
     ruleset: Literal["current", "leaderboard"] | None = None
-    """Ruleset; by default the run's own (baselines: current)."""
+    """Ruleset; by default the run's own (baselines and shipped policies: current)."""
+    log_episodes: Path | None = None
+    """Also write the first 10 episodes of every red agent and horizon to this file: one JSON object per
+    step, in words (actions, points lost, red's access and decoys, what blue observes)."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
 
 
 def run_evaluate(argv: Sequence[str]) -> int:
     """Run the command."""
-    args = tyro.cli(EvaluateCage2, args=list(argv), prog="hundredfold evaluate")
+    args = parse_flags(EvaluateCage2, argv, "hundredfold evaluate")
     if args.episodes < 1:
         raise SettingsError(f"episodes must be at least 1, got {args.episodes}.")
     name = args.policy or args.target
-    policy, settings = _policy(name, args.checkpoint, args.seed)
-    if args.ruleset:
-        settings = replace(settings, ruleset=args.ruleset)
+    policy, settings = blue_policy(name, args.checkpoint, args.seed, args.ruleset)
     rows = evaluate_table(policy, args.episodes, args.seed, settings, name=name)
+    if args.log_episodes is not None:
+        _write_log(args.log_episodes, policy, settings, min(args.episodes, LOGGED_EPISODES), args.seed)
     title = f"cage2, {settings.ruleset} ruleset; published rows were scored on leaderboard"
-    print_rows(rows, command=["evaluate", *argv], as_json=args.json, title=title)
+    print_rows(rows, command=["evaluate", *argv], as_json=args.json, title=title, wide=args.wide)
     return 0
 
 
-def _policy(name: str, checkpoint: str, seed: int) -> tuple[BluePolicy, Cage2Settings]:
-    """A baseline or the policy of a run, with the env settings it needs."""
-    if name in POLICIES:
-        return make_policy(name, seed), Cage2Settings()
+def _write_log(path: Path, policy: BluePolicy, settings: Cage2Settings, episodes: int, seed: int) -> None:
+    """Write the first episodes of every cell of the evaluation, a JSON object per step."""
+    from hundredfold.envs.cage2.episodes import log_rows, record_episodes
+
+    lines = []
+    for red, horizon, cell_seed in evaluation_cells(seed):
+        recorded = record_episodes(policy, replace(settings, red=red, horizons=(horizon,)), episodes, cell_seed)
+        lines += [json.dumps({"horizon": horizon, **row}) + "\n" for row in log_rows(recorded)]
+    write_atomically(path, "".join(lines))
+    note(f"{len(lines):,} steps of {9 * episodes} episodes in {path}")
+
+
+class TrainedPolicy:
+    """A trained policy as the evaluation takes it: reset at the beginning of episodes."""
+
+    def __init__(self, loaded: LoadedPolicy) -> None:
+        self.loaded = loaded
+
+    def reset(self, num_envs: int) -> None:
+        self.loaded.reset()
+
+    def __call__(self, observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
+        actions: IntArray = self.loaded.act(observation, mask)
+        return actions
+
+
+def blue_policy(
+    name: str, checkpoint: str, seed: int, ruleset: Ruleset | None = None
+) -> tuple[BluePolicy, Cage2Settings]:
+    """A baseline or the policy of a run, with the env settings it needs.
+
+    Args:
+        name: Baseline, policy of the package or run folder.
+        checkpoint: Checkpoint of the run.
+        seed: Seed of the baseline `random`.
+        ruleset: Ruleset to play by, for which a policy of the package is picked; by default the run's own,
+            otherwise `current`.
+    """
+    names = [*SHIPPED_POLICIES, *POLICIES]
     if name == "cage2":
-        names = ", ".join([SHIPPED, *POLICIES])
-        raise SettingsError(f"evaluate cage2 needs --policy: a run folder, or one of {names}.")
+        raise SettingsError(f"cage2 needs --policy: a run folder, or one of {', '.join(names)}.")
+    if name in POLICIES:
+        return make_policy(name, seed), Cage2Settings(ruleset=ruleset or "current")
     from hundredfold.api import load
 
-    path = shipped_run() if name == SHIPPED else RunFolder.open_policy(name, [SHIPPED, *POLICIES]).path
+    shipped = name in SHIPPED_POLICIES
+    if shipped:
+        ruleset = ruleset or "current"
+    path = shipped_run(name, ruleset or "current") if shipped else RunFolder.open_policy(name, names).path
     settings = RunFolder.open(path).settings()
     if not isinstance(settings.env_settings, Cage2Settings):
         raise SettingsError(f"{name} was trained on {settings.env}, not on cage2.")
-    trained = load(path, checkpoint).policy
-
-    def act(observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
-        return trained.act_deterministic(dict(observation), mask)
-
-    return act, settings.env_settings
+    env_settings = settings.env_settings if ruleset is None else replace(settings.env_settings, ruleset=ruleset)
+    return TrainedPolicy(load(path, checkpoint)), env_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +141,15 @@ class Verify:
     """Ruleset to replay with; by default the file's own."""
     observation: Literal["table", "cardiff"] | None = None
     """Observation wrapper to replay with; by default the file's own."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
 
 
 def run_verify(argv: Sequence[str]) -> int:
     """Run the command; returns 0 if everything is equal, 1 otherwise."""
-    args = tyro.cli(Verify, args=list(argv), prog="hundredfold verify")
+    args = parse_flags(Verify, argv, "hundredfold verify")
     from hundredfold.envs.cage2.conformance import RECORDED_RETURNS, RECORDINGS, check_returns, verify
 
     replayed: list[Row] = []
@@ -124,7 +175,7 @@ def run_verify(argv: Sequence[str]) -> int:
     else:
         for rows in (*_summaries(replayed), returns):
             if rows:
-                print_rows(rows, command=command, as_json=False)
+                print_rows(rows, command=command, as_json=False, wide=args.wide)
     note("\n".join(summary))
     return 0 if passed else 1
 

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hundredfold.cli.output import Row, note, print_rows
-from hundredfold.cli.train import base_settings, explicit_settings, parse
-from hundredfold.config.presets import AUTO
+from hundredfold.cli.train import automatic_defaults, base_settings, parse
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.files import write_atomically
 from hundredfold.core.formatting import format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
-from hundredfold.training.auto_config import auto_configure
-from hundredfold.training.estimate import ENOUGH_EPOCHS, Estimate, estimate_run
+from hundredfold.training.estimate import ENOUGH_EPOCHS, ENVS_MEMORY, Estimate, estimate_run
 
 HELP = """usage: hundredfold estimate ENV [flags of train]
        [--write-config FILE] [--no-measure] [--json]
 
-Estimates epochs, samples, memory and time of a training, and recommends settings.
+Estimates epochs, samples, memory and time of a training, and recommends
+settings.
 `hundredfold estimate ENV --help` shows all flags."""
 
 
@@ -36,6 +35,8 @@ class EstimateOptions:
     """Write the recommended settings to this file, for `train --config`."""
     measure: bool = True
     """Measure two epochs of at most 256 envs, with one pass of the update, to estimate the time."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -50,11 +51,10 @@ def run(argv: Sequence[str]) -> int:
         raise SettingsError("estimate expects ENV as its first argument, before any flag.")
     env = canonical_name(arguments.pop(0))
     start = base_settings(env, arguments)
+    if set(arguments) & {"-h", "--help"}:
+        start = automatic_defaults(start, arguments)
     options, settings = parse(arguments, start, EstimateOptions, "estimate")
-    if options.preset in (None, AUTO) and env not in ENVS:
-        settings, lines = auto_configure(settings, explicit_settings(arguments))
-        for line in lines:
-            note(line)
+    settings = automatic_defaults(settings, arguments)
     estimate = estimate_run(settings, start, measure=options.measure, cuda=settings.machine.device == "cuda")
     for text in estimate.warnings:
         note(f"warning: {text}")
@@ -62,6 +62,7 @@ def run(argv: Sequence[str]) -> int:
         list(estimate_rows(estimate)),
         command=["estimate", *argv],
         as_json=options.json,
+        wide=options.wide,
         title=f"estimate for {env}: {settings.rollout.num_envs} envs",
     )
     if options.write_config:
@@ -82,7 +83,9 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         how = "samples x gradient_steps / train_frequency"
     yield _row("gradient steps per epoch", estimate.gradient_steps, "", how)
     for name, size in estimate.memory.items():
-        yield _row(f"memory: {name}", round(size / 2**20, 2), "MB", "counted on the arrays")
+        third_party = name == ENVS_MEMORY and estimate.settings.env not in ENVS
+        how = "measured, with their worker processes" if third_party else "counted on the arrays"
+        yield _row(f"memory: {name}", round(size / 2**20, 2), "MB", how)
     total = round(sum(estimate.memory.values()) / 2**20, 2)
     yield _row("memory: total", total, "MB", "without the networks")
     yield _row("largest num_envs", estimate.largest_num_envs, "", "fits into half of the free memory")

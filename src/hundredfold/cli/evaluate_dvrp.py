@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import torch
 import tyro
@@ -22,7 +22,8 @@ from hundredfold.cli.evaluate_dvrp_policies import (
     confusion_rows,
     warm_up_rows,
 )
-from hundredfold.cli.output import Row, print_rows
+from hundredfold.cli.flags import parse_flags
+from hundredfold.cli.output import Column, Row, note, print_rows
 from hundredfold.core.bounds import AtLeastOne, NonNegative, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.analysis import (
@@ -44,24 +45,117 @@ from hundredfold.envs.dvrp.evaluation import (
     simulate_days,
 )
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
+from hundredfold.envs.dvrp.offers import OfferDirections
 from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
+from hundredfold.envs.dvrp.population import TYPE_NAMES
 from hundredfold.envs.dvrp.settings import CityName, DvrpSettings, Split
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 # Policies of `--tradeoff` without --baselines.
 TRADEOFF_POLICIES: Final = (*SHIFT_PENALTY_POLICIES, "thompson", "random", "privileged_largest")
 NEIGHBOURHOODS_SHOWN: Final = 8
-TITLES: Final = {
-    "policies": "improvement in percent (mean, 95 % interval), driving minutes, offers per day",
-    "demand": "effective numbers of places, same-day neighbours, acceptance of 10 minutes, driving minutes",
-    "tradeoff": "driving minutes saved per day against minutes of shift, by shift penalty",
-    "equal_shift": "minutes saved per day more than a baseline at equal shift (95 % interval)",
-    "fairness": "offers by group of customers, in percent of requests; mean shift per request",
-    "beliefs": "accuracy of believed customer types, and the best the same responses allow",
-    "confusion": "confusion matrix of customer types, in customers",
-    "calibration": "offers by predicted acceptance probability, and share accepted",
-    "calibration_by_group": "offers by group of requests: predicted and observed acceptance",
-    "calibration_by_day": "offers of the warm-up by day: acceptance as predicted the days before, and observed",
+# Settings of the env in which policies given by name are evaluated.
+ENV_FLAGS: Final = ("city", "offer_minutes", "offer_directions", "vehicle_cost")
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """How rows are shown on a terminal: a table for each value of the keys they are grouped by."""
+
+    title: str
+    columns: tuple[Column, ...]
+    group_by: tuple[str, ...] = ()
+
+
+POLICY: Final = Column("policy")
+INTERVAL: Final = Column(("ci_low", "ci_high"), "95 % interval", decimals=2)
+SAVED: Final = (Column("mean", "saved %", decimals=2), INTERVAL)
+MOVED: Final = Column("shift_minutes", "minutes moved", decimals=1)
+OFFERS: Final = Column("offers_made", "offers", decimals=1)
+ACCEPTED: Final = Column("accepted_pct", "accepted %", decimals=1)
+ACCEPTANCE: Final = (Column("offers"), Column("predicted_pct", "predicted %", decimals=1), ACCEPTED)
+LAYOUTS: Final = {
+    "policies": TableLayout(
+        "driving minutes saved; minutes moved and offers per day",
+        (
+            POLICY,
+            *SAVED,
+            MOVED,
+            OFFERS,
+            Column("offers_accepted", "accepted", 2, 1),
+            Column("failed", "failed days", 3),
+        ),
+        ("split",),
+    ),
+    "demand": TableLayout(
+        "effective numbers of places, same-day neighbours, share that accepts 10 minutes, driving minutes",
+        (
+            Column("split"),
+            Column("pickup_cells", "pickup places"),
+            Column("dropoff_cells", "dropoff places", 2),
+            Column("od_pairs", "trips between places", 2),
+            Column("neighbours"),
+            Column("earlier_10_pct", "10 min earlier %", decimals=1),
+            Column("later_10_pct", "10 min later %", decimals=1),
+            Column("baseline_cost", "driving minutes"),
+        ),
+        ("city",),
+    ),
+    "tradeoff": TableLayout(
+        "driving minutes saved per day against minutes moved, by shift penalty",
+        (POLICY, Column("shift_penalty"), Column("saved_minutes", "minutes saved", decimals=1), MOVED, OFFERS, *SAVED),
+        ("split",),
+    ),
+    "equal_shift": TableLayout(
+        "minutes saved per day more than a baseline at equal minutes moved",
+        (POLICY, Column("baseline"), MOVED, Column("mean", "minutes saved more", decimals=2), INTERVAL),
+    ),
+    "fairness": TableLayout(
+        "offers by group of customers, in percent of requests; minutes moved per request",
+        (
+            Column("by"),
+            Column("group"),
+            Column("requests", priority=2),
+            Column("offered_pct", "offered %", decimals=1),
+            ACCEPTED,
+            Column("shifted_pct", "moved %", 2, 1),
+            MOVED,
+        ),
+        ("policy", "split"),
+    ),
+    "beliefs": TableLayout(
+        "accuracy of believed customer types, and of the same with the true acceptance rates",
+        (
+            POLICY,
+            Column("responses"),
+            Column("customers", priority=2),
+            Column("type_accuracy", "accuracy"),
+            Column("bayes_optimal_accuracy", "true rates"),
+            Column("calibration_error", priority=2),
+        ),
+        ("split",),
+    ),
+    "confusion": TableLayout(
+        "confusion matrix of customer types, in customers",
+        (
+            Column("true_type"),
+            *(Column(f"predicted_{name}", f"predicted {name.replace('_', ' ')}") for name in TYPE_NAMES),
+        ),
+        ("policy",),
+    ),
+    "calibration": TableLayout(
+        "offers by predicted acceptance probability, and share accepted", ACCEPTANCE, ("policy", "split")
+    ),
+    "calibration_by_group": TableLayout(
+        "offers by group of requests: predicted and observed acceptance",
+        (Column("by"), Column("group"), *ACCEPTANCE),
+        ("policy", "split"),
+    ),
+    "calibration_by_day": TableLayout(
+        "offers of the warm-up by day: acceptance as predicted the days before, and observed",
+        (Column("days"), *ACCEPTANCE),
+        ("policy",),
+    ),
 }
 
 
@@ -74,7 +168,7 @@ class EvaluateDvrp:
     acceptance model on warm-up days.
     """
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|ENV")]
     """A run folder of dvrp; or dvrp, with --policy."""
     policy: str | None = None
     """A run folder or a policy: none, random, always_largest, greedy_optimistic, greedy_expected,
@@ -87,6 +181,13 @@ class EvaluateDvrp:
     """Further run folders to evaluate."""
     city: CityName | None = None
     """Synthetic city of policies given by name: spread (default) or hubs. A run keeps its city."""
+    offer_minutes: tuple[int, ...] | None = None
+    """Sizes of offers of policies given by name, in minutes (default 0,10,20,30). A run keeps its own."""
+    offer_directions: OfferDirections | None = None
+    """Directions of offers of policies given by name: outward (default) or both. A run keeps its own."""
+    vehicle_cost: NonNegative | None = None
+    """Fixed cost per vehicle and day of policies given by name, in driving minutes (default 0). A run
+    keeps its own."""
     days: AtLeastOne = 256
     """Days per split."""
     splits: tuple[Split, ...] = SPLITS
@@ -122,6 +223,8 @@ class EvaluateDvrp:
     """Report offers and shifts by customer type, purpose, neighbourhood, age and occupation."""
     belief_metrics: bool = False
     """Report accuracy and calibration of the acceptance models."""
+    wide: bool = False
+    """Show all columns, however wide the tables get."""
     json: bool = False
     """Print one JSON object; rows of tables other than the first have the key `table`."""
 
@@ -134,7 +237,7 @@ class EvaluateDvrp:
 
 def run(argv: Sequence[str]) -> int:
     """Print a row per policy and split, and the further tables asked for."""
-    args = tyro.cli(EvaluateDvrp, args=list(argv), prog="hundredfold evaluate")
+    args = parse_flags(EvaluateDvrp, argv, "hundredfold evaluate")
     torch.set_num_threads(1)  # more threads are slower on a busy machine
     console = Console(stderr=True)
     with Progress(
@@ -153,9 +256,21 @@ def run(argv: Sequence[str]) -> int:
         print_rows(rows, command=["evaluate", *argv], as_json=True)
         return 0
     for name, rows in tables.items():
-        shown = _without_small_neighbourhoods(rows) if name == "fairness" else rows
-        print_rows(shown, command=["evaluate", *argv], as_json=False, title=f"dvrp: {TITLES[name]}")
+        print_tables(LAYOUTS[name], _without_small_neighbourhoods(rows) if name == "fairness" else rows, args.wide)
+    if not args.wide:
+        note("more columns with --wide")
     return 0
+
+
+def print_tables(layout: TableLayout, rows: Sequence[Row], wide: bool) -> None:
+    """Print a table, or one for each value of the keys that it is grouped by."""
+    for group in dict.fromkeys(tuple(row[key] for key in layout.group_by) for row in rows):
+        own = [row for row in rows if tuple(row[key] for key in layout.group_by) == group]
+        days = f", {own[0]['episodes']} days" if "episodes" in own[0] else ""
+        shown = [{key: value for key, value in row.items() if key not in layout.group_by} for row in own]
+        title = f"{', '.join(('dvrp', *map(str, group)))}{days}: {layout.title}"
+        print_rows(shown, command=(), as_json=False, title=title, columns=layout.columns, wide=wide, hint=False)
+        print()
 
 
 def _without_small_neighbourhoods(rows: Sequence[Row]) -> list[Row]:
@@ -265,8 +380,8 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
         baselines = args.baselines or (TRADEOFF_POLICIES if args.tradeoff else ())
         first: list[EvaluatedPolicy] = []
     else:
-        if args.city is not None and name not in POLICIES:
-            raise SettingsError(f"--city cannot be combined with the run {name}: a run is evaluated in its own city.")
+        if name not in POLICIES:
+            _refuse_env_flags(args, name)
         first = [loader.by_name(name, _named_settings(args))]
         settings, baselines = first[0].settings, args.baselines
     if args.warm_up_days is None and first and not isinstance(first[0].policy, str):
@@ -287,7 +402,18 @@ def _policies(args: EvaluateDvrp, loader: PolicyLoader) -> list[EvaluatedPolicy]
 
 def _named_settings(args: EvaluateDvrp) -> DvrpSettings:
     """Settings of the env in which policies given by name are evaluated."""
-    return DvrpSettings() if args.city is None else DvrpSettings(city=args.city)
+    return DvrpSettings(**_env_flags(args))
+
+
+def _env_flags(args: EvaluateDvrp) -> dict[str, Any]:
+    """Settings of the env that were given."""
+    return {name: getattr(args, name) for name in ENV_FLAGS if getattr(args, name) is not None}
+
+
+def _refuse_env_flags(args: EvaluateDvrp, run: str) -> None:
+    for name in _env_flags(args):
+        flag, what = name.replace("_", "-"), name.replace("_", " ")
+        raise SettingsError(f"--{flag} cannot be combined with the run {run}: a run is evaluated in its own {what}.")
 
 
 def _simulate(

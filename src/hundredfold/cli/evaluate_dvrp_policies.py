@@ -54,6 +54,7 @@ class EvaluatedPolicy:
     options: PolicyOptions = NO_OPTIONS
     shared_params: SharedParams | None = None
     fitted: FittedModel | None = None
+    acceptance_model: AcceptanceModel | None = None
 
     def with_shift_penalty(self, shift_penalty: float) -> EvaluatedPolicy:
         """The same policy at another shift penalty."""
@@ -124,7 +125,7 @@ class PolicyLoader:
     def _warm_up(self, name: str, settings: DvrpSettings) -> FittedModel:
         population = population_for(settings)
         model = bayesian_type_model(population, prior_for(settings), **self.model_options)
-        responses = ResponseBuffer()
+        responses = ResponseBuffer(offers=population.offers)
         history = warm_up(
             name,
             settings,
@@ -167,6 +168,7 @@ def load_run_policy(folder: str, checkpoint: str, lookahead: int = 0) -> Evaluat
         settings=env_settings,
         shared_params=params or None,
         fitted=None if beliefs is None else FittedModel(beliefs.model, beliefs.responses.rows()),
+        acceptance_model=beliefs,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from hundredfold.api import export
+from hundredfold.cli.flags import parse_flags
 from hundredfold.core.errors import SettingsError
 
 # Value of a flag without a file: the default file in the run folder.
@@ -36,7 +37,7 @@ class Export:
 
 def run(argv: Sequence[str]) -> int:
     """Print the paths of the exported files."""
-    args = tyro.cli(Export, args=with_default_files(argv), prog="hundredfold export")
+    args = parse_flags(Export, with_default_files(argv), "hundredfold export")
     if args.onnx is None and args.torchscript is None:
         raise SettingsError("export needs a format: pass --onnx, --torchscript or both.")
     paths = export(

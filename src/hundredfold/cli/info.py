@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pkgutil import resolve_name
+from typing import Annotated, Final
 
 import numpy as np
 import psutil
 import tyro
 
-from hundredfold.cli.output import Row, machine, print_rows
-from hundredfold.core.errors import is_installed
-from hundredfold.envs.registry import ENVS, env_factory, settings_class
+from hundredfold.cli.flags import parse_flags
+from hundredfold.cli.output import Column, Row, machine, print_rows
+from hundredfold.core.batch import ArraySpec
+from hundredfold.core.errors import SettingsError, is_installed, suggest
+from hundredfold.envs.registry import ENVS, action_names, canonical_name, env_factory, settings_class
 
 CORE = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "tyro", "rich", "safetensors")
 # Module, extra that installs it, purpose.
@@ -27,25 +31,75 @@ EXTRAS = (
     ("onnxscript", "export", "export of policies to ONNX"),
     ("onnxruntime", "export", "checking exported ONNX files"),
     ("wandb", "wandb", "logging to Weights & Biases"),
+    ("fastapi", "serve", "the booking desk"),
+    ("optuna", "sweep", "searching for settings"),
+    ("imageio", "video", "videos of episodes (watch, --video-interval)"),
+    ("imageio_ffmpeg", "video", "MP4 files"),
+    ("pygame", "video", "pictures of Gymnasium's classic envs"),
+    ("ale_py", "atari", "Atari games (train ALE/Pong-v5 --atari)"),
+)
+
+
+ENV_COLUMNS: Final = (
+    Column("env"),
+    Column("summary"),
+    Column("actions", priority=2),
+    Column("masks", "action masks", priority=4),
+    Column("gymnasium_id", priority=3),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envs:
-    """List the built-in envs. Any Gymnasium id can be trained as well."""
+    """List the built-in envs, or describe one. Any Gymnasium id can be trained as well."""
 
+    env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
+    """Env to describe: its arrays, actions and, for cage2, what every number means."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
 
 def run_envs(argv: Sequence[str]) -> int:
-    """Print a row per built-in env."""
-    args = tyro.cli(Envs, args=list(argv), prog="hundredfold envs")
+    """Print a row per built-in env, or the tables of one env."""
+    args = parse_flags(Envs, argv, "hundredfold envs")
+    if args.env is not None:
+        tables = _env_tables(args.env)
+        if args.json:
+            listed = [{"table": title, **row} for title, table in tables.items() for row in table]
+            print_rows(listed, command=["envs", *argv], as_json=True)
+            return 0
+        for title, table in tables.items():
+            print_rows(table, command=["envs", *argv], as_json=False, title=title, wide=args.wide)
+            print()
+        return 0
     rows = [_env_row(name) for name in ENVS]
-    print_rows(rows, command=["envs", *argv], as_json=args.json)
+    print_rows(rows, command=["envs", *argv], as_json=args.json, columns=ENV_COLUMNS, wide=args.wide)
     if not args.json:
         print("Any Gymnasium id works too: hundredfold train CartPole-v1")
     return 0
+
+
+def _env_tables(given: str) -> dict[str, Sequence[Row]]:
+    """Tables that describe a built-in env, by title."""
+    name = canonical_name(given)
+    if name not in ENVS:
+        raise SettingsError(f"there is no built-in env {given!r}; {suggest(given, ENVS)}")
+    entry, settings = ENVS[name], settings_class(name)()
+    spec = env_factory(name, settings)(np.arange(1)).spec
+    title = f"{name}: {entry.summary}; observation by default"
+    found: dict[str, Sequence[Row]] = {title: _array_rows(spec.observation)}
+    if entry.legend is not None:
+        return {**found, **resolve_name(entry.legend)()}
+    if names := action_names(name, settings):
+        found["Actions"] = [{"action": number, "name": action} for number, action in enumerate(names)]
+    found["True state"] = _array_rows(spec.true_state)
+    return found
+
+
+def _array_rows(arrays: Mapping[str, ArraySpec]) -> list[Row]:
+    return [{"array": key, "shape": str(list(array.shape)), "type": array.dtype} for key, array in arrays.items()]
 
 
 def _env_row(name: str) -> Row:
@@ -73,7 +127,7 @@ class Doctor:
 
 def run_doctor(argv: Sequence[str]) -> int:
     """Print a row per item."""
-    args = tyro.cli(Doctor, args=list(argv), prog="hundredfold doctor")
+    args = parse_flags(Doctor, argv, "hundredfold doctor")
     rows = [*_machine_rows(), *_package_rows(), *_extra_rows()]
     print_rows(rows, command=["doctor", *argv], as_json=args.json)
     return 0

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from hundredfold import __version__
 from hundredfold.core.errors import EnvError, HundredfoldError, SettingsError, suggest
+from hundredfold.core.terminal import note
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -28,15 +29,20 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "train": Command("hundredfold.cli.train:run", "train ENV [...]", "train an agent, or resume a run"),
+    "data": Command("hundredfold.cli.data:run", "data check TRIPS", "check your own trips, or write sample files"),
     "estimate": Command(
         "hundredfold.cli.estimate:run", "estimate ENV [...]", "estimate memory and time of a training, with advice"
     ),
     "evaluate": Command("hundredfold.cli.evaluate:run", "evaluate RUN", "evaluate a trained policy or a heuristic"),
-    "compare": Command("hundredfold.cli.compare:run", "compare dvrp", "compare numbers of envs over seeds"),
+    "compare": Command("hundredfold.cli.compare:run", "compare ENV [...]", "compare settings over seeds"),
+    "sweep": Command("hundredfold.cli.sweep:run", "sweep ENV", "search for better settings"),
+    "watch": Command("hundredfold.cli.watch:run", "watch RUN", "replay a policy: a page or a video to look at"),
     "verify": Command("hundredfold.cli.cage2:run_verify", "verify ENV", "replay recordings of the original simulator"),
+    "serve": Command("hundredfold.cli.desk:run_serve", "serve [RUN]", "serve the booking desk of a dial-a-ride policy"),
+    "quote": Command("hundredfold.cli.desk:run_quote", "quote --request ...", "quote one trip, without a server"),
     "report": Command("hundredfold.cli.report:run", "report RUN", "write the HTML report of a run"),
     "export": Command("hundredfold.cli.export:run", "export RUN", "export a policy to ONNX or TorchScript"),
-    "envs": Command("hundredfold.cli.info:run_envs", "envs", "list the built-in envs"),
+    "envs": Command("hundredfold.cli.info:run_envs", "envs [ENV]", "list the built-in envs, or describe one"),
     "scale": Command("hundredfold.cli.scale:run", "scale ENV", "throughput and efficiency versus number of envs"),
     "train-oracle": Command(
         "hundredfold.cli.train_oracle:run", "train-oracle [...]", "train weights of the neural routing oracle"
@@ -118,7 +124,9 @@ def _fail(error: HundredfoldError, code: int) -> int:
     elif error.__cause__ is not None and isinstance(error, EnvError):
         # The error is in the user's own env: show its traceback.
         traceback.print_exception(error.__cause__)
-    print(f"error: {error}", file=sys.stderr)
+        note(f"error: {error} The env's own traceback is above.")
+        return code
+    note(f"error: {error}")
     return code
 
 
@@ -131,7 +139,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning as one sentence, without the source line."""
-    print(f"warning: {message}", file=sys.stderr)
+    note(f"warning: {message}")
 
 
 if __name__ == "__main__":

@@ -7,21 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_args
 
 import tyro
 
 from hundredfold.api import resume_run, start_run, with_length
-from hundredfold.cli.output import note
+from hundredfold.cli.flags import parse_flags
+from hundredfold.cli.output import note, print_text
 from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import ALGORITHMS, Algorithm, EngineName, RunSettings
 from hundredfold.config.toml import apply_table, read_toml, used_fields
 from hundredfold.core.errors import SettingsError, suggest
-from hundredfold.envs.registry import canonical_name
+from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.envs.registry import ENVS, canonical_name
+from hundredfold.training.auto_config import auto_configure
 from hundredfold.training.console import describe_run
 from hundredfold.training.estimate import auto_num_envs
 from hundredfold.training.run_folder import RunFolder
 from hundredfold.training.trust import require_trust
+
+if TYPE_CHECKING:
+    from hundredfold.envs.dvrp.acceptance.model import Responses
 
 Options = TypeVar("Options")
 
@@ -29,9 +35,9 @@ Options = TypeVar("Options")
 SaveDir = Annotated[Path, tyro.conf.arg(aliases=("--ckpt-dir",))]
 
 HELP = """usage: hundredfold train ENV [flags]
-       hundredfold train --resume RUN [flags]    --steps N extends it to N steps in total
-       hundredfold train ENV --init-from RUN     a new run from the weights of RUN
-       hundredfold train --eval --resume RUN     the same as hundredfold evaluate RUN
+       hundredfold train --resume RUN [flags]   --steps N extends it to N steps
+       hundredfold train ENV --init-from RUN    a new run from weights of RUN
+       hundredfold train --eval --resume RUN    like hundredfold evaluate RUN
 
 ENV is a built-in env (`hundredfold envs` lists them) or any Gymnasium id.
 `hundredfold train ENV --help` shows the flags and defaults of that env."""
@@ -52,6 +58,9 @@ class RunOptions:
     extends a finished run."""
     init_from: Path | None = None
     """Run folder on the same env whose weights (best checkpoint) a new run starts from."""
+    from_desk: str | None = None
+    """Booking desk whose recorded responses the acceptance model of dvrp starts from: its address, its
+    database, or a file of GET /v1/export."""
     trust_run: bool = False
     """With --resume: import modules and join Ray clusters that only the run folder names."""
     save_dir: SaveDir = Path("runs")
@@ -77,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
     if "--eval" in arguments:
         return _evaluate(resume)
     saved = RunFolder.open(Path(resume)).settings() if resume else None
-    for flag in ("--preset", "--config", "--init-from"):
+    for flag in ("--preset", "--config", "--init-from", "--from-desk"):
         if saved and peek_flag(arguments, flag):
             raise SettingsError(f"{flag} cannot be combined with --resume: a resumed run keeps its settings.")
     if saved and peek_flag(arguments, "--num-envs") == "auto":
@@ -85,7 +94,10 @@ def run(argv: Sequence[str]) -> int:
     env = canonical_name(arguments.pop(0)) if named else saved.env if saved else ""
     if saved and env != saved.env:
         raise SettingsError(f"{resume} is a run on {saved.env}, not on {env}.")
-    options, settings = parse(arguments, saved or base_settings(env, arguments), RunOptions)
+    defaults = saved or base_settings(env, arguments)
+    if set(arguments) & {"-h", "--help"} and saved is None:
+        defaults = automatic_defaults(defaults, arguments)
+    options, settings = parse(arguments, defaults, RunOptions)
     if options.resume:
         if options.name is not None:
             raise SettingsError("--name cannot be combined with --resume: a resumed run keeps its folder.")
@@ -97,14 +109,33 @@ def run(argv: Sequence[str]) -> int:
             settings,
             given=explicit_settings(arguments) if options.preset in (None, AUTO) else None,
             init_from=options.init_from,
+            recorded=None if options.from_desk is None else read_desk(options.from_desk, settings, options.quiet),
             save_dir=options.save_dir,
             name=options.name,
             wandb=options.wandb,
             quiet=options.quiet,
         )
     if not options.quiet and done.finished:
-        print(describe_run(done.path, done.metrics))
+        print_text(describe_run(done.path, done.metrics))
     return 0 if done.finished else 130
+
+
+def read_desk(source: str, settings: RunSettings, quiet: bool) -> Responses:
+    """Responses that a booking desk has recorded."""
+    from hundredfold.cli.desk import require_serve_extra
+
+    require_serve_extra()
+    from hundredfold.desk.recorded import read_events, recorded_responses
+
+    if not isinstance(settings.env_settings, DvrpSettings):
+        raise SettingsError(f"--from-desk is for dvrp, not for {settings.env}.")
+    found = recorded_responses(read_events(source), settings.env_settings)
+    if not quiet:
+        note(
+            f"from the desk: {len(found.responses):,} responses; {found.num_skipped:,} skipped, of riders or trips "
+            "that the training does not have (GET /v1/export/trips.csv has them all, for --trips)"
+        )
+    return found.responses
 
 
 def explicit_settings(argv: Sequence[str]) -> set[str]:
@@ -116,6 +147,15 @@ def explicit_settings(argv: Sequence[str]) -> set[str]:
         *(flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in flags),
         *(name for table in tables if isinstance(table, dict) for name in table),
     }
+
+
+def automatic_defaults(settings: RunSettings, argv: Sequence[str]) -> RunSettings:
+    """The settings that a training with these flags would choose for its env, so that help shows them."""
+    if settings.env in ENVS or peek_flag(argv, "--preset") not in (None, AUTO):
+        return settings
+    settings, lines = auto_configure(settings, explicit_settings(argv))
+    note("\n".join(lines))
+    return settings
 
 
 def _evaluate(run: str | None) -> int:
@@ -197,11 +237,11 @@ def parse(
         EngineName, tyro.conf.arg(help="Training library: hundredfold, sb3 (Stable-Baselines3) or rllib.")
     ]
     shape = make_dataclass("Flags", [("run", options), *kinds.items()], frozen=True)
-    parsed: Any = tyro.cli(
+    parsed: Any = parse_flags(
         shape,
-        args=list(argv),
+        argv,
+        f"hundredfold {command} {defaults.env}",
         default=shape(run=options(), **tables),
-        prog=f"hundredfold {command} {defaults.env}",
         description=f"{command.capitalize()} {defaults.env}.",
         config=(tyro.conf.OmitArgPrefixes,),
     )

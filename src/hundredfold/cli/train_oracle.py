@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.output import Row, note, print_rows
 from hundredfold.cli.train import SaveDir, num_customers_flag
 from hundredfold.core.bounds import Fraction, check_bounds
@@ -55,9 +56,8 @@ class TrainOracle:
 
 def run(argv: Sequence[str]) -> int:
     """Train or resume; returns 130 after an interrupt, which saves first."""
-    args = tyro.cli(
-        TrainOracle, args=num_customers_flag(argv), prog="hundredfold train-oracle", config=(tyro.conf.OmitArgPrefixes,)
-    )
+    flags = num_customers_flag(argv)
+    args = parse_flags(TrainOracle, flags, "hundredfold train-oracle", config=(tyro.conf.OmitArgPrefixes,))
     # More threads do not pay for matrices of this size, and they slow down other processes.
     torch.set_num_threads(1)
     tune_malloc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
 
@@ -14,6 +15,7 @@ from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.formatting import parse_duration
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
 Algorithm = Literal["ppo", "dqn"]
@@ -62,6 +64,28 @@ class LengthSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopSettings:
+    """Rules that end a training before its length; None removes one from a resumed run."""
+
+    stop_at: Annotated[float, Interval(gt=-math.inf, lt=math.inf)] | None = None
+    """Stop when an evaluation during training reaches this mean return."""
+    stop_after: str | None = None
+    """Stop after this wall-clock time of training: 90s, 10m, 1.5h or 2d; ends with an evaluation."""
+    stop_on_plateau: NonNegativeInt = 0
+    """Stop after this many evaluations in a row without a new best return; 0 never does."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.stop_after is not None:
+            try:
+                parse_duration(self.stop_after)
+            except ValueError as error:
+                raise SettingsError(
+                    f"stop_after is {self.stop_after!r}; expected a duration such as 90s, 10m, 1.5h or 2d."
+                ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
     """Evaluation of the policy during training."""
 
@@ -80,7 +104,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingSettings:
-    """Checkpoints and console output."""
+    """Checkpoints, console output and videos."""
 
     save_interval: AtLeastOne = 10
     """Epochs between checkpoints."""
@@ -88,6 +112,8 @@ class SavingSettings:
     """Checkpoints to keep besides the best one."""
     log_interval: AtLeastOne = 1
     """Epochs between lines on the console; metrics are written every epoch."""
+    video_interval: NonNegativeInt = 0
+    """Epochs between videos of an episode of the policy, also at the end (extra: video); 0 records none."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -104,8 +130,9 @@ class MachineSettings:
     of one machine."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the networks; auto takes CUDA where available."""
-    threads: Annotated[int, Interval(ge=1, le=1024)] = 1
-    """Torch threads on the CPU; more than one rarely helps networks of this size."""
+    threads: Literal["auto"] | Annotated[int, Interval(ge=1, le=1024)] = "auto"
+    """Torch threads on the CPU: a number, or auto, which measures large updates with one and more
+    threads at the start and keeps what it chose. Sums of floats depend on the number."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -124,6 +151,7 @@ class RunSettings:
     engine: EngineName = "hundredfold"
     """Training library: hundredfold, sb3 (Stable-Baselines3) or rllib."""
     length: LengthSettings = field(default_factory=LengthSettings)
+    stop: StopSettings = field(default_factory=StopSettings)
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
     dqn: DQNSettings = field(default_factory=DQNSettings)
@@ -171,6 +199,10 @@ class RunSettings:
             if spec.episode_steps is None:
                 raise SettingsError(f"episodes of {spec.name} have no fixed length; set --num-steps.")
             rollout = replace(rollout, num_steps=spec.episode_steps)
+        if not self.evaluation.eval_interval and (self.stop.stop_at is not None or self.stop.stop_on_plateau):
+            raise SettingsError(
+                "--stop-at and --stop-on-plateau need evaluations during training; set --eval-interval to at least 1."
+            )
         epochs = self.length.num_epochs(spec, rollout)
         return replace(self, rollout=rollout, length=LengthSettings(epochs=epochs))
 
@@ -178,4 +210,4 @@ class RunSettings:
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 # Tables that may change when a run is resumed; another length extends it.
-CHANGEABLE = ("saving", "machine", "processes", "ray", "length")
+CHANGEABLE = ("saving", "machine", "processes", "ray", "length", "stop")

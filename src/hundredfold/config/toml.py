@@ -158,8 +158,11 @@ def _converted(value: Any, hint: Any, where: str, source: str) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if origin in (Union, types.UnionType):
+        if value is None and type(None) in get_args(hint):
+            return None
         options = [option for option in get_args(hint) if option is not type(None)]
-        return _converted(value, options[0], where, source)
+        fitting = [option for option in options if (get_origin(option) is Literal) == isinstance(value, str)]
+        return _converted(value, (fitting or options)[0], where, source)
     if origin is Literal:
         if value in get_args(hint):
             return value

@@ -80,6 +80,8 @@ class EnvSpec:
     episode_info: Mapping[str, ArraySpec] = field(default_factory=dict)
     # Hidden state, for evaluation and privileged baselines; policies do not see it.
     true_state: Mapping[str, ArraySpec] = field(default_factory=dict)
+    # Names of observations that only the value function sees, while training.
+    privileged: tuple[str, ...] = ()
     # Name of an observation, (num_logits,), that is added to the logits instead of being an input.
     logit_bias: str | None = None
     # Set if observations describe every action.
@@ -89,6 +91,11 @@ class EnvSpec:
     action_costs: str | None = None
     # False for third-party envs, whose episodes cannot be saved and continued.
     has_snapshots: bool = True
+
+    @property
+    def policy_observation(self) -> dict[str, ArraySpec]:
+        """The observations that a policy sees: all but the privileged ones."""
+        return {name: array for name, array in self.observation.items() if name not in self.privileged}
 
     @property
     def num_logits(self) -> int:

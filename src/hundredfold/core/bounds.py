@@ -29,7 +29,7 @@ def check_bounds(settings: Any) -> None:
     """Raise a SettingsError for the first field of a dataclass that lies outside its bounds.
 
     Bounds are `annotated_types` constraints (`Ge`, `Gt`, `Le`, `Lt`, `Interval`) in the field's
-    annotation. A tuple's bounds hold for each of its entries; None is within all bounds.
+    annotation. A tuple's bounds hold for each of its entries; None and words are within all bounds.
     """
     for name, bounds in _declared_bounds(settings.__class__):
         value = getattr(settings, name)
@@ -40,7 +40,7 @@ def check_bounds(settings: Any) -> None:
                     f"{name} must be at most {MAX_INTEGER:,}, got a number of {len(str(entry))} digits."
                 )
             # Written so that NaN lies outside.
-            if entry is not None and not all(_holds(entry, bound) for bound in bounds):
+            if not (entry is None or isinstance(entry, str)) and not all(_holds(entry, bound) for bound in bounds):
                 raise SettingsError(f"{name} must be {_describe(bounds)}, got {value}.")
 
 

@@ -17,11 +17,14 @@ __all__ = [
     "format_percent",
     "format_table_number",
     "metric_label",
+    "parse_duration",
     "printable",
 ]
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
+
+DURATION_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 # Metric names end with their unit.
 UNITS = {
@@ -98,6 +101,19 @@ def format_duration(seconds: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a duration such as 90, 90s, 10m, 1.5h or 2d.
+
+    Raises:
+        ValueError: It is written otherwise, not positive or not finite.
+    """
+    unit = DURATION_UNITS.get(text[-1:])
+    seconds = float(text) if unit is None else float(text[:-1]) * unit
+    if not 0 < seconds < math.inf:
+        raise ValueError("it must be positive and finite")
+    return seconds
 
 
 def format_bytes(size: float) -> str:

@@ -221,9 +221,9 @@ class EnvActor:
         """
         if shared_params:
             self.backend.broadcast(shared_params)
-        collector, buffer = self.collector, self._empty_buffer(num_steps)
-        collector.set_seed(seed)
         policy = self.receiver.load(packed_policy, packed_weights)
+        collector, buffer = self.collector, self._empty_buffer(num_steps, policy.memory_size)
+        collector.set_seed(seed)
         begin, policy_before = time.perf_counter(), collector.policy_seconds
         log = EpisodeLog(buffer, with_info)
         episodes = collector.collect(policy, buffer, num_steps, step_callbacks=[log.record])
@@ -244,10 +244,10 @@ class EnvActor:
         self.backend.send(actions)
         self.collector.batch = self.backend.recv()
 
-    def _empty_buffer(self, num_steps: int) -> RolloutBuffer:
+    def _empty_buffer(self, num_steps: int, memory_size: int) -> RolloutBuffer:
         """The rollout buffer without the last fragment; steps that ran ahead stay in it."""
         if self.buffer is None or self.buffer.num_steps != num_steps:
-            self.buffer = RolloutBuffer(self.backend.spec, self.backend.num_envs, num_steps)
+            self.buffer = RolloutBuffer(self.backend.spec, self.backend.num_envs, num_steps, memory_size)
         elif self.buffer.full:
             self.buffer.clear()
         return self.buffer

@@ -52,6 +52,8 @@ def load_ray() -> Any:
         raise MissingExtraError("ray", "ray", "the backend ray")
     # Has to be set before ray is imported: no usage statistics are sent.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Of a cluster started here: by default actors have niceness 15 and hardly run beside other work.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     return ray

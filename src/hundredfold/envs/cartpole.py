@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hundredfold.core.batch import Arrays, ArraySpec, EnvSpec, FloatArray, IntArray, StepBatch
+from hundredfold.core.batch import Array, Arrays, ArraySpec, EnvSpec, FloatArray, IntArray, StepBatch
 from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.numba_kernels import kernel, spawn, uniform
 from hundredfold.envs.batch_env import ArrayBatchEnv
+from hundredfold.envs.rendering import BLUE, INK, ORANGE, SOFT, Canvas, LastStep
 
 GRAVITY = 9.8
 POLE_MASS = 0.1
@@ -83,6 +84,37 @@ class CartPole(ArrayBatchEnv):
 
     def state_arrays(self) -> Arrays:
         return {"steps": self.steps}
+
+
+class CartPoleRendering:
+    """Cart, pole and track."""
+
+    fps: ClassVar[int] = 50
+    width: ClassVar[int] = 600
+    height: ClassVar[int] = 300
+
+    def __init__(self, env: CartPole) -> None:
+        self.env = env
+
+    def text(self, last: LastStep) -> str:
+        position, _, angle, _ = self.env.out.true_state["physics"][0]
+        place = round((position / MAX_POSITION + 1) * 20)
+        cart = "/" if angle > 0.02 else "\\" if angle < -0.02 else "|"
+        track = "".join(cart if column == place else "-" for column in range(41))
+        return f"{track}\nstep {self.env.steps[0]}: position {position:+.2f} m, pole {math.degrees(angle):+.1f} degrees"
+
+    def image(self, last: LastStep) -> Array:
+        position, _, angle, _ = self.env.out.true_state["physics"][0]
+        canvas = Canvas(self.width, self.height)
+        metre = (self.width - 40) / (2 * MAX_POSITION)
+        x, y = self.width / 2 + position * metre, self.height - 70
+        canvas.line((0, y + 15), (self.width, y + 15), SOFT, 2)
+        canvas.box((x - 35, y - 15), (70, 30), INK, INK)
+        length = 2 * HALF_POLE_LENGTH * metre
+        canvas.line((x, y - 12), (x + length * math.sin(angle), y - 12 - length * math.cos(angle)), ORANGE, 9)
+        canvas.circle((x, y - 12), 5, BLUE)
+        canvas.text((16, 14), f"step {self.env.steps[0]}", 16)
+        return canvas.array()
 
 
 @kernel

@@ -6,7 +6,7 @@ It is the example of a built-in env in plain numpy, and keeps the contract tests
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge
@@ -17,6 +17,7 @@ from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.errors import ShapeError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.batch_env import ArrayBatchEnv
+from hundredfold.envs.rendering import BLUE, CARD, RED, RED_BACK, Canvas, LastStep
 
 LEFT, RIGHT, WAIT = 0, 1, 2
 STEP_REWARD, EXIT_REWARD = -0.1, 1.0
@@ -112,3 +113,29 @@ class Corridor(ArrayBatchEnv):
         assert self.out.mask is not None
         self.out.mask[:] = True
         self.out.mask[:, LEFT] = self.cell > 0
+
+
+class CorridorRendering:
+    """A row of cells with the exit behind the last one."""
+
+    fps: ClassVar[int] = 4
+    cell_pixels: ClassVar[int] = 48
+
+    def __init__(self, env: Corridor) -> None:
+        self.env = env
+
+    def text(self, last: LastStep) -> str:
+        place, length = int(self.env.cell[0]), self.env.settings.length
+        cells = "".join("A" if cell == place else "." for cell in range(length))
+        return f"|{cells}>\nstep {self.env.steps[0]}: cell {place} of {length}"
+
+    def image(self, last: LastStep) -> Array:
+        place, length, side = int(self.env.cell[0]), self.env.settings.length, self.cell_pixels
+        canvas = Canvas(side * (length + 2), side * 3)
+        for cell in range(length + 1):
+            fill = RED_BACK if cell == length else CARD
+            canvas.box((side * (cell + 0.5), side), (side - 4, side - 4), fill)
+        canvas.circle((side * (place + 1) - 2, side * 1.5 - 2), side / 4, BLUE)
+        canvas.text((side * (length + 1) - 2, side * 1.5 - 2), "exit", 13, RED, "mm")
+        canvas.text((side / 2, 14), f"step {self.env.steps[0]}", 15)
+        return canvas.array()

@@ -7,26 +7,25 @@ shard of any batch. A failed env raises unless the backend sets a `RestartPolicy
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, EnvSpec, FloatArray, IntArray, State, StepBatch
 from hundredfold.core.errors import EXAMPLE, EnvError, SettingsError, describe_exception
 from hundredfold.core.failures import FORKS, RestartPolicy, describe_env_exception, end_forked_child, raise_interrupt
 from hundredfold.envs.batch_env import ArrayBatchEnv
+from hundredfold.envs.gymnasium_actions import ActionAdapter
 from hundredfold.envs.gymnasium_spaces import (
     MAX_FLOAT32,
-    ActionAdapter,
+    InvalidObservationError,
     ObservationAdapter,
+    PrivilegedKeys,
     all_finite,
     all_flags,
     find_flag_error,
@@ -50,10 +49,17 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         make_env: creates one Gymnasium env.
         name: name of the env; default: its Gymnasium id or class.
         seed_episodes: False to seed only the first episode, as Gymnasium's vector envs do.
+        privileged: keys that the policy does not see.
     """
 
     def __init__(
-        self, env_ids: IntArray, make_env: EnvMaker, name: str | None = None, *, seed_episodes: bool = True
+        self,
+        env_ids: IntArray,
+        make_env: EnvMaker,
+        name: str | None = None,
+        *,
+        seed_episodes: bool = True,
+        privileged: PrivilegedKeys | None = None,
     ) -> None:
         self.make_env = make_env
         self.seed_episodes = seed_episodes
@@ -63,10 +69,12 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             for env_id in env_ids:
                 self.envs.append(self._make_first(int(env_id), name))
             self.name = name or _name_of(self.envs[0])
-            self.observation_adapter = ObservationAdapter(self.envs[0].observation_space, self.name)
+            self.observation_adapter = ObservationAdapter(self.envs[0].observation_space, self.name, privileged)
             self.action_adapter = ActionAdapter(self.envs[0].action_space, self.name)
+            infos = self._first_infos(env_ids)
+            self.observation_adapter.add_info_keys(infos)
             self.masks = find_masks(
-                self.envs[0], self.observation_adapter, self.action_adapter, self._first_infos(env_ids), self.name
+                self.envs[0], self.observation_adapter, self.action_adapter.action_nvec, infos, self.name
             )
         except BaseException:
             self.close()
@@ -77,6 +85,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             action_nvec=self.action_adapter.action_nvec,
             continuous_action=self.action_adapter.box,
             has_mask=self.masks is not None,
+            privileged=self.observation_adapter.privileged,
             has_snapshots=False,
         )
         super().__init__(spec, env_ids)
@@ -89,8 +98,9 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         self.set_output_buffers(self.out)
         # Masks are read env by env, and large observations are not worth another copy.
         size = sum(array.size for array in self.observation_adapter.specs.values())
-        self.fits_batch = self.masks is None and size <= MAX_BATCH_SIZE
-        is_single = self.masks is None and not self.observation_adapter.is_dict
+        from_info = bool(self.observation_adapter.info_keys)
+        self.fits_batch = self.masks is None and size <= MAX_BATCH_SIZE and not from_info
+        is_single = self.masks is None and self.observation_adapter.is_plain and not from_info
         self.single_entry = self.observation_adapter.entries[0] if is_single else None
         self.infos: list[Mapping[str, Any]] = [{} for _ in self.envs]
 
@@ -222,7 +232,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             raise self._env_error(row, "step()", error) from error
         if fault is not None:
             raise EnvError(f"{self._location(row)} returned {fault}")
-        arrays = self._checked(row, observation)
+        arrays = self._checked(row, observation, info)
         if terminated or truncated:
             self._end_episode(row, arrays, info)
         else:
@@ -285,7 +295,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
             if FORKS.count != forks:
                 end_forked_child(self._location(row), "reset()")
             self.busy_since[row] = 0.0
-        arrays = self._checked(row, observation)
+        arrays = self._checked(row, observation, info)
         self._check_bounds(arrays)
         self._store_observation(row, observation, arrays, info)
 
@@ -332,7 +342,7 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         self.unseeded.add(row)
         try:
             self.envs[row] = self.make_env()
-            if self.observation_adapter.mask_space is None:
+            if self._needs_first_infos:
                 self.envs[row].reset(seed=0)
         except BaseException as error:
             raise self._env_error(row, "its constructor", error) from error
@@ -344,32 +354,16 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
 
     def _env_error(self, row: int, call: str, error: BaseException) -> EnvError:
         raise_interrupt(error)
-        return EnvError(
-            f"{self._location(row)} raised in {call}: {describe_env_exception(error)} The env's own traceback is above."
-        )
+        return EnvError(f"{self._location(row)} raised in {call}: {describe_env_exception(error)}")
 
     # --- checks ---------------------------------------------------------------------------------
 
-    def _checked(self, row: int, observation: Any) -> list[Array]:
+    def _checked(self, row: int, observation: Any, info: Mapping[str, Any]) -> list[Array]:
         """The arrays of an observation, refused if they do not match the observation space."""
-        arrays = []
-        for entry in self.observation_adapter.entries:
-            try:
-                is_dict = self.observation_adapter.is_dict
-                array = np.asarray(observation[entry.name] if is_dict else observation)
-            except BaseException as error:
-                raise_interrupt(error)
-                raise EnvError(
-                    f"{self._location(row)} returned an observation without a usable "
-                    f"{entry.name!r}; its observation space has "
-                    f"{', '.join(self.observation_adapter.specs)}."
-                ) from error
-            if not entry.is_valid_fast(array):
-                fault = entry.find_error(array)
-                if fault is not None:
-                    raise EnvError(f"{self._location(row)} returned {fault}")
-            arrays.append(array)
-        return arrays
+        try:
+            return self.observation_adapter.read(observation, info)
+        except InvalidObservationError as error:
+            raise EnvError(f"{self._location(row)} returned {error}") from error.__cause__
 
     def _check_bounds(self, arrays: list[Array]) -> None:
         """Warn once if an observation is outside the bounds of its space; checked where episodes begin and end."""
@@ -401,17 +395,20 @@ class GymnasiumBatchEnv(ArrayBatchEnv):
         except BaseException as error:
             raise_interrupt(error)
             env = f"env {env_id}" if name is None else f"env {env_id} of {name}"
-            raise EnvError(
-                f"{env} could not be created: {describe_env_exception(error)} The env's own traceback is above."
-            ) from error
+            raise EnvError(f"{env} could not be created: {describe_env_exception(error)}") from error
+
+    @property
+    def _needs_first_infos(self) -> bool:
+        adapter = self.observation_adapter
+        return adapter.mask_space is None or bool(adapter.info_keys)
 
     def _first_infos(self, env_ids: IntArray) -> list[Mapping[str, Any]]:
-        """Infos of a first reset, unless it is known already where the masks are.
+        """Infos of a first reset, unless the observation space says what they could.
 
         Every env gets this reset, so that all of them have the same history.
         """
         infos: list[Mapping[str, Any]] = []
-        if self.observation_adapter.mask_space is not None:
+        if not self._needs_first_infos:
             return infos
         for env_id, env in zip(env_ids, self.envs, strict=True):
             try:
@@ -436,64 +433,3 @@ def _close(env: Env) -> None:
 
 def _name_of(env: Env) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GymnasiumSettings:
-    """Settings of a Gymnasium env."""
-
-    env_kwargs: tuple[str, ...] = ()
-    """Keyword arguments of the env as key=value, for example: is_slippery=false map_name=8x8"""
-
-    seed_episodes: bool = True
-    """Reset every episode with a seed of its own, so that any episode can be reproduced; otherwise
-    only the first one, as Gymnasium's vector envs do, which is faster for cheap, short episodes"""
-
-    @property
-    def keywords(self) -> dict[str, Any]:
-        """`env_kwargs` as Python values: parsed as JSON if possible, strings otherwise."""
-        return dict(_parse_keyword(pair) for pair in self.env_kwargs)
-
-    def __post_init__(self) -> None:
-        for pair in self.env_kwargs:
-            _parse_keyword(pair)
-
-
-@dataclass(frozen=True, slots=True)
-class GymnasiumFactory:
-    """Creates a `GymnasiumBatchEnv` by Gymnasium id; plain data, so workers can unpickle it."""
-
-    env_id: str
-    keywords: Mapping[str, Any]
-    seed_episodes: bool = True
-
-    def __call__(self, env_ids: IntArray) -> GymnasiumBatchEnv:
-        return GymnasiumBatchEnv(env_ids, self.make_env, self.env_id, seed_episodes=self.seed_episodes)
-
-    def make_env(self) -> Env:
-        try:
-            # Every step is checked here; Gymnasium's passive checker would repeat that.
-            env = gymnasium.make(self.env_id, disable_env_checker=True, **self.keywords)
-        except Exception as error:
-            given = f" with {dict(self.keywords)}" if self.keywords else ""
-            raise SettingsError(f"Gymnasium cannot create {self.env_id}{given}: {describe_exception(error)}") from error
-        return _without_order_check(env)
-
-
-def _parse_keyword(pair: str) -> tuple[str, Any]:
-    key, equals, text = pair.partition("=")
-    if not equals or not key.isidentifier():
-        raise SettingsError(f"env_kwargs got {pair!r}; write key=value, for example is_slippery=false.")
-    try:
-        return key, json.loads(text)
-    except json.JSONDecodeError:
-        return key, text
-
-
-def _without_order_check(env: Env) -> Env:
-    """The env without Gymnasium's `OrderEnforcing` wrapper: here reset always comes first."""
-    if isinstance(env, OrderEnforcing):
-        return env.env
-    if isinstance(env, gymnasium.Wrapper):
-        env.env = _without_order_check(env.env)
-    return env

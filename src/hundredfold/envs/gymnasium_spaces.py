@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import hypot, isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -12,6 +12,10 @@ from gymnasium import spaces
 
 from hundredfold.core.batch import Array, ArraySpec, IntArray
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.failures import raise_interrupt
+
+# Keys and indices that lead to a space within nested Dict and Tuple spaces.
+Path = tuple[str | int, ...]
 
 MASK: Final = "action_mask"
 MAX_PYTHON_SUM: Final = 32
@@ -27,24 +31,107 @@ FINITE: Final = (
 BOUNDS_TOLERANCE: Final = 1e-5
 
 
-class ObservationAdapter:
-    """Maps an observation space to named arrays; a space that is no Dict becomes one entry."""
+class PrivilegedKeys(NamedTuple):
+    """Keys of a Dict observation or of the info that the policy does not see."""
 
-    def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
-        self.is_dict = isinstance(space, spaces.Dict)
-        subspaces = dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
-        self.mask_space = subspaces.pop(MASK, None) if self.is_dict else None
-        if not subspaces:
-            raise SettingsError(f"{env_name} has no observation besides its {MASK}; add one to its space.")
-        self.specs = {name: _array_spec(subspace, name, env_name) for name, subspace in subspaces.items()}
-        self.entries = [ObservationEntry(name, spec) for name, spec in self.specs.items()]
+    names: tuple[str, ...] = ()
+    # Whether the value function sees them; otherwise they are left out.
+    observed: bool = False
+
+
+class InvalidObservationError(ValueError):
+    """What is wrong with an observation, to follow "returned"."""
+
+
+def leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:
+    """The spaces within nested Dict and Tuple spaces, with their keys and indices from the outside in."""
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from leaves(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaves(part, (*path, index))
+    else:
+        yield path, space
+
+
+class ObservationAdapter:
+    """Maps an observation space to named arrays.
+
+    A nested Dict or Tuple becomes one array per space within it, named by its keys and indices: `arm.joints`,
+    `camera.0`. Any other space becomes the array `observation`.
+
+    Args:
+        space: observation space of the env.
+        env_name: name of the env, for error messages.
+        privileged: keys that only the value function sees; they are the last entries.
+    """
+
+    def __init__(self, space: spaces.Space[Any], env_name: str, privileged: PrivilegedKeys | None = None) -> None:
+        self.env_name = env_name
+        keys = space.spaces if isinstance(space, spaces.Dict) else {}
+        self.mask_space = keys.get(MASK)
+        names, observed = privileged or PrivilegedKeys()
+        parts = [(path, part) for path, part in leaves(space) if path[:1] != (MASK,)]
+        seen = [(path, part) for path, part in parts if not path or path[0] not in names]
+        hidden = [(path, part) for path, part in parts if path and path[0] in names]
+        if not seen:
+            besides = ", ".join(
+                [*([] if self.mask_space is None else [MASK]), *(_entry_name(path) for path, _ in hidden)]
+            )
+            raise SettingsError(f"{env_name} has no observation besides its {besides}; add one to its space.")
+        self.info_keys = tuple(name for name in names if name not in keys) if observed else ()
+        self.privileged = (*(_entry_name(path) for path, _ in hidden), *self.info_keys) if observed else ()
+        self.entries = [_entry(path, part, env_name) for path, part in (seen + hidden if observed else seen)]
+        self.specs = {entry.name: entry.spec for entry in self.entries}
+        if len(self.specs) < len(self.entries):
+            twice = _first_duplicate(self.entries)
+            raise SettingsError(f"{env_name} has several observations called {twice}; rename a key of its space.")
+        # A single array that is the observation itself.
+        self.is_plain = not self.entries[0].path and not np.any(self.entries[0].start)
+
+    def add_info_keys(self, first_infos: Sequence[Mapping[str, Any]]) -> None:
+        """Add the privileged keys that are not in the observation: their specs are those of a first info."""
+        for name in self.info_keys:
+            array = np.asarray(first_infos[0].get(name))
+            if array.dtype.kind not in "biuf":
+                raise SettingsError(
+                    f"{self.env_name} has no privileged key {name!r} of numbers: its observations have "
+                    f"{', '.join(self.specs)}, the info of its first reset {', '.join(first_infos[0]) or 'nothing'}."
+                )
+            self.specs[name] = ArraySpec(array.shape, "float32" if array.dtype.kind == "f" else array.dtype.name)
+            self.entries.append(ObservationEntry(name, self.specs[name], (name,), in_info=True))
+
+    def read(self, observation: Any, info: Mapping[str, Any]) -> list[Array]:
+        """The arrays of an observation, in the order of the entries.
+
+        Raises:
+            InvalidObservationError: they do not match the observation space.
+        """
+        arrays = []
+        for entry in self.entries:
+            try:
+                array = entry.array_of(info if entry.in_info else observation)
+            except BaseException as error:
+                raise_interrupt(error)
+                raise InvalidObservationError(
+                    f"an {'info' if entry.in_info else 'observation'} without a usable {entry.name!r}; expected are "
+                    f"{', '.join(self.specs)}."
+                ) from error
+            if not entry.is_valid_fast(array):
+                fault = entry.find_error(array)
+                if fault is not None:
+                    raise InvalidObservationError(fault)
+            arrays.append(array)
+        return arrays
 
     def stack(self, observations: Sequence[Any]) -> list[Array] | None:
         """Observations of many envs, one array per entry; None if any of them is invalid."""
         arrays = []
         for entry in self.entries:
-            name = entry.name
-            array = np.array([one[name] for one in observations] if self.is_dict else observations)
+            array = np.array([entry.part_of(one) for one in observations] if entry.path else observations)
+            if entry.is_shifted:
+                array = array - entry.start
             if not entry.all_valid(array):
                 return None
             arrays.append(array)
@@ -57,16 +144,34 @@ class ObservationAdapter:
 
 
 class ObservationEntry:
-    """One named array of an observation, and the checks of its values."""
+    """One named array of an observation or an info, and the checks of its values."""
 
-    def __init__(self, name: str, spec: ArraySpec) -> None:
+    def __init__(
+        self, name: str, spec: ArraySpec, path: Path = (), start: IntArray | None = None, *, in_info: bool = False
+    ) -> None:
         self.name = name
+        self.spec = spec
+        self.path = path  # keys and indices that lead to it
+        self.start = np.zeros((), np.int64) if start is None else start  # the first category
+        self.is_shifted = bool(np.any(self.start))
+        self.in_info = in_info
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
         self.is_float = self.dtype.kind == "f"
         self.num_categories = None if spec.categories is None else np.reshape(spec.categories, spec.shape)
-        self.bounds = self._useful_bounds(spec)
+        self.bounds = self._usefulbounds_of(spec)
         self.is_valid_fast = self._fast_check(spec)
+
+    def part_of(self, source: Any) -> Any:
+        """The part of an observation or info that this entry stands for."""
+        for key in self.path:
+            source = source[key]
+        return source
+
+    def array_of(self, source: Any) -> Array:
+        """The same as an array, with categories from 0."""
+        array = np.asarray(self.part_of(source))
+        return array - self.start if self.is_shifted and array.dtype.kind in "iu" else array
 
     def find_error(self, array: Array) -> str | None:
         """What is wrong with this array, to follow "returned"; None if it is valid."""
@@ -128,9 +233,10 @@ class ObservationEntry:
         if not np.any(bad):
             return None
         index = [int(i) for i in np.argwhere(bad)[0]]
-        return f"{array[tuple(index)]} in {self.name!r}{index or ''}; {FINITE}"
+        value = (array + self.start if self.is_shifted else array)[tuple(index)]
+        return f"{value} in {self.name!r}{index or ''}; {FINITE}"
 
-    def _useful_bounds(self, spec: ArraySpec) -> tuple[Array, Array] | None:
+    def _usefulbounds_of(self, spec: ArraySpec) -> tuple[Array, Array] | None:
         """Lower and upper bounds, each () or of the shape of the space; None if every value is within them."""
         if spec.categories is not None or spec.size == 0:
             return None
@@ -191,69 +297,43 @@ def find_reward_error(reward: float) -> str | None:
     return None if isfinite(as_float32(np.array(reward))) else f"{reward} in 'reward'; {FINITE}"
 
 
-class ActionAdapter:
-    """Maps actions (integers from 0, or floats) to those that the env's action space expects."""
-
-    def __init__(self, space: spaces.Space[Any], env_name: str) -> None:
-        self.action_nvec: tuple[int, ...] = ()
-        self.box: ArraySpec | None = None
-        if isinstance(space, spaces.Discrete):
-            self.action_nvec = (int(space.n),)
-            self.start: IntArray = np.asarray(space.start, np.int64)
-        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            self.action_nvec = tuple(int(n) for n in space.nvec)
-            self.start = np.asarray(space.start, np.int64)
-        elif isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
-            self.box = ArraySpec(space.shape, "float32", _bounds(space.low), _bounds(space.high))
-            self.low, self.high, self.start = space.low, space.high, np.zeros((), np.int64)
-        else:
-            raise SettingsError(
-                f"{env_name} has the action space {space}; supported are Discrete, flat "
-                "MultiDiscrete and Box (of floats). Wrap the env to offer one of these."
-            )
-        self.is_single = isinstance(space, spaces.Discrete)
-        self.is_shifted = bool(np.any(self.start))
-        self.is_identity = self.is_single and not self.is_shifted
-
-    def to_env_actions(self, actions: Array) -> list[Any]:
-        """One action per env, in the form of its action space."""
-        if self.box is not None:
-            return self._clipped(actions)
-        shifted = actions + self.start if self.is_shifted else actions
-        return shifted.tolist() if self.is_single else list(shifted.reshape(-1, len(self.action_nvec)))
-
-    def to_env_action(self, row: int, actions: Array) -> Any:
-        """The action of env `row`, in the form of its action space."""
-        if self.is_identity:
-            return actions.item(row)
-        return self.to_env_actions(actions[row : row + 1])[0]
-
-    def _clipped(self, actions: Array) -> list[Any]:
-        """Actions in the env's dtype, as copies that it may keep."""
-        # Float32 may round a float64 bound outwards: clip to the exact one.
-        inside = np.clip(actions.astype(self.low.dtype), self.low, self.high)
-        return list(inside) if inside.ndim > 1 else [np.asarray(one) for one in inside]
-
-
 def _array_spec(space: spaces.Space[Any], name: str, env_name: str) -> ArraySpec:
     if isinstance(space, spaces.Box):
-        return ArraySpec(space.shape, str(space.dtype), _bounds(space.low), _bounds(space.high))
-    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return ArraySpec(space.shape, str(space.dtype), bounds_of(space.low), bounds_of(space.high))
+    if isinstance(space, spaces.Discrete):
         return ArraySpec((), "int64", 0, int(space.n) - 1, categories=(int(space.n),))
-    if isinstance(space, spaces.MultiDiscrete) and not np.any(space.start):
+    if isinstance(space, spaces.MultiDiscrete):
         num_categories = tuple(int(n) for n in space.nvec.flat)
         high = tuple(float(count - 1) for count in num_categories)
         return ArraySpec(space.shape, "int64", 0, high, categories=num_categories)
     if isinstance(space, spaces.MultiBinary):
         return ArraySpec(space.shape, "int8", 0, 1)
     raise SettingsError(
-        f"{env_name} has {space} as observation {name!r}; supported are Box, Discrete and "
-        "MultiDiscrete (from 0), MultiBinary, and a Dict of these. Flatten it with "
-        "gymnasium.wrappers.FlattenObservation or a wrapper of your own."
+        f"{env_name} has {space} as observation {name!r}; supported are Box, Discrete, MultiDiscrete, MultiBinary, and "
+        "nested Dict and Tuple spaces of these. Observations need a fixed number of entries: encode it in a wrapper."
     )
 
 
-def _bounds(bound: Array) -> float | tuple[float, ...]:
+def _entry(path: Path, space: spaces.Space[Any], env_name: str) -> ObservationEntry:
+    name = _entry_name(path)
+    return ObservationEntry(name, _array_spec(space, name, env_name), path, first_category(space))
+
+
+def _entry_name(path: Path) -> str:
+    return ".".join(map(str, path)) or "observation"
+
+
+def _first_duplicate(entries: Sequence[ObservationEntry]) -> str:
+    names = [entry.name for entry in entries]
+    return repr(next(name for name in names if names.count(name) > 1))
+
+
+def first_category(space: spaces.Space[Any]) -> IntArray | None:
+    """The first category of a discrete space."""
+    return np.asarray(space.start, np.int64) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None
+
+
+def bounds_of(bound: Array) -> float | tuple[float, ...]:
     """One number if all entries are equal (images would fill a settings file otherwise)."""
     values = [float(b) for b in bound.flat]
     return values[0] if len(set(values)) <= 1 and values else tuple(values)
@@ -299,7 +379,7 @@ class MaskReader:
 def find_masks(
     env: gymnasium.Env[Any, Any],
     observations: ObservationAdapter,
-    actions: ActionAdapter,
+    action_nvec: tuple[int, ...],
     first_infos: Sequence[Mapping[str, Any]],
     name: str,
 ) -> MaskReader | None:
@@ -313,9 +393,9 @@ def find_masks(
         source = "method"
     else:
         return None
-    if actions.box is not None:
+    if not action_nvec:
         raise SettingsError(
             f"{name} has an action mask and the action space {env.action_space}; only discrete "
             f"actions can be masked. Remove {MASK}, or wrap the env to offer discrete actions."
         )
-    return MaskReader(source, actions.action_nvec)
+    return MaskReader(source, action_nvec)

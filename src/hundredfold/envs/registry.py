@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from hundredfold.core.errors import SettingsError, suggest
@@ -23,12 +24,22 @@ class EnvEntry:
     settings: str
     summary: str
     gymnasium_id: str
+    # Class that draws the env, as module:name; see `rendering`.
+    rendering: str
+    # Function from settings to the names of the actions, as module:name, if they have names.
+    action_names: str | None = None
+    # Function that returns tables of what the env's numbers mean, as module:name, if there is one.
+    legend: str | None = None
     # Function of the evaluate command; other than the default if the return alone says too little.
     evaluate: str = EVALUATE_RETURNS
     # Module that makes the env's belief model, if it has one.
     belief_model: str | None = None
     # Module that records episodes of a trained policy for the HTML report, if there is one.
     report_data: str | None = None
+    # Whether it has arrays that only the value function sees in training.
+    has_privileged: bool = False
+    # Function from settings to sentences about the data of a user that are printed before training.
+    data_notes: str | None = None
     # Groups of arrays in its snapshots whose memory an estimate shows by itself: prefix and label.
     memory_groups: Mapping[str, str] = field(default_factory=dict)
 
@@ -40,6 +51,7 @@ ENVS: dict[str, EnvEntry] = {
         settings="CorridorSettings",
         summary="walk to the exit; solvable by hand, with masks",
         gymnasium_id="hundredfold/Corridor-v0",
+        rendering="hundredfold.envs.corridor:CorridorRendering",
     ),
     "cartpole": EnvEntry(
         module="hundredfold.envs.cartpole",
@@ -47,6 +59,7 @@ ENVS: dict[str, EnvEntry] = {
         settings="CartPoleSettings",
         summary="Gymnasium's CartPole-v1 as one compiled batch",
         gymnasium_id="hundredfold/CartPole-v0",
+        rendering="hundredfold.envs.cartpole:CartPoleRendering",
     ),
     "dvrp": EnvEntry(
         module="hundredfold.envs.dvrp.env",
@@ -54,9 +67,13 @@ ENVS: dict[str, EnvEntry] = {
         settings="DvrpSettings",
         summary="dial-a-ride bookings: whom to ask to travel a little earlier or later",
         gymnasium_id="hundredfold/DVRP-v0",
+        rendering="hundredfold.envs.dvrp.rendering:DvrpRendering",
+        action_names="hundredfold.envs.dvrp.settings:offer_names",
         evaluate="hundredfold.cli.evaluate_dvrp:run",
         belief_model="hundredfold.envs.dvrp.acceptance.belief_model",
         report_data="hundredfold.envs.dvrp.report_data",
+        has_privileged=True,
+        data_notes="hundredfold.envs.dvrp.demand:data_notes",
         memory_groups={"routes": "oracle routes"},
     ),
     "cage2": EnvEntry(
@@ -65,13 +82,20 @@ ENVS: dict[str, EnvEntry] = {
         settings="Cage2Settings",
         summary="CAGE Challenge 2: defend a network of 13 hosts; exact",
         gymnasium_id="hundredfold/CAGE2-v0",
+        rendering="hundredfold.envs.cage2.rendering:Cage2Rendering",
+        action_names="hundredfold.envs.cage2.legend:action_names",
+        legend="hundredfold.envs.cage2.legend:tables",
+        report_data="hundredfold.envs.cage2.report_data",
         evaluate="hundredfold.cli.cage2:run_evaluate",
+        has_privileged=True,
     ),
 }
 
 
 # A run on an env made by a Python function is recorded under this prefix and the function's name.
 FROM_CALLABLE = "callable "
+# Ids of Atari games begin with this.
+ATARI = "ALE/"
 
 
 def canonical_name(name: str) -> str:
@@ -94,17 +118,40 @@ def settings_class(name: str, *, installed: bool = True) -> type[Any]:
         return found
     if installed and not name.startswith(FROM_CALLABLE):
         _check_known(name)
-    from hundredfold.envs.gymnasium_env import GymnasiumSettings
+    from hundredfold.envs.gymnasium_factory import GymnasiumSettings
 
     return GymnasiumSettings
 
 
-def env_factory(name: str, settings: Any) -> EnvFactory:
-    """The factory of an env, by short name or Gymnasium id."""
+def action_names(name: str, settings: Any) -> tuple[str, ...]:
+    """Names of the actions of an env, by number; empty if they have none.
+
+    Args:
+        name: short name or Gymnasium id.
+        settings: settings of the env.
+    """
+    entry = ENVS.get(canonical_name(name))
+    if entry is None or entry.action_names is None:
+        return ()
+    names: tuple[str, ...] = resolve_name(entry.action_names)(settings)
+    return names
+
+
+def env_factory(name: str, settings: Any, *, privileged: bool = False) -> EnvFactory:
+    """The factory of an env.
+
+    Args:
+        name: short name or Gymnasium id.
+        settings: settings of the env.
+        privileged: whether its observations include the arrays that only the value function sees.
+    """
     name = canonical_name(name)
     if name in ENVS:
         entry = ENVS[name]
-        return partial(getattr(import_module(entry.module), entry.env), settings=settings)
+        if privileged and not entry.has_privileged:
+            raise SettingsError(f"{name} hides nothing from the policy; --critic privileged has no effect there.")
+        more = {"privileged": True} if privileged else {}
+        return partial(getattr(import_module(entry.module), entry.env), settings=settings, **more)
     if name.startswith(FROM_CALLABLE):
         raise SettingsError(
             f"this run was trained on a Python function ({name.removeprefix(FROM_CALLABLE)}); "
@@ -112,22 +159,42 @@ def env_factory(name: str, settings: Any) -> EnvFactory:
             "hundredfold.evaluate(RUN, make_env=make_env)."
         )
     _check_known(name)
-    from hundredfold.envs.gymnasium_env import GymnasiumFactory
+    from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 
-    return GymnasiumFactory(name, settings.keywords, settings.seed_episodes)
+    if settings.atari and not name.startswith(ATARI):
+        raise SettingsError(f"--atari is for Atari games, whose ids begin with {ATARI}; {name} is none.")
+    hidden = settings.privileged(privileged)
+    return GymnasiumFactory(name, settings.keywords, settings.seed_episodes, hidden, settings.atari)
 
 
-def callable_factory(make_env: Callable[[], Any], *, seed_episodes: bool = True) -> EnvFactory:
-    """The factory of an env made by a function without arguments that returns a Gymnasium env."""
+def callable_factory(make_env: Callable[[], Any], settings: Any = None, *, privileged: bool = False) -> EnvFactory:
+    """The factory of an env made by a function.
+
+    Args:
+        make_env: function without arguments that returns a Gymnasium env.
+        settings: `GymnasiumSettings`; by default those without flags.
+        privileged: as for `env_factory`.
+    """
     from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+    from hundredfold.envs.gymnasium_factory import GymnasiumSettings
 
-    return partial(GymnasiumBatchEnv, make_env=make_env, seed_episodes=seed_episodes)
+    settings = settings or GymnasiumSettings()
+    return partial(
+        GymnasiumBatchEnv,
+        make_env=make_env,
+        seed_episodes=settings.seed_episodes,
+        privileged=settings.privileged(privileged),
+    )
 
 
 def _check_known(name: str) -> None:
     """Raise a `SettingsError` unless Gymnasium knows the id."""
     import gymnasium
 
+    if name.startswith(ATARI):
+        from hundredfold.envs.atari import register_atari
+
+        register_atari()
     # For `module:Env-v0` Gymnasium imports the module first; whether that works shows only there.
     if ":" in name or name in gymnasium.registry:
         return

@@ -7,7 +7,7 @@ and `gymnasium.make_vec`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,8 @@ from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.protocols import Backend, EnvFactory, SharedParams
 from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.next_step import NextStepFactory, with_ignored_actions
-from hundredfold.envs.registry import ENVS, callable_factory, canonical_name, env_factory, settings_class
+from hundredfold.envs.registry import ENVS, action_names, callable_factory, canonical_name, env_factory, settings_class
+from hundredfold.envs.rendering import LastStep, make_rendering
 
 Observation = Any
 
@@ -79,13 +80,22 @@ def make_vec(
     elif env is None:
         raise SettingsError("make_vec() got neither env nor run; pass the name of an env or a run folder.")
     else:
-        make_envs = _env_factory(env, settings)
+        make_envs = factory_for(env, settings)
+    # The factory of a built-in env holds its settings.
+    env_settings = make_envs.keywords.get("settings") if isinstance(make_envs, partial) else None
     if mode is AutoresetMode.NEXT_STEP:
         make_envs = NextStepFactory(make_envs)
     running = make_backend(backend, make_envs, num_envs, workers)
     if shared_params is not None:
         running.broadcast(shared_params)
-    return BackendVectorEnv(running, autoreset_mode=mode, seed=seed, copy=copy, true_state_in_info=true_state_in_info)
+    return BackendVectorEnv(
+        running,
+        autoreset_mode=mode,
+        seed=seed,
+        copy=copy,
+        true_state_in_info=true_state_in_info,
+        action_names=() if env_settings is None else action_names(running.spec.name, env_settings),
+    )
 
 
 def register() -> None:
@@ -118,6 +128,7 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
         seed: See `make_vec`.
         copy: See `make_vec`.
         true_state_in_info: See `make_vec`.
+        action_names: Names of the actions, by number; empty if they have none.
     """
 
     def __init__(
@@ -128,10 +139,12 @@ class BackendVectorEnv(VectorEnv[Any, Any, Any]):
         seed: int | None = None,
         copy: bool = True,
         true_state_in_info: bool = False,
+        action_names: Sequence[str] = (),
     ) -> None:
         self.backend = backend
         self.metadata = {"autoreset_mode": autoreset_mode}
         self.is_next_step = autoreset_mode is AutoresetMode.NEXT_STEP
+        self.action_names = tuple(action_names)
         self.seed = secrets.randbits(63) if seed is None else seed
         self.num_resets = 0
         self.copy_arrays = copy
@@ -249,17 +262,18 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
 
     Args:
         env: Name of the env.
-        render_mode: Must be None.
+        render_mode: `rgb_array` (an image) or `ansi` (lines of text) for `render()`.
         settings: Settings of the env.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 4}  # noqa: RUF012
 
-    def __init__(self, env: str, render_mode: None = None, **settings: Any) -> None:
-        if render_mode is not None:
+    def __init__(self, env: str, render_mode: str | None = None, **settings: Any) -> None:
+        modes = self.metadata["render_modes"]
+        if render_mode not in (None, *modes):
             # A TypeError by convention: trainers that try a render mode then retry without one.
-            raise TypeError(f"built-in envs do not render; render_mode must be None, got {render_mode!r}.")
-        batch_env = _env_factory(env, settings)(np.arange(1))
+            raise TypeError(f"built-in envs render to {' and '.join(modes)}; got render_mode={render_mode!r}.")
+        batch_env = factory_for(env, settings)(np.arange(1))
         if not isinstance(batch_env, ArrayBatchEnv):
             raise SettingsError(f"{env} is not a built-in env; use gymnasium.make.")
         self.env = batch_env
@@ -268,6 +282,12 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
         # Built-in envs start the next episode within the last step of the one before.
         self.next_has_started = False
         self.is_seeded = False
+        self.render_mode = render_mode
+        self.last_step = LastStep()
+        self.frame: Any = None  # picture of the current state, once it was drawn
+        if render_mode is not None:
+            self.rendering = make_rendering(canonical_name(env), batch_env)
+            self.metadata = {**self.metadata, "render_fps": self.rendering.fps}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -281,6 +301,7 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
             self.env.episodes += 1
             self.env.start()
         self.next_has_started = False
+        self.last_step, self.frame = LastStep(), None
         for array in self.env.out.info.values():
             array[...] = 0  # of the last step of the episode before
         return self._observation(self.env.out.observation), self._info()
@@ -288,8 +309,11 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Take one action."""
         checked = checked_actions(np.asarray(action)[None], self.env.out, self.env.spec)
+        frame_before = self.render()
         out = self.env.step(checked)
+        self.last_step = LastStep(int(checked[0]), self.last_step.total_reward + float(out.reward[0]))
         self.next_has_started = bool(out.ended[0])
+        self.frame = frame_before if self.next_has_started else None
         observation = out.final_observation if self.next_has_started else out.observation
         info = self._info()
         if self.next_has_started:
@@ -300,6 +324,16 @@ class BuiltinEnv(gymnasium.Env[Any, Any]):
             bool(out.terminated[0]),
             bool(out.truncated[0]),
             info,
+        )
+
+    def render(self) -> Any:
+        """The state as an image or text; after the last step that before it, as the next episode has started."""
+        if self.render_mode is None:
+            return None
+        if self.next_has_started:
+            return self.frame
+        return (
+            self.rendering.text(self.last_step) if self.render_mode == "ansi" else self.rendering.image(self.last_step)
         )
 
     def action_masks(self) -> BoolArray:
@@ -372,8 +406,9 @@ def _env_of_run(
         require_trust(folder, saved, {"address"}, trust_run)
     belief_model = load_belief_model(folder, checkpoint)
     shared_params = None if belief_model is None else belief_model.params(exploring=False)
-    make_envs = env_factory(saved.env, saved.env_settings) if env is None else callable_factory(env)
-    return make_envs, shared_params
+    if env is None:
+        return env_factory(saved.env, saved.env_settings), shared_params
+    return callable_factory(env, saved.env_settings), shared_params
 
 
 def _worker_settings(given: Mapping[str, Any], num_envs: int) -> WorkerSettings:
@@ -385,15 +420,22 @@ def _worker_settings(given: Mapping[str, Any], num_envs: int) -> WorkerSettings:
     return WorkerSettings(**given, batch_envs=num_envs)
 
 
-def _env_factory(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:
+def factory_for(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:
+    """Env factory for a user's settings, which must not need the belief model of a training.
+
+    Args:
+        env: Name of an env, Gymnasium id, or function that makes an env.
+        settings: Settings by name.
+    """
     if callable(env):
         return callable_factory(partial(env, **settings))
     name = canonical_name(env)
     env_settings = settings_class(name)
     if name not in ENVS:
-        from hundredfold.envs.gymnasium_env import GymnasiumFactory
+        from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 
-        return GymnasiumFactory(name, settings)
+        keywords = {key: value for key, value in settings.items() if key != "atari"}
+        return GymnasiumFactory(name, keywords, atari=bool(settings.get("atari", False)))
     known = [item.name for item in fields(env_settings)]
     for key in settings:
         if key not in known:

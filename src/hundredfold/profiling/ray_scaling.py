@@ -8,9 +8,11 @@ fragment that was disturbed by CPU steal time is collected again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
@@ -40,6 +42,8 @@ NUM_FRAGMENTS: Final = 6
 # Fragments collected at most; if too few had low steal time, those with the lowest are used.
 MAX_FRAGMENTS: Final = 15
 STORE_BYTES: Final = 200 * 2**20
+# Environment variable of Ray.
+AUTH_MODE: Final = "RAY_AUTH_MODE"
 
 
 def measure_nodes(
@@ -106,7 +110,7 @@ def _measure(backend: RayBackend, env: MeasuredEnv, alone_seconds: float, second
     """Collect fragments for a while; one fragment comes before the clock starts."""
     num_envs = backend.num_envs
     num_steps = max(1, round(min(FRAGMENT_SECONDS, 2 * seconds) / alone_seconds))
-    learner = PPO(
+    learner = PPO.build(
         backend.spec,
         settings=PPOSettings(),
         network=NetworkSettings(),
@@ -184,6 +188,31 @@ def select_fragments(fragments: Sequence[FragmentMeasurement]) -> list[FragmentM
 @contextmanager
 def simulated_cluster(nodes: int, on_progress: Callable[[str], None]) -> Iterator[str]:
     """Start a Ray cluster of `nodes` one-core nodes on this machine; yields its address."""
+    with same_authentication():
+        yield from _started_cluster(nodes, on_progress)
+
+
+@contextmanager
+def same_authentication() -> Iterator[None]:
+    """Let the nodes of a simulated cluster use Ray's token exactly if drivers do.
+
+    A driver uses the user's token as soon as there is one, nodes only if this variable says so; a driver
+    with a token refuses calls from nodes without, which then count it as dead and end its actors.
+    """
+    if AUTH_MODE in os.environ:
+        yield
+        return
+    has_token = bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
+    has_token = has_token or Path("~/.ray/auth_token").expanduser().exists()
+    os.environ[AUTH_MODE] = "token" if has_token else "disabled"
+    try:
+        yield
+    finally:
+        del os.environ[AUTH_MODE]
+
+
+def _started_cluster(nodes: int, on_progress: Callable[[str], None]) -> Iterator[str]:
+    # Ray reads the authentication mode when it is imported.
     ray = load_ray()
     if ray.is_initialized():
         raise SettingsError("this process is connected to a Ray cluster already; measure --nodes in another one.")

@@ -163,8 +163,9 @@ def measure_scaling(
             measured = measure_one(env, backend, num_envs, settings)
             lanes = int(lane_ids(env, backend, num_envs, settings.workers).max()) + 1
             used = min(1.0, lanes / env.max_lanes(num_envs, cores))
-            shares = ideal_shares(measured, alone.step_seconds, used, env.kind)
-            ideal = env.ideal_speedup(num_envs, cores) / alone.step_seconds
+            speed = relative_speed(measured.step_seconds, alone.step_seconds, env.kind)
+            shares = ideal_shares(measured, speed, used)
+            ideal = env.ideal_speedup(num_envs, cores) / (speed * measured.step_seconds)
             rows.append(
                 {
                     "system": HUNDREDFOLD,
@@ -218,20 +219,26 @@ def lane_ids(env: MeasuredEnv, backend: str, num_envs: int, given: WorkerSetting
     return np.repeat(np.arange(workers), np.diff(edges))
 
 
-def ideal_shares(measured: TimeBreakdown, alone_seconds: float, used: float, kind: Kind) -> dict[str, float]:
+def relative_speed(step_seconds: float, alone_seconds: float, kind: Kind) -> float:
+    """Speed of steps relative to one env alone; above 1 where they are faster.
+
+    Small differences of waiting envs are those of the durations that were drawn.
+    """
+    speed = alone_seconds / step_seconds
+    return 1.0 if kind == "waiting" and speed > NOTICEABLE_SPEED else speed
+
+
+def ideal_shares(measured: TimeBreakdown, speed: float, used: float) -> dict[str, float]:
     """Fractions of the time of the ideal number of lanes; they add up to 1.
 
-    `stepping` counts at the speed of one env alone; the additional time of steps is `slowdown`.
+    `stepping` counts at the speed of one env alone; the additional time of steps is `slowdown`, which is
+    negative where steps are faster than alone, so that `stepping` may exceed 1.
 
     Args:
         measured: measured time breakdown.
-        alone_seconds: duration of a step of one env alone.
+        speed: speed of steps relative to one env alone.
         used: fraction of the ideal number of lanes that exists.
-        kind: kind of env.
     """
-    speed = min(1.0, alone_seconds / measured.step_seconds)
-    if kind == "waiting" and speed > NOTICEABLE_SPEED:
-        speed = 1.0
     shares = {name: used * share for name, share in measured.shares.items()}
     shares["slowdown"] = (1.0 - speed) * shares["stepping"]
     shares["stepping"] *= speed
@@ -258,6 +265,10 @@ def advice(rows: Sequence[Mapping[str, Any]]) -> str:
     remedy = REMEDIES[cause]
     if cause == "barrier" and best["backend"] == "first_ready":
         remedy = "use a smaller --batch-envs"
+    elif cause == "transfer" and best["backend"] == "in_process":
+        remedy = (
+            "steps are cheaper than handing over their data: more envs per batch, or smaller observations and infos"
+        )
     elif cause == "serial" and best["step_seconds_alone"] < CHEAP_STEP_SECONDS:
         remedy = "steps this cheap gain little from other processes; a batch env would help"
     return f"{best['backend']} reaches {reached}. {_describe_loss(best)}: {remedy}."
@@ -270,7 +281,7 @@ def main_loss(row: Mapping[str, Any]) -> str:
 
 def _describe_loss(row: Mapping[str, Any]) -> str:
     cause = main_loss(row)
-    total = sum(row[f"lost_to_{name}"] for name in LOSSES)
+    total = sum(max(0.0, row[f"lost_to_{name}"]) for name in LOSSES)
     share = row[f"lost_to_{cause}"] / total if total > 0 else 0.0
     return f"{100 * share:.0f} % of the loss is {LOSS_NAMES[cause]}"
 
@@ -321,7 +332,7 @@ def _learn(envs: RecordingBackend, settings: ScaleSettings) -> None:
     from hundredfold.rollout.rollout_buffer import RolloutSettings
 
     torch.set_num_threads(1)
-    learner = PPO(
+    learner = PPO.build(
         envs.spec,
         settings=PPOSettings(),
         network=NetworkSettings(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
@@ -22,9 +24,12 @@ from hundredfold.core.formatting import (
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import render_page
 from hundredfold.report.run_sections import Card, Section, Table
-from hundredfold.training.compare import Curve, mean_scores
+from hundredfold.training.compare import AlignedCurves, Comparison, Curve
 
-SPLITS: Final = ("known", "unseen_trips", "unseen_customers")
+IMPROVEMENT: Final = "improvement_probability"
+SCORE_COLUMNS: Final = (
+    "IQM: interquartile mean of the seeds. P(higher): probability of improvement. std: standard deviation of seeds."
+)
 BAND: Final = 0.18
 
 Row = Mapping[str, Any]
@@ -33,63 +38,117 @@ Row = Mapping[str, Any]
 # --- compare
 
 
-def draw_comparison(env: str, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]], command: str) -> str:
+def draw_comparison(env: str, comparison: Comparison, command: str) -> str:
     """The page as HTML.
 
     Args:
         env: Name of the env.
-        rows: One row of results per arm.
-        curves: Learning curves of each arm, one per seed.
-        command: The command that made the comparison.
+        comparison: Results of the comparison.
+        command: The command that made it.
     """
-    best = max(rows, key=lambda row: row["known"])
-    num_seeds = len(next(iter(curves.values())))
+    unit = "improvement (%)" if env == "dvrp" else "return"
+    scores, curves = comparison.scores, comparison.curves
+    first, num_seeds = scores[0]["arm"], scores[0]["seeds"]
+    splits = {split: [row for row in scores if row["split"] == split] for split in comparison.verdicts}
+    columns = len(splits)
     sections = [
         Section(
-            "Improvement while training",
-            "Mean over seeds of the evaluated improvement; the band spans all seeds. Switch the "
-            "axis to compare at equal samples or at equal wall-clock time.",
-            [learning(curves)],
+            "Learning curves",
+            "Evaluations during training: mean over seeds; the band spans all seeds. Switch the "
+            "axis to compare at equal samples or at equal wall-clock time. A run that a stop rule ended keeps its "
+            "last score.",
+            [learning(curves, unit)],
         ),
         Section(
-            "Final improvement",
-            "On fixed days scored by one oracle; whiskers are 95 % intervals over seeds and days. "
-            "Unseen trips and customers are held out from training.",
-            [final_scores(rows)],
+            "Final scores",
+            f"The last checkpoint of every run on {format_count(scores[0]['episodes'], 'episode')} that are the same "
+            "for all. Filled: mean, with its 95 % bootstrap interval over seeds and episodes. Hollow: interquartile "
+            "mean of the seeds.",
+            [_interval_figure(rows, "mean", "ci", unit, _split_title(split)) for split, rows in splits.items()],
+            columns=columns,
         ),
-        Section("All numbers", "Levels are reached by the mean over seeds.", [_arm_table(rows)]),
     ]
-    interval = format_interval(best["known_low"], best["known_high"])
-    cards = [
-        Card("best arm", best["arm"], f"{format_number(best['known'])} % (95 % interval {interval})"),
-        *(
-            Card(row["arm"], f"{format_number(row['known'])} %", f"{format_duration(row['seconds'])} per run")
-            for row in rows
+    if len(curves) > 1:
+        sections += [
+            Section(
+                f"Compared with {first}",
+                "Paired differences by seed and episode, with 95 % bootstrap intervals over both: right of the line "
+                f"is better than {first}.",
+                [
+                    _interval_figure(rows[1:], "difference", "difference", f"difference, {unit}", _split_title(split))
+                    for split, rows in splits.items()
+                ],
+                columns=columns,
+            )
+        ]
+    if IMPROVEMENT in scores[-1]:
+        sections += [
+            Section(
+                "Probability of improvement",
+                f"Probability that a run scores higher than one of {first} with another seed, with stratified 95 % "
+                "bootstrap intervals; one half is no difference.",
+                [
+                    _interval_figure(
+                        rows[1:], IMPROVEMENT, IMPROVEMENT, "probability of improvement", _split_title(split)
+                    )
+                    for split, rows in splits.items()
+                ],
+                columns=columns,
+            )
+        ]
+    level = format_number(comparison.training[0]["level"])
+    sections += [
+        Section(
+            "All scores", SCORE_COLUMNS, [_score_table(rows, _split_title(split)) for split, rows in splits.items()]
+        ),
+        Section(
+            "Training",
+            f"Means over seeds. The level {level} is reached by the mean of the evaluated scores.",
+            [_arm_table(comparison.training)],
         ),
     ]
     return render_page(
-        title=f"{env}: {len(rows)} settings compared",
-        heading=f"{env}, compared",
+        title=f"{env}: {len(curves)} arms compared",
+        heading=f"{env}, {format_count(len(curves), 'arm')} compared",
         facts=[format_count(num_seeds, "seed"), command],
-        status=f"{format_count(len(rows) * num_seeds, 'run')}",
+        status=format_count(len(curves) * num_seeds, "run"),
         finished=True,
         progress=1.0,
-        cards=cards,
+        cards=[*_verdict_cards(comparison), *_arm_cards(comparison)],
         sections=sections,
     )
 
 
-def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
-    """Evaluated improvement of every arm, by samples or by time."""
+def _verdict_cards(comparison: Comparison) -> Iterator[Card]:
+    if len(comparison.curves) > 1:
+        for split, verdict in comparison.verdicts.items():
+            result, _, reason = verdict.partition(": ")
+            winner, _, overlap = reason.partition(", ")
+            value, text = (winner, overlap) if result == "winner" else (result, reason)
+            yield Card(_split_title(split) or "result", value, text)
+
+
+def _arm_cards(comparison: Comparison) -> Iterator[Card]:
+    for row, training in zip(comparison.scores, comparison.training, strict=False):
+        interval = format_interval(row["ci_low"], row["ci_high"])
+        duration = format_duration(training["seconds"])
+        yield Card(row["arm"], format_number(row["mean"]), f"95 % interval {interval}; {duration} per run")
+
+
+def _split_title(split: str) -> str:
+    return "" if split == "all" else split.replace("_", " ").capitalize()
+
+
+def learning(curves: Mapping[str, Sequence[Curve]], unit: str) -> go.Figure:
+    """Evaluated scores of every arm, by samples or by time."""
     longest = max(float(curve.seconds[-1]) for arm in curves.values() for curve in arm)
     clock, unit_seconds = axis_time_unit(longest)
     axes = {"steps": "environment steps", "clock": f"wall-clock time ({clock})"}
     figure = go.Figure(layout={"meta": axes, "height": 420, "showlegend": True})
-    for colour, (name, arm) in zip(COLOURS, curves.items(), strict=False):
-        means = mean_scores(arm)
-        scores = np.stack([curve.score[: len(means)] for curve in arm])
-        seconds = np.mean([curve.seconds[: len(means)] for curve in arm], axis=0) / unit_seconds
-        places = {"steps": arm[0].samples[: len(means)].tolist(), "clock": seconds.tolist()}
+    for colour, (name, arm) in zip(cycle(COLOURS), curves.items(), strict=False):
+        aligned = AlignedCurves.of(arm)
+        scores = aligned.scores
+        places = {"steps": aligned.samples.tolist(), "clock": (aligned.seconds / unit_seconds).tolist()}
         around = {key: [*place, *reversed(place)] for key, place in places.items()}
         figure.add_scatter(
             x=around["steps"],
@@ -104,48 +163,93 @@ def learning(curves: Mapping[str, Sequence[Curve]]) -> go.Figure:
         )
         figure.add_scatter(
             x=places["steps"],
-            y=_rounded(means),
+            y=_rounded(aligned.mean),
             meta=places,
-            name=name,
+            name=escape(name),
             mode="lines+markers",
             line={"color": colour, "width": 2},
-            hovertemplate="%{y:.2f} %",
+            hovertemplate="%{y:.4~r}",
         )
     figure.update_xaxes(title_text=axes["steps"], rangemode="tozero")
-    figure.update_yaxes(title_text="improvement (%)")
+    figure.update_yaxes(title_text=unit)
     return figure
 
 
-def final_scores(rows: Sequence[Row]) -> go.Figure:
-    """Final improvement by split, one colour per arm."""
-    figure = go.Figure(layout={"height": 340, "barmode": "group", "showlegend": True})
-    for colour, row in zip(COLOURS, rows, strict=False):
-        splits = [split for split in SPLITS if split in row]
-        middle = [row[split] for split in splits]
-        figure.add_bar(
-            x=[split.replace("_", " ") for split in splits],
-            y=middle,
-            name=row["arm"],
-            marker={"color": colour},
-            error_y={
-                "array": [row[f"{split}_high"] - row[split] for split in splits],
-                "arrayminus": [row[split] - row[f"{split}_low"] for split in splits],
-            },
-            hovertemplate="%{y:.2f} %",
+def _interval_figure(rows: Sequence[Row], value: str, interval: str, unit: str, title: str) -> go.Figure:
+    """A value with its interval per arm, one below the other.
+
+    Args:
+        rows: One row per arm.
+        value: Key of the value.
+        interval: Keys of its bounds without _low and _high.
+        unit: Title of the axis.
+        title: Title of the figure.
+    """
+    names = [escape(row["arm"]) for row in rows]
+    figure = go.Figure(layout={"height": 110 + 30 * len(rows), "showlegend": False, "title": {"text": title}})
+    colours = dict(zip(names, cycle(COLOURS if value == "mean" else (*COLOURS[1:], COLOURS[0])), strict=False))
+    for name, row in zip(names, rows, strict=True):
+        low, middle, high = row[f"{interval}_low"], row[value], row[f"{interval}_high"]
+        figure.add_scatter(
+            x=[middle],
+            y=[name],
+            mode="markers",
+            marker={"color": colours[name], "size": 9},
+            error_x={"array": [high - middle], "arrayminus": [middle - low], "color": colours[name]},
+            hovertemplate=f"%{{x:.4~r}} ({format_interval(low, high)})<extra></extra>",
         )
-    figure.update_yaxes(title_text="improvement (%)")
+        if value == "mean":
+            figure.add_scatter(
+                x=[row["iqm"]],
+                y=[name],
+                mode="markers",
+                marker={"color": colours[name], "size": 13, "symbol": "circle-open"},
+                hovertemplate="interquartile mean %{x:.4~r}<extra></extra>",
+            )
+    if value != "mean":
+        middle = 0.5 if value == IMPROVEMENT else 0.0
+        figure.add_vline(x=middle, line={"dash": "dot", "width": 1, "color": COLOURS[-1]})
+    if value == IMPROVEMENT:
+        figure.update_xaxes(range=[-0.02, 1.02])
+    figure.update_xaxes(title_text=unit)
+    figure.update_yaxes(autorange="reversed", type="category")
     return figure
+
+
+def _score_table(rows: Sequence[Row], title: str) -> Table:
+    """An arm per row; intervals beside their values."""
+    shown = {"mean": "ci", "iqm": "iqm", "difference": "difference", IMPROVEMENT: IMPROVEMENT}
+    names = ("mean", "IQM", "difference", "P(higher)")
+    columns = [column for name in names for column in (name, "95 % interval")]
+    return Table(
+        title=title,
+        columns=["arm", *columns, "std"],
+        rows=[
+            [
+                row["arm"],
+                *(
+                    cell
+                    for value, interval in shown.items()
+                    for cell in (
+                        row.get(value),
+                        format_interval(row.get(f"{interval}_low"), row.get(f"{interval}_high")),
+                    )
+                ),
+                row["std_across_seeds"],
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _arm_table(rows: Sequence[Row]) -> Table:
     """Metrics as rows and arms as columns, which stays narrow on a phone."""
-    names = [name for name in rows[0] if name != "arm"]
-    names += [name for row in rows for name in row if name not in (*names, "arm")]
-    titled = ((name, metric_label(name)) for name in dict.fromkeys(names))
+    names = dict.fromkeys(key for row in rows for key in row if key != "arm")
+    titled = ((name, metric_label(name)) for name in names)
     return Table(
         columns=["", *(row["arm"] for row in rows)],
         rows=[
-            [f"{title} ({unit})" if unit else title, *(row.get(name) for row in rows)] for name, (title, unit) in titled
+            [f"{label} ({unit})" if unit else label, *(row.get(name) for row in rows)] for name, (label, unit) in titled
         ],
     )
 
@@ -170,7 +274,8 @@ TIME_SHARES: Final = {
 MIN_SHARE: Final = 0.0005
 EXPLANATION: Final = (
     "Fractions of the time of the ideal number of envs (or cores); stepping counts at the speed of "
-    "one env alone. All of them are measured: every env records when its steps begin and end."
+    "one env alone. Where steps are faster than alone (warm caches, fewer pauses), the throughput may exceed the "
+    "ideal. All of them are measured: every env records when its steps begin and end."
 )
 
 
@@ -257,7 +362,7 @@ def shares(rows: Sequence[Row], backend: str) -> go.Figure:
             continue
         figure.add_bar(
             x=[str(row["num_envs"]) for row in backend_rows],
-            y=[float(f"{100 * row[key]:.4g}") for row in backend_rows],
+            y=[float(f"{100 * _share_of_time(row, key):.4g}") for row in backend_rows],
             name=name,
             marker={"color": colour, "line": {"width": 0}},
             hovertemplate="%{y:.1f} %",
@@ -267,8 +372,14 @@ def shares(rows: Sequence[Row], backend: str) -> go.Figure:
     return figure
 
 
+def _share_of_time(row: Row, key: str) -> float:
+    """A share for the bars, which add up to 1: time gained by steps faster than alone is none."""
+    gained = min(0.0, row["lost_to_slowdown"])
+    return float(row[key] + gained if key == "efficiency" else max(0.0, row[key]))
+
+
 def _size_table(rows: Sequence[Row]) -> Table:
-    keys = [key for key in TIME_SHARES if any(row[key] >= MIN_SHARE for row in rows)]
+    keys = [key for key in TIME_SHARES if any(abs(row[key]) >= MIN_SHARE for row in rows)]
     return Table(
         columns=["envs", "backend", "steps per second", *(TIME_SHARES[key] for key in keys), "step"],
         rows=[

@@ -1,4 +1,4 @@
-"""Figures of one day: routes on a map without tiles, and every customer's time windows."""
+"""Figures of one day: routes on a map without tiles, a time line per vehicle, every customer's time windows."""
 
 from __future__ import annotations
 
@@ -12,35 +12,50 @@ from hundredfold.core.formatting import format_count, format_number
 from hundredfold.report.figures import BLUE, COLOURS, VERMILION
 
 Day = dict[str, Any]
+Frame = tuple[tuple[float, float], tuple[float, float]]  # (south, north), (west, east)
 
 GREEN, GREY = COLOURS[2], COLOURS[-1]
 VEHICLE_COLOURS = COLOURS[:-1]
 MAP_HEIGHT = 400
 ROW_PIXELS = 21
+VEHICLE_PIXELS = 46
+# Size of the map on a phone and of a place name in it, in pixels, to leave out names that would overlap.
+PHONE_WIDTH, PHONE_HEIGHT = 340, 330
+LETTER_WIDTH, LETTER_HEIGHT = 5.5, 12
 KM_PER_DEGREE = 111.2
+# Where the numbers of each vehicle stand that stops at one place; names of places stand below.
+LABEL_SIDES = ("top center", "middle right", "middle left", "top right", "top left", "bottom right", "bottom left")
 
 
 def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -> go.Figure:
-    """Routes of a solution, a colour per vehicle; `compare` is the solution to compare with."""
+    """Routes of a solution, a colour per vehicle; `compare` is the solution to compare with.
+
+    Stops carry their number on the route, which is also that of the time line.
+    """
     city, calls = day["city"], day["calls"]
     figure = go.Figure()
-    _add_places(figure, city)
+    _add_places(figure, city, _frame(day))
+    visitors: dict[int, int] = {}  # place -> vehicles whose stops are labelled there
     for route in solution["routes"]:
-        cells = [calls[(stop - 1) // 2]["cells"][(stop - 1) % 2] for stop in route["stops"]]
+        cells = _cells_of(route, calls)
         path = [city["depot"], *cells, city["depot"]]
+        numbers, sides = _stop_labels(cells, visitors)
         points = [city["points"][cell] or (None, None) for cell in path]
         colour = VEHICLE_COLOURS[route["vehicle"] % len(VEHICLE_COLOURS)]
         figure.add_scatter(
             x=[point[1] for point in points],
             y=[point[0] for point in points],
-            text=_stop_texts(day, route, path),
+            text=["", *numbers, ""],
+            hovertext=_stop_texts(day, route, path),
             name=f"vehicle {route['vehicle'] + 1}",
-            mode="lines+markers",
+            mode="lines+markers+text",
+            textposition=["top center", *sides, "top center"],
+            textfont={"size": 9, "color": colour},
             line={"color": colour, "width": 2},
             # An arrow points along the leg that leads to its stop.
             marker={"symbol": "arrow", "angleref": "previous", "size": 9, "color": colour},
             opacity=0.85,
-            hovertemplate="%{text}<extra>vehicle " + str(route["vehicle"] + 1) + "</extra>",
+            hovertemplate="%{hovertext}<extra>vehicle " + str(route["vehicle"] + 1) + "</extra>",
         )
     _add_depot(figure, city)
     used = format_count(len(solution["routes"]), "vehicle")
@@ -48,7 +63,10 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
     if compare is not None:
         saved = compare["driving_minutes"] - solution["driving_minutes"]
         subtitle += f", {format_number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
-    subtitle += ". Lines go straight from stop to stop; touch a vehicle's name to hide it."
+    subtitle += (
+        ". Numbers count the stops of each vehicle; lines go straight from stop to stop, not along streets. Touch a "
+        "stop for its time, place and customer, or a vehicle's name to hide its route."
+    )
     figure.update_layout(
         title={"text": title, "subtitle": {"text": subtitle}},
         height=MAP_HEIGHT,
@@ -64,6 +82,113 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
     figure.update_xaxes(visible=False, range=_padded(*frame[1]))
     figure.update_yaxes(visible=False, range=_padded(*frame[0]), scaleanchor="x", scaleratio=ratio)
     return figure
+
+
+def _stop_labels(cells: list[int], visitors: dict[int, int]) -> tuple[list[str], list[str]]:
+    """Text and its position at every stop of a route: a place shows all numbers of a vehicle once.
+
+    Args:
+        cells: Places of the stops, in order.
+        visitors: How many vehicles every place has a label of; this one is added.
+    """
+    numbers: dict[int, list[str]] = {}
+    for number, cell in enumerate(cells, 1):
+        numbers.setdefault(cell, []).append(str(number))
+    side_of = {cell: LABEL_SIDES[visitors.get(cell, 0) % len(LABEL_SIDES)] for cell in numbers}
+    for cell in numbers:
+        visitors[cell] = visitors.get(cell, 0) + 1
+    return [", ".join(numbers.pop(cell, [])) for cell in cells], [side_of[cell] for cell in cells]
+
+
+def _cells_of(route: Day, calls: list[Day]) -> list[int]:
+    """Places of the stops of a route."""
+    return [calls[(stop - 1) // 2]["cells"][(stop - 1) % 2] for stop in route["stops"]]
+
+
+def timetable(day: Day, solution: Day) -> list[list[str | float | None]]:
+    """A row per stop: vehicle, number, time, pickup or dropoff, customer, place, customers on board afterwards."""
+    rows: list[list[str | float | None]] = []
+    for route in sorted(solution["routes"], key=lambda route: int(route["vehicle"])):
+        vehicle = f"vehicle {route['vehicle'] + 1}"
+        stops = zip(route["stops"], route["stop_minutes"], _cells_of(route, day["calls"]), strict=True)
+        for number, ((stop, minute, cell), aboard) in enumerate(zip(stops, _on_board(route["stops"]), strict=True), 1):
+            customer = day["calls"][(stop - 1) // 2]["customer"]
+            what = "pickup" if stop % 2 else "dropoff"
+            rows.append([vehicle, number, clock(minute), what, str(customer), day["city"]["names"][cell], aboard])
+    return rows
+
+
+def vehicle_timeline(day: Day, solution: Day, title: str) -> go.Figure:
+    """A row per vehicle against the time of day: when it drives or waits, with whom, and its stops in order."""
+    figure = go.Figure()
+    routes = sorted(solution["routes"], key=lambda route: int(route["vehicle"]))
+    for row, route in enumerate(routes):
+        _add_vehicle(figure, row, day, route)
+    subtitle = (
+        "Stops in order, numbered as on the map, against the time of day. A band is a vehicle with customers on board, "
+        "wider for more of them; a thin line is an empty one, on its way or waiting."
+    )
+    hours = range(0, 49, 2)
+    figure.update_layout(
+        title={"text": title, "subtitle": {"text": subtitle}},
+        height=VEHICLE_PIXELS * len(routes) + 110,
+        hovermode="closest",
+        showlegend=True,
+    )
+    figure.update_xaxes(
+        title_text="time of day", tickvals=[60 * hour for hour in hours], ticktext=[f"{hour % 24}:00" for hour in hours]
+    )
+    figure.update_yaxes(
+        tickvals=list(range(len(routes))),
+        ticktext=[f"vehicle {route['vehicle'] + 1} " for route in routes],
+        range=[len(routes) - 0.4, -0.6],
+        showgrid=False,
+    )
+    return figure
+
+
+def _add_vehicle(figure: go.Figure, row: int, day: Day, route: Day) -> None:
+    """One row of the time line."""
+    colour = VEHICLE_COLOURS[route["vehicle"] % len(VEHICLE_COLOURS)]
+    times = [route["start_minutes"], *route["stop_minutes"], route["end_minutes"]]
+    spans = [(times[0], times[-1], {"color": GREY, "width": 2}, 1.0)]
+    for aboard, begin, end in zip(_on_board(route["stops"]), times[1:-1], times[2:], strict=True):
+        if aboard:
+            spans.append((begin, end, {"color": colour, "width": 4 + 3 * min(aboard, 4)}, 0.45))
+    for begin, end, line, opacity in spans:
+        figure.add_scatter(
+            x=[begin, end], y=[row, row], mode="lines", line=line, opacity=opacity, showlegend=False, hoverinfo="skip"
+        )
+    path = [day["city"]["depot"], *_cells_of(route, day["calls"]), day["city"]["depot"]]
+    texts = _stop_texts(day, route, path)[1:-1]
+    for name, is_pickup, symbol, side in (
+        ("pickup", 1, "triangle-up", "top"),
+        ("dropoff", 0, "triangle-down", "bottom"),
+    ):
+        chosen = [index for index, stop in enumerate(route["stops"]) if stop % 2 == is_pickup]
+        figure.add_scatter(
+            x=[route["stop_minutes"][index] for index in chosen],
+            y=[row] * len(chosen),
+            text=[str(index + 1) for index in chosen],
+            hovertext=[texts[index] for index in chosen],
+            name=name,
+            mode="markers+text",
+            textposition=f"{side} center",
+            textfont={"size": 9},
+            marker={"symbol": symbol, "size": 8, "color": colour},
+            legendgroup=name,
+            showlegend=row == 0,
+            hovertemplate="%{hovertext}<extra></extra>",
+        )
+
+
+def _on_board(stops: list[int]) -> list[int]:
+    """Customers on board after each stop; pickups are odd."""
+    aboard, counts = 0, []
+    for stop in stops:
+        aboard += 1 if stop % 2 else -1
+        counts.append(aboard)
+    return counts
 
 
 def window_chart(day: Day) -> go.Figure:
@@ -147,8 +272,20 @@ def clock(minutes: float) -> str:
     return f"{whole // 60:02d}:{whole % 60:02d}"
 
 
-def _add_places(figure: go.Figure, city: Day) -> None:
+def _add_places(figure: go.Figure, city: Day, frame: Frame) -> None:
+    """All places as dots, with the names for which there is room."""
     known = [k for k, point in enumerate(city["points"]) if point and k != city["depot"]]
+    named = _named_places(city, known, frame)
+    figure.add_scatter(
+        x=[city["points"][k][1] for k in named],
+        y=[city["points"][k][0] for k in named],
+        text=[escape(city["names"][k]) for k in named],
+        mode="text",
+        textposition="bottom center",
+        textfont={"size": 9, "color": GREY},
+        showlegend=False,
+        hoverinfo="skip",
+    )
     figure.add_scatter(
         x=[city["points"][k][1] for k in known],
         y=[city["points"][k][0] for k in known],
@@ -159,6 +296,24 @@ def _add_places(figure: go.Figure, city: Day) -> None:
         showlegend=False,
         hovertemplate="%{text}<extra></extra>",
     )
+
+
+def _named_places(city: Day, places: list[int], frame: Frame) -> list[int]:
+    """Places whose names do not overlap on a phone, from north to south."""
+    (south, north), (west, east) = frame
+    taken: list[tuple[float, float, float]] = []
+    chosen = []
+    for place in sorted(places, key=lambda k: -float(city["points"][k][0])):
+        y, x = city["points"][place]
+        column = PHONE_WIDTH * (x - west) / ((east - west) or 1.0)
+        line = PHONE_HEIGHT * (y - south) / ((north - south) or 1.0)
+        half = LETTER_WIDTH * len(city["names"][place]) / 2
+        if not (half <= column <= PHONE_WIDTH - half and 0 <= line <= PHONE_HEIGHT):
+            continue
+        if all(abs(column - c) >= half + h or abs(line - row) >= LETTER_HEIGHT for c, row, h in taken):
+            taken.append((column, line, half))
+            chosen.append(place)
+    return chosen
 
 
 def _add_depot(figure: go.Figure, city: Day) -> None:
@@ -175,7 +330,7 @@ def _add_depot(figure: go.Figure, city: Day) -> None:
     )
 
 
-def _frame(day: Day) -> tuple[tuple[float, float], tuple[float, float]]:
+def _frame(day: Day) -> Frame:
     """(south, north), (west, east) of all stops of the day."""
     city = day["city"]
     cells = {city["depot"], *(cell for call in day["calls"] for cell in call["cells"])}
@@ -189,7 +344,7 @@ def _padded(low: float, high: float) -> list[float]:
     return [low - padding, high + padding]
 
 
-def _add_scale(figure: go.Figure, frame: tuple[tuple[float, float], tuple[float, float]]) -> None:
+def _add_scale(figure: go.Figure, frame: Frame) -> None:
     """A scale bar of a round length in the lower left corner."""
     (south, north), (west, east) = frame
     km_per_degree = KM_PER_DEGREE * math.cos(math.radians((south + north) / 2))
@@ -218,24 +373,24 @@ def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
     for stop, minute, cell in zip(route["stops"], route["stop_minutes"], path[1:-1], strict=True):
         call = day["calls"][(stop - 1) // 2]
         action = "picks up" if stop % 2 else "drops off"
-        texts.append(
-            f"{clock(minute)} {action} customer {call['customer']}, {escape(call['purpose'])}<br>{escape(names[cell])}"
-        )
+        texts.append(f"{clock(minute)} {action} {_who(call)}<br>{escape(names[cell])}")
     return [*texts, f"{clock(route['end_minutes'])} back at the depot"]
 
 
 def _call_text(call: Day) -> str:
     earlier, later = call["offer"]
-    outcome = {
-        "no offer": "no offer",
-        "accepted": f"accepted: pickup {earlier} min earlier, dropoff {later} min later",
-        "refused": f"refused: pickup {earlier} min earlier, dropoff {later} min later",
-    }
+    pickup_moved = f"pickup {abs(earlier)} min {'earlier' if earlier >= 0 else 'later'}"
+    dropoff_moved = f"dropoff {abs(later)} min {'later' if later >= 0 else 'earlier'}"
+    outcome = call["response"]
+    if outcome != "no offer":
+        outcome += f": {pickup_moved}, {dropoff_moved}"
     pickup, dropoff = (f"{clock(w[0])} to {clock(w[1])}" for w in call["booked"])
-    return (
-        f"customer {call['customer']}, {escape(call['purpose'])} (flexible: {call['type']})"
-        f"<br>pickup {pickup}, dropoff {dropoff}<br>{outcome[call['response']]}"
-    )
+    return f"{_who(call)} (flexible: {call['type']})<br>pickup {pickup}, dropoff {dropoff}<br>{outcome}"
+
+
+def _who(call: Day) -> str:
+    """Customer and purpose of a call."""
+    return f"customer {escape(str(call['customer']))}, {escape(call['purpose'])}"
 
 
 def _rides(solution: Day) -> dict[int, tuple[float, float]]:

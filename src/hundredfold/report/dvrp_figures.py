@@ -20,6 +20,8 @@ UPPER_BOUND = "hindsight"
 # Height of a heat map and size of its text, by the number of columns.
 PANEL_PIXELS = {2: 180, 3: 130}
 TEXT_PIXELS = {2: 12, 3: 9}
+# With more columns the cells are too small for text.
+MAX_TEXT_COLUMNS = 7
 TITLE_PIXELS, MAP_AXIS_PIXELS = 24, 48
 # Background of cells without data; faint on light and on dark.
 BLANK = "rgba(140, 140, 140, 0.12)"
@@ -102,8 +104,8 @@ def _maps(title: str, subtitle: str, panels: Sequence[Panel], offers: Offers, co
         figure.update_yaxes(**hidden)
     figure.update_annotations(font_size=12)
     figure.update_traces(textfont_size=TEXT_PIXELS[columns])
-    figure.update_xaxes(ticks="")
-    figure.update_yaxes(ticks="")
+    figure.update_xaxes(ticks="", type="category")
+    figure.update_yaxes(ticks="", type="category")
     figure.update_layout(
         plot_bgcolor=BLANK,
         title={"text": title, "subtitle": {"text": subtitle}},
@@ -120,14 +122,16 @@ def _heatmap(panel: Panel, offers: Offers) -> go.Heatmap:
     up = sorted({earlier for earlier, _ in offers})
     right = sorted({later for _, later in offers})
 
-    def grid(values: Sequence[Any]) -> list[list[Any]]:
-        return [[values[offer_index[earlier, later]] for later in right] for earlier in up]
+    places = [[offer_index.get((earlier, later)) for later in right] for earlier in up]
+
+    def grid(values: Sequence[Any], absent: Any = "") -> list[list[Any]]:
+        return [[absent if place is None else values[place] for place in row] for row in places]
 
     return go.Heatmap(
         x=[str(later) for later in right],
         y=[str(earlier) for earlier in up],
-        z=grid([None if value is None else round(value, 2) for value in panel.values]),
-        text=grid(panel.texts),
+        z=grid([None if value is None else round(value, 2) for value in panel.values], absent=None),
+        text=grid(panel.texts if len(right) <= MAX_TEXT_COLUMNS else [""] * len(offers)),
         customdata=grid(panel.hover_texts),
         texttemplate="%{text}",
         hovertemplate=f"%{{y}} min earlier, %{{x}} min later<br>%{{customdata}}<extra>{panel.name}</extra>",
@@ -157,7 +161,7 @@ def policy_bars(rows: Sequence[Row]) -> go.Figure:
                 f" The dashed line is hindsight ({row['mean']:.1f} %), which knows all requests "
                 "and responses in advance."
             )
-    figure.update_layout(title={"text": "Improvement", "subtitle": {"text": subtitle}}, height=PAIR_HEIGHT)
+    figure.update_layout(title={"text": "Savings", "subtitle": {"text": subtitle}}, height=PAIR_HEIGHT)
     return figure
 
 
@@ -336,7 +340,7 @@ def confusion_map(types: Sequence[str], confusion: Sequence[Sequence[int]]) -> g
     )
     figure.update_layout(
         title={
-            "text": "Confusion matrix",
+            "text": "Believed and true types",
             "subtitle": {
                 "text": "Customers by their true type (rows) and the one believed most likely "
                 "(columns); all of them on the diagonal would be perfect."
@@ -369,8 +373,8 @@ def accuracy_curve(by_responses: dict[str, Any]) -> go.Figure:
             "text": "Accuracy by number of responses",
             "subtitle": {
                 "text": "Percent of customers whose most likely type is the true one after so "
-                "many responses to random offers, starting from the prior; the true rates are the "
-                f"upper bound ({by_responses['sequences']:,} sequences)."
+                "many responses to random offers, with the acceptance rates learned and with the true "
+                f"ones ({by_responses['sequences']:,} sequences)."
             },
         },
         height=BELIEF_HEIGHT,
@@ -412,11 +416,11 @@ def calibration_curve(calibration: dict[str, Any]) -> go.Figure:
         )
     figure.update_layout(
         title={
-            "text": "Calibration",
+            "text": "Believed and observed acceptance",
             "subtitle": {
                 "text": "Offers by their believed probability of acceptance, against the share "
                 "accepted, in percent; on the dashed line beliefs are exact, larger dots are more "
-                f"offers. Brier score {', '.join(scores)}."
+                f"offers. Brier score (0 is perfect) {', '.join(scores)}."
             },
         },
         height=BELIEF_HEIGHT,
@@ -443,9 +447,9 @@ def calibration_by_day(epochs: Sequence[Row], days_per_step: float) -> go.Figure
         figure.add_scatter(x=days, y=percent, name=name, mode="lines", line=line, hovertemplate="%{y:.1f} %")
     subtitle = (
         "Offers of training: percent accepted, and as predicted before the responses were learned from. "
-        f"Brier score {epochs[-1]['acceptance/offer_brier_score']:.3f} in the last epoch."
+        f"Brier score (0 is perfect) {epochs[-1]['acceptance/offer_brier_score']:.3f} in the last epoch."
     )
-    title = {"text": "Calibration by day", "subtitle": {"text": subtitle}}
+    title = {"text": "Believed and observed acceptance by day", "subtitle": {"text": subtitle}}
     figure.update_layout(title=title, height=BELIEF_HEIGHT, hovermode="x unified", showlegend=True)
     figure.update_xaxes(title_text="days of all envs", rangemode="tozero")
     figure.update_yaxes(title_text="offers accepted (%)", range=[0, 102])
@@ -465,8 +469,12 @@ def calibration_groups(rows: Sequence[Row]) -> go.Figure:
             marker={"color": colour, "symbol": symbol, "size": 8, "line": {"width": 2}},
             hovertemplate="%{y}%{x:.1f} % of %{customdata[0]:,} offers, Brier score %{customdata[1]}",
         )
-    subtitle = "All possible offers, in percent: accepted, and predicted; where both dots meet, a group is calibrated."
-    title = {"text": "Calibration by group", "subtitle": {"text": subtitle}}
+    subtitle = (
+        "All possible offers, in percent: accepted, and predicted; where both dots meet, the belief is right. "
+        "Neighbourhoods, where customers live, are squares of a 3 x 3 grid over the map: row 1 is the lowest, column 1 "
+        "the leftmost."
+    )
+    title = {"text": "Believed and observed acceptance by group", "subtitle": {"text": subtitle}}
     figure.update_layout(title=title, height=120 + 18 * len(rows), showlegend=True, hovermode="closest")
     figure.update_xaxes(title_text="offers accepted (%)", range=[-3, 103])
     figure.update_yaxes(autorange="reversed")

@@ -6,13 +6,10 @@ which is written once after the days were simulated; reading it needs neither en
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from hundredfold.core.errors import CheckpointError
-from hundredfold.core.files import read_sealed_json, sealed_json, write_atomically
 from hundredfold.core.formatting import MINUS, format_count, format_number, format_percent
-from hundredfold.report.dvrp_day import route_map, window_chart
+from hundredfold.report.dvrp_day import route_map, timetable, vehicle_timeline, window_chart
 from hundredfold.report.dvrp_figures import (
     acceptance_maps,
     accuracy_curve,
@@ -25,28 +22,52 @@ from hundredfold.report.dvrp_figures import (
     split_bars,
     trade_off,
 )
-from hundredfold.report.figures import Measure, small_multiple
-from hundredfold.report.run_data import RunRecord, read_record
+from hundredfold.report.figures import small_multiple
+from hundredfold.report.measures import Measure
+from hundredfold.report.run_data import REPORT_DATA, ReportData, RunRecord, read_record, read_report_data
 from hundredfold.report.run_sections import Card, Cell, Section, Table
 from hundredfold.training.run_folder import RunFolder
 
-ReportData = dict[str, Any]
-
-FILE_NAME = "report_data.json"
-# Version of the file; raised when older readers could no longer read it.
-FORMAT = 1
 COLUMNS = (
     "policy",
-    "days of",
-    "saved",
-    "95 % interval",
-    "driving min",
+    "demand",
+    "saved (%)",
+    "95 % interval (%)",
+    "driving (min)",
     "offers",
     "accepted",
-    "shift min",
+    "moved (min)",
     "vehicles",
     "failed days",
 )
+STOP_COLUMNS = ("vehicle", "stop", "time", "what", "customer", "place", "customers on board")
+# What each policy does, for readers who do not know its name.
+DESCRIPTIONS = {
+    "none": "Offers nothing: every trip is booked as requested. The reference for all savings.",
+    "random": "Makes one of the 16 offers at random to every customer.",
+    "always_largest": "Always asks for the largest change of times.",
+    "greedy_optimistic": "Makes the offer that shortens the present routes most, as if it were certainly accepted.",
+    "greedy_expected": "Makes the offer that shortens the present routes most, times how often customers accept it.",
+    "belief_greedy": "Makes the offer that shortens the routes most, times the chance that this customer accepts it.",
+    "belief_largest": "Asks for the largest change that this customer will probably accept.",
+    "thompson": "Draws a type for the customer from what is known, and asks for the largest change that type accepts.",
+    "lookahead": (
+        "Tries every offer on 16 sampled futures of the day, and makes the one that saves most on average. Needs no "
+        "training, but the most time per call."
+    ),
+    "privileged_greedy": "Knows in advance which offers are accepted; not possible in practice.",
+    "privileged_largest": "Knows how far each customer may be moved, and asks for it; not possible in practice.",
+    "hindsight": "Knows all calls of the day and all responses in advance: an upper bound, not a policy.",
+    "fully_flexible": "Hindsight with customers who accept everything: what flexibility is worth at most.",
+    "upper_bound": "A proven bound that no offers whatsoever exceed.",
+}
+# What the return of a day consists of, by the setting `reward`.
+RETURNS = {
+    "marginal": "driving minutes saved against the same day without offers",
+    "counterfactual": "driving minutes saved against booking each request unchanged",
+    "step": "minus its driving minutes",
+    "percent": "the percentage saved, summed over its calls",
+}
 LOOKAHEAD = "lookahead"
 # Fewer days are not enough to compare policies.
 MIN_DAYS = 8
@@ -60,52 +81,18 @@ def dvrp_sections(folder: RunFolder) -> list[Section]:
     report_data = read_report_data(folder)
     if report_data is None:
         missing = (
-            f"There is no {FILE_NAME} in this run folder, so routes, baselines and offers are not "
+            f"There is no {REPORT_DATA} in this run folder, so routes, baselines and offers are not "
             f"drawn; `hundredfold report {folder.path} --days 8` simulates 8 days and draws them."
         )
         return [*sections, Section("Days and routes", missing)]
-    return [*sections, *_policies(report_data), _day(report_data), _offers(report_data), *_beliefs(report_data, record)]
-
-
-def report_data_file(folder: RunFolder) -> Path:
-    return folder.path / FILE_NAME
-
-
-def write_report_data(folder: RunFolder, report_data: ReportData | None) -> Path:
-    """Write report data into the run folder, replacing older data (None: with nothing); returns the path."""
-    path = report_data_file(folder)
-    try:
-        if report_data is None:
-            path.unlink(missing_ok=True)
-            return path
-        write_atomically(path, sealed_json(report_data, indent=None))
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write {path}: {error.strerror}. The run itself is safe; free some space, then "
-            "run `hundredfold report` again."
-        ) from error
-    return path
-
-
-def read_report_data(folder: RunFolder) -> ReportData | None:
-    """The report data of a run; None if there are none."""
-    path = report_data_file(folder)
-    try:
-        found = read_sealed_json(path, required=False)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path} is damaged ({error}); delete the file and run `hundredfold report` again."
-        ) from error
-    if found.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {found.get('format')}, this version reads format {FORMAT}; delete the file and "
-            "run `hundredfold report` again."
-        )
-    return found
+    return [
+        *_policies(report_data),
+        *_data(report_data),
+        *_day(report_data),
+        _offers(report_data),
+        *_beliefs(report_data, record),
+        *sections,
+    ]
 
 
 def _improvement(record: RunRecord) -> list[Section]:
@@ -115,10 +102,12 @@ def _improvement(record: RunRecord) -> list[Section]:
     figure.update_layout(height=320, showlegend=True, hovermode="x unified")
     figure.update_traces(mode="lines+markers", selector={"name": "evaluated"})
     explanation = (
-        "Driving minutes saved by negotiating, in percent of the same day without offers: mean of "
-        "the days that ended in an epoch, and of evaluation days, which are always the same."
+        "Driving minutes saved by offers, in percent of the same day without offers: mean of the days of each epoch of "
+        "training, and of evaluation days, which are always the same. Training maximises the return of a day: "
+        f"{RETURNS.get(record.settings.get('env_settings', {}).get('reward', ''), 'the sum of its rewards')}, minus a "
+        "penalty for every minute by which customers are moved (shift_penalty)."
     )
-    return [Section("Improvement", explanation, [figure])]
+    return [Section("Savings during training", explanation, [figure])]
 
 
 def _policies(report_data: ReportData) -> list[Section]:
@@ -126,14 +115,14 @@ def _policies(report_data: ReportData) -> list[Section]:
     same_days = [row for row in rows if row["split"] == "known"]
     this_run = [row for row in rows if row["policy"] == rows[0]["policy"]]
     days = format_count(report_data["days"], "day")
-    table = Table(title="All numbers", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
+    table = Table(title="All numbers, per day", columns=list(COLUMNS), rows=[_cells(row) for row in rows])
     comparison = Section(
-        "Comparison with baselines",
-        f"All policies play the same {days} of {report_data['num_customers']} calls, and one "
-        "oracle solves all final bookings, so no policy profits from the solver used while "
-        "booking. Belief-based policies use this run's acceptance model. Numbers are daily means."
-        f"{_days_note(report_data)}",
-        [policy_bars(same_days), table],
+        "Comparison with simple rules and bounds",
+        f"Every policy books the same {days} of {report_data['num_customers']} calls. At the end of each day one route "
+        "planner plans all bookings anew, the same for all policies. Policies that use what is known about a customer "
+        "share this run's acceptance model. All numbers are means per day: driving minutes of the whole fleet, and "
+        f"minutes by which pickups and dropoffs of all customers were moved.{_days_note(report_data)}",
+        [policy_bars(same_days), table, _glossary(rows)],
         columns=2,
         card=verdict(report_data),
     )
@@ -143,12 +132,22 @@ def _policies(report_data: ReportData) -> list[Section]:
         comparison,
         _trade_off(report_data, same_days),
         Section(
-            "Unseen trips and customers",
-            "Driving minutes this run saves, in percent with 95 % intervals, on trips and "
-            "customers held out from training.",
+            "New trips and new customers",
+            "Driving minutes this run saves, in percent with 95 % intervals: on known customers and trips, on new "
+            "trips of known customers, and on customers it has never met.",
             [split_bars(this_run)],
         ),
     ]
+
+
+def _glossary(rows: list[dict[str, Any]]) -> Table:
+    """What the policies of these rows do."""
+    names = dict.fromkeys(row["policy"] for row in rows)
+    texts: list[list[Cell]] = [
+        [name, DESCRIPTIONS.get(name, "The trained policy of this run." if name == rows[0]["policy"] else "")]
+        for name in names
+    ]
+    return Table(title="What the policies do", columns=["policy", "what it does"], rows=texts)
 
 
 def verdict(report_data: ReportData) -> Card:
@@ -199,19 +198,29 @@ def _heuristics_note(report_data: ReportData) -> str:
     return f"no heuristic that needs no training does {clearly}better on the same days: {difference}{missing}"
 
 
+def _data(report_data: ReportData) -> list[Section]:
+    """What was assumed where the operator's own files say nothing; nothing for a synthetic city."""
+    notes = report_data.get("data_notes", [])
+    if not notes:
+        return []
+    table = Table(title="Assumptions", columns=["assumption"], rows=[[note] for note in notes])
+    explanation = "These trips are your own. Where your files say nothing the simulation assumes the following."
+    return [Section("Your data", explanation, [table])]
+
+
 def _trade_off(report_data: ReportData, same_days: list[dict[str, Any]]) -> Section:
     curve = report_data["trade_off"]
     # Privileged policies cannot be chosen; of them hindsight stays, as the upper bound.
     shown = [row for row in same_days if not row["policy"].startswith("privileged")]
     explanation = (
         "Driving minutes saved against the minutes by which pickups and dropoffs of all customers are moved: means of "
-        f"the same {format_count(report_data['days'], 'day')}, scored by one oracle. High up and far to the left is "
-        "best. "
+        f"the same {format_count(report_data['days'], 'day')}. High up and far to the left is best. "
     )
     if len(curve) > 1:
         explanation += (
             "The line is this run at several shift penalties (driving minutes charged per minute moved). To choose "
-            "one, without training again: `hundredfold evaluate RUN --shift-penalty 0.05`."
+            "one, without training again: `hundredfold evaluate RUN --shift-penalty 0.05`, where RUN is the folder of "
+            "this page."
         )
     else:
         explanation += (
@@ -229,7 +238,7 @@ def _days_note(report_data: ReportData) -> str:
     without = f" Left out: {', '.join(left_out)}." if left_out else ""
     return (
         f" More days would have taken too long at the end of the training.{without} `hundredfold report RUN --days "
-        f"{max(planned, report_data['days'])}` simulates all of them."
+        f"{max(planned, report_data['days'])}` simulates all of them (RUN is the folder of this page)."
     )
 
 
@@ -237,7 +246,7 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
     return [
         row["policy"],
         row["split"].replace("_", " "),
-        f"{fixed(row['mean'])} %",
+        fixed(row["mean"]),
         f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}",
         *(round(row[key], 1) for key in ("cost", "offers_made", "offers_accepted")),
         *(round(row[key], 1) for key in ("shift_minutes", "vehicles")),
@@ -245,10 +254,10 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _day(report_data: ReportData) -> Section:
+def _day(report_data: ReportData) -> list[Section]:
     day = report_data["day"]
     if day is None:
-        return Section("Median day", "No day served every customer, so none is drawn.")
+        return [Section("A typical day", "No day served every customer, so none is drawn.")]
     low, high = day["quartiles_pct"]
     before, after = day["before"], day["after"]
     calls = day["calls"]
@@ -260,26 +269,34 @@ def _day(report_data: ReportData) -> Section:
         f"{fixed(low, 1)} and {fixed(high, 1)} %). {len(offered)} of {len(calls)} customers got an "
         f"offer, {len(accepted)} accepted."
     )
-    return Section(
-        "Median day",
-        explanation,
-        [
-            route_map(day, before, "Routes as requested"),
-            route_map(day, after, "Routes after negotiation", compare=before),
-            window_chart(day),
-        ],
-        columns=2,
-    )
+    maps = [
+        route_map(day, before, "Routes as requested"),
+        route_map(day, after, "Routes with the offers that were accepted", compare=before),
+    ]
+    times = [
+        vehicle_timeline(day, before, "Vehicles as requested"),
+        vehicle_timeline(day, after, "Vehicles with the offers that were accepted"),
+        window_chart(day),
+    ]
+    stops = Table(columns=list(STOP_COLUMNS), rows=timetable(day, after))
+    return [
+        Section("A typical day", explanation, maps, columns=2),
+        Section("The same day by time", "When every vehicle stops where, and when every customer travels.", times),
+        Section("Timetable of that day", "Every stop, with the offers that were accepted.", [stops], folded=True),
+    ]
 
 
 def _offers(report_data: ReportData) -> Section:
     by_type, by_purpose = (report_data["responses"]["by_type"], report_data["responses"]["by_purpose"])
     types, purposes, offers = report_data["types"], report_data["purposes"], report_data["offers"]
+    unchanged = "the lower left one"
+    if any(min(offer) < 0 for offer in offers):
+        unchanged = "negative minutes move the stop the other way, and the one at 0, 0"
     return Section(
         "Offers and acceptance",
-        "Each square is one of the sixteen offers: minutes of earlier pickup upwards, minutes of "
-        "later dropoff to the right; the lower left one changes nothing. Type late tolerates later "
-        "dropoffs, early tolerates earlier pickups, both tolerates either, none neither.",
+        f"Each square is one of the {len(offers)} offers: pickup so many minutes earlier (upwards), dropoff so many "
+        f"minutes later (to the right); {unchanged} changes nothing. Customers of the type late accept later dropoffs, "
+        "early earlier pickups, both either, none neither.",
         [
             offer_maps("Offers by type", types, by_type, offers, columns=2),
             acceptance_maps("Acceptance by type", types, by_type, offers, columns=2),
@@ -295,9 +312,9 @@ def _beliefs(report_data: ReportData, record: RunRecord) -> list[Section]:
     if found is None:
         return []
     explanation = (
-        f"The acceptance model's beliefs about {format_number(found['customers'])} customers "
-        f"after {format_number(found['responses_per_customer'])} responses from each (median): its "
-        f"most likely type is right for {format_percent(found['accuracy'])} of them."
+        f"What the run has learned about {format_number(found['customers'])} customers from their responses, "
+        f"{format_number(found['responses_per_customer'])} from each (median): the type it finds most likely is right "
+        f"for {format_percent(found['accuracy'])} of them."
     )
     figures = [confusion_map(report_data["types"], found["confusion"]), calibration_curve(found["calibration"])]
     if found["by_responses"]["responses"]:
@@ -308,7 +325,7 @@ def _beliefs(report_data: ReportData, record: RunRecord) -> list[Section]:
     # Absent from data of earlier versions.
     if found.get("by_group"):
         figures.append(calibration_groups(found["by_group"]))
-    return [Section("Acceptance model", explanation, figures, columns=2)]
+    return [Section("What is known about customers", explanation, figures, columns=2)]
 
 
 def fixed(value: float, digits: int = 2) -> str:

@@ -7,14 +7,14 @@ sets fonts, grid and background.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import axis_time_unit, metric_label
+from hundredfold.core.formatting import axis_time_unit
+from hundredfold.report.measures import Measure
 from hundredfold.report.run_data import EVALUATED, Row, RunRecord
 
 # Palette of Okabe and Ito (2008), safe for colour-blind readers; the blue is a little brighter than
@@ -28,44 +28,6 @@ SMOOTH_FROM = 60  # points; shorter curves are not smoothed
 
 # D3 format: four significant digits, thousands separated.
 HOVER = ",.4~r"
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Title, unit and scale of a metric's figure."""
-
-    key: str
-    title: str
-    unit: str
-    description: str = ""
-    scale: float = 1.0
-
-
-DIAGNOSTICS = (
-    Measure("policy_loss", "Policy loss", "loss", "Clipped PPO objective; stays near 0."),
-    Measure("value_loss", "Value loss", "squared error", "Falls as value estimates improve."),
-    Measure("entropy", "Entropy", "nats", "Randomness of the policy; falls as it commits."),
-    Measure("approx_kl", "Approximate KL", "nats", "Size of the policy update."),
-    Measure(
-        "clip_fraction",
-        "Clip fraction",
-        "% of samples",
-        "Samples whose probability ratio left the clip range.",
-        scale=100,
-    ),
-    Measure(
-        "explained_variance",
-        "Explained variance",
-        "share of variance",
-        "How well values predict returns: 1 is exact, 0 no better than a constant.",
-    ),
-)
-
-
-def measure_of(key: str) -> Measure:
-    """The measure of any other metric, with title and unit from its key."""
-    title, unit = metric_label(key)
-    return Measure(key, title, unit or "value", key)
 
 
 def learning_curves(record: RunRecord) -> go.Figure:

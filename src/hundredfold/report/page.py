@@ -1,19 +1,14 @@
-"""HTML report of a run: one self-contained file, drawn from the run folder alone.
-
-Jinja2 renders the templates with autoescaping, so nothing a run is named can inject markup.
-"""
+"""HTML report of a run: one self-contained file, drawn from the run folder alone."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from hundredfold.core.errors import CheckpointError
@@ -28,12 +23,23 @@ from hundredfold.core.formatting import (
     format_number,
 )
 from hundredfold.report.figures import COLOURS
+from hundredfold.report.html import template_file, templates
+from hundredfold.report.replay import Replay, replay_script, replay_style
 from hundredfold.report.run_data import EVALUATED, RunRecord, read_record
-from hundredfold.report.run_sections import Card, Cell, Section, Table, env_sections, run_sections
+from hundredfold.report.run_sections import (
+    Card,
+    Cell,
+    Content,
+    Section,
+    Table,
+    VideoFile,
+    env_sections,
+    run_sections,
+    video_sections,
+)
 from hundredfold.training.run_folder import RunFolder
 
 DEFAULT_HEIGHT: Final = 360  # pixels
-NO_BREAK_SPACE: Final = "\N{NO-BREAK SPACE}"
 
 
 def write_report(folder: RunFolder) -> Path:
@@ -62,7 +68,8 @@ def render_run(folder: RunFolder) -> str:
         finished=record.finished,
         progress=record.done_epochs / max(record.num_epochs, record.done_epochs, 1),
         cards=[*(section.card for section in of_env if section.card is not None), *_cards(record)],
-        sections=[learning, *of_env, *others],
+        # What the run achieved comes first, how it learned after that.
+        sections=[*of_env, *video_sections(folder), learning, *others],
     )
 
 
@@ -89,8 +96,9 @@ def render_page(
         cards: Headline numbers.
         sections: Sections, in order.
     """
+    has_replay = any(isinstance(item, Replay) for section in sections for item in section.contents)
     return (
-        _templates()
+        templates()
         .get_template("page.html")
         .render(
             title=title,
@@ -101,47 +109,32 @@ def render_page(
             progress=progress,
             cards=cards,
             sections=[_section_context(section) for section in sections],
-            style=_template_file("page.css"),
+            style=replay_style() if has_replay else template_file("page.css"),
             plotly=get_plotlyjs(),
-            script=_template_file("page.js"),
+            script=template_file("page.js"),
+            replay_script=replay_script() if has_replay else "",
         )
     )
 
 
-@cache
-def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("hundredfold.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_keep_percent_signs_attached,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return environment
-
-
-def _keep_percent_signs_attached(value: object) -> object:
-    """Forbid a line break before a percent sign; trusted markup stays as it is."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return value.replace(" %", f"{NO_BREAK_SPACE}%")
-    return value
-
-
-def _template_file(name: str) -> str:
-    return resources.files("hundredfold.report").joinpath("templates", name).read_text("utf-8")
-
-
 def _section_context(section: Section) -> dict[str, Any]:
-    contents = [_table_context(item) if isinstance(item, Table) else _chart_context(item) for item in section.contents]
     return {
         "title": section.title,
         "explanation": section.explanation,
         "columns": section.columns,
         "folded": section.folded,
-        "contents": contents,
+        "contents": [_content_context(item) for item in section.contents],
     }
+
+
+def _content_context(item: Content) -> dict[str, Any]:
+    if isinstance(item, Table):
+        return {"kind": "table", **_table_context(item)}
+    if isinstance(item, VideoFile):
+        return {"kind": "video", "title": item.title, "base64": b64encode(item.mp4).decode()}
+    if isinstance(item, Replay):
+        return {"kind": "replay", "replay": item}
+    return {"kind": "chart", **_chart_context(item)}
 
 
 def _chart_context(figure: go.Figure) -> dict[str, Any]:
@@ -190,6 +183,8 @@ def _facts(record: RunRecord) -> Iterator[str]:
 
 
 def _status(record: RunRecord) -> str:
+    if record.stop_reason is not None:
+        return f"stopped after {format_count(record.done_epochs, 'epoch')}: {record.stop_reason}"
     if record.finished:
         return f"finished, {format_count(record.done_epochs, 'epoch')}"
     if not record.num_epochs:

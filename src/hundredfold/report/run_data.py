@@ -14,15 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from hundredfold.core.errors import CheckpointError
-from hundredfold.core.files import Seal, read_sealed_json
+from hundredfold.core.files import Seal, read_sealed_json, sealed_json, write_atomically
 from hundredfold.training.checkpoint import best_epoch, load_checkpoint
 from hundredfold.training.metrics import read_metrics
 from hundredfold.training.run_folder import RunFolder
+from hundredfold.training.stop import read_stop
 
 # None where a value was not finite; a key is absent where nothing was measured.
 Row = dict[str, float | None]
 
 EVALUATED = "eval/return_mean"
+
+ReportData = dict[str, Any]
+
+REPORT_DATA = "report_data.json"
+# Version of that file; raised when older readers could no longer read it.
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,7 @@ class RunRecord:
     epochs: list[Row]  # one per finished epoch, oldest first
     keys: list[str]  # every metric with a finite value somewhere, in order of appearance
     marked_best: tuple[int, float] | None  # epoch and score of the best checkpoint
+    stop_reason: str | None = None  # of the stop rule that ended it
 
     @property
     def num_epochs(self) -> int:
@@ -51,7 +59,7 @@ class RunRecord:
 
     @property
     def finished(self) -> bool:
-        return 0 < self.num_epochs <= self.done_epochs
+        return self.stop_reason is not None or 0 < self.num_epochs <= self.done_epochs
 
     @property
     def wall_seconds(self) -> float:
@@ -104,7 +112,49 @@ def read_record(folder: RunFolder) -> RunRecord:
         epochs=epochs,
         keys=list(dict.fromkeys(found)),
         marked_best=best_epoch(folder),
+        stop_reason=None if (stop := read_stop(folder)) is None else stop.reason,
     )
+
+
+def report_data_file(folder: RunFolder) -> Path:
+    return folder.path / REPORT_DATA
+
+
+def write_report_data(folder: RunFolder, report_data: ReportData | None) -> Path:
+    """Write report data into the run folder, replacing older data (None: with nothing); returns the path."""
+    path = report_data_file(folder)
+    try:
+        if report_data is None:
+            path.unlink(missing_ok=True)
+            return path
+        write_atomically(path, sealed_json(report_data, indent=None))
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write {path}: {error.strerror}. The run itself is safe; free some space, then "
+            "run `hundredfold report` again."
+        ) from error
+    return path
+
+
+def read_report_data(folder: RunFolder) -> ReportData | None:
+    """The report data of a run; None if there are none."""
+    path = report_data_file(folder)
+    try:
+        found = read_sealed_json(path, required=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}); delete the file and run `hundredfold report` again."
+        ) from error
+    if found.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {found.get('format')}, this version reads format {FORMAT}; delete the file and "
+            "run `hundredfold report` again."
+        )
+    return found
 
 
 def _metrics_seal(folder: RunFolder) -> Seal | None:

@@ -7,29 +7,27 @@ unless a trace sets its own.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import format_duration, format_interval, format_number, format_percent, metric_label
-from hundredfold.report.figures import (
-    DIAGNOSTICS,
-    learning_curves,
-    measure_of,
-    phase_shares,
-    small_multiple,
-    stride,
-    thinned,
-    throughput,
-)
+from hundredfold.core.formatting import format_duration, format_interval, format_number, format_percent
+from hundredfold.report.figures import learning_curves, phase_shares, small_multiple, stride, thinned, throughput
+from hundredfold.report.measures import DIAGNOSTICS, PHASES, Measure, diagnostics, measure_of
+from hundredfold.report.replay import Replay
 from hundredfold.report.run_data import EVALUATED, RunRecord
+from hundredfold.rollout.episode_stats import mean_name
 from hundredfold.training.run_folder import RunFolder
 
 MAX_TABLE_ROWS = 200
+# Videos that a page contains, and the largest of them in bytes.
+MAX_VIDEOS = 4
+MAX_VIDEO_BYTES = 3_000_000
 
 # Shown elsewhere on the page, or x axes.
 OTHER_KEYS = {"epoch", "total_steps", "total_episodes", "wall_seconds", "samples_per_second"}
@@ -47,6 +45,16 @@ class Table:
     marked: int | None = None  # index of the highlighted row
 
 
+class VideoFile(NamedTuple):
+    """A video that the page contains."""
+
+    title: str
+    mp4: bytes
+
+
+Content: TypeAlias = go.Figure | Table | VideoFile | Replay
+
+
 class Card(NamedTuple):
     """A headline number."""
 
@@ -62,7 +70,7 @@ class Section:
 
     title: str
     explanation: str
-    contents: Sequence[go.Figure | Table] = ()
+    contents: Sequence[Content] = ()
     columns: int = 1  # 1, 2 or 3, on a screen that is wide enough
     folded: bool = False  # collapsed until clicked
     card: Card | None = None  # at the top of the page
@@ -70,7 +78,12 @@ class Section:
 
 # Env name -> "module:function", imported on use. The function takes the run folder and returns a
 # list of sections.
-ENV_FIGURES: dict[str, str] = {"dvrp": "hundredfold.report.dvrp_sections:dvrp_sections"}
+ENV_FIGURES: dict[str, str] = {
+    "cage2": "hundredfold.report.cage2_sections:cage2_sections",
+    "dvrp": "hundredfold.report.dvrp_sections:dvrp_sections",
+}
+# Episode infos that are codes or settings of an env: their averages say nothing.
+CODES: dict[str, tuple[str, ...]] = {"cage2": ("red", "horizon")}
 
 
 def env_sections(env: str, folder: RunFolder) -> list[Section]:
@@ -85,6 +98,20 @@ def env_sections(env: str, folder: RunFolder) -> list[Section]:
         warnings.warn(f"the figures of {env} could not be drawn ({message})", stacklevel=2)
         return [Section(f"Figures of {env}", f"They could not be drawn: {message}")]
     return sections
+
+
+def video_sections(folder: RunFolder) -> list[Section]:
+    """The videos of a run: the first one and the last ones, as far as they are small enough for a page."""
+    found = sorted(folder.videos.glob("*.mp4"))
+    small = [path for path in found if path.stat().st_size <= MAX_VIDEO_BYTES]
+    shown = small if len(small) <= MAX_VIDEOS else [small[0], *small[len(small) - MAX_VIDEOS + 1 :]]
+    if not found:
+        return []
+    text = "Episodes of the policy after some epochs (deterministic actions), and those of `hundredfold watch`."
+    if len(shown) < len(found):
+        text += f" {len(found) - len(shown)} more are in the folder videos."
+    files = [VideoFile(re.sub(r"^epoch0*", "epoch ", path.stem), path.read_bytes()) for path in shown]
+    return [Section("Videos", text, files, columns=3)]
 
 
 def run_sections(record: RunRecord) -> list[Section]:
@@ -126,7 +153,12 @@ def _evaluations(record: RunRecord) -> Section | None:
         rows = sorted([*rows, best], key=lambda row: row["epoch"] or 0)
     omitted = len(record.evaluations) - len(rows)
     shown = {EVALUATED, "eval/ci_low", "eval/ci_high"}
-    others = [key for key in record.keys if key.startswith("eval/") and key not in shown]
+    shown |= {f"eval/{mean_name(name)}" for name in CODES.get(record.env, ())}
+    others = {
+        key: measure_of(key.removeprefix("eval/"))
+        for key in record.keys
+        if key.startswith("eval/") and key not in shown
+    }
     lines: list[list[Cell]] = [
         [
             row["epoch"],
@@ -134,7 +166,7 @@ def _evaluations(record: RunRecord) -> Section | None:
             format_duration(row.get("wall_seconds")),
             row[EVALUATED],
             format_interval(row.get("eval/ci_low"), row.get("eval/ci_high")),
-            *(row.get(key) for key in others),
+            *(_scaled(row.get(key), measure) for key, measure in others.items()),
         ]
         for row in rows
     ]
@@ -145,7 +177,7 @@ def _evaluations(record: RunRecord) -> Section | None:
         + (f" {format_number(omitted)} rows are left out for length." if omitted else ""),
         [
             Table(
-                columns=[*columns, *(_column_name(key) for key in others)],
+                columns=[*columns, *map(_column_name, others.values())],
                 rows=lines,
                 marked=rows.index(best) if best in rows else None,
             )
@@ -154,7 +186,8 @@ def _evaluations(record: RunRecord) -> Section | None:
 
 
 def _episodes(record: RunRecord) -> Section | None:
-    keys = [key for key in record.keys if key.startswith("avg_") and key != "return_mean"]
+    codes = {mean_name(name) for name in CODES.get(record.env, ())}
+    keys = [key for key in record.keys if key.startswith("avg_") and key not in codes]
     if not keys:
         return None
     return Section(
@@ -166,7 +199,7 @@ def _episodes(record: RunRecord) -> Section | None:
 
 
 def _diagnostics(record: RunRecord) -> Section | None:
-    present = [measure for measure in DIAGNOSTICS if measure.key in record.keys]
+    present = [measure for measure in diagnostics(record.settings) if measure.key in record.keys]
     if not present:
         return None
     return Section(
@@ -202,13 +235,14 @@ def _times(record: RunRecord) -> Section | None:
         rows = [
             [
                 name,
+                PHASES.get(name, ""),
                 format_duration(spent),
                 format_percent(spent / total if total else None),
                 format_duration(spent / len(record.epochs)),
             ]
             for name, spent in {**phases, "all": total}.items()
         ]
-        columns = ["phase", "total", "share", "per epoch"]
+        columns = ["phase", "what", "total", "share", "per epoch"]
         contents += [phase_shares(record), Table(columns=columns, rows=rows, title="Totals")]
     if "samples_per_second" in record.keys:
         contents.append(throughput(record))
@@ -258,9 +292,13 @@ def _setting_text(value: Any) -> str:
     return str(value)
 
 
-def _column_name(key: str) -> str:
-    name, unit = metric_label(key.removeprefix("eval/"))
-    return f"{name.lower()} ({unit})" if unit and unit not in name.lower() else name.lower()
+def _column_name(measure: Measure) -> str:
+    name, unit = measure.title.lower(), measure.unit
+    return f"{name} ({unit})" if unit != "value" and unit not in name else name
+
+
+def _scaled(value: float | None, measure: Measure) -> float | None:
+    return None if value is None else value * measure.scale
 
 
 def _is_constant(record: RunRecord, key: str) -> bool:

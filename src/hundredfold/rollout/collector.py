@@ -5,16 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hundredfold.core import rng
-from hundredfold.core.batch import Arrays, BoolArray, IntArray, State, StepBatch, concat_batches, copies, fill
+from hundredfold.core.batch import (
+    Arrays,
+    BoolArray,
+    Float32Array,
+    IntArray,
+    State,
+    StepBatch,
+    concat_batches,
+    copies,
+    fill,
+)
 from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
-from hundredfold.rollout.rollout_buffer import ActionSample
+from hundredfold.rollout.rollout_buffer import MEMORY, ActionSample
 
 # RNG stream of action sampling, separate from the streams of the envs.
 POLICY_STREAM: Final = 0x706F6C696379
@@ -56,6 +66,22 @@ class Policy(Protocol):
     def sample(self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64]) -> ActionSample: ...
 
 
+@runtime_checkable
+class PolicyWithMemory(Policy, Protocol):
+    """A policy that may have a memory, whose states the collector keeps."""
+
+    @property
+    def memory_size(self) -> int:
+        """Size of a state; 0 = no memory."""
+        ...
+
+    def sample_with_memory(
+        self, observation: Arrays, mask: BoolArray | None, uniforms: NDArray[np.float64], memory: Float32Array
+    ) -> ActionSample:
+        """The same as `sample` from (rows, size) states; the sample has the next ones."""
+        ...
+
+
 class TransitionBuffer(Protocol):
     """Stores transitions in two calls: the actions when sampled, the rest after the step."""
 
@@ -84,6 +110,8 @@ class Collector:
         # (envs,) steps taken beyond those requested, and envs whose step has not returned yet.
         self.steps_ahead = np.zeros(num_envs, np.int64)
         self.in_flight = np.zeros(num_envs, bool)
+        # (envs, size) states of the policy's memory; None until a policy has one.
+        self.memory: Float32Array | None = None
         # Total time in the policy and in the backend.
         self.policy_seconds = self.env_seconds = 0.0
 
@@ -117,6 +145,7 @@ class Collector:
         """
         assert self.batch is not None, "call start() or restore() first"
         episodes, pending = EpisodeStats(), None
+        sample_rows = self._sampler(policy)
         record = partial(self._record, buffer, episodes, step_callbacks)
         self.steps_ahead -= num_steps
         self._record_in_flight(buffer, record)
@@ -126,8 +155,7 @@ class Collector:
             acting, held_back = self._select_rows(self.batch, num_steps)
             sample = None
             if len(acting):
-                uniforms = self.noise.draw(acting.env_ids, self.actions_taken)
-                sample = policy.sample(acting.observation, acting.mask, uniforms)
+                sample = sample_rows(acting)
             self.policy_seconds += time.perf_counter() - begin
             if pending is not None:
                 # `pending` is a copy, so the envs can step while it is stored.
@@ -156,6 +184,7 @@ class Collector:
 
     def restore(self, state: State, env: State) -> None:
         """Continue from a snapshot of the collector and one of the backend."""
+        self.memory = np.array(state[MEMORY]) if MEMORY in state else None
         fill(self._arrays(), state)
         self.backend.restore(env)
         # This has every env, also those that were in flight: `collect` records them first.
@@ -163,6 +192,29 @@ class Collector:
         if not self.backend.spec.has_snapshots:
             # These envs cannot continue their episodes: new ones have begun.
             self.running_returns.reset()
+            if self.memory is not None:
+                self.memory[:] = 0.0
+
+    def _sampler(self, policy: Policy) -> Callable[[StepBatch], ActionSample]:
+        """Function that samples the actions of a batch and keeps the states of the policy's memory."""
+
+        def sample(acting: StepBatch) -> ActionSample:
+            uniforms = self.noise.draw(acting.env_ids, self.actions_taken)
+            return policy.sample(acting.observation, acting.mask, uniforms)
+
+        if not isinstance(policy, PolicyWithMemory) or not policy.memory_size:
+            return sample
+        if self.memory is None:
+            self.memory = np.zeros((self.backend.num_envs, policy.memory_size), np.float32)
+        memory, sample_with_memory = self.memory, policy.sample_with_memory
+
+        def remember(acting: StepBatch) -> ActionSample:
+            uniforms = self.noise.draw(acting.env_ids, self.actions_taken)
+            sampled = sample_with_memory(acting.observation, acting.mask, uniforms, memory[acting.env_ids])
+            memory[acting.env_ids] = sampled.next_memory
+            return sampled
+
+        return remember
 
     def _select_rows(self, batch: StepBatch, num_steps: int) -> tuple[StepBatch, StepBatch | None]:
         """Split into rows that act, and rows held back because they are too far ahead."""
@@ -198,6 +250,8 @@ class Collector:
     def _count_steps(self, batch: StepBatch) -> None:
         self.in_flight[batch.env_ids] = False
         self.steps_ahead[batch.env_ids] += 1
+        if self.memory is not None:
+            self.memory[batch.env_ids[batch.ended]] = 0.0
 
     def _record(
         self, buffer: TransitionBuffer, episodes: EpisodeStats, step_callbacks: Sequence[StepCallback], batch: StepBatch
@@ -228,4 +282,5 @@ class Collector:
             **self.running_returns.arrays(),
             "steps_ahead": self.steps_ahead,
             "in_flight": self.in_flight,
+            **({} if self.memory is None else {MEMORY: self.memory}),
         }

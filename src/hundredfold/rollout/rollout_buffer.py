@@ -18,6 +18,7 @@ from hundredfold.core.batch import (
     Array,
     Arrays,
     EnvSpec,
+    Float32Array,
     IntArray,
     State,
     StepBatch,
@@ -32,6 +33,8 @@ from hundredfold.core.bounds import AtLeastOne, check_bounds
 
 # Array of the estimated costs of all actions, for envs that have them.
 ACTION_COSTS: Final = "action_costs"
+# Array of the states of a policy's memory before each action.
+MEMORY: Final = "memory"
 
 Index = tuple[int | IntArray, slice | IntArray]
 
@@ -64,6 +67,9 @@ class ActionSample:
     log_probs: NDArray[np.float32]  # (rows,)
     # Continuous actions before clipping to the bounds: what `log_probs` is of and PPO learns from.
     unclipped: Array | None = None
+    # (rows, size) states of the policy's memory before and after the action, if it has one.
+    memory: Float32Array | None = None
+    next_memory: Float32Array | None = None
 
 
 @dataclass(slots=True)
@@ -86,9 +92,10 @@ class RolloutBuffer:
         spec: arrays of the env.
         num_envs: number of envs.
         num_steps: steps per env in one rollout.
+        memory_size: size of the policy's memory; 0 = none.
     """
 
-    def __init__(self, spec: EnvSpec, num_envs: int, num_steps: int) -> None:
+    def __init__(self, spec: EnvSpec, num_envs: int, num_steps: int, memory_size: int = 0) -> None:
         from hundredfold.rollout import kernels
 
         self.kernels = kernels
@@ -110,6 +117,8 @@ class RolloutBuffer:
         self.action_costs = spec.action_costs
         if spec.action_costs is not None:
             self.arrays[ACTION_COSTS] = np.zeros((num_steps, num_envs, spec.num_logits), np.float32)
+        if memory_size:
+            self.arrays[MEMORY] = np.zeros((num_steps, num_envs, memory_size), np.float32)
         if spec.has_mask:
             self.arrays["mask"] = np.ones((num_steps, num_envs, spec.num_logits), bool)
         # One step more than the rest: the last observation is needed for its value.
@@ -151,6 +160,8 @@ class RolloutBuffer:
         actions = sample.actions if sample.unclipped is None else sample.unclipped
         self.arrays["actions"][at] = actions
         self.arrays["log_probs"][at] = sample.log_probs
+        if sample.memory is not None:
+            self.arrays[MEMORY][at] = sample.memory
         self.awaiting_transition[batch.env_ids] = True
 
     def add_transitions(self, batch: StepBatch) -> None:

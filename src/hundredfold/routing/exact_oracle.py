@@ -40,6 +40,7 @@ class ExactOracle:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """Return an optimal solution per instance; an infeasible instance gets empty routes."""
+        problems.fleet.require_identical("exact")
         largest = int(problems.num_requests.max(initial=0))
         if largest > self.settings.max_requests:
             raise SettingsError(

@@ -39,6 +39,7 @@ from hundredfold.routing.solution import (
     schedule_rows,
     unserved_requests,
 )
+from hundredfold.routing.verifier import violations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +227,50 @@ class IncrementalRoutes:
         costs: FloatArray = np.full(shape[:2], np.inf)
         costs[chosen] = np.where(added < INFEASIBLE, total, np.inf)
         return costs
+
+    def remove(self, env: int, request: int, keys: Keys) -> bool:
+        """Remove one request and improve the routes; later requests of the env move up by one.
+
+        Without its two stops a route stays on time if the travel times satisfy the triangle
+        inequality. If a route would be late, nothing changes.
+
+        Args:
+            env: the instance.
+            request: number of the request in its instance.
+            keys: (envs,) stream keys, as for `add`.
+
+        Returns:
+            Whether the request was removed.
+        """
+        before = self.state()
+        problems, last = self.problems, int(self.num_requests[env]) - 1
+        fields = (
+            problems.cells,
+            problems.windows,
+            problems.riders,
+            problems.service_minutes,
+            problems.max_ride_minutes,
+        )
+        for array in fields:
+            array[env, request:last] = array[env, request + 1 : last + 1]
+            array[env, last] = 0
+        problems.max_ride_minutes[env, last] = np.inf
+        self.num_requests[env] = last
+        gone = (2 * request + 1, 2 * request + 2)
+        for vehicle, length in enumerate(self.lengths[env]):
+            stops = self.routes[env, vehicle, :length].copy()
+            stops = stops[~np.isin(stops, gone)]
+            self.routes[env, vehicle] = 0
+            self.routes[env, vehicle, : len(stops)] = np.where(stops > gone[1], stops - 2, stops)
+            self.lengths[env, vehicle] = len(stops)
+        self.refresh()
+        if self.problems.travel.max_shortcut and violations(self.problems, self.solutions()):
+            self.restore(before)
+            return False
+        chosen = np.array([env])
+        self._insert_and_improve(chosen, rng.spawn(keys, self.num_requests))
+        self._update_schedule(chosen)
+        return True
 
     def clear(self, rows: BoolArray) -> None:
         """Remove all requests of these envs."""

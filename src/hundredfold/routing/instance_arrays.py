@@ -12,7 +12,9 @@ from hundredfold.routing.problem import (
     EARLY,
     LATE,
     PICKUP,
+    ROOM_BITS,
     UNLIMITED,
+    Fleet,
     RouteProblems,
     TravelTable,
     microseconds_down,
@@ -43,6 +45,7 @@ class InstanceArrays(NamedTuple):
     service: IntArray  # (instances, stops)
     riders: IntArray  # (instances, stops) change of load: negative at dropoffs
     max_ride: IntArray  # (instances, stops) at pickups: limit between the starts of service
+    vehicles: IntArray  # (vehicles, 4) places plus ROOM_BITS, shift start, shift end, number of the type
 
 
 class TripTimes(NamedTuple):
@@ -78,6 +81,7 @@ def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetCo
         service=_by_stop(trips.service, 0),
         riders=_by_stop(np.stack([riders, -riders], axis=2), 0),
         max_ride=_by_stop(trips.max_ride, 0),
+        vehicles=_vehicle_rows(fleet),
     )
     constraints = FleetConstraints(
         num_vehicles=int(fleet.num_vehicles),
@@ -89,6 +93,24 @@ def to_instance_arrays(problems: RouteProblems) -> tuple[InstanceArrays, FleetCo
         has_duration_limits=problems.has_duration_limits,
     )
     return instances, constraints
+
+
+def _vehicle_rows(fleet: Fleet) -> IntArray:
+    """(vehicles, 4) as in `InstanceArrays`."""
+    kinds = fleet.vehicle_types
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    return np.array(
+        [
+            (
+                kind.places + ROOM_BITS,
+                int(microseconds_up(kind.shift[EARLY])),
+                int(microseconds_down(kind.shift[LATE])),
+                numbers[kind],
+            )
+            for kind in kinds
+        ],
+        np.int64,
+    )
 
 
 def trip_times(

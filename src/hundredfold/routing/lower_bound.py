@@ -58,7 +58,7 @@ class LowerBoundSettings:
 
 
 def lower_bounds(problems: RouteProblems, settings: LowerBoundSettings | None = None) -> FloatArray:
-    """(instances,) driving minutes below which no solution that serves every request can be.
+    """(instances,) cost in minutes below which no solution that serves every request can be.
 
     Needs the extra `routing` (OR-Tools).
 
@@ -85,6 +85,8 @@ def lower_bounds(problems: RouteProblems, settings: LowerBoundSettings | None = 
             riders=instances.riders[row, stops],
             capacity=constraints.capacity,
             max_labels=settings.max_labels,
+            # The bound does not know which routes have a free vehicle.
+            vehicle_cost=0 if constraints.free_vehicles else constraints.extra_vehicle_cost,
         )
         routes = [solutions.route(row, vehicle) for vehicle in range(constraints.num_vehicles)]
         return _column_generation(pricing, [route for route in routes if route], constraints.num_vehicles, settings)
@@ -112,15 +114,16 @@ class RoutePricing:
     riders: IntArray
     capacity: int
     max_labels: int
+    vehicle_cost: int = 0  # fixed cost of a route
 
     @property
     def num_requests(self) -> int:
         return len(self.early) // 2
 
     def cost(self, route: list[int]) -> int:
-        """Driving time of a route, both depot legs included."""
+        """Driving time of a route, both depot legs included, and its fixed cost."""
         stops = np.array([0, *route, 0])
-        return int(self.travel[stops[:-1], stops[1:]].sum())
+        return self.vehicle_cost + int(self.travel[stops[:-1], stops[1:]].sum())
 
     def best_routes(self, duals: IntArray) -> tuple[int, list[list[int]]] | None:
         """The smallest reduced cost, and routes with a negative one: the best by last stop.
@@ -132,13 +135,12 @@ class RoutePricing:
         )
         if len(best) == 0:
             return None
-        ends = [(_reduced_cost(self.travel, labels, label), label) for label in best.tolist() if label >= 0]
+        ends = [(self._reduced_cost(labels, label), label) for label in best.tolist() if label >= 0]
         smallest = min((cost for cost, _ in ends), default=INFEASIBLE)
         return smallest, [_stops_of(labels, label) for cost, label in ends if cost < 0]
 
-
-def _reduced_cost(travel: IntArray, labels: IntArray, label: int) -> int:
-    return int(labels[label, COST] + travel[labels[label, STOP], 0])
+    def _reduced_cost(self, labels: IntArray, label: int) -> int:
+        return self.vehicle_cost + int(labels[label, COST] + self.travel[labels[label, STOP], 0])
 
 
 def _stops_of(labels: IntArray, label: int) -> list[int]:

@@ -15,8 +15,14 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.numba_kernels import integer, noalloc_kernel, uniform
-from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, MICROSECONDS_PER_MINUTE
-from hundredfold.routing.route_kernels import cheapest_insertion, insert_request, trial_is_feasible, update_route
+from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, MICROSECONDS_PER_MINUTE, ROOM_BITS
+from hundredfold.routing.route_kernels import (
+    cheapest_insertion,
+    insert_request,
+    set_shift,
+    trial_is_feasible,
+    update_route,
+)
 from hundredfold.routing.workspace import (
     ADDED,
     DEPOT,
@@ -27,9 +33,12 @@ from hundredfold.routing.workspace import (
     LENGTH,
     LOAD,
     PICKUP_AFTER,
+    PLACES,
+    SHIFT_END,
     STOP,
     TRAVEL_TIME,
     TRIAL_STOP,
+    TYPE,
     UNASSIGNED,
     VERSION,
 )
@@ -146,16 +155,17 @@ def update_insertion(ws: Any, constraints: Any, request: Any, vehicle: Any) -> N
 def best_two_insertions(ws: Any, constraints: Any, request: Any, open_cost: Any) -> Any:
     """The vehicle with the cheapest insertion, its cost, and the cost in the second-best vehicle.
 
-    Ties go to the lowest vehicle. Empty vehicles are identical, so only the first is tried.
+    Ties go to the lowest vehicle. Empty vehicles of one type are identical, so only the first is tried.
     """
     best_vehicle, best, second = int(UNASSIGNED), INFEASIBLE, INFEASIBLE
-    empty_tried = False
+    empty_type = -1
     for vehicle in range(constraints.num_vehicles):
         extra = 0
         if ws.stats[vehicle, LENGTH] == 0:
-            if empty_tried:
+            # Vehicles are ordered by type.
+            if ws.stats[vehicle, TYPE] == empty_type:
                 continue
-            empty_tried = True
+            empty_type = ws.stats[vehicle, TYPE]
             extra = open_cost
         update_insertion(ws, constraints, request, vehicle)
         added = ws.insertions[request, vehicle, ADDED] + extra
@@ -280,6 +290,10 @@ def _best_exchange(ws: Any, constraints: Any, first: Any, second: Any) -> Any:
                 and ready + over <= two[j + 1, LATEST]
                 and two[j, EARLIEST] + back <= deadline
                 and (
+                    ws.stats[first, TYPE] == ws.stats[second, TYPE]
+                    or (_vehicle_fits_tail(ws, first, i, second, j) and _vehicle_fits_tail(ws, second, j, first, i))
+                )
+                and (
                     not constraints.has_duration_limits
                     or (
                         _joined_route_is_feasible(ws, constraints, first, i, second, j)
@@ -292,6 +306,19 @@ def _best_exchange(ws: Any, constraints: Any, first: Any, second: Any) -> Any:
 
 
 @noalloc_kernel
+def _vehicle_fits_tail(ws: Any, first: Any, i: Any, second: Any, j: Any) -> Any:
+    """Whether one vehicle has the places and the shift to go on with the tail of the other's route."""
+    time, stop = ws.route[first, i, EARLIEST], ws.route[first, i, STOP]
+    for k in range(j + 1, ws.stats[second, LENGTH] + 1):
+        after = ws.route[second, k, STOP]
+        time = max(time + ws.travel[stop, after], ws.stops[after, EARLY])
+        if (ws.stats[first, PLACES] - ws.route[second, k, LOAD]) & ROOM_BITS != ROOM_BITS:
+            return False
+        stop = after
+    return time + ws.travel[stop, DEPOT] <= ws.stats[first, SHIFT_END]
+
+
+@noalloc_kernel
 def _joined_route_is_feasible(ws: Any, constraints: Any, first: Any, i: Any, second: Any, j: Any) -> Any:
     """Whether the head of one route and the tail of the other keep all duration limits."""
     for k in range(i + 1):
@@ -299,6 +326,7 @@ def _joined_route_is_feasible(ws: Any, constraints: Any, first: Any, i: Any, sec
     tail = ws.stats[second, LENGTH] - j
     for k in range(tail + 1):
         ws.trial[i + 1 + k, TRIAL_STOP] = ws.route[second, j + 1 + k, STOP]
+    set_shift(ws.stops, ws.stats[first])
     return trial_is_feasible(ws.travel, ws.stops, ws.trial, i + tail, constraints.max_route)
 
 

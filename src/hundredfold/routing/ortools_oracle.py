@@ -45,6 +45,7 @@ class OrToolsOracle:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """Return one solution per instance; its cost is inf where the solver finds none."""
+        problems.fleet.require_identical("or_tools")
         instances, constraints = to_instance_arrays(problems)
         found = [self._routes(instances, constraints, instance) for instance in range(len(problems))]
         return solutions_from_routes(problems, found)

@@ -13,11 +13,13 @@ deadlines down, so a schedule that is feasible in microseconds is feasible in mi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import numpy as np
+from annotated_types import Ge, Interval
 from numpy.typing import ArrayLike
 
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
@@ -128,16 +130,48 @@ def classical_mds(distances: FloatArray) -> FloatArray:
     return points
 
 
+# Riders are packed into one integer: those on seats plus `WHEELCHAIR` for each one in a wheelchair. The
+# highest bit of each half, which no load reaches, shows in a subtraction whether that half was enough.
+WHEELCHAIR: Final = 2**20
+MAX_RIDERS: Final = 2**19 - 1
+ROOM_BITS: Final = 2**19 + 2**39
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VehicleType:
+    """Vehicles with the same places and the same shift."""
+
+    count: AtLeastOne = 1
+    seats: Annotated[int, Interval(ge=0, le=MAX_RIDERS)] = 8
+    wheelchairs: Annotated[int, Interval(ge=0, le=MAX_RIDERS)] = 0
+    """Places for wheelchairs, besides the seats."""
+    shift: tuple[float, float] = (0.0, 1440.0)
+    """Minutes between which a vehicle may leave the depot and must be back."""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if not 0.0 <= self.shift[0] < self.shift[1] < np.inf:
+            raise SettingsError(f"a shift must be (start, end) in minutes after midnight, got {self.shift}.")
+
+    @property
+    def places(self) -> int:
+        """Seats and wheelchair places, packed like riders."""
+        return self.seats + WHEELCHAIR * self.wheelchairs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Identical vehicles that start and end at one depot."""
+    """Vehicles that start and end at one depot: identical ones, or of several types."""
 
     num_vehicles: AtLeastOne = 5
-    capacity: AtLeastOne = 8
-    """Riders a vehicle can carry at once."""
+    capacity: Annotated[int, Ge(1)] = 8
+    """Riders a vehicle can carry at once; with several types the most that any can, packed."""
     depot_cell: int = 0
     depot_window: tuple[float, float] = (0.0, 1440.0)
     """Minutes between which a vehicle may leave the depot and must be back."""
+    types: tuple[VehicleType, ...] = ()
+    """Types of vehicles in the order of the vehicles, see `of_types`; empty if all are identical."""
     max_route_minutes: NonNegative = np.inf
     """Longest time from leaving the depot to returning."""
     free_vehicles: NonNegativeInt = 5
@@ -151,6 +185,36 @@ class Fleet:
             raise SettingsError(
                 f"depot_window must be (opening, closing) in minutes, finite and not empty, got {self.depot_window}."
             )
+
+    @classmethod
+    def of_types(cls, types: Sequence[VehicleType], **options: Any) -> Fleet:
+        """A fleet of vehicles of these types, one type after another.
+
+        Args:
+            types: At least one.
+            options: Further fields of the fleet.
+        """
+        return cls(
+            num_vehicles=sum(kind.count for kind in types),
+            capacity=max(kind.seats for kind in types) + WHEELCHAIR * max(kind.wheelchairs for kind in types),
+            depot_window=(min(kind.shift[0] for kind in types), max(kind.shift[1] for kind in types)),
+            types=tuple(types),
+            **options,
+        )
+
+    @property
+    def vehicle_types(self) -> tuple[VehicleType, ...]:
+        """(vehicles,) type of every vehicle."""
+        if not self.types:
+            seats = min(self.capacity, MAX_RIDERS)
+            # Riders of identical vehicles have no wheelchairs.
+            return (VehicleType(seats=seats, wheelchairs=0, shift=self.depot_window),) * self.num_vehicles
+        return tuple(kind for kind in self.types for _ in range(kind.count))
+
+    def require_identical(self, oracle: str) -> None:
+        """Raise a SettingsError if there are several types of vehicles."""
+        if self.types:
+            raise SettingsError(f"{oracle} supports identical vehicles only, without types; use `insertion`.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,7 +255,7 @@ class RouteProblems:
             cells: (instances, requests, 2) pickup and dropoff cell.
             windows: (instances, requests, 2, 2) time windows in minutes.
             num_requests: (instances,) requests that count, all by default; the rest is padding.
-            riders: (instances, requests) seats a request takes.
+            riders: (instances, requests) seats a request takes, plus `WHEELCHAIR` for each wheelchair.
             service_minutes: (instances, requests, 2) duration of service at the stop.
             max_ride_minutes: (instances, requests) ride-time limit, from the end of the pickup's
                 service to the start of the dropoff's.
@@ -336,8 +400,10 @@ def check_requests(
         )
     if not (np.abs(windows) <= MAX_TIME_MINUTES).all():
         raise ShapeError("a time window is NaN or endless; give every window both ends.")
-    if (riders < 1).any() or (service_minutes < 0.0).any():
-        raise ShapeError("riders must be at least 1 and service_minutes at least 0.")
+    if (riders < 1).any() or (riders % WHEELCHAIR > MAX_RIDERS).any() or (riders // WHEELCHAIR > MAX_RIDERS).any():
+        raise ShapeError(f"riders must be at least 1 and at most {MAX_RIDERS}; got {riders.min()}..{riders.max()}.")
+    if (service_minutes < 0.0).any():
+        raise ShapeError("service_minutes must be at least 0.")
     if not (max_ride_minutes >= 0.0).all():
         raise ShapeError("max_ride_minutes must be >= 0; use inf where there is no limit.")
 

@@ -48,6 +48,7 @@ class PyVRPOracle:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """Return one solution per instance; its cost is inf where the solver finds none."""
+        problems.fleet.require_identical("pyvrp")
         if np.isfinite(problems.max_ride_minutes[problems.request_mask]).any():
             raise SettingsError(
                 "PyVRP supports no ride-time limit; solve instances with max_ride_minutes with "

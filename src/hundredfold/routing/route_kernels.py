@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hundredfold.core.numba_kernels import noalloc_kernel
-from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, UNLIMITED
+from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE, ROOM_BITS, UNLIMITED
 from hundredfold.routing.workspace import (
     DEPOT,
     EARLIEST,
@@ -25,8 +25,11 @@ from hundredfold.routing.workspace import (
     LENGTH,
     LOAD,
     MAX_RIDE,
+    PLACES,
     RIDE_SLACK,
     RIDERS,
+    SHIFT_END,
+    SHIFT_START,
     STOP,
     TRAVEL_TIME,
     TRIAL_LEG,
@@ -99,9 +102,17 @@ def _apply_duration_limits(stops: Any, trial: Any, last: Any, max_route: Any) ->
 
 
 @noalloc_kernel
+def set_shift(stops: Any, stats: Any) -> None:
+    """Make the time window of the depot the shift of a vehicle."""
+    stops[DEPOT, EARLY] = stats[SHIFT_START]
+    stops[DEPOT, LATE] = stats[SHIFT_END]
+
+
+@noalloc_kernel
 def update_time_bounds(travel: Any, stops: Any, route: Any, stats: Any, limited: Any) -> Any:
     """Recompute a route's earliest and latest times and loads; False if a time window is missed."""
     length = stats[LENGTH]
+    set_shift(stops, stats)
     time = stops[DEPOT, EARLY]
     load = 0
     travel_time = 0
@@ -168,7 +179,7 @@ def cheapest_insertion(
     pickup, dropoff = 2 * request + 1, 2 * request + 2
     pickup_early, pickup_late = stops[pickup, EARLY], stops[pickup, LATE]
     dropoff_early, dropoff_late = stops[dropoff, EARLY], stops[dropoff, LATE]
-    max_load = constraints.capacity - stops[pickup, RIDERS]
+    room = stats[PLACES] - stops[pickup, RIDERS]
     max_ride = stops[pickup, MAX_RIDE]
     direct = travel[pickup, dropoff]
     best, best_i, best_j = INFEASIBLE, -1, -1
@@ -181,7 +192,7 @@ def cheapest_insertion(
         here, after = route[i, STOP], route[i + 1, STOP]
         to_pickup = travel[here, pickup]
         picked = max(route[i, EARLIEST] + to_pickup, pickup_early)
-        if picked > pickup_late or route[i, LOAD] > max_load:
+        if picked > pickup_late or (room - route[i, LOAD]) & ROOM_BITS != ROOM_BITS:
             i += 1
             continue
         deadline = route[i + 1, LATEST]
@@ -210,7 +221,7 @@ def cheapest_insertion(
         while j <= length and time <= deadline:
             here = after
             time = max(time, stops[here, EARLY])
-            if time > dropoff_late or route[j, LOAD] > max_load or ridden > max_ride:
+            if time > dropoff_late or (room - route[j, LOAD]) & ROOM_BITS != ROOM_BITS or ridden > max_ride:
                 break
             after = route[j + 1, STOP]
             deadline = route[j + 1, LATEST]
@@ -260,6 +271,7 @@ def _insertion_is_feasible(
     trial[j + 2, TRIAL_STOP] = 2 * request + 2
     for k in range(j + 1, length + 2):
         trial[k + 2, TRIAL_STOP] = route[k, STOP]
+    set_shift(stops, stats)
     return trial_is_feasible(travel, stops, trial, length + 2, constraints.max_route)
 
 
@@ -307,6 +319,7 @@ def remove_unassigned(ws: Any, constraints: Any, vehicle: Any) -> Any:
     if feasible and constraints.has_duration_limits and constraints.max_shortcut > 0:
         for k in range(length + 2):
             trial[k, TRIAL_STOP] = route[k, STOP]
+        set_shift(ws.stops, ws.stats[vehicle])
         feasible = trial_is_feasible(ws.travel, ws.stops, trial, length, constraints.max_route)
     return feasible
 

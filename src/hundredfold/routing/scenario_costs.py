@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import ShapeError
@@ -26,18 +27,19 @@ from hundredfold.routing.lns import (
     set_window,
 )
 from hundredfold.routing.operators import UNSERVED_PENALTY
-from hundredfold.routing.problem import TravelTable, to_minutes
+from hundredfold.routing.problem import TravelTable, broadcast_copy, to_minutes
 from hundredfold.routing.workspace import UNASSIGNED, load_instance, new_workspace
 
 
 class TripTable(NamedTuple):
-    """Trips that scenarios are drawn from, one rider each; times in microseconds."""
+    """Trips that scenarios are drawn from; times in microseconds."""
 
     cell: IntArray  # (trips, 2)
     early: IntArray  # (trips, 2)
     late: IntArray  # (trips, 2)
     service: IntArray  # (trips, 2)
     max_ride: IntArray  # (trips, 2)
+    riders: IntArray  # (trips,) packed as in a RouteProblems
     has_duration_limits: bool  # whether any of them has a ride-time limit
 
 
@@ -49,7 +51,12 @@ class SampledRequests(NamedTuple):
 
 
 def trip_table(
-    travel: TravelTable, cells: IntArray, windows: FloatArray, service_minutes: float, max_ride_minutes: FloatArray
+    travel: TravelTable,
+    cells: IntArray,
+    windows: FloatArray,
+    service_minutes: float,
+    max_ride_minutes: FloatArray,
+    riders: ArrayLike = 1,
 ) -> TripTable:
     """Build the table that scenarios are drawn from.
 
@@ -59,12 +66,14 @@ def trip_table(
         windows: (trips, 2, 2) minutes.
         service_minutes: service at every stop.
         max_ride_minutes: (trips,) ride-time limit, inf where there is none.
+        riders: (trips,) seats, plus `WHEELCHAIR` for each wheelchair.
 
     """
     service = np.full(cells.shape, service_minutes)
     times = trip_times(travel, cells, windows, service, max_ride_minutes)
     limited = bool(np.isfinite(max_ride_minutes).any())
-    return TripTable(np.ascontiguousarray(cells), *times, limited)
+    people = broadcast_copy(riders, (len(cells),), np.int64, "riders")
+    return TripTable(np.ascontiguousarray(cells), *times, people, limited)
 
 
 def final_costs(
@@ -189,5 +198,5 @@ def _write_trip(instances: Any, instance: Any, request: Any, table: Any, trip: A
         instances.early[instance, stop] = table.early[trip, side]
         instances.late[instance, stop] = table.late[trip, side]
         instances.service[instance, stop] = table.service[trip, side]
-        instances.riders[instance, stop] = 1 - 2 * side
+        instances.riders[instance, stop] = (1 - 2 * side) * table.riders[trip]
         instances.max_ride[instance, stop] = table.max_ride[trip, side]

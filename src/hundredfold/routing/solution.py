@@ -16,7 +16,17 @@ from hundredfold.core.numba_kernels import kernel
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays, to_instance_arrays
 from hundredfold.routing.problem import EARLY, LATE, RouteProblems, Solutions, to_minutes
 from hundredfold.routing.route_kernels import schedule_exists
-from hundredfold.routing.workspace import DEPOT, MAX_RIDE, TRIAL_LEG, TRIAL_STOP, TRIAL_TIME, UNASSIGNED
+from hundredfold.routing.workspace import (
+    DEPOT,
+    MAX_RIDE,
+    ROUTE_STATS,
+    SHIFT_END,
+    SHIFT_START,
+    TRIAL_LEG,
+    TRIAL_STOP,
+    TRIAL_TIME,
+    UNASSIGNED,
+)
 
 # A time that does not exist: of an unserved stop, of a vehicle that stays in the depot.
 NEVER: Final = -(2**62)
@@ -139,6 +149,8 @@ def schedule_rows(instances: Any, constraints: Any, rows: Any, routes: Any, leng
                 drive = instances.drive[instances.cell[row, here], instances.cell[row, after]]
                 schedule.driving[row] += drive
                 trial[k, TRIAL_LEG] = instances.service[row, here] + drive
+            stops[DEPOT, EARLY] = instances.vehicles[vehicle, SHIFT_START - ROUTE_STATS]
+            stops[DEPOT, LATE] = instances.vehicles[vehicle, SHIFT_END - ROUTE_STATS]
             schedule_exists(stops, trial, length, constraints.max_route)
             for k in range(1, length + 1):
                 schedule.stop[row, trial[k, TRIAL_STOP]] = trial[k, TRIAL_TIME]

@@ -10,7 +10,7 @@ import math
 from itertools import pairwise
 
 from hundredfold.core.errors import ShapeError
-from hundredfold.routing.problem import RouteProblems, Solutions
+from hundredfold.routing.problem import WHEELCHAIR, RouteProblems, Solutions, VehicleType
 
 # Oracles round durations to a microsecond; over a day's stops that adds up to far less.
 TOLERANCE_MINUTES = 1e-4
@@ -32,6 +32,7 @@ class _InstanceCheck:
 
     def __init__(self, problems: RouteProblems, solutions: Solutions, instance: int) -> None:
         self.fleet = problems.fleet
+        self.kinds = problems.fleet.vehicle_types
         self.minutes = problems.travel.minutes
         self.num_requests = int(problems.num_requests[instance])
         self.cell = [self.fleet.depot_cell]
@@ -57,7 +58,8 @@ class _InstanceCheck:
             return found
         for vehicle, route in enumerate(self.routes):
             if route:
-                here = self._order_and_load(route) + self._schedule(route)
+                self.window[0] = self.kinds[vehicle].shift
+                here = self._order_and_load(route, self.kinds[vehicle]) + self._schedule(route)
                 here += self._scheduled_times(vehicle, route)
                 found += [f"vehicle {vehicle} {sentence}" for sentence in here]
         return found + self._cost()
@@ -79,7 +81,7 @@ class _InstanceCheck:
                 found.append(f"request {request} {word}, and `unserved` says otherwise.")
         return found
 
-    def _order_and_load(self, route: list[int]) -> list[str]:
+    def _order_and_load(self, route: list[int], kind: VehicleType) -> list[str]:
         found = []
         on_board: set[int] = set()
         load = 0
@@ -92,8 +94,11 @@ class _InstanceCheck:
             else:
                 found.append(f"drops off request {request} without having picked it up.")
             load += self.change[stop]
-            if load > self.fleet.capacity:
-                found.append(f"carries {load} riders with capacity {self.fleet.capacity} at stop {stop}.")
+            wheelchairs, riders = divmod(load, WHEELCHAIR)
+            if riders > kind.seats:
+                found.append(f"carries {riders} riders with capacity {kind.seats} at stop {stop}.")
+            if wheelchairs > kind.wheelchairs:
+                found.append(f"carries {wheelchairs} wheelchairs with {kind.wheelchairs} places at stop {stop}.")
         found += [f"brings request {request} back to the depot." for request in sorted(on_board)]
         return found
 

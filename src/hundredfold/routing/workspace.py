@@ -23,6 +23,9 @@ STOP, EARLIEST, LATEST, LOAD, RIDE_SLACK = 0, 1, 2, 3, 4
 # Columns of `stats`: number of stops, driving and service time from depot to depot, and a version
 # that changes whenever the route does (0 while it is empty).
 LENGTH, TRAVEL_TIME, VERSION = 0, 1, 2
+ROUTE_STATS: Final = 3
+# Further columns, which never change: places plus ROOM_BITS, begin and end of the shift, and the type.
+PLACES, SHIFT_START, SHIFT_END, TYPE = 3, 4, 5, 6
 # Columns of a cached insertion, the cheapest of one request in one route: added cost, positions
 # after which pickup and dropoff go, and the version of the route it was computed for.
 ADDED, PICKUP_AFTER, DROPOFF_AFTER, INSERTION_VERSION = 0, 1, 2, 3
@@ -43,7 +46,7 @@ class Workspace(NamedTuple):
     travel: Any  # (stops, stops) service at the first, then the drive to the second
     stops: Any  # (stops, 4) EARLY, LATE, RIDERS, MAX_RIDE
     route: Any  # (vehicles, positions, 5) the depot at both ends
-    stats: Any  # (vehicles, 3) LENGTH (without the depot), TRAVEL_TIME, VERSION
+    stats: Any  # (vehicles, 7) LENGTH (without the depot), TRAVEL_TIME, VERSION, and the vehicle's own
     vehicle: Any  # (requests,) or UNASSIGNED
     saved_route: Any  # route, stats and vehicle of the CURRENT and the BEST solution
     saved_stats: Any
@@ -65,10 +68,10 @@ def new_workspace(num_vehicles: Any, num_requests: Any) -> Any:
         np.zeros((stops, stops), np.int64),
         np.zeros((stops, 4), np.int64),
         np.zeros((num_vehicles, positions, 5), np.int64),
-        np.zeros((num_vehicles, 3), np.int64),
+        np.zeros((num_vehicles, 7), np.int64),
         np.zeros(num_requests, np.int64),
         np.zeros((2, num_vehicles, positions, 5), np.int64),
-        np.zeros((2, num_vehicles, 3), np.int64),
+        np.zeros((2, num_vehicles, ROUTE_STATS), np.int64),
         np.zeros((2, num_requests), np.int64),
         np.zeros((num_requests, num_vehicles, 4), np.int64),
         np.zeros(num_requests, np.int64),
@@ -98,6 +101,8 @@ def load_instance(ws: Any, instances: Any, instance: Any, num_requests: Any) -> 
             ws.insertions[request, vehicle, INSERTION_VERSION] = STALE
     ws.last_version[0] = 0
     for vehicle in range(ws.stats.shape[0]):
+        for column in range(instances.vehicles.shape[1]):
+            ws.stats[vehicle, ROUTE_STATS + column] = instances.vehicles[vehicle, column]
         ws.saved_stats[CURRENT, vehicle, VERSION] = STALE
         ws.saved_stats[BEST, vehicle, VERSION] = STALE
 
@@ -125,7 +130,7 @@ def restore_solution(ws: Any, constraints: Any, num_requests: Any, slot: Any) ->
 @noalloc_kernel
 def save_route(ws: Any, vehicle: Any, slot: Any) -> None:
     """Save one route."""
-    for column in range(ws.stats.shape[1]):
+    for column in range(ROUTE_STATS):
         ws.saved_stats[slot, vehicle, column] = ws.stats[vehicle, column]
     for k in range(ws.stats[vehicle, LENGTH] + 2):
         for column in range(ws.route.shape[2]):
@@ -135,7 +140,7 @@ def save_route(ws: Any, vehicle: Any, slot: Any) -> None:
 @noalloc_kernel
 def restore_route(ws: Any, vehicle: Any, slot: Any) -> None:
     """Replace one route by its saved copy."""
-    for column in range(ws.stats.shape[1]):
+    for column in range(ROUTE_STATS):
         ws.stats[vehicle, column] = ws.saved_stats[slot, vehicle, column]
     for k in range(ws.stats[vehicle, LENGTH] + 2):
         for column in range(ws.route.shape[2]):

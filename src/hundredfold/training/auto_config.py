@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from hundredfold.algorithms.image_encoder import image_layout
 from hundredfold.backends.auto_select import choose_from_profile, profile_env
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device, detect_device
+from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
-from hundredfold.config.toml import with_overrides
+from hundredfold.config.toml import apply_table, to_table, with_overrides
 from hundredfold.core.batch import EnvSpec
+from hundredfold.core.files import read_sealed_json, sealed_json, write_atomically
 from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.core.protocols import EnvFactory
-from hundredfold.envs.registry import env_factory
 from hundredfold.rollout.replay_buffer import row_bytes
+from hundredfold.training.build import training_factory
 from hundredfold.training.engines import OWN
 
 # Below this a policy call costs as much as many steps.
@@ -47,7 +50,7 @@ class AutoSetting:
     @property
     def summary(self) -> str:
         """One line: flag, value and reason."""
-        value = " ".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
+        value = ",".join(map(str, self.value)) if isinstance(self.value, tuple) else self.value
         return f"  --{self.name.replace('_', '-')} {value}: {self.reason}"
 
 
@@ -67,7 +70,7 @@ def auto_configure(
     Returns:
         The settings, and lines of text that name each choice and its reason.
     """
-    factory = make_envs or env_factory(settings.env, settings.env_settings)
+    factory = make_envs or training_factory(settings)
     here = settings.machine.backend in ("in_process", "serial")
     profile = profile_env(factory, settings.processes, in_worker=not here)
     if not profile.is_per_env:
@@ -86,6 +89,29 @@ def auto_configure(
         machine = replace(settings.machine, backend=choice.backend)
         settings = replace(settings, machine=machine, processes=choice.settings)
     return settings, lines
+
+
+def auto_configure_once(settings: RunSettings, given: Container[str], file: Path) -> tuple[RunSettings, list[str]]:
+    """Like `auto_configure`, with the result kept in a file: the same settings for all runs that read it.
+
+    Args:
+        settings: Run settings.
+        given: Names of settings that the user chose.
+        file: Where the result is kept; used again if the same settings were asked for.
+    """
+    requested = to_table(settings)
+    lines: list[str] = []
+    try:
+        table = read_sealed_json(file)
+    except (FileNotFoundError, ValueError):  # not fitted, or the file was not written to its end
+        table = {}
+    if table.get("requested") != requested:
+        fitted, lines = auto_configure(settings, given)
+        table = {"requested": requested, "fitted": to_table(fitted)}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, sealed_json(table))
+    found = table["fitted"]
+    return apply_table(default_settings(settings.env, found), found, str(file)), lines
 
 
 def choose_settings(
@@ -156,7 +182,7 @@ def _by_spaces(settings: RunSettings, spec: EnvSpec) -> Iterator[tuple[str, Any,
     """Choices for images and continuous actions, where they fit the user's settings."""
     joint, by_number = not settings.ppo.separate_epochs, not settings.ppo.minibatch_size
     if any(image_layout(array) for array in spec.observation.values()):
-        if joint:
+        if joint and settings.network.critic == "observation":
             yield "shared", True, "share one image encoder between policy and value"
         if by_number:
             yield "num_minibatches", 8, "more, smaller gradient steps for an image encoder"

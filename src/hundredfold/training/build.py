@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hundredfold.algorithms.actor_critic import ActorCritic
+from hundredfold.algorithms.custom_network import make_actor_critic
 from hundredfold.algorithms.dqn import DQN
 from hundredfold.algorithms.futures import FuturesLearner
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
@@ -22,6 +23,7 @@ from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.algorithms.weights import check_weights, load_network
 from hundredfold.backends import start_backend
 from hundredfold.backends.auto_select import BackendChoice
+from hundredfold.backends.settings import usable_cores
 from hundredfold.config.devices import available_memory, torch_device
 from hundredfold.config.run import Algorithm, RunSettings
 from hundredfold.core.batch import EnvSpec, State
@@ -35,11 +37,16 @@ from hundredfold.envs.registry import ENVS, env_factory
 from hundredfold.rollout.collector import Collector
 from hundredfold.rollout.replay_buffer import row_bytes
 from hundredfold.training.checkpoint import load_checkpoint
-from hundredfold.training.process_setup import tune_malloc
+from hundredfold.training.memory import env_bytes, spec_of
+from hundredfold.training.process_setup import choose_threads, tune_malloc
 from hundredfold.training.run_folder import RunFolder
 
 # Name of the belief model in a checkpoint.
 BELIEF_MODEL: Final = "belief_model"
+# Envs from which on their memory is measured before they are created.
+MANY_ENVS: Final = 2_000
+# Rows times weights of a gradient step from which on more threads are tried.
+MIN_MEASURED_WORK: Final = 2 * 10**8
 
 
 def make_belief_model(settings: RunSettings, device: torch.device) -> BeliefModel | None:
@@ -56,6 +63,17 @@ def make_belief_model(settings: RunSettings, device: torch.device) -> BeliefMode
         device=str(device),
     )
     return belief_model
+
+
+def check_belief_inputs(settings: RunSettings) -> None:
+    """Raise a SettingsError for observations or masks of a belief model that a run does not have."""
+    needs = getattr(settings.env_settings, "belief_inputs", ())
+    if needs and getattr(settings.belief_model, "acceptance_model", "none") == "none":
+        raise SettingsError(
+            f"{', '.join(needs)} need an acceptance model: with --acceptance-model none every offer would look certain "
+            "to be accepted. Use --acceptance-model bayes, or do without: --no-acceptance-hint --mask-mode none, and "
+            "--observation booking --architecture mlp --advantages gae instead of --observation offers."
+        )
 
 
 def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
@@ -80,7 +98,7 @@ def load_belief_model(folder: RunFolder, checkpoint: str) -> BeliefModel | None:
 
 def _ppo_learner(spec: EnvSpec, *, settings: PPOSettings, **arguments: Any) -> Learner:
     learner = FuturesLearner if settings.advantages == "futures" else PPO
-    return learner(spec, settings=settings, **arguments)
+    return learner.build(spec, settings=settings, **arguments)
 
 
 # Learning algorithms by `--algo`; all take the same arguments.
@@ -113,6 +131,7 @@ class Components:
     choice: BackendChoice
     belief_model: BeliefModel | None = None
     external_envs: ExternalEnvs | None = None  # None: the backend steps the envs
+    threads_note: str | None = None  # how the number of threads was chosen
 
     @property
     def env_runner_name(self) -> str:
@@ -147,9 +166,13 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
     Returns:
         Components whose settings have the chosen backend and the length in epochs filled in.
     """
-    torch.set_num_threads(settings.machine.threads)
+    chosen_threads = settings.machine.threads
+    torch.set_num_threads(1 if chosen_threads == "auto" else chosen_threads)
     tune_malloc()
-    factory = make_envs or env_factory(settings.env, settings.env_settings)
+    factory = make_envs or training_factory(settings)
+    if settings.algo != "ppo":
+        for name in settings.network.ppo_only:
+            raise SettingsError(f"{name} works with --algo ppo only, not with {settings.algo}.")
     if settings.machine.backend == "ray" and settings.algo != "ppo":
         raise SettingsError(f"--backend ray works with --algo ppo only; use --backend processes for {settings.algo}.")
     backend, choice = start_backend(
@@ -166,6 +189,7 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
         device = torch_device(settings.machine.device)
         check_memory(settings, backend.spec)
         learner = make_learner(settings, backend.spec, device)
+        settings, threads_note = with_threads(settings, learner)
         return Components(
             settings=settings,
             backend=backend,
@@ -174,18 +198,59 @@ def build(settings: RunSettings, make_envs: EnvFactory | None = None) -> Compone
             make_envs=factory,
             choice=choice,
             belief_model=make_belief_model(settings, device),
+            threads_note=threads_note,
         )
     except BaseException:
         backend.close()
         raise
 
 
-def check_memory(settings: RunSettings, spec: EnvSpec) -> None:
+def with_threads(settings: RunSettings, learner: Learner) -> tuple[RunSettings, str | None]:
+    """The settings with a number of threads, and how it was measured.
+
+    Small updates are not measured: one thread is best for them, and equal settings give equal results.
+
+    Args:
+        settings: Run settings.
+        learner: The learner of the run.
+    """
+    if settings.machine.threads != "auto":
+        return settings, None
+    threads, note, cores = 1, None, usable_cores()
+    if type(learner) is PPO and learner.device.type == "cpu" and cores > 1:
+        rows = learner.minibatch_rows
+        if rows * sum(weight.numel() for weight in learner.network.parameters()) >= MIN_MEASURED_WORK:
+            threads, times = choose_threads(learner.measured_pass(), torch.set_num_threads, cores)
+            note = f"--threads auto: {threads} (a gradient step takes {times})"
+    return replace(settings, machine=replace(settings.machine, threads=threads)), note
+
+
+def training_factory(settings: RunSettings) -> EnvFactory:
+    """The env factory of a training, with the arrays of a privileged critic if it has one."""
+    return env_factory(settings.env, settings.env_settings, privileged=settings.network.critic == "privileged")
+
+
+def check_many_envs(settings: RunSettings, make_envs: EnvFactory | None = None) -> None:
+    """Raise a SettingsError if so many envs do not fit into memory, before they are created.
+
+    Args:
+        settings: Run settings.
+        make_envs: Env factory; by default that of `settings.env`.
+    """
+    if settings.rollout.num_envs < MANY_ENVS or settings.machine.backend == "ray":
+        return
+    factory = make_envs or training_factory(settings)
+    spec = spec_of(factory)
+    check_memory(settings.resolved(spec), spec, env_bytes(settings.env, factory))
+
+
+def check_memory(settings: RunSettings, spec: EnvSpec, bytes_per_env: int = 0) -> None:
     """Raise a SettingsError if networks and buffers do not fit into memory: allocating them could end the process.
 
     Args:
         settings: Run settings, with their length in epochs.
         spec: Observation and action spec of the env.
+        bytes_per_env: Memory of an env; 0 if the envs have been created.
     """
     with torch.device("meta"):  # takes no memory
         network = POLICIES[settings.algo][0](settings, spec)
@@ -195,12 +260,19 @@ def check_memory(settings: RunSettings, spec: EnvSpec) -> None:
     rows = rollout.samples_per_epoch * rollout.policy_update_interval
     if settings.algo == "dqn":
         rows = settings.dqn.rows_per_env(spec, rollout.num_envs) * rollout.num_envs
-    needed, available = network_bytes + rows * row_bytes(spec), available_memory()
+    # The states of two memories, policy and value.
+    memory_bytes = 8 * settings.network.memory_size if settings.network.memory == "gru" else 0
+    parts = {
+        "networks": network_bytes,
+        "envs": rollout.num_envs * bytes_per_env,
+        "buffers": rows * (row_bytes(spec) + memory_bytes),
+    }
+    needed, available = sum(parts.values()), available_memory()
     if needed > available:
+        named = ", ".join(f"{format_bytes(size)} for {name}" for name, size in parts.items() if size)
         raise SettingsError(
-            f"this run needs about {format_bytes(needed)} of memory ({format_bytes(network_bytes)} for networks), but "
-            f"{format_bytes(available)} are available; use fewer --num-envs or --num-steps, a smaller --replay-size "
-            "or smaller --hidden-sizes."
+            f"this run needs about {format_bytes(needed)} of memory ({named}), but {format_bytes(available)} are "
+            "available; use fewer --num-envs or --num-steps, a smaller --replay-size or smaller --hidden-sizes."
         )
 
 
@@ -255,7 +327,7 @@ def _check_numbers(weights: State) -> None:
 
 
 def _actor_critic(settings: RunSettings, spec: EnvSpec) -> ActorCritic:
-    return ActorCritic(spec, settings.network)
+    return make_actor_critic(spec, settings.network)
 
 
 def _q_network(settings: RunSettings, spec: EnvSpec) -> QNetwork:

@@ -201,6 +201,7 @@ def spec_table(spec: EnvSpec) -> dict[str, Any]:
         "has_mask": spec.has_mask,
         "episode_steps": spec.episode_steps,
         "logit_bias": spec.logit_bias,
+        "privileged": list(spec.privileged),
         "action_inputs": None if spec.action_inputs is None else asdict(spec.action_inputs),
         "continuous_action": None if spec.continuous_action is None else _box_table(spec.continuous_action),
         "observation": {
@@ -224,6 +225,7 @@ def read_spec(table: Mapping[str, Any]) -> EnvSpec:
         has_mask=bool(table["has_mask"]),
         episode_steps=None if episode_steps is None else _count(episode_steps),
         logit_bias=None if logit_bias is None else str(logit_bias),
+        privileged=tuple(str(name) for name in table.get("privileged", ())),
         action_inputs=None if inputs is None else ActionInputs(**inputs),
         continuous_action=None if box is None else _read_box(box),
         observation={

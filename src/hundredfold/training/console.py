@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -15,8 +16,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from hundredfold.config.devices import memory_used
 from hundredfold.config.run import RunSettings
 from hundredfold.core.failures import Failure
-from hundredfold.core.formatting import format_bytes, format_duration
+from hundredfold.core.formatting import format_bytes, format_duration, format_large_number
+from hundredfold.core.terminal import note, wrap
 from hundredfold.envs.registry import ENVS
+from hundredfold.training.run_folder import RunFolder
+from hundredfold.training.stop import Stop, read_stop
 
 TYPE_SHARE = "acceptance/type_share_"
 
@@ -41,18 +45,13 @@ class TrainingDisplay:
         self.return_text = "-"
         self.num_failures = 0
         if not quiet and self.console.is_terminal:
-            self.progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[steps]} steps"),
-                TextColumn("{task.fields[rate]} steps/s"),
-                TimeRemainingColumn(),
-                TextColumn("return {task.fields[return_mean]}"),
-                TextColumn("{task.fields[failures]}"),
-                console=self.console,
-            )
+            self.progress = progress_bar(self.console)
             self.task = self.progress.add_task("training", total=total_steps, **self._fields())
             self.progress.start()
+
+    def start_clock(self) -> None:
+        """Measure the rate from now on, for engines whose set-up takes long; the summary does not count it either."""
+        self.started, self.start_steps = time.perf_counter(), self.done_steps
 
     @property
     def steps_per_second(self) -> float:
@@ -79,9 +78,10 @@ class TrainingDisplay:
     def failures(self, num_failures: int, first: Failure | None) -> None:
         """Show the first failure of an env with its traceback, and from then on their number."""
         if not self.num_failures and first is not None:
+            above = " The env's own traceback is above." if first.traceback else ""
             self.print(
                 f"{first.traceback}warning: an env failed; failed envs are restarted and their episodes truncated. "
-                f"Further failures are only counted.\n  {first}"
+                f"Further failures are only counted.\n  {first}{above}"
             )
         self.num_failures = num_failures
 
@@ -107,7 +107,8 @@ class TrainingDisplay:
 
     def print(self, text: str) -> None:
         if not self.quiet:
-            self.console.print(text, markup=False, soft_wrap=True)
+            shown = wrap(text, self.console.width) if self.console.is_terminal else text
+            self.console.print(shown, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self.progress is not None:
@@ -116,11 +117,26 @@ class TrainingDisplay:
 
     def _fields(self) -> dict[str, Any]:
         return {
-            "steps": f"{self.done_steps:,}/{self.total_steps:,}",
-            "rate": f"{self.steps_per_second:,.0f}",
+            "steps": format_large_number(self.done_steps),
+            "rate": format_large_number(round(self.steps_per_second)),
             "return_mean": self.return_text,
-            "failures": self.failure_text if self.num_failures else "",
+            "failures": self.failure_text.replace("env ", "") if self.num_failures else "",
         }
+
+
+def progress_bar(console: Console) -> Progress:
+    """Progress bar of a training, no wider than the terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[steps]} steps"),
+        TextColumn("{task.fields[rate]}/s"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("return {task.fields[return_mean]}"),
+        TextColumn("{task.fields[failures]}"),
+        console=console,
+        expand=True,
+    )
 
 
 def routing_summary(metrics: Mapping[str, float]) -> str:
@@ -152,12 +168,19 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
 def announce(settings: RunSettings, quiet: bool) -> None:
     """Announce the start of a run; the first one compiles kernels."""
     if not quiet and settings.env in ENVS:
-        text = f"preparing {settings.env} (kernels are compiled once, then cached)"
-        print(text, file=sys.stderr, flush=True)
+        note(f"preparing {settings.env} (kernels are compiled once, then cached)")
+        notes = ENVS[settings.env].data_notes
+        for text in resolve_name(notes)(settings.env_settings) if notes else ():
+            note(f"note: {text}")
 
 
-def finished_note(path: Path, settings: RunSettings) -> str:
+def finished_note(path: Path, settings: RunSettings, stop: Stop | None = None) -> str:
     """That a run is finished, and how to extend it."""
+    if stop is not None:
+        return (
+            f"{path} was stopped after epoch {stop.epoch}: {stop.reason}. To continue, change or remove the rule, for "
+            f"example: hundredfold train --resume {path} --stop-at None --stop-after None --stop-on-plateau 0"
+        )
     steps = settings.length.epochs * settings.rollout.samples_per_epoch
     return (
         f"{path} is finished: {settings.length.epochs} epochs, {steps:,} steps. To train it longer, give a larger "
@@ -212,9 +235,11 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
         best = max(evaluations, key=lambda row: row["eval/return_mean"])
         lines.append(
             f"best evaluated return {best['eval/return_mean']:.2f} "
-            f"(95 % interval {best['eval/ci_low']:.2f} .. {best['eval/ci_high']:.2f}, "
+            f"(95 % interval {best['eval/ci_low']:.2f} to {best['eval/ci_high']:.2f}, "
             f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
         )
+    if (stop := read_stop(RunFolder(path))) is not None:
+        lines.append(f"stopped after epoch {stop.epoch}: {stop.reason}")
     if last.get("env_failures"):
         lines.append(
             f"env failures: {last['env_failures']:,} ({last['env_restarts']:,} envs and "

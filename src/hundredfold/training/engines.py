@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from hundredfold.algorithms.weights import network_arrays
 from hundredfold.config.run import EngineName, RunSettings
-from hundredfold.core.batch import Array, BoolArray, State, with_prefix
+from hundredfold.core.batch import Array, BoolArray, State, with_prefix, without_prefix
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.rollout.episode_stats import EpisodeStats, RunningReturns
 from hundredfold.training.build import BELIEF_MODEL, Components, build
-from hundredfold.training.checkpoint import Checkpoint
+from hundredfold.training.checkpoint import Checkpoint, load_checkpoint
 from hundredfold.training.loop import train
 from hundredfold.training.run import Counters, Run
 from hundredfold.training.run_folder import RunFolder
@@ -90,6 +91,9 @@ class Engine(NamedTuple):
 
 def engine_for(settings: RunSettings) -> Engine:
     """The engine named by the settings."""
+    if settings.engine != OWN:
+        for name in settings.network.ppo_only:
+            raise SettingsError(f"{name} works with --engine {OWN} only, not with {settings.engine}.")
     return ENGINES[settings.engine]()
 
 
@@ -101,6 +105,25 @@ def check_resumable(settings: RunSettings) -> None:
             "checkpoints, so it cannot be resumed. Its policy can be evaluated, loaded and "
             "exported; `hundredfold train ENV --init-from RUN` starts a new run from its weights."
         )
+
+
+def weights_of(run: Path, settings: RunSettings) -> State:
+    """Weights of the best checkpoint of a run, to start another run on the same env from.
+
+    Args:
+        run: Run folder.
+        settings: Settings of the new run.
+    """
+    folder = RunFolder.open(run)
+    source = folder.settings()
+    if source.env != settings.env or source.algo != settings.algo:
+        raise SettingsError(
+            f"{run} was trained with {source.algo} on {source.env}; its weights do not fit {settings.algo} on "
+            f"{settings.env}."
+        )
+    if settings.engine != OWN:
+        raise SettingsError(f"--init-from works with --engine {OWN} only, not with {settings.engine}.")
+    return without_prefix("network", load_checkpoint(folder, "best", parts={"learner"}).parts["learner"])
 
 
 def _own() -> Engine:

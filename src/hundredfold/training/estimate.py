@@ -1,7 +1,8 @@
 """Estimate of a run before it starts: epochs, memory, time and recommended settings.
 
-Memory is counted on arrays made for one env. Time is measured on two epochs of at most 256 envs;
-updates on a CUDA device that is not present are modelled, and marked as such.
+Memory is counted on arrays made for one env; that of third-party envs and of worker processes is measured.
+Time is measured on two epochs of at most 256 envs; updates on a CUDA device that is not present are modelled,
+and marked as such.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import psutil
 import torch
 
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.config.devices import available_memory
 from hundredfold.config.run import LengthSettings, RunSettings
-from hundredfold.core.batch import Arrays, EnvSpec, State, without_prefix
+from hundredfold.core.batch import EnvSpec, without_prefix
 from hundredfold.core.protocols import EnvFactory
-from hundredfold.envs.registry import ENVS, env_factory
+from hundredfold.envs.registry import ENVS
 from hundredfold.rollout.replay_buffer import row_bytes
 from hundredfold.rollout.rollout_buffer import RolloutBuffer
-from hundredfold.training.build import Components, build
+from hundredfold.training.build import Components, build, training_factory
+from hundredfold.training.memory import measured_env_bytes, size_of, spec_of, state_of
 
 # Fewer updates than this are too few to learn from.
 FEW_EPOCHS: Final = 50
@@ -40,6 +43,7 @@ MODEL_FLOPS: Final = 5e12
 REPLAY: Final = ("replay buffer", "snapshot of the replay buffer")
 # Forward and backward pass: about six operations per weight and sample.
 FLOPS_PER_WEIGHT: Final = 6.0
+ENVS_MEMORY: Final = "envs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class Timing:
     collect: float
     update: float
     update_is_modelled: bool
+    worker_bytes: int = 0  # memory of the worker processes alone, with their envs
 
     @property
     def epoch(self) -> float:
@@ -95,17 +100,22 @@ def estimate_run(settings: RunSettings, start: RunSettings, *, measure: bool = T
         measure: Measure two epochs.
         cuda: The run is for a CUDA device; modelled where there is none.
     """
-    factory = env_factory(settings.env, settings.env_settings)
-    spec = _spec_of(factory)
+    factory = training_factory(settings)
+    spec = spec_of(factory)
     resolved = settings.resolved(spec)
     per_env = bytes_per_env(resolved, spec, factory)
     timing = None
+    memory = {name: size * resolved.rollout.num_envs for name, size in per_env.items()}
     if measure:
         timing = measure_epoch(resolved, modelled_update=cuda and not torch.cuda.is_available())
+        if timing.worker_bytes:
+            # Envs that run in workers are counted once, with the other memory of their processes.
+            in_trial = min(resolved.rollout.num_envs, MEASURED_ENVS) * per_env[ENVS_MEMORY]
+            memory[ENVS_MEMORY] += timing.worker_bytes - in_trial
     return Estimate(
         settings=resolved,
         gradient_steps=gradient_steps(resolved),
-        memory={name: size * resolved.rollout.num_envs for name, size in per_env.items()},
+        memory=memory,
         largest_num_envs=largest_num_envs(resolved, per_env),
         timing=timing,
         warnings=warnings_for(settings, resolved, spec),
@@ -157,19 +167,14 @@ def bytes_per_env(settings: RunSettings, spec: EnvSpec, factory: EnvFactory) -> 
     """Bytes per env, by component."""
     sizes = _replay_bytes(settings, spec) if settings.algo == "dqn" else _rollout_bytes(settings, spec)
     if settings.env not in ENVS:
-        return sizes
-    env = factory(np.arange(1))
-    try:
-        env.reset(0)
-        state = env.state()
-    finally:
-        env.close()
+        return sizes | {ENVS_MEMORY: measured_env_bytes(factory)}
+    state = state_of(factory)
     groups: dict[str, int] = {}
     for prefix, label in ENVS[settings.env].memory_groups.items():
         if group := without_prefix(prefix, state):
-            groups[label] = _size(group)
+            groups[label] = size_of(group)
     # The last complete epoch is kept as a snapshot.
-    return sizes | groups | {"envs": _size(state) - sum(groups.values()), "last snapshot": _size(state)}
+    return sizes | groups | {ENVS_MEMORY: size_of(state) - sum(groups.values()), "last snapshot": size_of(state)}
 
 
 def _replay_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
@@ -182,13 +187,13 @@ def _rollout_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
     steps = settings.rollout.num_steps * settings.rollout.policy_update_interval
     rollout = RolloutBuffer(spec, 1, steps)
     return {
-        "observations": _size(rollout.observation),
+        "observations": size_of(rollout.observation),
         "masks": 0 if rollout.mask is None else rollout.mask.nbytes,
         "actions": rollout.actions.nbytes,
         "log-probabilities": rollout.log_probs.nbytes,
         "rewards and flags": rollout.rewards.nbytes + rollout.terminated.nbytes + rollout.ended.nbytes,
         # Values, advantages and targets, and the shuffled rows.
-        "update": 3 * rollout.rewards.nbytes + _size(rollout.observation),
+        "update": 3 * rollout.rewards.nbytes + size_of(rollout.observation),
     }
 
 
@@ -206,8 +211,8 @@ def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
 
 def auto_num_envs(settings: RunSettings) -> tuple[int, str]:
     """Value of `--num-envs auto` for these settings, and the reason."""
-    factory = env_factory(settings.env, settings.env_settings)
-    spec = _spec_of(factory)
+    factory = training_factory(settings)
+    spec = spec_of(factory)
     any_length = replace(settings, length=LengthSettings(epochs=1)).resolved(spec)
     most = largest_num_envs(any_length, bytes_per_env(any_length, spec, factory))
     steps = settings.length.steps
@@ -244,6 +249,7 @@ def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timin
     try:
         components.collector.start(settings.seed)
         seconds = [_epoch_seconds(components, trial) for _ in range(2)]
+        worker_bytes = sum(child.memory_full_info().uss for child in psutil.Process().children(recursive=True))
     finally:
         components.close()
     # The first epoch compiles kernels and fills caches.
@@ -252,8 +258,8 @@ def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timin
     passes = _num_passes(ppo) / (2 if ppo.separate_epochs else 1) if settings.algo == "ppo" else 1.0
     if modelled_update:
         weights = sum(weight.numel() for weight in components.learner.network.parameters())
-        return Timing(collect * growth, modelled_seconds(settings, weights), True)
-    return Timing(collect * growth, update * growth * passes, False)
+        return Timing(collect * growth, modelled_seconds(settings, weights), True, worker_bytes)
+    return Timing(collect * growth, update * growth * passes, False, worker_bytes)
 
 
 def modelled_seconds(settings: RunSettings, weights: int) -> float:
@@ -343,15 +349,3 @@ def _power_of_two(number: float) -> int:
 def _rounded(number: float) -> float:
     """Two significant digits."""
     return float(f"{number:.1e}")
-
-
-def _spec_of(factory: EnvFactory) -> EnvSpec:
-    env = factory(np.arange(1))
-    try:
-        return env.spec
-    finally:
-        env.close()
-
-
-def _size(arrays: State | Arrays) -> int:
-    return sum(array.nbytes for array in arrays.values())

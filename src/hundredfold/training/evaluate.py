@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hundredfold.algorithms.policies import BatchActor
 from hundredfold.backends.processes.env_threads import MAX_THREADS
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.run import RunSettings
@@ -105,7 +106,7 @@ def evaluate(
 
     Args:
         backend: Envs to play on; they are reset.
-        act: Policy, from a step batch to one action per row.
+        act: Policy, from a step batch to one action per row; reset first if it has a memory.
         episodes: Number of episodes to count.
         seed: Seed of the episodes.
         max_steps: Steps after which an episode is truncated and counts as it stands.
@@ -120,6 +121,8 @@ def evaluate(
     num_truncated = 0
     failures_before = backend.health()["env_failures"]
     backend.reset(int(rng.spawn(rng.seed_key(seed), EVALUATION_STREAM)))
+    if isinstance(act, BatchActor):
+        act.reset()
     batch = backend.recv()
     while played.min() < rounds:
         backend.send(act(batch))

@@ -3,8 +3,9 @@
 The exported model maps observations, as the env returns them, to actions: one-hot encoding,
 normalisation, image encoding, masks and bounds are part of it. Inputs are the arrays of an
 observation by name, with `mask` where the env has masks; outputs are the network's output for every
-action and the best allowed action, for any number of rows. A file is kept only if it agrees with
-the original policy on random observations.
+action and the best allowed action, for any number of rows. A policy with memory also takes `memory`,
+(rows, size) zeros at the beginning of an episode, and returns `next_memory`, which is its memory for
+the next step. A file is kept only if it agrees with the original policy on random observations.
 
 TorchScript's compiler reads annotations as objects, so this module does not postpone them.
 """
@@ -31,6 +32,7 @@ from hundredfold.core.errors import HundredfoldError, MissingExtraError, Setting
 
 MASK: Final = "mask"
 ACTION: Final = "action"
+MEMORY, NEXT_MEMORY = "memory", "next_memory"
 # Names of the network output, by kind of policy.
 LOGITS, VALUES, MEANS = "logits", "q_values", "means"
 
@@ -40,7 +42,8 @@ TOLERANCE: Final = 1e-4
 # Seed of these rows.
 SEED: Final = 20
 
-Model = Callable[[Arrays, BoolArray | None], tuple[Array, Array]]
+# From the inputs by name to the outputs.
+Model = Callable[[Arrays], tuple[Array, ...]]
 
 
 class ExportedPolicy(nn.Module):
@@ -60,28 +63,48 @@ class ExportedPolicy(nn.Module):
             return VALUES
         return LOGITS if self.network.bounds is None else MEANS
 
-    def forward(self, arrays: list[Tensor], mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        output = _network_output(self.network, dict(zip(self.spec.observation, arrays, strict=True)))
+    @property
+    def memory_size(self) -> int:
+        """Size of the memory; 0 = none."""
+        return self.network.memory_size if isinstance(self.network, ActorCritic) else 0
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs, in order: observations, then mask and memory where there are any."""
+        more = [MASK] if self.spec.has_mask else []
+        return [*self.spec.policy_observation, *more, *([MEMORY] if self.memory_size else [])]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, in order."""
+        return [self.output_name, ACTION, *([NEXT_MEMORY] if self.memory_size else [])]
+
+    def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        named = dict(zip(self.input_names, inputs, strict=True))
+        mask, memory = named.pop(MASK, None), named.pop(MEMORY, None)
+        output, *next_memory = _network_output(self.network, named, memory)
+        return (output, self._best(output, mask), *next_memory)
+
+    def _best(self, output: Tensor, mask: Tensor | None) -> Tensor:
+        """The best allowed action of each row."""
         if isinstance(self.network, ActorCritic) and self.network.bounds is not None:
-            action = self.network.bounds(output)
-            return output, action.reshape(output.shape[0], *self.spec.action_shape)
+            action: Tensor = self.network.bounds(output)
+            return action.reshape(output.shape[0], *self.spec.action_shape)
         allowed = output if mask is None else torch.where(mask, output, -torch.inf)
         parts = torch.split(allowed, list(self.spec.action_nvec), dim=-1)
         best = torch.stack([part.argmax(dim=-1) for part in parts], dim=-1)
-        return output, best.squeeze(-1) if len(parts) == 1 else best
+        return best.squeeze(-1) if len(parts) == 1 else best
 
 
 class PositionalInputs(nn.Module):
-    """An exported policy with positional inputs, the mask last: ONNX has no dictionaries."""
+    """An exported policy with positional inputs: ONNX has no dictionaries."""
 
     def __init__(self, exported: ExportedPolicy) -> None:
         super().__init__()
         self.exported = exported
-        self.count = len(exported.spec.observation)
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        mask = inputs[self.count] if len(inputs) > self.count else None
-        outputs: tuple[Tensor, Tensor] = self.exported(list(inputs[: self.count]), mask)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.exported(list(inputs))
         return outputs
 
 
@@ -98,17 +121,36 @@ class ByName(nn.Module):
         return self.traced([observation[name] for name in self.names])  # type: ignore[no-any-return]
 
 
-class ByNameMasked(nn.Module):
-    """A traced policy that takes its arrays by name, for envs with masks."""
+class ByNameMasked(ByName):
+    """The same for envs with masks."""
 
-    names: list[str]
+    def forward(self, observation: dict[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return self.traced([observation[name] for name in self.names] + [mask])  # type: ignore[no-any-return]
 
-    def __init__(self, traced: Any, names: list[str]) -> None:
-        super().__init__()
-        self.traced, self.names = traced, names
 
-    def forward(self, observation: dict[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self.traced([observation[name] for name in self.names], mask)  # type: ignore[no-any-return]
+class ByNameWithMemory(ByName):
+    """The same for policies with memory."""
+
+    def forward(self, observation: dict[str, Tensor], memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        return self.traced([observation[name] for name in self.names] + [memory])  # type: ignore[no-any-return]
+
+
+class ByNameMaskedWithMemory(ByName):
+    """The same for policies with memory and masks."""
+
+    def forward(  # type: ignore[override]
+        self, observation: dict[str, Tensor], mask: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self.traced([observation[name] for name in self.names] + [mask, memory])  # type: ignore[no-any-return]
+
+
+# By whether there are masks, and a memory.
+BY_NAME: Final = {
+    (False, False): ByName,
+    (True, False): ByNameMasked,
+    (False, True): ByNameWithMemory,
+    (True, True): ByNameMaskedWithMemory,
+}
 
 
 def export_torchscript(loaded: LoadedPolicy, path: Path) -> Path:
@@ -123,26 +165,23 @@ def export_torchscript(loaded: LoadedPolicy, path: Path) -> Path:
     """
     spec = loaded.spec
     exported = ExportedPolicy(loaded.policy, spec).eval()
-    observation, mask = _random_rows(spec, 2)
-    names = list(spec.observation)
-    examples: tuple[object, ...] = ([torch.from_numpy(observation[name]) for name in names],)
-    if mask is not None:
-        examples = (*examples, torch.from_numpy(mask))
+    names = list(spec.policy_observation)
+    examples = [torch.from_numpy(array) for array in _random_rows(exported, 2).values()]
     with torch.no_grad(), _ignore_deprecation():
-        traced = torch.jit.trace(exported, examples)  # type: ignore[no-untyped-call]
-        kind = ByName if mask is None else ByNameMasked
+        traced = torch.jit.trace(exported, (examples,))  # type: ignore[no-untyped-call]
+        kind = BY_NAME[spec.has_mask, exported.memory_size > 0]
         scripted = torch.jit.script(kind(traced, names))
         _write(path, scripted.save)
         restored = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
 
-    def model(observation: Arrays, mask: BoolArray | None) -> tuple[Array, Array]:
-        arrays = {name: torch.from_numpy(array) for name, array in observation.items()}
-        masks = () if mask is None else (torch.from_numpy(mask),)
+    def model(inputs: Arrays) -> tuple[Array, ...]:
+        arrays = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        observation = {name: arrays.pop(name) for name in names}
         with torch.no_grad():
-            output, action = restored(arrays, *masks)
-        return output.numpy(), action.numpy()
+            outputs = restored(observation, *arrays.values())
+        return tuple(output.numpy() for output in outputs)
 
-    return _checked(loaded, model, path)
+    return _checked(loaded, exported, model, path)
 
 
 def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
@@ -156,17 +195,15 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
         The path.
     """
     require_export_extra()
-    spec = loaded.spec
-    exported = ExportedPolicy(loaded.policy, spec).eval()
-    observation, mask = _random_rows(spec, 2)
-    inputs = dict(observation) if mask is None else {**observation, MASK: mask}
+    exported = ExportedPolicy(loaded.policy, loaded.spec).eval()
+    inputs = _random_rows(exported, 2)
     rows = torch.export.Dim("rows")
     with torch.no_grad(), _quiet_exporter():
         program = torch.onnx.export(
             PositionalInputs(exported).eval(),
             tuple(torch.from_numpy(array) for array in inputs.values()),
             input_names=list(inputs),
-            output_names=[exported.output_name, ACTION],
+            output_names=exported.output_names,
             dynamic_shapes=[tuple({0: rows} for _ in inputs)],
             dynamo=True,
             verbose=False,
@@ -182,12 +219,10 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
-    def model(observation: Arrays, mask: BoolArray | None) -> tuple[Array, Array]:
-        arrays = observation if mask is None else {**observation, MASK: mask}
-        output, action = session.run(None, arrays)
-        return np.asarray(output), np.asarray(action)
+    def model(inputs: Arrays) -> tuple[Array, ...]:
+        return tuple(np.asarray(output) for output in session.run(None, inputs))
 
-    return _checked(loaded, model, path)
+    return _checked(loaded, exported, model, path)
 
 
 def require_export_extra() -> None:
@@ -197,18 +232,27 @@ def require_export_extra() -> None:
             raise MissingExtraError(package, "export", "export to ONNX")
 
 
-def _checked(loaded: LoadedPolicy, model: Model, path: Path) -> Path:
+def _checked(loaded: LoadedPolicy, exported: ExportedPolicy, model: Model, path: Path) -> Path:
     """The path, if the exported model agrees with the policy on random observations."""
+    policy = loaded.policy
+    assert isinstance(policy, NetworkPolicy | QPolicy)
     # The number of rows must not matter.
     for rows in (ROWS, 1):
-        observation, mask = _random_rows(loaded.spec, rows)
-        output, action = model(observation, mask)
-        assert isinstance(loaded.policy, NetworkPolicy | QPolicy)
+        inputs = _random_rows(exported, rows)
+        output, action, *next_memory = model(inputs)
+        mask, memory = inputs.pop(MASK, None), inputs.pop(MEMORY, None)
         with torch.no_grad():
-            inputs = tensors(observation, torch.device("cpu"))
-            expected = _network_output(loaded.policy.network, inputs).numpy()
-        best = loaded.policy.act_deterministic(observation, mask)
-        agrees = np.allclose(output, expected, TOLERANCE, TOLERANCE)
+            state = None if memory is None else torch.from_numpy(memory)
+            expected, *states = (
+                part.numpy() for part in _network_output(policy.network, tensors(inputs, torch.device("cpu")), state)
+            )
+        if memory is None:
+            best = policy.act_deterministic(inputs, mask)
+        else:
+            assert isinstance(policy, NetworkPolicy)
+            best, _ = policy.act_with_memory(inputs, mask, memory)
+        pairs = zip((output, *next_memory), (expected, *states), strict=True)
+        agrees = all(np.allclose(one, other, TOLERANCE, TOLERANCE) for one, other in pairs)
         if not agrees or not _equally_good(action, best, expected, loaded.spec):
             path.unlink()
             raise HundredfoldError(
@@ -218,9 +262,15 @@ def _checked(loaded: LoadedPolicy, model: Model, path: Path) -> Path:
     return path
 
 
-def _network_output(network: ActorCritic | QNetwork, observation: dict[str, Tensor]) -> Tensor:
-    """(rows, num_logits) output for every action."""
-    return network(observation) if isinstance(network, QNetwork) else network.logits(observation)
+def _network_output(
+    network: ActorCritic | QNetwork, observation: dict[str, Tensor], memory: Tensor | None
+) -> tuple[Tensor, ...]:
+    """(rows, num_logits) output for every action; with a memory also its next states."""
+    if isinstance(network, QNetwork):
+        return (network(observation),)
+    if memory is None:
+        return (network.logits(observation),)
+    return network.logits_and_state(observation, memory)
 
 
 def _equally_good(action: Array, best: Array, output: Array, spec: EnvSpec) -> bool:
@@ -241,18 +291,20 @@ def _equally_good(action: Array, best: Array, output: Array, spec: EnvSpec) -> b
     return True
 
 
-def _random_rows(spec: EnvSpec, rows: int) -> tuple[Arrays, BoolArray | None]:
-    """Random observations, and masks that forbid about half of the actions."""
-    generator = np.random.default_rng(SEED)
-    observation = {name: _random(array, rows, generator) for name, array in spec.observation.items()}
-    if not spec.has_mask:
-        return observation, None
-    mask = generator.random((rows, spec.num_logits)) < 0.5
-    first = 0
-    for count in spec.action_nvec:
-        mask[np.arange(rows), first + generator.integers(0, count, rows)] = True
-        first += count
-    return observation, mask
+def _random_rows(exported: ExportedPolicy, rows: int) -> Arrays:
+    """Random inputs by name; masks forbid about half of the actions."""
+    generator, spec = np.random.default_rng(SEED), exported.spec
+    inputs = {name: _random(array, rows, generator) for name, array in spec.policy_observation.items()}
+    if spec.has_mask:
+        mask: BoolArray = generator.random((rows, spec.num_logits)) < 0.5
+        first = 0
+        for count in spec.action_nvec:
+            mask[np.arange(rows), first + generator.integers(0, count, rows)] = True
+            first += count
+        inputs[MASK] = mask
+    if exported.memory_size:
+        inputs[MEMORY] = generator.normal(size=(rows, exported.memory_size)).astype(np.float32)
+    return inputs
 
 
 def _random(array: ArraySpec, rows: int, generator: np.random.Generator) -> Array:
@@ -270,7 +322,6 @@ def _write(path: Path, save: Callable[[str], object]) -> None:
     """Write a file under a temporary name and rename it."""
     temporary = path.with_name(f".{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         save(str(temporary))
         temporary.replace(path)
     except (OSError, RuntimeError) as error:

@@ -32,8 +32,7 @@ def train(run: Run) -> bool:
                     belief_metrics = run.update_belief_model()
                 with run.timed("evaluate"):
                     evaluation = run.evaluate_if_due(signals)
-                run.record(episodes, {**losses, **belief_metrics, **evaluation})
-                run.save_if_due()
+                run.end_epoch(episodes, {**losses, **belief_metrics, **evaluation})
         except Interrupted:
             run.save_last_complete()
             return False

@@ -35,6 +35,8 @@ class Tracker(Protocol):
 
     def log(self, metrics: Metrics, step: int) -> None: ...
 
+    def log_video(self, mp4: Path, gif: Path, step: int) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -72,6 +74,17 @@ class MetricsLog:
                 f"checkpoints are complete; free some space, then use --resume {self.folder.path}."
             ) from error
 
+    def log_video(self, mp4: Path, gif: Path, step: int) -> None:
+        """Send a video of an episode to the trackers.
+
+        Args:
+            mp4: Video file.
+            gif: The same as a GIF.
+            step: Steps of all envs so far.
+        """
+        for tracker in self.trackers:
+            tracker.log_video(mp4, gif, step)
+
     def seal(self) -> Seal:
         """Size and checksum of everything written so far."""
         return Seal(self.size, self.digest.hexdigest())
@@ -104,6 +117,19 @@ class TensorBoard:
                 self.writer.add_scalar(key, value, step)
         self.writer.flush()
 
+    def log_video(self, mp4: Path, gif: Path, step: int) -> None:
+        """TensorBoard shows a GIF as a moving image."""
+        from PIL import Image
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        with Image.open(gif) as picture:
+            width, height = picture.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif.read_bytes())
+        summary = Summary(value=[Summary.Value(tag="episode", image=image)])
+        writer: Any = self.writer
+        writer.file_writer.add_summary(summary, step)
+        writer.flush()
+
     def close(self) -> None:
         self.writer.close()
 
@@ -133,6 +159,11 @@ class WeightsAndBiases:
 
     def log(self, metrics: Metrics, step: int) -> None:
         self.run.log(dict(metrics), step=step)
+
+    def log_video(self, mp4: Path, gif: Path, step: int) -> None:
+        import wandb
+
+        self.run.log({"episode": wandb.Video(str(mp4), format="mp4")}, step=step)
 
     def close(self) -> None:
         self.run.finish()

@@ -1,4 +1,4 @@
-"""Process-wide set-up of a training: signal handling and glibc malloc tuning."""
+"""Process-wide set-up of a training: signal handling, glibc malloc tuning, number of threads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final
 
@@ -86,3 +88,36 @@ def tune_malloc() -> bool:
         return False
     large = any(library.mallopt(MMAP_THRESHOLD, size) for size in MMAP_THRESHOLD_BYTES)
     return bool(library.mallopt(TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)) and large
+
+
+# A number of threads is chosen if it takes at most this share of the time of one thread.
+WORTHWHILE_SHARE: Final = 0.85
+MEASURED_PASSES: Final = 5
+
+
+def choose_threads(work: Callable[[], object], set_threads: Callable[[int], object], cores: int) -> tuple[int, str]:
+    """Number of threads that does some work fastest, from interleaved measurements.
+
+    Args:
+        work: The work, done several times.
+        set_threads: Sets the number of threads; it is left at the number chosen.
+        cores: Most threads.
+
+    Returns:
+        The number and the measured times, for display.
+    """
+    candidates = [1, *(2**power for power in range(1, cores.bit_length()) if 2**power < cores), cores]
+    times: dict[int, list[float]] = {threads: [] for threads in candidates}
+    for number in range(MEASURED_PASSES + 1):
+        for threads, measured in times.items():
+            set_threads(threads)
+            begin = time.perf_counter()
+            work()
+            if number:  # the first pass starts the threads
+                measured.append(time.perf_counter() - begin)
+    # The least is the time without other programs.
+    least = {threads: min(measured) for threads, measured in times.items()}
+    best = min(least, key=lambda threads: least[threads])
+    chosen = best if least[best] < WORTHWHILE_SHARE * least[1] else 1
+    set_threads(chosen)
+    return chosen, ", ".join(f"{1e3 * seconds:.0f} ms with {threads}" for threads, seconds in least.items())

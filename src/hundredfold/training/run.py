@@ -8,10 +8,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Final
 
+from hundredfold.algorithms.custom_network import NetworkFunction
+from hundredfold.algorithms.loaded_policy import LoadedPolicy
+from hundredfold.algorithms.policies import BatchActor
 from hundredfold.backends import make_backend
-from hundredfold.core.batch import Array, StepBatch
-from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.core.batch import StepBatch
+from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError
 from hundredfold.core.protocols import Backend
 from hundredfold.rollout.episode_stats import EpisodeStats
 from hundredfold.training.build import BELIEF_MODEL, Components
@@ -29,8 +35,12 @@ from hundredfold.training.evaluate import evaluate, evaluation_backend
 from hundredfold.training.metrics import MetricsLog, best_of, drop_after, read_metrics
 from hundredfold.training.process_setup import Interruptible
 from hundredfold.training.run_folder import RunFolder
+from hundredfold.training.stop import CLOCK, Stop, StopAfter, StopRule, stop_rules, write_stop
+from hundredfold.training.video import record_video, require_video
 
 MAX_EVALUATION_ENVS = 64
+# Steps after which the episode of a video is cut off.
+MAX_VIDEO_STEPS = 1000
 # Interval at which failures of envs are looked for during an epoch.
 FAILURE_CHECK_SECONDS = 2.0
 
@@ -43,6 +53,28 @@ class Counters:
     total_steps: int = 0
     total_episodes: int = 0
     wall_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A complete epoch of a training, for a user's `on_epoch` function."""
+
+    number: int  # 1 after the first
+    metrics: Mapping[str, float]  # as in metrics.jsonl
+    policy: LoadedPolicy  # with the present weights; they change as training goes on
+    path: Path  # the run folder
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Functions of the user that take part in a training."""
+
+    stop: StopRule | None = None
+    on_epoch: Callable[[Epoch], None] | None = None
+    network: NetworkFunction | None = None
+
+
+NO_HOOKS: Final = Hooks()
 
 
 class Run:
@@ -62,13 +94,22 @@ class Run:
         self.folder, self.components, self.counters = folder, components, counters
         self.settings = components.settings
         self.num_epochs = self.settings.length.epochs
-        self.best = best_of(read_metrics(folder))
+        history = read_metrics(folder)
+        self.best = best_of(history)
+        self.hooks = NO_HOOKS
+        self.stop: Stop | None = None
+        self.stop_rules = stop_rules(self.settings.stop)
+        for rule, metrics in product(self.stop_rules, history):
+            rule(metrics)
         self.last_complete = self._snapshot()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         # Cumulative seconds at the end of the last epoch.
         timings = components.backend.timings()
         self.previous_seconds: dict[str, float] = {"env": -sum(timings.values()), **timings}
         self.evaluation_envs: Backend | None = None
+        self.records_videos = self.settings.saving.video_interval > 0
+        if self.records_videos:
+            require_video()
         self.metrics = MetricsLog(folder, self.settings, first_step=counters.total_steps, wandb=wandb)
         self.display = TrainingDisplay(
             total_steps=self.num_epochs * self.settings.rollout.samples_per_epoch,
@@ -119,7 +160,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.counters.epoch >= self.num_epochs
+        return self.counters.epoch >= self.num_epochs or self.stop is not None
 
     def close(self) -> None:
         """Close files and evaluation envs, and release the folder."""
@@ -190,7 +231,10 @@ class Run:
         """Evaluate the policy at its interval and at the end; empty otherwise."""
         evaluation = self.settings.evaluation
         epoch = self.counters.epoch + 1
-        if not evaluation.eval_interval or (epoch % evaluation.eval_interval and epoch < self.num_epochs):
+        if not evaluation.eval_interval:
+            return {}
+        is_last = epoch >= self.num_epochs or self._time_is_up
+        if epoch % evaluation.eval_interval and not is_last:
             return {}
         if self.evaluation_envs is None:
             num_envs = min(evaluation.eval_episodes, MAX_EVALUATION_ENVS)
@@ -205,14 +249,9 @@ class Run:
             self.evaluation_envs = make_backend(*evaluation_backend(settings, self.components.make_envs, num_envs))
         if self.components.belief_model is not None:
             self.evaluation_envs.broadcast(self.components.belief_model.params(exploring=False))
-        policy = self.components.learner.policy
-
-        def act(batch: StepBatch) -> Array:
-            return policy.act_deterministic(batch.observation, batch.mask)
-
         result = evaluate(
             self.evaluation_envs,
-            act,
+            BatchActor(self.components.learner.policy),
             evaluation.eval_episodes,
             evaluation.eval_seed,
             evaluation.eval_max_steps,
@@ -220,10 +259,51 @@ class Run:
         ).metrics()
         return {f"eval/{name}": value for name, value in result.items()}
 
+    def record_video_if_due(self) -> None:
+        """Record an episode of the policy at the video interval and at the end."""
+        epoch, interval = self.counters.epoch + 1, self.settings.saving.video_interval
+        if not self.records_videos or (epoch % interval and epoch < self.num_epochs):
+            return
+        belief_model, evaluation = self.components.belief_model, self.settings.evaluation
+        with self.timed("video"):
+            try:
+                video = record_video(
+                    self.settings.env,
+                    self.components.make_envs,
+                    lambda spec: BatchActor(self.components.learner.policy),
+                    episodes=1,
+                    seed=evaluation.eval_seed,
+                    max_steps=min(evaluation.eval_max_steps, MAX_VIDEO_STEPS),
+                    shared_params=None if belief_model is None else belief_model.params(exploring=False),
+                )
+            except HundredfoldError as error:
+                # The training is worth more than its videos.
+                self.display.print(f"no videos are recorded: {error}")
+                self.records_videos = False
+                return
+            mp4, gif = video.write(self.folder.videos / f"epoch{epoch:06d}")
+            self.metrics.log_video(mp4, gif, self.counters.total_steps + self.settings.rollout.samples_per_epoch)
+
+    @property
+    def _time_is_up(self) -> bool:
+        """Whether this epoch will be the last one because of the wall clock."""
+        clock = {CLOCK: self.counters.wall_seconds + sum(self.seconds.values())}
+        return any(isinstance(rule, StopAfter) and rule(clock) for rule in self.stop_rules)
+
     # -- after an epoch -------------------------------------------------------------------------
 
-    def record(self, episodes: EpisodeStats, learner_metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a complete epoch and remember the best evaluation."""
+    def end_epoch(self, episodes: EpisodeStats, learner_metrics: Mapping[str, float]) -> None:
+        """Record a complete epoch with its video if due, save it if due, and call the user's function."""
+        self.record_video_if_due()
+        metrics = self.record(episodes, learner_metrics)
+        self.save_if_due()
+        if self.hooks.on_epoch is not None:
+            learner, epoch = self.components.learner, self.counters.epoch
+            policy = LoadedPolicy(learner.policy, self.components.backend.spec, epoch, self.settings.seed)
+            self.hooks.on_epoch(Epoch(epoch, metrics, policy, self.folder.path))
+
+    def record(self, episodes: EpisodeStats, learner_metrics: Mapping[str, float]) -> dict[str, float]:
+        """Write the metrics of a complete epoch, remember the best evaluation, and apply the stop rules."""
         counters, samples = self.counters, self.settings.rollout.samples_per_epoch
         spent = sum(self.seconds.values())
         counters.epoch += 1
@@ -243,11 +323,25 @@ class Run:
         }
         self.seconds.clear()
         self.metrics.write(metrics)
+        self.stop = self._stop_by(metrics)
         if counters.epoch % self.settings.saving.log_interval == 0 or self.finished:
             self.display.epoch(counters.epoch, self.num_epochs, metrics)
         score = learner_metrics.get("eval/return_mean")
         if score is not None and (self.best is None or score > self.best[1]):
             self.best = (counters.epoch, score)
+        if self.stop is not None:
+            self.display.print(f"stopped after epoch {counters.epoch}/{self.num_epochs}: {self.stop.reason}")
+        return metrics
+
+    def _stop_by(self, metrics: Mapping[str, float]) -> Stop | None:
+        """The first rule that ends the run here; all of them see every epoch."""
+        reasons = [rule(metrics) for rule in self.stop_rules]
+        own = self.hooks.stop(metrics) if self.hooks.stop is not None else None
+        for reason, by_settings in [*((reason, True) for reason in reasons), (own, False)]:
+            if reason:
+                text = reason if isinstance(reason, str) else "the stop function returned True"
+                return Stop(self.counters.epoch, text, by_settings)
+        return None
 
     def failure_counts(self) -> dict[str, int]:
         """Failures of envs and workers so far, which are displayed; zeros only for third-party envs."""
@@ -265,6 +359,9 @@ class Run:
             is_best = self.best is not None and self.best[0] == epoch
             if not (epoch % saving.save_interval == 0 or self.finished or is_best):
                 return
+            if self.stop is not None:
+                # First: without the checkpoint it does not count, and the epoch is trained again.
+                write_stop(self.folder, self.stop)
             save_checkpoint(self.folder, self.last_complete)
             if self.best is not None and is_best:
                 mark_best(self.folder, *self.best)

@@ -7,8 +7,10 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -18,12 +20,14 @@ from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import MAX_BYTES, apply_table, parse_toml, to_toml
 from hundredfold.core.errors import CheckpointError, SettingsError, suggest
-from hundredfold.core.files import open_no_follow, read_bounded, sealed_json, write_atomically
+from hundredfold.core.files import open_no_follow, read_bounded, read_sealed_json, sealed_json, write_atomically
 
 # Start of the last line of settings.toml.
 SEAL: Final = b"# sha256 of the lines above: "
 # Longest name of a file on common file systems.
 MAX_NAME_BYTES: Final = 255
+CHECKSUMS: Final = "checksums.json"  # of the data files, in their folder
+MAX_DATA_BYTES: Final = 2**30
 PACKAGES = ("hundredfold", "numpy", "numba", "torch", "gymnasium", "safetensors")
 
 
@@ -55,17 +59,31 @@ class RunFolder:
         return self.path / "versions.json"
 
     @property
+    def videos(self) -> Path:
+        return self.path / "videos"
+
+    @property
+    def stop_file(self) -> Path:
+        return self.path / "stopped.json"
+
+    @property
     def report_file(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def data(self) -> Path:
+        """Copies of the user's data files that the run was trained on, with their checksums."""
+        return self.path / "data"
+
     @classmethod
-    def create(cls, settings: RunSettings, save_dir: Path, name: str | None) -> RunFolder:
-        """Create a folder with the run's settings.
+    def create(cls, settings: RunSettings, save_dir: Path, name: str | None, *, keep_data: bool = True) -> RunFolder:
+        """Create a folder with the run's settings and copies of the data files that they name.
 
         Args:
             settings: Run settings.
             save_dir: Where to create it.
             name: Its name; by default env, time and seed. An existing folder is an error.
+            keep_data: False to copy no data files: the settings then name those of the user.
         """
         check_name(name)
         path = _free_name(save_dir, settings) if name is None else save_dir / name
@@ -79,7 +97,7 @@ class RunFolder:
             folder = cls(path)
             folder.checkpoints.mkdir()
             folder.claim()
-            folder.write_settings(settings)
+            folder.write_settings(folder._copy_data(settings) if keep_data else settings)
             write_atomically(folder.versions_file, sealed_json(versions()))
         except OSError as error:
             raise SettingsError(
@@ -126,7 +144,7 @@ class RunFolder:
         if not isinstance(env, str):
             raise CheckpointError(f"{self.settings_file} has no `env`; it is not the settings file of a run.")
         # Settings that the file lacks get class defaults, not those of a preset.
-        return apply_table(default_settings(env, table), table, str(self.settings_file))
+        return self._with_kept_data(apply_table(default_settings(env, table), table, str(self.settings_file)))
 
     def settings_table(self) -> dict[str, Any]:
         """Settings of the run as nested tables, after their checksum was checked."""
@@ -147,6 +165,46 @@ class RunFolder:
         text = to_toml(settings)
         write_atomically(self.settings_file, f"{text}{SEAL.decode()}{hashlib.sha256(text.encode()).hexdigest()}\n")
 
+    def _copy_data(self, settings: RunSettings) -> RunSettings:
+        """Copy the data files into the folder; returns the settings with the paths of the copies."""
+        files = getattr(settings.env_settings, "data_files", {})
+        if not files:
+            return settings
+        self.data.mkdir()
+        for name, path in files.items():
+            shutil.copyfile(path, self._kept(name))
+        checksums = {name: _sha256(self._kept(name)) for name in files}
+        write_atomically(self.data / CHECKSUMS, sealed_json(checksums))
+        return self._with_kept_paths(settings, checksums)
+
+    def _with_kept_data(self, settings: RunSettings) -> RunSettings:
+        """The settings with the data files that the run kept, wherever the folder is now.
+
+        Raises:
+            CheckpointError: A file was changed or is missing.
+        """
+        if not getattr(settings.env_settings, "data_files", {}) or not self.data.exists():
+            return settings
+        try:
+            checksums = read_sealed_json(self.data / CHECKSUMS)
+            for name, checksum in checksums.items():
+                if _sha256(self._kept(name)) != checksum:
+                    raise ValueError(f"{self._kept(name)} was changed after the run started")
+        except (OSError, ValueError) as error:
+            what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+            raise CheckpointError(
+                f"the data that {self.path} was trained on is not there any more ({what}), so its results would mean "
+                "something else. Restore the file, or train a new run on the new data."
+            ) from error
+        return self._with_kept_paths(settings, checksums)
+
+    def _kept(self, name: str) -> Path:
+        return self.data / f"{name}.csv"
+
+    def _with_kept_paths(self, settings: RunSettings, names: Iterable[str]) -> RunSettings:
+        kept = {name: str(self._kept(name).resolve()) for name in names}
+        return replace(settings, env_settings=replace(settings.env_settings, **kept))
+
     def claim(self) -> None:
         """Lock the folder for this process; the lock is released when the process ends."""
         self.check_links()
@@ -161,10 +219,25 @@ class RunFolder:
         except OSError as error:
             raise CheckpointError(f"cannot lock {self.path}: {error.filename}: {error.strerror}.") from error
 
+    def is_claimed(self) -> bool:
+        """Whether another process writes to the folder."""
+        try:
+            self.claim()
+        except CheckpointError as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                return True
+            raise
+        self.release()
+        return False
+
     def release(self) -> None:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(read_bounded(path, MAX_DATA_BYTES)).hexdigest()
 
 
 def versions() -> dict[str, Any]:

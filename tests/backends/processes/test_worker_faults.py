@@ -5,6 +5,7 @@ import re
 import signal
 from contextlib import closing
 from functools import partial
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 from helpers import third_party_envs
 from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
+from helpers.hangs import announce_hang
 from helpers.processes import wait_until
 from helpers.trajectories import (
     Trajectory,
@@ -27,21 +29,20 @@ from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import CallOrderError, EnvError, SettingsError, WorkerError
 from hundredfold.envs.corridor import LEFT, RIGHT
-from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv, GymnasiumFactory
+from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
+from hundredfold.envs.gymnasium_factory import GymnasiumFactory
 
 SEED = 7
 NUM_ENVS = 6
 FAULTY = 1
 FAULT_STEP = third_party_envs.FaultyEnv.fault_step
 STEPS = 7
-# Seconds after which envs that hang are replaced: long enough for a busy machine, short enough to wait for.
-TIMEOUT = 3.0
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("only_hung_envs_time_out")]
 
 VALID_ENVS = partial(GymnasiumBatchEnv, make_env=third_party_envs.FaultyEnv)
 
-each_backend = pytest.mark.parametrize("kind", BACKEND_CASES)
+each_backend = pytest.mark.parametrize("kind", [backend_param(kind) for kind in BACKEND_CASES])
 each_process_backend = pytest.mark.parametrize("kind", ["processes", "first_ready"])
 each_start_method = pytest.mark.parametrize(
     "method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))]
@@ -271,7 +272,7 @@ def test_wrong_env_settings_raise_a_settings_error(kind):
 
 def two_workers(make_envs, method, **settings):
     """Two workers with three envs each."""
-    worker_settings = WorkerSettings(workers=2, start_method=method, step_timeout=TIMEOUT, **settings)
+    worker_settings = WorkerSettings(workers=2, start_method=method, **settings)
     return ProcessBackend(make_envs, NUM_ENVS, worker_settings)
 
 
@@ -355,7 +356,9 @@ def test_a_worker_stopped_between_steps_misses_its_heartbeat_and_is_replaced():
     with closing(two_workers(VALID_ENVS, "fork")) as backend:
         backend.reset(SEED)
         backend.recv()
-        os.kill(backend.pool.workers[1].process.pid, signal.SIGSTOP)
+        pid = backend.pool.workers[1].process.pid
+        os.kill(pid, signal.SIGSTOP)
+        announce_hang(pid)
         backend.send(np.zeros(NUM_ENVS, np.int64))
         assert backend.recv().truncated.tolist() == [False] * 3 + [True] * 3
         assert "no heartbeat" in backend.recent_failures[-1].message
@@ -552,6 +555,18 @@ def test_too_many_timeouts_in_a_row_raise_an_error_with_the_history(monkeypatch)
     ):
         record_trajectory(backend, SEED, 20)
     assert str(raised.value).count("hung: it did not return") == 2
+
+
+def test_a_step_timeout_counts_seconds(monkeypatch):
+    """The only env hangs in its first reset, so that nothing else depends on the short timeout."""
+    monkeypatch.undo()
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(third_party_envs.HangsInReset, fault_seed=seed_of(0, 0)))
+    settings = WorkerSettings(workers=1, env_threads=1, step_timeout=0.4, max_env_failures=1)
+    with closing(ProcessBackend(make_envs, 1, settings)) as backend:
+        begin = monotonic()
+        with pytest.raises(EnvError, match=r"env 0 hung: .* within 0\.4 seconds"):
+            backend.reset(SEED)
+        assert monotonic() - begin >= 0.4
 
 
 def test_too_many_worker_deaths_in_a_row_raise_an_error_with_the_history():

@@ -6,7 +6,10 @@ from numpy.testing import assert_array_equal
 
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.blue_agent import BlueAgent
+from hundredfold.envs.cage2.conformance import RECORDINGS, load_trace
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.network import HOSTS
+from hundredfold.envs.cage2.raw_observation import RAW_PORTS
 
 CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed")
 
@@ -19,7 +22,10 @@ class ScriptedPolicy:
         self.observations = []
         self.mask = None
 
-    def act_deterministic(self, observation, mask):
+    def reset(self):
+        pass
+
+    def act(self, observation, mask):
         self.observations.append({name: array.copy() for name, array in observation.items()})
         self.mask = mask
         return np.array([next(self.actions)])
@@ -72,3 +78,31 @@ def test_invalid_observations_raise(bits):
 def test_a_policy_with_the_channel_remaining_raises():
     with pytest.raises(SettingsError, match="does not reveal the steps left"):
         BlueAgent(ScriptedPolicy([0]), Cage2Settings(channels=("remaining",)))
+
+
+def raw_observation(ports, shells):
+    """The connections of a recording in the form of CybORG."""
+    raw = {"success": 1}
+    for name, counts, shell in zip(HOSTS, ports, shells, strict=True):
+        connections = [
+            {"local_port": port} for port, count in zip(RAW_PORTS, counts, strict=True) for _ in range(count)
+        ]
+        connections += [{"local_port": 50_000, "remote_port": 4444}] * int(shell)
+        raw[name] = {"Processes": [{"Connections": [connection]} for connection in connections]}
+    return raw
+
+
+def test_agent_reads_exploits_from_the_raw_observation_as_the_env_shows_them():
+    trace = load_trace(RECORDINGS / "traces_raw.npz")
+    recorded = trace.arrays
+    for episode in (0, 30):
+        policy = ScriptedPolicy([*recorded["blue_action"][episode], 0])
+        agent = BlueAgent(policy, Cage2Settings(channels=("exploits",)))
+        agent.act(np.zeros(52, int), {})
+        for step in range(100):
+            raw = raw_observation(recorded["raw_ports"][episode, step], recorded["raw_shell"][episode, step])
+            agent.act(np.zeros(52, int), raw)
+            assert_array_equal(policy.observations[-1]["exploits"][0], trace.arrays["exploits"][episode, step])
+    assert set(np.unique(trace.arrays["exploits"])) == {0, 1, 2, 3}
+    with pytest.raises(ShapeError, match="pass CybORG's raw observation"):
+        agent.act(np.zeros(52, int))

@@ -15,9 +15,9 @@ def test_every_recorded_step_is_equal_in_every_field():
     result = verify(TRACES)
     assert str(result.first_difference) == "None"
     assert result.passed
-    assert result.steps_compared == result.steps_equal == 44_700
+    assert result.steps_compared == result.steps_equal == 50_300
     assert {row["red"] for row in result.rows} == {"b_line", "meander", "sleep"}
-    assert {row["field"] for row in result.rows} == {"all", *COMPARED}
+    assert {row["field"] for row in result.rows} == {"all", "exploits", *COMPARED}
     assert all(row["steps_equal"] == row["steps_compared"] for row in result.rows)
     assert len(COMPARED) == 16
 
@@ -200,3 +200,20 @@ def test_random_blue_is_uniform_over_the_actions():
 def test_verification_without_files_does_not_pass():
     assert not verify([]).passed
     assert dataclasses.is_dataclass(verify([]))
+
+
+def test_recordings_of_the_raw_observation_are_compared_as_the_channel_of_exploits(tmp_path):
+    raw = next(path for path in TRACES if path.name == "traces_raw.npz")
+    with np.load(raw) as file:
+        arrays = {name: file[name] for name in file.files}
+    episode, step, host, port = np.argwhere(arrays["raw_ports"] == 11)[0]
+    arrays["raw_ports"][episode, step, host, port] = 10
+    np.savez(tmp_path / "changed.npz", **arrays)
+    result = verify([tmp_path / "changed.npz"])
+    assert not result.passed
+    assert list(result.first_difference.fields) == ["exploits"]
+    assert (result.first_difference.episode, result.first_difference.step) == (episode, step)
+    arrays["raw_shell"] = arrays["raw_shell"][:, :50]
+    np.savez(tmp_path / "short.npz", **arrays)
+    with pytest.raises(TraceError, match="raw_shell has shape"):
+        verify([tmp_path / "short.npz"])

@@ -15,7 +15,7 @@ from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_HOSTS, USER0
 from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
 from hundredfold.envs.cage2.step import start_batch
 
-ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining")
+ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits")
 ALL_FEATURES = Cage2Settings(green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible")
 
 

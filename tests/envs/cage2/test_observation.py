@@ -29,6 +29,7 @@ from hundredfold.envs.cage2.network import (
     USER4,
     VSFTPD,
 )
+from hundredfold.envs.cage2.state import FAILED_EXPLOIT, SHELL_BREACH, SILENT_BREACH
 
 
 def green_scans(host):
@@ -239,7 +240,7 @@ def test_the_reward_includes_reds_action_of_the_same_step():
     assert game.reward == -1.1
 
 
-ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining")
+ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits")
 
 
 def test_channels_hold_decoys_scans_and_time():
@@ -304,3 +305,31 @@ def test_hosts_without_events_show_nothing():
     assert np.flatnonzero(game.bits.any(axis=1)).tolist() == [USER0]
     game.step(SLEEP, (red_actions.SLEEP, 255))
     assert game.is_quiet
+
+
+def test_exploits_are_shown_by_port_and_kind_until_a_restore():
+    game = Game(channels=("exploits",))
+    exploits = game.env.out.observation["exploits"][0]
+    game.scan(USER3).exploit(USER3, HTTP_RFI, detected=1)
+    assert exploits[USER3, HTTP_RFI] == SHELL_BREACH
+    game.exploit(USER3, HTTP_RFI, detected=0)
+    assert exploits[USER3, HTTP_RFI] == SILENT_BREACH
+    game.scan(ENTERPRISE0)
+    assert not exploits[ENTERPRISE0].any()
+    game.exploit(ENTERPRISE0, SSH_BRUTE_FORCE)
+    assert exploits[ENTERPRISE0, SSH_BRUTE_FORCE] == SILENT_BREACH
+    game.scan(DEFENDER).exploit(DEFENDER, SSH_BRUTE_FORCE)
+    assert exploits[DEFENDER, SSH_BRUTE_FORCE] == FAILED_EXPLOIT
+    game.scan(USER4, blue=restore(USER3))
+    assert not exploits[USER3].any()
+    assert np.count_nonzero(exploits) == 2
+
+
+def test_a_scan_of_several_ports_hides_an_exploit_of_the_same_host():
+    game = Game(channels=("exploits",), green="scan")
+    exploits = game.env.out.observation["exploits"][0]
+    game.scan(USER3, **GREEN_SLEEPS).exploit(USER3, HTTP_RFI, **green_scans(USER3))
+    assert not exploits.any()
+    # With a single open port the scan looks like one more attempt.
+    game.scan(ENTERPRISE0, **GREEN_SLEEPS).exploit(ENTERPRISE0, SSH_BRUTE_FORCE, **green_scans(ENTERPRISE0))
+    assert exploits[ENTERPRISE0, SSH_BRUTE_FORCE] == SILENT_BREACH

@@ -29,6 +29,12 @@ def test_leaderboard_haraka_always_fails_after_a_restore(host):
     assert game.exploit(host, HTTP_RFI)["red_success"] == TRUE
 
 
+def test_leaderboard_haraka_works_again_in_the_next_episode():
+    game = Game(ruleset="leaderboard", horizons=(3,)).step(restore(USER3)).step().step()
+    assert game.env.out.terminated[0]
+    assert game.break_in(USER3, HARAKA_RCE)["red_success"] == TRUE
+
+
 @pytest.mark.parametrize("host", [USER3, USER4])
 def test_current_haraka_works_after_a_restore(host):
     game = Game().break_in(host, HARAKA_RCE).step(restore(host)).exploit(host, HARAKA_RCE)

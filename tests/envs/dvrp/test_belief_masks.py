@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
 from hundredfold.core.errors import ShapeError
-from hundredfold.envs.dvrp.belief_masks import TYPE_MASKS
+from hundredfold.envs.dvrp.belief_masks import type_masks
 from hundredfold.envs.dvrp.env import Dvrp, DvrpSettings
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
 NUM_ENVS, SEED = 64, 5
+TYPE_MASKS = type_masks(DEFAULT_OFFERS)
 
 
 def make(envs=NUM_ENVS, **settings):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers.offers import NO_CHANGE, TOTAL_MINUTES
 from helpers.trajectories import (
     EnvBackend,
     assert_same_trajectory,
@@ -14,7 +15,7 @@ from helpers.trajectories import (
 )
 from hundredfold.core.errors import CheckpointError, ShapeError
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.verifier import violations
 
@@ -126,7 +127,7 @@ def test_responses_follow_the_trip_and_bookings_the_responses():
         applied = np.where(expected, offers, NO_CHANGE)
         assert_array_equal(
             env.true_state["booked_windows"][:, number],
-            shifted_windows(before["requested_windows"][:, number], applied),
+            DEFAULT_OFFERS.shifted_windows(before["requested_windows"][:, number], applied),
         )
         assert_array_equal(out.info["shift_minutes"], TOTAL_MINUTES[applied])
         assert_array_equal(out.info["customer_id"], before["customer_id"][:, number])

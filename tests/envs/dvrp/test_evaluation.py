@@ -7,6 +7,8 @@ import pytest
 
 from helpers.acceptance_models import prior_model
 from helpers.exact_days import cheapest_of_all_offers
+from helpers.offers import NO_CHANGE
+from hundredfold.envs.dvrp import heuristics
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_BRANCH
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import (
@@ -19,9 +21,8 @@ from hundredfold.envs.dvrp.evaluation import (
     evaluation_env_seed,
     simulate_days,
 )
-from hundredfold.envs.dvrp.heuristics import always_largest, privileged_largest
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
-from hundredfold.envs.dvrp.offers import NO_CHANGE
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.policies import POLICIES, PolicyOptions
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -70,7 +71,7 @@ def test_evaluation_is_reproducible_in_any_batch_size():
 
 
 def test_any_function_from_a_batch_to_offers_can_be_evaluated():
-    (row,) = evaluate(privileged_largest, name="mine")
+    (row,) = evaluate(heuristics.privileged_largest(DEFAULT_OFFERS), name="mine")
     (same,) = evaluate("privileged_largest")
     assert row == {**same, "policy": "mine"}
     assert row["offers_made"] == row["offers_accepted"] > 0
@@ -120,7 +121,9 @@ def test_a_trained_policy_is_evaluated_under_its_shared_params():
 
     def offers_under(probability):
         shared_params = {"accept_given_type": np.full((4, len(PURPOSE_NAMES), 16), probability, np.float32)}
-        return simulate_days(always_largest, masked, 6, 1, shared_params=shared_params)[0].offers
+        return simulate_days(heuristics.always_largest(DEFAULT_OFFERS), masked, 6, 1, shared_params=shared_params)[
+            0
+        ].offers
 
     assert (offers_under(0.1) == NO_CHANGE).all()
     assert (offers_under(0.9) != NO_CHANGE).all()
@@ -132,7 +135,7 @@ def test_evaluation_does_not_explore():
     masked = DvrpSettings(num_customers=12, num_vehicles=3, lns_iterations=2, mask_mode="threshold")
     shape = (4, len(PURPOSE_NAMES), 16)
     shared_params = {"accept_given_type": np.zeros(shape, np.float32), "epsilon": np.array(1.0)}
-    days, _ = simulate_days(always_largest, masked, 6, 1, shared_params=shared_params)
+    days, _ = simulate_days(heuristics.always_largest(DEFAULT_OFFERS), masked, 6, 1, shared_params=shared_params)
     assert (days.offers == NO_CHANGE).all()
 
 
@@ -178,4 +181,6 @@ def test_the_upper_bound_holds_for_policies_and_for_noisy_responses():
 
 
 def one_day(days, day):
-    return SimulatedDays(**{name: getattr(days, name)[day : day + 1] for name in SimulatedDays.__slots__})
+    return replace(
+        days, **{name: getattr(days, name)[day : day + 1] for name in SimulatedDays.__slots__ if name != "offer_table"}
+    )

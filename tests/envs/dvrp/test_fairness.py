@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from helpers.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.analysis import demand_row, effective_number, fairness_rows, gini, request_groups
 from hundredfold.envs.dvrp.evaluation import DayScorer, simulate_days
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 SETTINGS = DvrpSettings(num_customers=10, num_vehicles=3, lns_iterations=0)

@@ -5,13 +5,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.acceptance_models import KnownTypes, prior_model, warmed_up_model
+from helpers.offers import NO_CHANGE, TOTAL_MINUTES
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.acceptance.model import accept_likelihood
 from hundredfold.envs.dvrp.belief_warmup import WarmUpSettings
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
 from hundredfold.envs.dvrp.heuristics import largest_tolerated
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, tolerated_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, PolicyOptions, make_policy
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -76,7 +77,7 @@ def test_thompson_makes_the_largest_offer_of_sampled_tolerances():
     env = Dvrp(np.arange(3000), DvrpSettings(num_customers=2, lns_iterations=0))
     out = env.reset(0)
     tolerances = np.array([(0.0, 30.0), (30.0, 0.0), (0.0, 0.0)])
-    rates = np.array([0.5, 0.3, 0.2]) @ tolerated_offers(tolerances)
+    rates = np.array([0.5, 0.3, 0.2]) @ DEFAULT_OFFERS.tolerated(tolerances)
     options = PolicyOptions(beliefs=KnownTypes(env.population, np.tile(rates, (4, 1))))
     policy = make_policy("thompson", env.population, env.settings, 1, options)
     offers = policy(out)
@@ -120,7 +121,9 @@ def test_the_largest_tolerated_offer_has_the_probability_of_its_tolerances():
     pairs = np.random.default_rng(0).dirichlet(np.ones(16), 5)  # of 0 to 30 earlier x 0 to 30 later
     accepts = pairs @ accept_likelihood(0.0).T
     # Offers list 30 to 0 minutes earlier, tolerances 0 to 30.
-    assert_allclose(largest_tolerated(accepts), pairs.reshape(-1, 4, 4)[:, ::-1].reshape(-1, 16), atol=1e-12)
+    assert_allclose(
+        largest_tolerated(accepts.reshape(-1, 4, 4)), pairs.reshape(-1, 4, 4)[:, ::-1].reshape(-1, 16), atol=1e-12
+    )
 
 
 def test_thompson_sampling_makes_varied_offers_until_a_trip_is_known():

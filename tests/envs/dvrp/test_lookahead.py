@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.acceptance_models import KnownTypes, prior_model
+from helpers.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.demand import population_for
@@ -18,7 +19,7 @@ from hundredfold.envs.dvrp.lookahead import (
     PolicyLookahead,
     best_offers,
 )
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, windows_of_all_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.policies import PolicyOptions
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes, day_problems
 from hundredfold.envs.dvrp.sampled_futures import SampledFutures
@@ -66,7 +67,7 @@ def test_a_tiny_day_is_decided_as_by_exact_enumeration():
     optimum = np.zeros((20, 16))
     for offer in range(16):
         windows = state["booked_windows"].copy()
-        windows[:, 2] = windows_of_all_offers(requests.windows)[:, offer]
+        windows[:, 2] = DEFAULT_OFFERS.windows_of_all(requests.windows)[:, offer]
         windows[:, 3] = trips.windows[sampled]
         problems = day_problems(cells, windows, np.full((20, 4), np.inf), env.population, tiny)
         optimum[:, offer] = ExactOracle().solve(problems).cost
@@ -224,7 +225,7 @@ def policy_lookahead(env, costs, samples=2):
 def test_the_best_offers_are_evaluated_and_no_change():
     allowed = np.ones((2, 16), bool)
     allowed[1, 3:] = False
-    best = best_offers(np.tile(np.arange(16.0), (2, 1)), allowed, 4)
+    best = best_offers(DEFAULT_OFFERS, np.tile(np.arange(16.0), (2, 1)), allowed, 4)
     assert_array_equal(np.flatnonzero(best[0]), [0, 1, 2, 3, NO_CHANGE])
     assert_array_equal(np.flatnonzero(best[1]), [0, 1, 2, NO_CHANGE])
 
@@ -247,7 +248,7 @@ def test_predictions_and_futures_are_averaged_by_their_weights():
         LookaheadSettings(samples=64),
     )
     requests = current_requests(env.out, env.population)
-    evaluated = best_offers(np.tile(np.arange(16.0), (20, 1)), env.out.mask, 3)
+    evaluated = best_offers(DEFAULT_OFFERS, np.tile(np.arange(16.0), (20, 1)), env.out.mask, 3)
     costs = reference.final_costs(env.out, requests, evaluated).mean(axis=2)
     predicted = np.where(np.arange(16) < 3, -1.0, 100.0)
     predicted[NO_CHANGE] = 0.0

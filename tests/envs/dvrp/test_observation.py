@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers.offers import NO_CHANGE
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.observation import observation_specs
-from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
@@ -31,7 +31,7 @@ def batches(env, seed=3):
 
 @pytest.mark.parametrize(("cells", "rows"), [(207, 606), (61, 314), (31, 254)])
 def test_counts_have_a_row_per_cell_and_half_hour(cells, rows):
-    assert observation_specs("counts", 30, cells, ())["counts"].shape == (rows, 2)
+    assert observation_specs("counts", 30, cells, 16, ())["counts"].shape == (rows, 2)
 
 
 def test_the_counts_layout_sums_bookings_and_has_the_request():

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers.offers import NO_CHANGE, OFFER_MINUTES
 from hundredfold.envs.dvrp import offer_features as features
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.heuristics import RandomOffers
-from hundredfold.envs.dvrp.offers import NO_CHANGE, OFFER_MINUTES, windows_of_all_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 SETTINGS = DvrpSettings(num_customers=8, observation="offers", cost_hint=True)
@@ -79,7 +80,7 @@ def test_pair_potentials_equal_a_plain_enumeration(service_minutes):
 def test_potentials_with_bookings_are_pooled_and_relative_to_no_change():
     env = env_after(5)
     state, out = env.true_state, env.out
-    windows = windows_of_all_offers(state["requested_windows"][:, 5])
+    windows = DEFAULT_OFFERS.windows_of_all(state["requested_windows"][:, 5])
     for row in range(3):
         pooled = np.zeros((16, features.NUM_BOOKED))
         for offer in range(16):
@@ -130,7 +131,7 @@ def test_features_do_not_read_hidden_or_future_state():
             array[...] = 0
         elif name in ("customer_id", "trip_id", "cells", "requested_windows"):
             array[:, 4:] = 0
-    env._observe()
+    env.observe()
     for name in ("offers", "context"):
         assert_array_equal(env.out.observation[name], expected[name])
 

@@ -1,21 +1,13 @@
-"""The sixteen offers: shifts, tolerance and feasibility."""
+"""Offers: shifts, tolerance and feasibility."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from hundredfold.envs.dvrp.offers import (
-    NO_CHANGE,
-    NUM_OFFERS,
-    OFFER_MINUTES,
-    allowed_offers,
-    servable_alone,
-    shifted_windows,
-    tolerated_offers,
-    widest_windows,
-    windows_of_all_offers,
-)
+from helpers.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS, offer_table, servable_alone
 from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, TYPE_NAMES, sample_tolerances
+from hundredfold.envs.dvrp.settings import DvrpSettings
 
 TABLE = {
     0: (30, 0),
@@ -35,6 +27,7 @@ TABLE = {
     14: (0, 20),
     15: (0, 30),
 }
+STRICT = DvrpSettings(tolerances="types")
 WINDOWS = np.array([[480.0, 510.0], [500.0, 530.0]])
 TRAVEL = np.array([[0.0, 10.0, 12.0], [10.0, 0.0, 20.0], [12.0, 20.0, 0.0]])
 
@@ -43,14 +36,14 @@ TRAVEL = np.array([[0.0, 10.0, 12.0], [10.0, 0.0, 20.0], [12.0, 20.0, 0.0]])
 def test_every_offer_shifts_windows_by_its_minutes(offer):
     earlier, later = TABLE[offer]
     assert tuple(OFFER_MINUTES[offer]) == (earlier, later)
-    shifted = shifted_windows(WINDOWS, np.array(offer))
+    shifted = DEFAULT_OFFERS.shifted_windows(WINDOWS, np.array(offer))
     assert shifted.tolist() == [[480 - earlier, 510 - earlier], [500 + later, 530 + later]]
 
 
 def test_windows_of_all_offers_agree_with_single_offers():
-    windows = windows_of_all_offers(WINDOWS[None])
+    windows = DEFAULT_OFFERS.windows_of_all(WINDOWS[None])
     for offer in range(NUM_OFFERS):
-        assert_array_equal(windows[0, offer], shifted_windows(WINDOWS, np.array(offer)))
+        assert_array_equal(windows[0, offer], DEFAULT_OFFERS.shifted_windows(WINDOWS, np.array(offer)))
 
 
 def test_widest_windows_span_the_windows_of_acceptable_offers():
@@ -60,13 +53,13 @@ def test_widest_windows_span_the_windows_of_acceptable_offers():
     acceptable[1, 0] = acceptable[1, 13] = True
     acceptable[2] = True
     expected = [[[600, 630], [620, 650]], [[570, 630], [620, 660]], [[570, 630], [620, 680]]]
-    assert_array_equal(widest_windows(windows, acceptable), expected)
+    assert_array_equal(DEFAULT_OFFERS.widest_windows(windows, acceptable), expected)
 
 
 @pytest.mark.parametrize("kind", range(4), ids=TYPE_NAMES)
 def test_strict_types_accept_exactly_the_offers_on_their_flexible_sides(kind):
-    tolerance = sample_tolerances(np.array([kind]), np.zeros(1, int), np.zeros(1, np.uint64), "types", 0.5)
-    accepted = tolerated_offers(tolerance)[0]
+    tolerance = sample_tolerances(np.array([kind]), np.zeros(1, int), np.zeros(1, np.uint64), STRICT)
+    accepted = DEFAULT_OFFERS.tolerated(tolerance)[0]
     for offer, (earlier, later) in TABLE.items():
         early, late = FLEXIBLE_SIDES[kind]
         assert accepted[offer] == ((early or earlier == 0) and (late or later == 0))
@@ -75,14 +68,14 @@ def test_strict_types_accept_exactly_the_offers_on_their_flexible_sides(kind):
 @pytest.mark.parametrize("earlier", range(0, 35, 5))
 @pytest.mark.parametrize("later", range(0, 35, 5))
 def test_an_offer_is_accepted_when_both_shifts_are_tolerated(earlier, later):
-    accepted = tolerated_offers(np.array([earlier, later]))
+    accepted = DEFAULT_OFFERS.tolerated(np.array([earlier, later]))
     assert accepted.tolist() == [p <= earlier and q <= later for p, q in TABLE.values()]
     assert accepted[NO_CHANGE]
 
 
 def allowed(windows, **options):
     windows, cells = np.array(windows, float)[None], np.array([[1, 2]])
-    return allowed_offers(windows, cells, TRAVEL, 0, options.pop("day", 1440), **options)[0]
+    return DEFAULT_OFFERS.allowed(windows, cells, TRAVEL, 0, options.pop("day", 1440), **options)[0]
 
 
 def test_offers_that_leave_the_day_are_forbidden():
@@ -123,3 +116,38 @@ def test_a_trip_is_servable_if_the_ride_fits_its_windows_and_the_day():
     assert not alone([[0, 5], [10, 60]]), "the depot is more than 5 minutes away"
     assert not alone([[1400, 1420], [1420, 1440]], day=1440.0 - 1)
     assert not alone([[1380, 1410], [1430, 1440]]), "the vehicle must be back before midnight"
+
+
+def test_other_sizes_make_other_offers_in_the_same_order():
+    table = offer_table((0, 15, 60))
+    assert table.minutes.tolist() == [[p, q] for p in (60, 15, 0) for q in (0, 15, 60)]
+    assert (table.num_offers, table.no_change, table.largest_minutes) == (9, 6, 60.0)
+    assert_array_equal(table.minutes[table.outward[:, 0], 0], [60, 15, 0])
+    assert_array_equal(table.minutes[table.outward[0], 1], [0, 15, 60])
+
+
+def test_offers_in_both_directions_follow_the_outward_ones():
+    outward, both = offer_table((0, 10, 20)), offer_table((0, 10, 20), "both")
+    assert_array_equal(both.minutes[: outward.num_offers], outward.minutes)
+    assert both.no_change == outward.no_change
+    later = {(-10, 10), (-10, 20), (-20, 20)}
+    earlier = {(10, -10), (20, -10), (20, -20)}
+    assert {tuple(pair) for pair in both.minutes[outward.num_offers :].tolist()} == later | earlier
+    moved = both.shifted_windows(WINDOWS, np.array(both.find(-10, 20)))
+    assert moved.tolist() == [[490, 520], [520, 550]]
+    assert both.total_minutes[both.find(-10, 20)] == 30.0
+
+
+def test_a_tolerance_holds_in_both_directions():
+    table = offer_table((0, 10, 20), "both")
+    accepted = {tuple(pair) for pair in table.minutes[table.tolerated(np.array([10.0, 20.0]))].tolist()}
+    assert accepted == {(p, q) for p, q in table.minutes.tolist() if abs(p) <= 10 and abs(q) <= 20}
+    assert (-10, 20) in accepted
+    assert (20, -10) not in accepted
+
+
+def test_the_largest_offer_is_outward_and_ties_in_cost_go_to_the_smallest_shift():
+    table = offer_table((0, 10, 20), "both")
+    everything = np.ones((1, table.num_offers), bool)
+    assert table.largest(everything) == table.find(20, 20)
+    assert table.cheapest(np.zeros((1, table.num_offers)), everything) == table.no_change

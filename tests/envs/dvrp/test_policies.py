@@ -6,11 +6,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.acceptance_models import prior_model
 from helpers.exact_days import cheapest_of_all_offers, exact_costs
+from helpers.offers import NO_CHANGE, OFFER_MINUTES, TOTAL_MINUTES
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.heuristics import GreedyExpected, RandomOffers, cheapest, largest
+from hundredfold.envs.dvrp.heuristics import GreedyExpected, RandomOffers
 from hundredfold.envs.dvrp.hindsight import Hindsight, smallest_offers
-from hundredfold.envs.dvrp.offers import NO_CHANGE, OFFER_MINUTES, TOTAL_MINUTES
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, POLICIES, PolicyOptions, make_policy
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -79,13 +80,13 @@ def test_random_offers_are_uniform_over_allowed_offers_and_reproducible():
 
 def test_ties_go_to_the_offer_with_the_smallest_shift():
     allowed = np.ones((1, 16), bool)
-    assert cheapest(np.zeros((1, 16)), allowed) == NO_CHANGE
+    assert DEFAULT_OFFERS.cheapest(np.zeros((1, 16)), allowed) == NO_CHANGE
     cost = np.zeros((1, 16))
     cost[0, [3, 8, 7]] = -2.0
-    assert cheapest(cost, allowed) == 8
+    assert DEFAULT_OFFERS.cheapest(cost, allowed) == 8
     allowed[0, 8] = False
-    assert cheapest(cost, allowed) == 7
-    assert largest(allowed) == 3
+    assert DEFAULT_OFFERS.cheapest(cost, allowed) == 7
+    assert DEFAULT_OFFERS.largest(allowed) == 3
 
 
 def test_greedy_policies_weigh_the_cost_hint_by_acceptance(env):
@@ -95,8 +96,8 @@ def test_greedy_policies_weigh_the_cost_hint_by_acceptance(env):
     assert_array_equal(policy_for("greedy_optimistic", env)(env.out), 3)
     rate = np.full(16, 0.5)
     rate[3] = 0.1
-    assert_array_equal(GreedyExpected(rate)(env.out), 8)
-    assert_array_equal(GreedyExpected(rate, shift_penalty=0.7)(env.out), NO_CHANGE)
+    assert_array_equal(GreedyExpected(DEFAULT_OFFERS, rate)(env.out), 8)
+    assert_array_equal(GreedyExpected(DEFAULT_OFFERS, rate, shift_penalty=0.7)(env.out), NO_CHANGE)
     accepts = true_responses(env)
     expected = np.where(accepts[:, 3], 3, np.where(accepts[:, 8], 8, NO_CHANGE))
     assert_array_equal(policy_for("privileged_greedy", env)(env.out), expected)
@@ -129,8 +130,14 @@ def test_hindsight_finds_the_best_of_all_offers_on_small_days():
 def test_hindsight_makes_the_smallest_offer_that_contains_the_schedule():
     windows = np.array([[600.0, 630.0], [620.0, 650.0]])
     everything, nothing = np.ones(16, bool), np.arange(16) == NO_CHANGE
-    assert smallest_offers(windows, np.array([610.0, 640.0]), everything) == NO_CHANGE
-    assert OFFER_MINUTES[smallest_offers(windows, np.array([588.0, 650.0]), everything)].tolist() == [20.0, 0.0]
-    assert OFFER_MINUTES[smallest_offers(windows, np.array([630.0, 651.0]), everything)].tolist() == [0.0, 10.0]
-    assert smallest_offers(windows, np.array([588.0, 650.0]), nothing) == NO_CHANGE
-    assert smallest_offers(windows, np.array([np.nan, np.nan]), everything) == NO_CHANGE
+    assert smallest_offers(DEFAULT_OFFERS, windows, np.array([610.0, 640.0]), everything) == NO_CHANGE
+    assert OFFER_MINUTES[smallest_offers(DEFAULT_OFFERS, windows, np.array([588.0, 650.0]), everything)].tolist() == [
+        20.0,
+        0.0,
+    ]
+    assert OFFER_MINUTES[smallest_offers(DEFAULT_OFFERS, windows, np.array([630.0, 651.0]), everything)].tolist() == [
+        0.0,
+        10.0,
+    ]
+    assert smallest_offers(DEFAULT_OFFERS, windows, np.array([588.0, 650.0]), nothing) == NO_CHANGE
+    assert smallest_offers(DEFAULT_OFFERS, windows, np.array([np.nan, np.nan]), everything) == NO_CHANGE

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from helpers.offers import NO_CHANGE
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.acceptance.model import tolerance_survival
 from hundredfold.envs.dvrp.analysis import effective_number
 from hundredfold.envs.dvrp.city import synthetic_city
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.population import (
     FLEXIBLE_SIDES,
     TRIPS_PER_CUSTOMER,
@@ -138,7 +138,7 @@ def test_the_population_depends_on_the_city_seed_alone():
 
 def test_strict_tolerances_are_0_or_30_minutes():
     types = np.arange(4)
-    strict = sample_tolerances(types, np.zeros(4, int), rng.spawn(1, types), "types", 0.5)
+    strict = sample_tolerances(types, np.zeros(4, int), rng.spawn(1, types), DvrpSettings(tolerances="types"))
     assert strict.tolist() == [[0, 30], [30, 0], [0, 0], [30, 30]]
 
 
@@ -168,7 +168,12 @@ def test_free_text_is_mapped_to_a_purpose(text, name):
     [
         {"num_customers": 0},
         {"num_customers": 40, "population_size": 30},
-        {"trips": "trips.csv"},
+        {"travel_times": "matrix.csv"},
+        {"vehicles": "vehicles.csv"},
+        {"trips": "trips.csv", "vehicles": "vehicles.csv", "num_vehicles": 3},
+        {"trips": "trips.csv", "vehicles": "vehicles.csv", "oracle": "neural"},
+        {"speed_kmh": float("inf")},
+        {"detour_factor": 0.5},
         {"recorded_responses": "responses.csv"},
         {"observation": "nothing"},
         {"softness": 1.5},

@@ -6,21 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.offers import TOTAL_MINUTES
+from hundredfold.envs.dvrp import heuristics
 from hundredfold.envs.dvrp.acceptance.metrics import true_accept_rates
+from hundredfold.envs.dvrp.day_record import matched_vehicles
 from hundredfold.envs.dvrp.demand import population_for
 from hundredfold.envs.dvrp.env import OFFER_COSTS, SHIFT_COST
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
-from hundredfold.envs.dvrp.offers import TOTAL_MINUTES
-from hundredfold.envs.dvrp.policies import always_largest, no_offer, privileged_largest
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES
-from hundredfold.envs.dvrp.report_data import (
-    CachedSolver,
-    belief_record,
-    matched_vehicles,
-    median_row,
-    record_report_data,
-    record_within,
-)
+from hundredfold.envs.dvrp.report_data import CachedSolver, belief_record, median_row, record_report_data, record_within
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -28,6 +23,9 @@ from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 SETTINGS = DvrpSettings(num_customers=6, num_vehicles=3, lns_iterations=2)
 DAYS = 8
+no_offer = heuristics.no_offer(DEFAULT_OFFERS)
+always_largest = heuristics.always_largest(DEFAULT_OFFERS)
+privileged_largest = heuristics.privileged_largest(DEFAULT_OFFERS)
 HEADINGS = [
     *("traveler_id", "flexibility", "trip_purpose", "departure_location", "arrival_location"),
     *("departure_time_window", "arrival_time_window", "origin_h3", "destination_h3"),
@@ -278,7 +276,7 @@ def test_coordinates_of_own_data_come_from_the_trips_file(tmp_path):
     rows = [
         [
             *(str(customer), "inflexible for any schedule changes", "work", "home", "there"),
-            *("08:00-08:30", "08:20-08:50", "a", "b", "[37.5, -122.25]", "[37.75, -122.5]"),
+            *("08:00-08:30", "08:20-08:50", "a", "b", "[37.75, -122.475]", "[37.75, -122.5]"),
         ]
         for customer in range(1, 5)
     ]
@@ -295,7 +293,7 @@ def test_coordinates_of_own_data_come_from_the_trips_file(tmp_path):
     shown = record_report_data(no_offer, settings, days=2, baselines=("none",))
     city = shown["day"]["city"]
     assert (city["unit"], city["names"], city["depot"]) == ("degrees", ["a", "b", "c"], 0)
-    assert city["points"] == [[37.5, -122.25], [37.75, -122.5], None]
+    assert city["points"] == [[37.75, -122.475], [37.75, -122.5], None]
     # There are no unseen customers, so only the known split is evaluated.
     assert [row["split"] for row in shown["policies"]] == ["known", "known"]
 

@@ -6,10 +6,17 @@ import os
 import re
 import signal
 import subprocess
-import time
+import threading
 from pathlib import Path
 
+from helpers.hangs import announce_hang
 from helpers.third_party_envs.faults import FaultyEnv
+
+
+def hang():
+    """Never returns."""
+    announce_hang()
+    threading.Event().wait()
 
 
 class KillsProcess(FaultyEnv):
@@ -34,6 +41,7 @@ class StopsProcess(FaultyEnv):
     def step(self, action):
         result = super().step(action)
         if self.fault_is_due:
+            announce_hang()
             os.kill(os.getpid(), signal.SIGSTOP)
         return result
 
@@ -41,8 +49,8 @@ class StopsProcess(FaultyEnv):
 class HangsInStep(FaultyEnv):
     def step(self, action):
         result = super().step(action)
-        while self.fault_is_due:
-            time.sleep(60)
+        if self.fault_is_due:
+            hang()
         return result
 
 
@@ -52,6 +60,7 @@ class HangsHoldingGil(FaultyEnv):
     def step(self, action):
         result = super().step(action)
         if self.fault_is_due:
+            announce_hang()
             re.match(r"(a+)+$", "a" * 60 + "b")
         return result
 
@@ -61,8 +70,8 @@ class HangsInSecondReset(FaultyEnv):
     step_count = 0
 
     def reset(self, *, seed=None, options=None):
-        while self.fault_is_due:
-            time.sleep(60)
+        if self.fault_is_due:
+            hang()
         return super().reset(seed=seed, options=options)
 
 
@@ -77,8 +86,8 @@ class KillsProcessInReset(FaultyEnv):
 
 class HangsInReset(FaultyEnv):
     def reset(self, *, seed=None, options=None):
-        while seed == self.fault_seed:
-            time.sleep(60)
+        if seed == self.fault_seed:
+            hang()
         return super().reset(seed=seed, options=options)
 
 

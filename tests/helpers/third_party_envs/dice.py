@@ -25,13 +25,16 @@ class DiceEnv(gymnasium.Env):
         assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
         roll = int(self.np_random.integers(1, 7))
         self.step_count += 1
-        self.total += roll + int(np.sum(action))
+        self.total += roll + self.action_total(action)
         terminated = self.terminates_randomly and roll == 6
         truncated = self.step_count >= self.max_steps and not terminated
         return self.observation(), self.reward(roll), terminated, truncated, self.info()
 
     def observation(self):
         return np.array([self.step_count, self.total], np.float32)
+
+    def action_total(self, action):
+        return int(np.sum(action))
 
     def info(self):
         return {"total": self.total}

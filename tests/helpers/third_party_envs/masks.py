@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -105,3 +106,73 @@ class MaskMethodRaises(FaultyEnv):
         if self.fault_is_due:
             raise RuntimeError("the mask could not be computed")
         return np.ones(3, bool)
+
+
+class HiddenReward(gymnasium.Env):
+    """The reward of an episode is hidden from the policy, in its observation or in its info.
+
+    The mask forbids one of two actions, in turn.
+    """
+
+    observation_space = spaces.Dict(
+        {"step": spaces.Box(0, 1, (1,), np.float32), "reward": spaces.Box(-1, 1, (1,), np.float32)}
+    )
+    action_space = spaces.Discrete(2)
+
+    def action_masks(self):
+        return [self.step_count % 2 == 0, True]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.hidden, self.step_count = self.np_random.uniform(-1, 1), 0
+        return self.outputs()
+
+    def step(self, action):
+        assert self.action_masks()[action]
+        self.step_count += 1
+        observation, info = self.outputs()
+        return observation, self.hidden, False, self.step_count == 4, info
+
+    def outputs(self):
+        observation = {"step": self.step_count / 4, "reward": self.hidden}
+        observation = {name: np.array([value], np.float32) for name, value in observation.items()}
+        return observation, {"secret": np.array([self.hidden, 0.0])}
+
+
+class HiddenInInfo(HiddenReward):
+    """The same without a Dict: only the info tells."""
+
+    observation_space = HiddenReward.observation_space["step"]
+
+    def outputs(self):
+        observation, info = super().outputs()
+        return observation["step"], info
+
+
+class Recall(gymnasium.Env):
+    """The first observation names the action to take in the last step; in between only waiting is allowed.
+
+    Only a policy that remembers can do better than half of the time.
+    """
+
+    LEFT, RIGHT, WAIT = range(3)
+    NUM_STEPS = 5
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def action_masks(self):
+        is_last = self.step_count == self.NUM_STEPS - 1
+        return [is_last, is_last, not is_last]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cue, self.step_count = int(self.np_random.integers(2)), 0
+        return np.array([2 * self.cue - 1, 0], np.float32), {}
+
+    def step(self, action):
+        assert self.action_masks()[action]
+        self.step_count += 1
+        is_over = self.step_count == self.NUM_STEPS
+        reward = (1.0 if action == self.cue else -1.0) if is_over else 0.0
+        return np.array([0, self.step_count / self.NUM_STEPS], np.float32), reward, is_over, False, {}

@@ -88,6 +88,81 @@ class ObservationNamedReward(DiceEnv):
         return -float(roll)
 
 
+class NestedObservation(DiceEnv):
+    """Dict and Tuple spaces within each other, and categories that do not start at 0."""
+
+    observation_space: spaces.Space = spaces.Dict(
+        {
+            "arm": spaces.Dict(
+                {"joints": spaces.Box(-1.0, 1.0, (2,), np.float32), "mode": spaces.Discrete(3, start=5)}
+            ),
+            "cameras": spaces.Tuple((spaces.Box(0, 255, (2, 2), np.uint8), spaces.MultiBinary(2))),
+            "dice": spaces.MultiDiscrete([3, 3], start=[0, -1]),
+        }
+    )
+
+    def observation(self):
+        return {
+            "arm": {"joints": np.full(2, np.sin(self.total), np.float32), "mode": 5 + self.total % 3},
+            "cameras": (np.full((2, 2), self.total, np.uint8), np.array([self.total % 2, 1], np.int8)),
+            "dice": np.array([self.total % 3, self.step_count % 3 - 1]),
+        }
+
+
+class TupleObservation(DiceEnv):
+    observation_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-np.inf, np.inf, (1,), np.float32)))
+
+    def observation(self):
+        return self.total % 3, np.array([self.total], np.float32)
+
+
+class DiscreteObservationWithStart(DiceEnv):
+    observation_space = spaces.Discrete(3, start=1)
+
+    def observation(self):
+        return 1 + self.total % 3
+
+
+class RecordsActions(DiceEnv):
+    """Keeps its actions; those that its space does not contain raise."""
+
+    def action_total(self, action):
+        self.actions = [*getattr(self, "actions", []), action]
+        return len(self.actions)
+
+
+class MultiBinaryActions(RecordsActions):
+    action_space = spaces.MultiBinary((2, 2))
+
+
+class MatrixMultiDiscreteActions(RecordsActions):
+    action_space = spaces.MultiDiscrete([[2, 2], [3, 4]], start=[[0, 1], [0, -2]])
+
+
+class IntegerBoxActions(RecordsActions):
+    action_space = spaces.Box(np.array([-1, 3]), np.array([1, 6]), dtype=np.int16)
+
+
+class WideIntegerBoxActions(RecordsActions):
+    action_space = spaces.Box(-1000, 1000, (2,), np.int32)
+
+
+class TupleActions(RecordsActions):
+    action_space = spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiBinary(2)))
+
+
+class NestedActions(RecordsActions):
+    action_space = spaces.Dict(
+        {"move": spaces.Tuple((spaces.Discrete(2), spaces.Discrete(4))), "level": spaces.Box(0, 2, (2,), np.uint8)}
+    )
+
+
+class NestedBoxActions(RecordsActions):
+    action_space = spaces.Dict(
+        {"arm": spaces.Box(-1, 1, (2, 2), np.float32), "grip": spaces.Tuple((spaces.Box(0, 5, (), np.float64),))}
+    )
+
+
 class BoxActions(DiceEnv):
     """The reward is the sum of two continuous actions in [-1, 1]; others raise."""
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from helpers.offers import NO_CHANGE
 from hundredfold.core import rng
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.instances import random_instances

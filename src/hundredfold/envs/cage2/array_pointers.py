@@ -17,7 +17,7 @@ from hundredfold.core.batch import Array, ArraySpec
 from hundredfold.core.errors import ShapeError
 from hundredfold.core.numba_kernels import inlined, pointer
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
-from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_HOSTS
+from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_EXPLOITS, NUM_HOSTS
 from hundredfold.envs.cage2.state import DRAWS, HIDDEN, NUM_MEMORY_EVENTS, GameState, Observation, StepOutputs
 
 ARRAY_POINTERS: Final = np.dtype(
@@ -115,6 +115,7 @@ def observation_at(
     recency: Any,
     elapsed: Any,
     remaining: Any,
+    exploits: Any,
 ) -> Any:
     """Observation from the addresses of its arrays."""
     return Observation(
@@ -126,6 +127,7 @@ def observation_at(
         array_at(recency, (num_rows_at(recency, n), NUM_HOSTS, NUM_MEMORY_EVENTS), np.float32),
         array_at(elapsed, (num_rows_at(elapsed, n), 1), np.float32),
         array_at(remaining, (num_rows_at(remaining, n), 1), np.float32),
+        array_at(exploits, (num_rows_at(exploits, n), NUM_HOSTS, NUM_EXPLOITS), np.uint8),
     )
 
 
@@ -142,6 +144,7 @@ def observation_from(record: Any) -> Any:
         record.observation_recency,
         record.observation_elapsed,
         record.observation_remaining,
+        record.observation_exploits,
     )
 
 
@@ -158,6 +161,7 @@ def final_observation_from(record: Any) -> Any:
         record.final_recency,
         record.final_elapsed,
         record.final_remaining,
+        record.final_exploits,
     )
 
 

@@ -6,9 +6,10 @@ and the bits it has observed, so the agent computes them itself, one episode at 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,20 +18,28 @@ from hundredfold.core.batch import Arrays, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.action_mask import sensible_mask
 from hundredfold.envs.cage2.blue_actions import ACTION_DECOY, ACTION_HOST, ACTION_KIND, ANALYSE, DECOY, REMOVE, RESTORE
-from hundredfold.envs.cage2.env import Cage2Settings
-from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_BITS, NUM_DECOYS, NUM_HOSTS
+from hundredfold.envs.cage2.env import Cage2Settings, Ruleset
+from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_BITS, NUM_DECOYS, NUM_EXPLOITS, NUM_HOSTS
 from hundredfold.envs.cage2.observation import TIME_UNIT_STEPS
+from hundredfold.envs.cage2.raw_observation import read_connections, update_exploits
 from hundredfold.envs.cage2.state import DID_ANALYSE, DID_REMOVE, DID_RESTORE, NUM_MEMORY_EVENTS, SAW_EXPLOIT, SAW_SCAN
 
 SHIPPED: Final = "shipped"
-"""Name of the policy in the package."""
+"""Name of the policy in the package that sees the 52 bits and what follows from them."""
+SHIPPED_EXPLOITS: Final = "shipped-exploits"
+"""Name of the policy in the package that also sees the channel `exploits`."""
+SHIPPED_POLICIES: Final = (SHIPPED, SHIPPED_EXPLOITS)
 MEMORY_EVENT: Final = {ANALYSE: DID_ANALYSE, REMOVE: DID_REMOVE, RESTORE: DID_RESTORE}
 
 
 class Policy(Protocol):
     """A policy with a deterministic action for each row of a batch of observations."""
 
-    def act_deterministic(self, observation: Arrays, mask: BoolArray | None) -> IntArray: ...
+    def act(self, observation: Arrays, mask: BoolArray | None) -> IntArray: ...
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+        ...
 
 
 class BlueAgent:
@@ -55,24 +64,26 @@ class BlueAgent:
         self.reset()
 
     @classmethod
-    def load(cls, run: str | Path = SHIPPED, checkpoint: str = "best") -> BlueAgent:
+    def load(cls, run: str | Path = SHIPPED, checkpoint: str = "best", ruleset: Ruleset = "current") -> BlueAgent:
         """Load the agent of a run.
 
         Args:
-            run: run folder, or `shipped` for the policy of the package.
+            run: run folder, or a policy of the package: `shipped` or `shipped-exploits`.
             checkpoint: best, last or the number of an epoch.
+            ruleset: version of the simulator that the policy of the package was trained for.
         """
         from hundredfold.api import load
         from hundredfold.training.run_folder import RunFolder
 
-        path = shipped_run() if str(run) == SHIPPED else Path(run)
+        path = shipped_run(str(run), ruleset) if str(run) in SHIPPED_POLICIES else Path(run)
         settings = RunFolder.open(path).settings().env_settings
         if not isinstance(settings, Cage2Settings):
             raise SettingsError(f"{run} was trained on another env, not on cage2.")
-        return cls(load(path, checkpoint).policy, settings)
+        return cls(load(path, checkpoint), settings)
 
     def reset(self) -> None:
         """Clear the memory for a new episode."""
+        self.policy.reset()
         self.last_action: int | None = None
         self.steps = 0
         self.decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
@@ -81,9 +92,17 @@ class BlueAgent:
         self.activity_seen = np.zeros(NUM_HOSTS, np.uint8)
         self.scanned_decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
         self.recency = np.zeros((NUM_HOSTS, NUM_MEMORY_EVENTS), np.float32)
+        self.exploits = np.zeros((NUM_HOSTS, NUM_EXPLOITS), np.uint8)
 
-    def act(self, bits: ArrayLike) -> int:
-        """Action for the current observation of 52 bits."""
+    def act(self, bits: ArrayLike, raw: Mapping[str, Any] | None = None) -> int:
+        """Action for the current observation.
+
+        Args:
+            bits: the 52 bits of CybORG's ChallengeWrapper.
+            raw: CybORG's raw observation, for policies with the channel `exploits`.
+        """
+        if "exploits" in self.channels and raw is None:
+            raise ShapeError("this policy has the channel `exploits`: pass CybORG's raw observation, act(bits, raw).")
         current = np.asarray(bits)
         if current.shape != (NUM_BITS,) or not np.isin(current, (0, 1)).all():
             raise ShapeError(
@@ -92,8 +111,10 @@ class BlueAgent:
             )
         if self.last_action is not None:
             self._update_memory(self.last_action, current)
+            if raw is not None:
+                update_exploits(self.exploits, read_connections(raw), self.last_action)
         mask = sensible_mask(current, self.decoys, self.activity_seen)[None] if self.masked else None
-        self.last_action = int(self.policy.act_deterministic(self.observation(current), mask)[0])
+        self.last_action = int(self.policy.act(self.observation(current), mask)[0])
         return self.last_action
 
     def observation(self, bits: ArrayLike) -> Arrays:
@@ -106,6 +127,7 @@ class BlueAgent:
             "scanned_decoys": self.scanned_decoys,
             "recency": self.recency,
             "elapsed": np.array([self.steps / TIME_UNIT_STEPS], np.float32),
+            "exploits": self.exploits,
         }
         return {name: arrays[name][None] for name in ("bits", *self.channels)}
 
@@ -136,9 +158,17 @@ class BlueAgent:
         self.recency[exploited, SAW_EXPLOIT] = 1
 
 
-def shipped_run() -> Path:
-    """Run folder of the policy in the package."""
-    path = Path(str(resources.files("hundredfold.envs.cage2") / "shipped"))
-    if not path.is_dir():
-        raise SettingsError(f"this installation has no shipped cage2 policy: {path} is missing.")
-    return path
+def shipped_run(name: str = SHIPPED, ruleset: Ruleset = "current") -> Path:
+    """Run folder of a policy in the package: the one trained for this ruleset, else that of `current`.
+
+    Args:
+        name: one of `SHIPPED_POLICIES`. Folders are named after the ruleset, and after the channel if it has one:
+            `shipped/leaderboard`, `shipped/leaderboard-exploits`.
+        ruleset: version of the simulator.
+    """
+    folder = Path(str(resources.files("hundredfold.envs.cage2") / "shipped"))
+    suffix = name.removeprefix(SHIPPED)
+    for trained_for in dict.fromkeys((ruleset, "current")):
+        if (path := folder / f"{trained_for}{suffix}").is_dir():
+            return path
+    raise SettingsError(f"this installation has no policy {name!r} of cage2: {folder / f'current{suffix}'} is missing.")

@@ -23,8 +23,9 @@ from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings, Green, ObservationWrapper, RedAgent, Ruleset
 from hundredfold.envs.cage2.evaluation import REDS, Row, mean_and_stderr, step_rewards
-from hundredfold.envs.cage2.network import NUM_BITS, NUM_HOSTS
+from hundredfold.envs.cage2.network import NUM_BITS, NUM_EXPLOITS, NUM_HOSTS
 from hundredfold.envs.cage2.random_draws import ERROR_MESSAGES, NO_ERROR
+from hundredfold.envs.cage2.raw_observation import RAW_PORTS, Connections, update_exploits
 from hundredfold.envs.cage2.red_agents import RED_AGENTS
 from hundredfold.envs.cage2.state import DRAWS, INFO, TRUE_STATE
 
@@ -65,6 +66,9 @@ HOST_FIELDS: Final = (
     "n_decoys",
 )
 EPISODE_FIELDS: Final = ("ep_red", "ep_blue", "ep_green", "ep_seed")
+# Of the raw observation, in recordings that have them; compared as the channel `exploits`.
+RAW_FIELDS: Final = ("raw_ports", "raw_shell")
+EXPLOITS: Final = "exploits"
 
 COMPARED: Final = ("obs", "reward10", *INFO, *TRUE_STATE)
 ALL_FIELDS: Final = "all"
@@ -86,6 +90,11 @@ class Trace:
     observation: ObservationWrapper
     arrays: Arrays  # fields as above; `obs` (episodes, steps + 1, 52) starts after reset
     red: list[str]  # red agent of each episode
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Fields that are compared."""
+        return (*COMPARED, EXPLOITS) if EXPLOITS in self.arrays else COMPARED
 
     @property
     def num_steps(self) -> int:
@@ -127,6 +136,8 @@ def load_trace(path: str | Path) -> Trace:
     if arrays["obs"].dtype != np.uint8:
         raise TraceError(f"{path}: obs must be packed bits of type uint8.")
     arrays["obs"] = np.unpackbits(arrays["obs"], axis=-1)[..., :NUM_BITS]
+    if RAW_FIELDS[0] in arrays:
+        arrays[EXPLOITS] = _recorded_exploits(arrays, path)
     red = [str(name).lower() for name in arrays["ep_red"]]
     unknown = sorted(set(red) - set(RED_AGENTS))
     if unknown:
@@ -150,11 +161,30 @@ def _read(path: Path) -> Arrays:
             missing = [name for name in names if name not in file.files]
             if missing:
                 raise TraceError(f"{path} is not a cage2 trace: no field {', '.join(missing)}.")
-            return {name: file[name] for name in names}
+            raw = RAW_FIELDS if all(name in file.files for name in RAW_FIELDS) else ()
+            return {name: file[name] for name in (*names, *raw)}
     except FileNotFoundError:
         raise TraceError(f"{path} does not exist.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise TraceError(f"{path} cannot be read as an .npz file: {error}") from error
+
+
+def _recorded_exploits(arrays: Arrays, path: Path) -> Array:
+    """(episodes, steps, hosts, exploits) channel `exploits` that follows from the raw observations."""
+    actions = arrays["blue_action"]
+    for name, shape in (("raw_ports", (NUM_HOSTS, len(RAW_PORTS))), ("raw_shell", (NUM_HOSTS,))):
+        if arrays[name].shape != (*actions.shape, *shape):
+            raise TraceError(
+                f"{path}: {name} has shape {list(arrays[name].shape)}, expected {[*actions.shape, *shape]}."
+            )
+    exploits = np.zeros((*actions.shape, NUM_HOSTS, NUM_EXPLOITS), np.uint8)
+    for episode, episode_actions in enumerate(actions):
+        current = np.zeros((NUM_HOSTS, NUM_EXPLOITS), np.uint8)
+        for step, action in enumerate(episode_actions):
+            connections = Connections(arrays["raw_ports"][episode, step], arrays["raw_shell"][episode, step] > 0)
+            update_exploits(current, connections, int(action))
+            exploits[episode, step] = current
+    return exploits
 
 
 def _one_of(names: Sequence[Name], value: Array, field: str) -> Name:
@@ -227,7 +257,7 @@ def verify(
         trace = load_trace(path)
         rules, wrapper = ruleset or trace.ruleset, observation or trace.observation
         replayed, error_codes = replay(trace, rules, wrapper)
-        equal = {name: _equal_steps(trace.arrays[name], replayed[name]) for name in COMPARED}
+        equal = {name: _equal_steps(trace.arrays[name], replayed[name]) for name in trace.compared}
         # The observation after reset, one more than steps, counts with the first step.
         equal["obs"][:, 1] &= equal["obs"][:, 0]
         equal["obs"] = equal["obs"][:, 1:]
@@ -256,7 +286,7 @@ def verify(
 def replay(trace: Trace, ruleset: Ruleset, observation: ObservationWrapper) -> tuple[Arrays, Array]:
     """Replay the recorded episodes: value of every compared field, and error codes."""
     recorded = trace.arrays
-    replayed = {name: np.zeros(recorded[name].shape, np.int32) for name in COMPARED}
+    replayed = {name: np.zeros(recorded[name].shape, np.int32) for name in trace.compared}
     error_codes = np.zeros(recorded["blue_action"].shape, np.uint8)
     for red in REDS:
         for green in GREENS:
@@ -270,6 +300,7 @@ def replay(trace: Trace, ruleset: Ruleset, observation: ObservationWrapper) -> t
                 horizons=(trace.num_steps + 1,),
                 ruleset=ruleset,
                 observation=observation,
+                channels=(EXPLOITS,) if EXPLOITS in replayed else (),
             )
             env = Cage2(np.arange(len(episodes)), settings)
             out = env.reset(seed=0)
@@ -280,6 +311,8 @@ def replay(trace: Trace, ruleset: Ruleset, observation: ObservationWrapper) -> t
                 error_codes[episodes, step] = env.error_codes
                 env.error_codes[:] = NO_ERROR
                 replayed["obs"][episodes, step + 1] = out.observation["bits"]
+                if EXPLOITS in replayed:
+                    replayed[EXPLOITS][episodes, step] = out.observation[EXPLOITS]
                 replayed["reward10"][episodes, step] = np.rint(10 * out.reward)
                 for name, array in (*out.info.items(), *out.true_state.items()):
                     replayed[name][episodes, step] = array
@@ -297,7 +330,7 @@ def _difference(trace: Trace, replayed: Arrays, error_codes: Array, all_equal: B
     episode, step = (int(number) for number in np.argwhere(~all_equal)[0])
     recorded = trace.arrays
     fields: dict[str, tuple[Any, Any]] = {}
-    compared = {name: (name, step) for name in COMPARED} | {"obs": ("obs", step + 1)}
+    compared = {name: (name, step) for name in trace.compared} | {"obs": ("obs", step + 1)}
     if step == 0:
         compared["obs after reset"] = ("obs", 0)
     for label, (name, at) in compared.items():

@@ -24,7 +24,18 @@ from hundredfold.envs.cage2.network import NONE
 from hundredfold.envs.cage2.random_draws import NO_ERROR, error_from_codes, recorded_draw_columns
 from hundredfold.envs.cage2.red_actions import SLEEP, forced_red_columns
 from hundredfold.envs.cage2.red_agents import MIX, RED_AGENTS
-from hundredfold.envs.cage2.state import BITS, CHANNELS, EPISODE_INFO, HIDDEN, INFO, MAX_DECOYS, TRUE_STATE, UNKNOWN
+from hundredfold.envs.cage2.state import (
+    BITS,
+    CHANNELS,
+    EPISODE_INFO,
+    HIDDEN,
+    INFO,
+    MAX_DECOYS,
+    PRIVILEGED,
+    TRUE_STATE,
+    UNKNOWN,
+    write_privileged,
+)
 from hundredfold.envs.cage2.step import ThreadedStep, start_batch
 
 RedAgent = Literal["b_line", "meander", "sleep"]
@@ -34,7 +45,7 @@ Ruleset = Literal["current", "leaderboard"]
 Horizon = Annotated[int, Interval(ge=1, le=MAX_DECOYS)]
 ObservationWrapper = Literal["table", "cardiff"]
 ActionMask = Literal["none", "sensible"]
-Channel = Literal["decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining"]
+Channel = Literal["decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,7 @@ class Cage2Settings:
     """CybORG's table wrapper, or its correction by team `cardiff`: a decoy never hides a scan."""
     channels: tuple[Channel, ...] = ()
     """Observations besides the 52 bits: decoys, decoy_counts, scans, scanned_decoys, recency,
-    elapsed, remaining."""
+    elapsed, remaining, exploits (by port, as CybORG's raw observation shows them)."""
     action_mask: ActionMask = "none"
     """`sensible` excludes actions that blue can know to be useless."""
     batch_threads: AtLeastOne = 1
@@ -90,12 +101,13 @@ def _check_name(setting: str, given: str, known: tuple[str, ...]) -> None:
         raise SettingsError(f"{setting} cannot be {given!r}; {suggest(given, known)}")
 
 
-def cage2_spec(settings: Cage2Settings) -> EnvSpec:
+def cage2_spec(settings: Cage2Settings, privileged: bool = False) -> EnvSpec:
     """Arrays of the env; channels have a fixed order, whatever their order in the settings."""
     channels: dict[str, ArraySpec] = {name: spec for name, spec in CHANNELS.items() if name in settings.channels}
     return EnvSpec(
         name="cage2",
-        observation={"bits": BITS, **channels},
+        observation={"bits": BITS, **channels, **(PRIVILEGED if privileged else {})},
+        privileged=tuple(PRIVILEGED) if privileged else (),
         action_nvec=(NUM_ACTIONS,),
         has_mask=settings.action_mask != "none",
         episode_steps=settings.horizons[0] if len(set(settings.horizons)) == 1 else None,
@@ -115,11 +127,12 @@ class Cage2(ArrayBatchEnv):
     Args:
         env_ids: (envs,) ids of the envs; they select the RNG streams.
         settings: defaults to `Cage2Settings()`.
+        privileged: Observe the true state, too, for the value function.
     """
 
-    def __init__(self, env_ids: IntArray, settings: Cage2Settings | None = None) -> None:
-        self.settings = settings or Cage2Settings()
-        super().__init__(cage2_spec(self.settings), env_ids)
+    def __init__(self, env_ids: IntArray, settings: Cage2Settings | None = None, *, privileged: bool = False) -> None:
+        self.settings, self.privileged = settings or Cage2Settings(), privileged
+        super().__init__(cage2_spec(self.settings, privileged), env_ids)
         self.hidden = np.zeros(self.num_envs, HIDDEN)
         self.horizons = np.array(self.settings.horizons, np.int64)
         self.threaded_step = ThreadedStep(self.num_envs, self.settings.batch_threads)
@@ -149,10 +162,14 @@ class Cage2(ArrayBatchEnv):
         info["red_success"][:] = UNKNOWN
         info["blue_success"][:] = UNKNOWN
         start_batch(self.pointers)
+        if self.privileged:
+            self._write_privileged()
 
     def step(self, actions: IntArray) -> StepBatch:
         if self.advance(actions):
             self._raise_errors()
+        if self.privileged:
+            self._write_privileged()
         return self.out
 
     def step_with_draws(
@@ -223,12 +240,18 @@ class Cage2(ArrayBatchEnv):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pointers are invalid in a copy, so a copy is made from the saved state.
-        return _restored, (self.env_ids, self.settings, self.state())
+        return _restored, (self.env_ids, self.settings, self.privileged, self.state())
 
     def _raise_errors(self) -> None:
         error_codes = self.error_codes.copy()
         self.error_codes[:] = NO_ERROR
         raise error_from_codes(error_codes, self.env_ids)
+
+    def _write_privileged(self) -> None:
+        """Write the true state for the value function; zeros where an episode ended, which has no value."""
+        for name in PRIVILEGED:
+            self.out.final_observation[name][self.out.terminated] = 0.0
+        write_privileged(self.out.observation, self.out.true_state, self.hidden)
 
     def _write_settings(self) -> None:
         settings, record = self.settings, self.pointers[0]
@@ -262,7 +285,7 @@ class Cage2(ArrayBatchEnv):
         record["output_mask"] = address(out.mask)
 
 
-def _restored(env_ids: IntArray, settings: Cage2Settings, state: State) -> Cage2:
-    env = Cage2(env_ids, settings)
+def _restored(env_ids: IntArray, settings: Cage2Settings, privileged: bool, state: State) -> Cage2:
+    env = Cage2(env_ids, settings, privileged=privileged)
     env.restore(state)
     return env

@@ -89,6 +89,8 @@ ETERNAL_BLUE, BLUE_KEEP, HTTP_RFI, HTTPS_RFI = range(4)
 SSH_BRUTE_FORCE, SQL_INJECTION, HARAKA_RCE, FTP_TRAVERSAL = range(4, 8)
 NUM_EXPLOITS: Final = len(EXPLOITS)
 EXPLOIT_PORT: Final = (139, 3389, 80, 443, 22, 3390, 25, 21)
+SSH_ATTEMPTS: Final = 10
+"""Connections of a failed brute force; a successful one has one more."""
 EXPLOIT_WEIGHT: Final = (2.0, 1.0, 3.0, 4.0, 0.1, 5.0, 6.0, 7.0)
 
 DECOYS: Final = ("Apache", "Femitter", "HarakaSMPT", "Smss", "SSHD", "Svchost", "Tomcat", "Vsftpd")

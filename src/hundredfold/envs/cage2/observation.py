@@ -21,16 +21,23 @@ from hundredfold.envs.cage2.network import (
     NONE,
     NUM_BITS,
     NUM_DECOYS,
+    NUM_EXPLOITS,
     NUM_HOSTS,
+    SSH_ATTEMPTS,
+    SSH_BRUTE_FORCE,
 )
 from hundredfold.envs.cage2.state import (
     DID_ANALYSE,
     DID_REMOVE,
     DID_RESTORE,
+    FAILED_EXPLOIT,
+    NO_EXPLOIT,
     NUM_MEMORY_EVENTS,
     PRIVILEGED_ACCESS,
     SAW_EXPLOIT,
     SAW_SCAN,
+    SHELL_BREACH,
+    SILENT_BREACH,
 )
 
 OT_DOWN_TENTHS: Final = 100
@@ -185,6 +192,66 @@ def clear_decoys(observation: Any, i: Any, host: Any) -> None:
 
 
 @inlined
+def update_exploits(
+    state: Any,
+    observation: Any,
+    i: Any,
+    action: Any,
+    green_target: Any,
+    host: Any,
+    exploit: Any,
+    service_events: Any,
+    shell_events: Any,
+) -> None:
+    """Update the channel `exploits` as the connections of the raw observation show it.
+
+    Connections on one port are an exploit of it (those of a shell have ports of their own), on
+    several ports a scan, which hides an exploit of the same host in the same step.
+
+    Args:
+        state: game state.
+        observation: observation to update.
+        i: row of the env.
+        action: blue's action, 0..144.
+        green_target: host that green scanned, or NONE.
+        host: host that red attacked.
+        exploit: exploit that red used, or NONE.
+        service_events: its events on one service port.
+        shell_events: events of a detected shell.
+    """
+    if ACTION_KIND[action] == RESTORE:
+        for port in range(NUM_EXPLOITS):
+            observation.exploits[i, ACTION_HOST[action], port] = NO_EXPLOIT
+    if service_events == 0:
+        return
+    events = service_events
+    if host == green_target:
+        if exploit != SSH_BRUTE_FORCE or DISTINCT_PORTS[host, state.decoys[i, host]] != 1:
+            return
+        events += BASE_EVENTS[host] + state.n_decoys[i, host]
+    observation.exploits[i, host, exploit] = exploit_kind(exploit, events, shell_events)
+
+
+@inlined
+def exploit_kind(exploit: Any, events: Any, shell_events: Any) -> Any:
+    """Kind of an exploit from its connections: one alone, or an eleventh to SSH, is a breach."""
+    if shell_events:
+        return SHELL_BREACH
+    if exploit == SSH_BRUTE_FORCE:
+        return SILENT_BREACH if events > SSH_ATTEMPTS else FAILED_EXPLOIT
+    return SILENT_BREACH if events == 1 else FAILED_EXPLOIT
+
+
+@inlined
+def clear_exploits(observation: Any, i: Any) -> None:
+    """Set the channel `exploits` to none for a new episode."""
+    if observation.exploits.shape[0] > 0:
+        for host in range(NUM_HOSTS):
+            for port in range(NUM_EXPLOITS):
+                observation.exploits[i, host, port] = NO_EXPLOIT
+
+
+@inlined
 def set_time_channels(state: Any, observation: Any, i: Any) -> None:
     """Set the channels `elapsed` and `remaining`."""
     hidden = state.hidden[i]
@@ -203,6 +270,7 @@ def reset_observation(state: Any, observation: Any, i: Any) -> None:
         clear_decoys(observation, i, host)
         if observation.scans.shape[0] > 0:
             observation.scans[i, host] = 0
+    clear_exploits(observation, i)
     set_time_channels(state, observation, i)
 
 
@@ -220,6 +288,9 @@ def save_final_observation(observation: Any, final_observation: Any, i: Any) -> 
             final_observation.decoy_counts[i, host] = observation.decoy_counts[i, host]
         if observation.scans.shape[0] > 0:
             final_observation.scans[i, host] = observation.scans[i, host]
+        if observation.exploits.shape[0] > 0:
+            for port in range(NUM_EXPLOITS):
+                final_observation.exploits[i, host, port] = observation.exploits[i, host, port]
     if observation.elapsed.shape[0] > 0:
         final_observation.elapsed[i, 0] = observation.elapsed[i, 0]
     if observation.remaining.shape[0] > 0:

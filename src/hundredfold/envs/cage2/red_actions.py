@@ -34,6 +34,7 @@ from hundredfold.envs.cage2.network import (
     NUM_HOSTS,
     OP_SERVER0,
     OPERATIONAL,
+    SSH_ATTEMPTS,
     SSH_BRUTE_FORCE,
     SUBNET_OF,
     SUBNETS,
@@ -59,7 +60,6 @@ RED_ACTIONS: Final = (
     "PrivilegeEscalate",
     "Impact",
 )
-SSH_ATTEMPTS: Final = 10
 
 
 @inlined
@@ -108,34 +108,34 @@ def exploit(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
     without events.
 
     Returns:
-        Success, events on the service port, events of a detected shell.
+        Success, events on the service port, events of a detected shell, exploit used.
     """
     hidden = state.hidden[i]
     options = hidden.exploit_options[host]
     if options == 0:
-        return FALSE, 0, 0
+        return FALSE, 0, 0, np.int64(NONE)
     chosen = pick_exploit(state, i, options)
     if not is_reachable(state, i, SUBNET_OF[host]):
-        return FALSE, 0, 0
+        return FALSE, 0, 0, np.int64(chosen)
     service = GENUINE_SERVICE[chosen, host]
     trapped = service == ABSENT
     if trapped and state.decoys[i, host] & TRAPPING_DECOYS[chosen] == 0:
-        return FALSE, 0, 0
+        return FALSE, 0, 0, np.int64(chosen)
 
     if chosen == SSH_BRUTE_FORCE:
         if trapped or service == ALWAYS_FAILS:
-            return FALSE, SSH_ATTEMPTS, 0
+            return FALSE, SSH_ATTEMPTS, 0, np.int64(chosen)
         open_session(state, i, host, 0, 0)
-        return TRUE, SSH_ATTEMPTS + 1, 0
+        return TRUE, SSH_ATTEMPTS + 1, 0, np.int64(chosen)
 
     if trapped:
-        return FALSE, 2, 0
+        return FALSE, 2, 0, np.int64(chosen)
     if leaderboard and chosen == HARAKA_RCE and hidden.restored >> host & 1:
-        return FALSE, 1, 0
+        return FALSE, 1, 0, np.int64(chosen)
     detected = 1 if is_detected(state, i) else 0
     hidden.malware |= 1 << host
     open_session(state, i, host, 1 if service == GIVES_ROOT else 0, detected)
-    return TRUE, 1, detected
+    return TRUE, 1, detected, np.int64(chosen)
 
 
 @inlined
@@ -201,15 +201,15 @@ def execute_red_action(state: Any, i: Any, action: Any, target: Any, leaderboard
 
     Returns:
         Success, whether the target was scanned, events on one service port, events of a detected
-        shell.
+        shell, exploit used or NONE.
     """
     hidden = state.hidden[i]
     hidden.empty_scan = 0
-    success, scanned, service_events, shell_events = UNKNOWN, False, 0, 0
+    success, scanned, service_events, shell_events, used = UNKNOWN, False, 0, 0, np.int64(NONE)
     if action == IMPACT:
         success = impact(state, i)
     elif action == EXPLOIT:
-        success, service_events, shell_events = exploit(state, i, target, leaderboard)
+        success, service_events, shell_events, used = exploit(state, i, target, leaderboard)
     elif action == ESCALATE:
         success = escalate(state, i, target)
     elif action == SCAN:
@@ -219,7 +219,7 @@ def execute_red_action(state: Any, i: Any, action: Any, target: Any, leaderboard
     elif action == DISCOVER:
         success = discover_systems(state, i, target)
     hidden.red_success = success
-    return success, scanned, service_events, shell_events
+    return success, scanned, service_events, shell_events, used
 
 
 def forced_red_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int) -> Array:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hundredfold.core.batch import Array, ArraySpec, BoolArray, FloatArray, IntArray
-from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_HOSTS, SUBNETS
+from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, FloatArray, IntArray
+from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_EXPLOITS, NUM_HOSTS, SUBNETS
 
 MAX_SESSIONS: Final = 64
 """Most red sessions on one host: one bit each in the session masks of `HIDDEN`."""
@@ -42,8 +42,8 @@ NUM_MEMORY_EVENTS: Final = 5
 SAW_SCAN, SAW_EXPLOIT, DID_ANALYSE, DID_REMOVE, DID_RESTORE = range(NUM_MEMORY_EVENTS)
 
 BITS: Final = ArraySpec((NUM_BITS,), "uint8", 0, 1)
-# Optional observation channels. Each follows from blue's own actions, the bits it has observed and
-# the step count, so an agent in the original simulator can compute the same (`blue_agent`).
+# Optional observation channels. Each follows from blue's own actions, the step count and what it has
+# observed, so an agent in the original simulator can compute the same (`blue_agent`).
 CHANNELS: Final = {
     "decoys": ArraySpec((NUM_HOSTS, NUM_DECOYS), "uint8", 0, 1),
     "decoy_counts": ArraySpec((NUM_HOSTS,), "int16", 0, MAX_DECOYS),
@@ -52,7 +52,18 @@ CHANNELS: Final = {
     "recency": ArraySpec((NUM_HOSTS, NUM_MEMORY_EVENTS), "float32", 0, 1),
     "elapsed": ArraySpec((1,), "float32", 0),
     "remaining": ArraySpec((1,), "float32", 0),
+    # From CybORG's raw observation: kind of the last exploit seen on each host, by exploited port.
+    "exploits": ArraySpec((NUM_HOSTS, NUM_EXPLOITS), "uint8", 0, 3),
 }
+# Kinds of the channel `exploits`: none since the last Restore, failed (or a decoy), breach without
+# and with a shell that connects back.
+NO_EXPLOIT, FAILED_EXPLOIT, SILENT_BREACH, SHELL_BREACH = range(4)
+
+# What only a privileged critic sees, scaled to about 1: HOST_FACTS of every host, then ot_up, red's
+# subnets, the red agent, its position in the script of b_line, and the time.
+HOST_FACTS: Final = 7
+NUM_FACTS: Final = HOST_FACTS * NUM_HOSTS + 1 + len(SUBNETS) + 3 + 3
+PRIVILEGED: Final = {"true_state": ArraySpec((NUM_FACTS,))}
 
 INFO: Final = {
     "red_action": ArraySpec((), "uint8", 0, 5),
@@ -113,6 +124,39 @@ HIDDEN: Final = np.dtype(
 )
 
 
+def write_privileged(observation: Arrays, true_state: Arrays, hidden: Array) -> None:
+    """Write the arrays of `PRIVILEGED`.
+
+    Args:
+        observation: where to write.
+        true_state: arrays of `TRUE_STATE`.
+        hidden: (envs,) `HIDDEN` records.
+    """
+    facts = observation["true_state"]
+    access, sessions = true_state["access"], true_state["n_sessions"]
+    by_host = (
+        true_state["known"],
+        true_state["scanned"],
+        access >= USER_ACCESS,
+        access == PRIVILEGED_ACCESS,
+        true_state["access_first"] == PRIVILEGED_ACCESS,
+        np.minimum(sessions, 4) * np.float32(0.25),
+        # Whether Remove would throw red out.
+        (access == USER_ACCESS) & (true_state["user_removable"] == sessions),
+    )
+    for number, fact in enumerate(by_host):
+        facts[:, number * NUM_HOSTS : (number + 1) * NUM_HOSTS] = fact
+    rest = facts[:, HOST_FACTS * NUM_HOSTS :]
+    rest[:, 0] = true_state["ot_up"]
+    for subnet in range(len(SUBNETS)):
+        rest[:, 1 + subnet] = true_state["red_subnets"] >> subnet & 1
+    for red in range(3):
+        rest[:, 4 + red] = hidden["red"] == red
+    rest[:, 7] = hidden["b_line_step"] / np.float32(16)
+    rest[:, 8] = hidden["step"] / np.float32(100)
+    rest[:, 9] = (hidden["horizon"] - hidden["step"]) / np.float32(100)
+
+
 class GameState(NamedTuple):
     """True and hidden state of a batch, with the draws and red actions given from outside."""
 
@@ -142,6 +186,7 @@ class Observation(NamedTuple):
     recency: Array  # (envs, 13, 5)
     elapsed: Array  # (envs, 1)
     remaining: Array  # (envs, 1)
+    exploits: Array  # (envs, 13, 8)
 
 
 class StepOutputs(NamedTuple):

@@ -30,6 +30,7 @@ from hundredfold.envs.cage2.observation import (
     reward_tenths,
     save_final_memory,
     save_final_observation,
+    update_exploits,
     update_memory,
     update_observation,
 )
@@ -146,7 +147,7 @@ def step_env(record: Any, state: Any, observation: Any, outputs: Any, i: Any, ac
     blue_success, placed_at, malware_at = execute_blue_action(state, i, action)
     green_target = pick_green_target(state, i) if record.green_scans else np.int64(NONE)
     red_action, red_target = choose_red_action(state, i)
-    red_success, red_scanned, service_events, shell_events = execute_red_action(
+    red_success, red_scanned, service_events, shell_events, exploit_used = execute_red_action(
         state, i, red_action, red_target, record.leaderboard
     )
     red_host = red_target if red_scanned or service_events else np.int64(NONE)
@@ -164,6 +165,10 @@ def step_env(record: Any, state: Any, observation: Any, outputs: Any, i: Any, ac
         shell_events,
         record.cardiff,
     )
+    if observation.exploits.shape[0] > 0:
+        update_exploits(
+            state, observation, i, action, green_target, red_target, exploit_used, service_events, shell_events
+        )
     outputs.reward[i] = reward_tenths(state, i, action) / 10.0
     outputs.red_action[i] = red_action
     outputs.red_target[i] = red_target

@@ -24,7 +24,6 @@ from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.acceptance.metrics import prediction_scores
 from hundredfold.envs.dvrp.acceptance.stranger_prior import customer_attributes
 from hundredfold.envs.dvrp.evaluation import DayScores, Row, SimulatedDays
-from hundredfold.envs.dvrp.offers import OFFER_MINUTES
 from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.problem import DROPOFF, EARLY, PICKUP
@@ -32,6 +31,8 @@ from hundredfold.routing.problem import DROPOFF, EARLY, PICKUP
 SHIFT_PENALTIES: Final = (0.0, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # Requests of a day are neighbours if their pickups are this close in driving time and in time.
 NEIGHBOUR_DRIVING_MINUTES, NEIGHBOUR_MINUTES = 10.0, 30.0
+# A shift that many customers accept, in minutes.
+SMALL_SHIFT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +58,33 @@ class TradeOffPoint:
         }
 
 
-def saved_minutes_at(curve: Sequence[TradeOffPoint], shift_minutes: float) -> FloatArray:
-    """(days,) minutes saved by a curve's policy, interpolated at this mean shift per day.
+def interpolated_at_shift(values: Sequence[FloatArray], shifts: Sequence[float], shift: float) -> FloatArray:
+    """(days,) values of a policy, interpolated between shift penalties at a mean shift per day.
 
-    Beyond the curve's last point it is that point: the policy cannot shift any further.
+    Beyond the largest shift it is the values there: the policy cannot shift any further.
+
+    Args:
+        values: for every shift penalty the (days,) minutes or percentages saved.
+        shifts: for every shift penalty the mean shift per day.
+        shift: the mean shift per day at which to compare; nothing is saved at 0.
     """
-    nothing = np.zeros(len(curve[0].scores.cost))
-    saved = np.stack([nothing] + [point.scores.saved_minutes for point in curve])
-    shifts = np.array([0.0] + [point.scores.shift_minutes.mean() for point in curve])
-    order = np.argsort(shifts, kind="stable")
-    saved, shifts = saved[order], shifts[order]
-    after = int(np.searchsorted(shifts, shift_minutes, side="left"))
-    if after == len(shifts):
+    saved = np.stack([np.zeros(len(values[0])), *values])
+    at = np.array([0.0, *shifts])
+    order = np.argsort(at, kind="stable")
+    saved, at = saved[order], at[order]
+    after = int(np.searchsorted(at, shift, side="left"))
+    if after == len(at):
         return np.asarray(saved[-1], np.float64)
     if after == 0:
         return np.asarray(saved[0], np.float64)
-    weight = (shift_minutes - shifts[after - 1]) / (shifts[after] - shifts[after - 1])
+    weight = (shift - at[after - 1]) / (at[after] - at[after - 1])
     return np.asarray((1.0 - weight) * saved[after - 1] + weight * saved[after], np.float64)
+
+
+def saved_minutes_at(curve: Sequence[TradeOffPoint], shift_minutes: float) -> FloatArray:
+    """(days,) minutes saved by a curve's policy at this mean shift per day; see `interpolated_at_shift`."""
+    values = [point.scores.saved_minutes for point in curve]
+    return interpolated_at_shift(values, [float(point.scores.shift_minutes.mean()) for point in curve], shift_minutes)
 
 
 def compare_at_equal_shift(point: TradeOffPoint, curve: Sequence[TradeOffPoint]) -> Row:
@@ -190,27 +201,31 @@ def calibration_row(predicted: FloatArray, accepted: Array) -> Row:
 
 
 def demand_row(days: SimulatedDays, scores: DayScores, population: Population) -> Row:
-    """Concentration of the requests of these days, acceptance of the smallest offers, and cost.
+    """Concentration of the requests of these days, acceptance of small offers, and cost.
 
     `pickup_cells`, `dropoff_cells` and `od_pairs` (origin-destination pairs) are effective numbers.
     `neighbours` is the mean number of other requests of the same day that are picked up within 10
     minutes of driving and whose pickup windows start within 30 minutes. `earlier_10_pct` and
-    `later_10_pct` are the shares of requests that accept a shift of 10 minutes.
+    `later_10_pct` are the shares of requests that accept a shift of 10 minutes, None if no offer has
+    that size.
     """
     cells, travel = days.cells, population.city.travel_minutes
     pickup, start = cells[..., PICKUP], days.requested_windows[..., PICKUP, EARLY]
     near = travel[pickup[:, :, None], pickup[:, None, :]] <= NEIGHBOUR_DRIVING_MINUTES
     near &= np.abs(start[:, :, None] - start[:, None, :]) <= NEIGHBOUR_MINUTES
-    accepts = population.accepts[days.trip_id]
-    earlier, later = (OFFER_MINUTES.tolist().index(shift) for shift in ([10, 0], [0, 10]))
+    accepts, offers = population.accepts[days.trip_id], population.offers
+    accepted_pct: list[float | None] = [None, None]
+    if SMALL_SHIFT in offers.sizes:
+        small = (offers.find(SMALL_SHIFT, 0), offers.find(0, SMALL_SHIFT))
+        accepted_pct = [100.0 * float(accepts[..., offer].mean()) for offer in small]
     return {
         "pickup_cells": effective_number(pickup),
         "dropoff_cells": effective_number(cells[..., DROPOFF]),
         "od_pairs": effective_number(pickup * population.city.num_cells + cells[..., DROPOFF]),
         "neighbours": float(near.sum(axis=2).mean()) - 1.0,
         "ride_minutes": float(travel[pickup, cells[..., DROPOFF]].mean()),
-        "earlier_10_pct": 100.0 * float(accepts[..., earlier].mean()),
-        "later_10_pct": 100.0 * float(accepts[..., later].mean()),
+        "earlier_10_pct": accepted_pct[0],
+        "later_10_pct": accepted_pct[1],
         "baseline_cost": float(scores.baseline_cost.mean()),
     }
 

@@ -3,7 +3,7 @@
 An acceptance model broadcasts its beliefs to the envs. By `mask_mode`, `threshold`
 allows offers that are probably accepted, `sampled_type` those that a customer type sampled from the
 belief accepts (Thompson sampling), `soft` allows all and biases the logits, `privileged` uses the
-true responses (an upper bound), `none` ignores them. Offer 12 is always allowed. With probability
+true responses (an upper bound), `none` ignores them. No change is always allowed. With probability
 `epsilon` an env ignores its mask for one request, so that beliefs about every customer keep
 improving.
 """
@@ -20,7 +20,7 @@ from hundredfold.core.errors import ShapeError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.observation import BELIEF_WIDTH
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
+from hundredfold.envs.dvrp.offers import OfferTable
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.settings import MaskMode, Split
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -33,13 +33,10 @@ APPLIED_SHARES: Final = "applied_shares"
 DRAWS_PER_REQUEST: Final = 2
 
 
-def type_masks() -> BoolArray:
+def type_masks(offers: OfferTable) -> BoolArray:
     """(types, offers) offers that a customer type accepts if it is perfectly strict."""
-    earlier, later = OFFER_MINUTES.T == 0
-    return np.stack([earlier, later, earlier & later, np.ones(NUM_OFFERS, bool)])
-
-
-TYPE_MASKS: Final[BoolArray] = type_masks()
+    pickup_kept, dropoff_kept = offers.minutes.T == 0
+    return np.stack([pickup_kept, dropoff_kept, pickup_kept & dropoff_kept, np.ones(offers.num_offers, bool)])
 
 
 class EnvBeliefs:
@@ -53,20 +50,23 @@ class EnvBeliefs:
     """
 
     def __init__(self, num_envs: int, population: Population, split: Split, has_applied_shares: bool = False) -> None:
+        self.offers = population.offers
+        self.type_masks = type_masks(self.offers)
+        num_offers, no_change = self.offers.num_offers, self.offers.no_change
         # Type probabilities, then the number of responses seen.
         self.customers = np.zeros((num_envs, population.size, BELIEF_WIDTH), np.float32)
         # Uninformed: all types equally likely, every offer accepted.
         self.customers[..., :NUM_TYPES] = 1.0 / NUM_TYPES
-        self.accept_given_type = np.ones((num_envs, NUM_TYPES, len(PURPOSE_NAMES), NUM_OFFERS), np.float32)
+        self.accept_given_type = np.ones((num_envs, NUM_TYPES, len(PURPOSE_NAMES), num_offers), np.float32)
         # Acceptance rates of the split's trips, NaN where a trip has no responses. Half precision:
         # there may be thousands of trips. The last row stands for trips of other splits.
         self.trip_rows, num_trips = _rows_of_trips(population, split)
-        self.trip_accept_rates = np.full((num_envs, num_trips + 1, NUM_OFFERS), np.nan, np.float16)
+        self.trip_accept_rates = np.full((num_envs, num_trips + 1, num_offers), np.nan, np.float16)
         # Shares in which the policy books the trips under each offer; at first all as requested.
         self.applied_shares: Array | None = None
         if has_applied_shares:
-            self.applied_shares = np.zeros((num_envs, num_trips + 1, NUM_OFFERS), np.float16)
-            self.applied_shares[..., NO_CHANGE] = 1.0
+            self.applied_shares = np.zeros((num_envs, num_trips + 1, num_offers), np.float16)
+            self.applied_shares[..., no_change] = 1.0
         self.epsilon = np.zeros(num_envs, np.float32)
         self.sample_types = np.ones(num_envs, bool)
 
@@ -101,13 +101,14 @@ class EnvBeliefs:
         by_trip = {"trip_accept_rates": self.trip_accept_rates}
         if self.applied_shares is not None:
             by_trip[APPLIED_SHARES] = self.applied_shares
-        shapes |= dict.fromkeys(by_trip, (len(self.trip_rows), NUM_OFFERS))
+        shapes |= dict.fromkeys(by_trip, (len(self.trip_rows), self.offers.num_offers))
         given = {name: np.asarray(shared_params[name]) for name in shapes.keys() & shared_params.keys()}
         for name, array in given.items():
             if array.shape != shapes[name]:
                 raise ShapeError(
                     f"set_shared_params() got {name} of shape {array.shape}, expected {shapes[name]}; "
-                    "pass one row per customer or trip of the population, unseen ones included."
+                    "pass one row per customer or trip of the population, unseen ones included, and one "
+                    "column per offer."
                 )
         for name, array in given.items():
             if name in by_trip:
@@ -133,7 +134,7 @@ class EnvBeliefs:
         probabilities: Array = np.einsum("et,eto->eo", types, given_type)
         remembered = self.trip_accept_rates[envs, self.trip_rows[trips]]
         np.copyto(probabilities, remembered, where=~np.isnan(remembered))
-        probabilities[:, NO_CHANGE] = 1.0
+        probabilities[:, self.offers.no_change] = 1.0
         return probabilities
 
     def masks(
@@ -161,12 +162,12 @@ class EnvBeliefs:
         if mode == "threshold":
             mask = probabilities >= threshold
         elif mode == "sampled_type":
-            mask = TYPE_MASKS[self._sampled_types(customers, uniforms[:, 1])]
+            mask = self.type_masks[self._sampled_types(customers, uniforms[:, 1])]
         elif mode == "privileged":
             mask = accepts.copy()
         else:
             mask = np.ones(probabilities.shape, bool)
-        mask[:, NO_CHANGE] = True
+        self.offers.with_no_change(mask)
         mask[self.explores(uniforms)] = True
         return np.asarray(mask, bool)
 

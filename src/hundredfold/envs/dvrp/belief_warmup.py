@@ -20,7 +20,6 @@ from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, TypeModel
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import evaluation_env_seed
 from hundredfold.envs.dvrp.heuristics import OfferPolicy, current_requests, offer_mask, policy_key, request_keys
-from hundredfold.envs.dvrp.offers import NUM_OFFERS
 from hundredfold.envs.dvrp.policies import PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -100,7 +99,7 @@ def _collect_day(env: Dvrp, act: OfferPolicy, responses: ResponseBuffer, epsilon
     key = rng.spawn(policy_key(seed), WARM_UP_BRANCH)
     for _ in range(env.settings.num_customers):
         keys = request_keys(key, out, current_requests(out, env.population))
-        uniforms = rng.uniforms(keys[:, None], np.arange(1 + NUM_OFFERS))
+        uniforms = rng.uniforms(keys[:, None], np.arange(1 + env.offers.num_offers))
         random_offers = np.where(offer_mask(out), uniforms[:, 1:], -1.0).argmax(axis=1)
         env.step(np.where(uniforms[:, 0] < epsilon, random_offers, act(out)))
         info = out.info

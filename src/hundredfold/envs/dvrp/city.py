@@ -94,7 +94,7 @@ POINTS_OF_INTEREST: Final[tuple[PointOfInterest, ...]] = (
 
 
 # Children of the city seed's RNG stream.
-TRAVEL_BRANCH, CUSTOMERS_BRANCH, TRIP_BRANCH, TOLERANCE_BRANCH, HUB_BRANCH = range(5)
+TRAVEL_BRANCH, CUSTOMERS_BRANCH, TRIP_BRANCH, TOLERANCE_BRANCH, HUB_BRANCH, TYPE_BRANCH = range(6)
 
 EARTH_RADIUS_KM: Final = 6371.0
 ROAD_DETOUR_FACTOR: Final = 1.3
@@ -114,6 +114,7 @@ class City:
     positions: FloatArray  # (cells, 2) in the unit square
     travel: TravelTable
     depot_cell: int
+    degrees: FloatArray | None = None  # (cells, 2) latitude and longitude, NaN where unknown
 
     @property
     def num_cells(self) -> int:
@@ -135,6 +136,7 @@ def synthetic_city(city_seed: int) -> City:
         positions=scaled_positions(degrees),
         travel=TravelTable(travel_seconds(degrees, city_seed) / 60.0),
         depot_cell=0,
+        degrees=degrees,
     )
 
 

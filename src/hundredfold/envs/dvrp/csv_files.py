@@ -1,56 +1,115 @@
-"""CSV files of trips and travel times; errors name file, row and column.
+"""CSV files as spreadsheets write them, and a list of all that is wrong in them.
 
-Rows are counted as in a spreadsheet: the header is row 1.
+Cells are separated by comma, semicolon, tab or bar; the text is UTF-8, UTF-16 or Windows-1252; a
+number may have a decimal comma where commas do not separate cells. Rows are counted as in a
+spreadsheet: the header is row 1, and empty rows count.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from hundredfold.core.batch import FloatArray, IntArray
 from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.core.formatting import printable
-from hundredfold.envs.dvrp.trip_purposes import normalise_text, purpose_of
-from hundredfold.routing.problem import DROPOFF, PICKUP
 
-FIRST_ROW: Final = 2
-
-# Customer types as the files spell them, in the order of `population.TYPE_NAMES`.
-TYPE_TEXTS: Final = (
-    "flexible for late dropoff, but inflexible for early pickup",
-    "flexible for early pickup, but inflexible for late dropoff",
-    "inflexible for any schedule changes",
-    "flexible for both early pickup and late dropoff",
-)
-COLUMNS: Final = (
-    "traveler_id",
-    "flexibility",
-    "trip_purpose",
-    "departure_location",
-    "arrival_location",
-    "departure_time_window",
-    "arrival_time_window",
-    "origin_h3",
-    "destination_h3",
-)
-WINDOW_COLUMNS: Final = ("departure_time_window", "arrival_time_window")
-CELL_COLUMNS: Final = ("origin_h3", "destination_h3")
-GPS_COLUMNS: Final = ("origin_gps", "destination_gps")
-TOLERANCE_COLUMNS: Final = ("flexibility_pickup_earlier", "flexibility_dropoff_later")
+DELIMITERS: Final = ",;\t|"
+# Problems and rows that a message names; the rest is counted.
+MAX_PROBLEMS, MAX_ROWS = 20, 5
+# Longer files are not trips or travel times of a city.
+MAX_FILE_BYTES: Final = 2**30
 
 # Not all that float() accepts: `1_0` and other scripts' digits are more likely mistakes than numbers.
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_WINDOW: Final = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})", re.ASCII)
-_GPS: Final = re.compile(r"\[?\(?\s*(-?\d+\.?\d*)\s*,\s*(-?\d+\.?\d*)\s*\)?\]?", re.ASCII)
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+", re.ASCII)
+# Control characters that no text has.
+_BINARY: Final = re.compile("[\x00-\x08\x0e-\x1f]")
+
+
+@dataclass(slots=True)
+class Problem:
+    """Something that is wrong in a file: once, or in the same way in several cells."""
+
+    path: Path
+    text: str
+    cells: list[tuple[int | None, str | None]]  # row and column; both None: the whole file
+
+    def __str__(self) -> str:
+        row, column = self.cells[0]
+        if row is None:
+            return f"{self.path} {self.text}" if column is None else f"{self.path}, column {column}: {self.text}"
+        rows = [str(number) for number, _ in self.cells]
+        if len(rows) == 1:
+            place = f"row {row}"
+        elif len({name for _, name in self.cells}) > 1:
+            return f"{self.path}, row {row}, column {column} and {len(rows) - 1:,} more cells: {self.text}"
+        elif len(rows) <= MAX_ROWS:
+            place = f"rows {', '.join(rows[:-1])} and {rows[-1]}"
+        else:
+            place = f"rows {', '.join(rows[:MAX_ROWS])} and {len(rows) - MAX_ROWS:,} more"
+        if column is not None:
+            place += f", column {column}"
+        return f"{self.path}, {place}: {self.text}"
+
+
+class DataError(SettingsError):
+    """Files with problems; the message has a line for each."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = [str(problem) for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            lines.append(f"and {len(problems) - MAX_PROBLEMS:,} more problems.")
+        if len(problems) > 1:
+            lines.insert(0, f"{len(problems)} problems in your data:")
+        super().__init__("\n  ".join(lines))
+
+
+class Problems:
+    """Collects problems of several files, so that a user sees all of them at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[object, ...], Problem] = {}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def found(self) -> list[Problem]:
+        """All problems, in order of discovery."""
+        return list(self._found.values())
+
+    def add(
+        self, path: Path, text: str, *, row: int | None = None, column: str | None = None, kind: str | None = None
+    ) -> None:
+        """Add a problem.
+
+        Args:
+            path: The file.
+            text: What is wrong and what to do. For a whole file it continues its name: `has no ...`.
+            row: Row as a spreadsheet counts.
+            column: Heading of the column.
+            kind: Cells with problems of one kind become one problem, described by the first; by
+                default those with the same text.
+        """
+        shown = None if column is None else printable(column)
+        key = (path, kind or text)
+        if key in self._found:
+            self._found[key].cells.append((row, shown))
+        else:
+            self._found[key] = Problem(path, text, [(row, shown)])
+
+    def raise_any(self) -> None:
+        """Raise a DataError if there are problems."""
+        if self._found:
+            raise DataError(self.found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +119,19 @@ class CsvTable:
     path: Path
     header: list[str]
     rows: list[list[str]]
+    row_numbers: list[int]  # (rows,) as a spreadsheet counts
+    delimiter: str = ","
+    notes: list[str] = field(default_factory=list)  # how the file was read, where that was a guess
 
-    def column(self, name: str) -> list[str]:
+    def find(self, names: Iterable[str]) -> str | None:
+        """The first of these headings that the file has, as the file writes it."""
+        headings = {heading_key(text): text for text in reversed(self.header)}
+        return next((headings[name] for name in names if name in headings), None)
+
+    def column(self, heading: str) -> list[str]:
         """All cells of a column."""
-        index = self.header.index(name)
+        index = self.header.index(heading)
         return [row[index] for row in self.rows]
-
-    def has_column(self, name: str) -> bool:
-        return name in self.header
 
     def require_columns(self, names: Sequence[str]) -> None:
         """Raise a SettingsError if a column is missing."""
@@ -76,223 +140,114 @@ class CsvTable:
                 found = [printable(column) for column in self.header if column]
                 raise SettingsError(f"{self.path} has no column {name}; {suggest(name, found[:20])}")
 
+    def number(self, text: str) -> float | None:
+        """The number in a cell; None if it is not a finite number in plain digits."""
+        if self.delimiter != "," and _DECIMAL_COMMA.fullmatch(text):
+            text = text.replace(",", ".")
+        return finite_number(text)
+
     def error(self, row: int, column: str, problem: str) -> SettingsError:
         """An error about one cell; `row` counts data rows from 0."""
-        return SettingsError(f"{self.path}, row {row + FIRST_ROW}, column {printable(column)}: {problem}")
+        return SettingsError(f"{self.path}, row {self.row_numbers[row]}, column {printable(column)}: {problem}")
 
 
-@dataclass(slots=True)
-class TripRows:
-    """Trips in the order of the file."""
-
-    customer: IntArray  # (rows,) from 0
-    types: IntArray  # (rows,)
-    cells: IntArray  # (rows, 2)
-    windows: FloatArray  # (rows, 2, 2)
-    purpose: IntArray  # (rows,)
-    tolerance: FloatArray | None  # (rows, 2), if the file has both columns
-    degrees: FloatArray | None  # (rows, 2, 2) latitude and longitude, if the file has both columns
-
-
-def read_table(path: str | Path, content: str) -> CsvTable:
-    """Read a CSV file whose rows are all as wide as its header.
-
-    Args:
-        path: The file.
-        content: What it should contain, for error messages.
-    """
-    file_path = Path(path)
-    try:
-        with file_path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
-    except OSError as error:
-        raise SettingsError(f"cannot read {content} from {file_path}: {error.strerror}.") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise SettingsError(
-            f"{file_path} is not a CSV file in UTF-8; save {content} as comma-separated text."
-        ) from None
-    if not lines:
-        raise SettingsError(f"{file_path} is empty; expected {content} under a header row.")
-    table = CsvTable(file_path, lines[0], lines[1:])
-    twice = [name for name, count in Counter(table.header).items() if name and count > 1]
-    if twice:
-        raise SettingsError(
-            f"{file_path} has more than one column {printable(twice[0])}; every column needs a heading of its own."
-        )
-    for number, row in enumerate(table.rows):
-        if len(row) != len(table.header):
-            raise SettingsError(
-                f"{file_path}, row {number + FIRST_ROW} has {len(row)} columns, but the header has {len(table.header)}."
-            )
-    return table
+def heading_key(text: str) -> str:
+    """A heading as columns are compared: lower case, words joined by underscores."""
+    return re.sub(r"[^\w]+|_+", "_", text.strip().lower()).strip("_")
 
 
 def finite_number(text: str) -> float | None:
-    """The number in a cell; None if it is not a finite number in plain digits."""
+    """The number in a text; None if it is not a finite number in plain digits."""
     if not _NUMBER.fullmatch(text):
         return None
     value = float(text)
     return value if math.isfinite(value) else None
 
 
-def read_trip_rows(table: CsvTable, cell_index: Mapping[str, int]) -> TripRows:
-    """Parse and check all trips.
+def read_table(path: str | Path, content: str, problems: Problems) -> CsvTable | None:
+    """Read a CSV file; rows that are shorter than the header are filled up with empty cells.
 
     Args:
-        table: The file of trips.
-        cell_index: Index of each cell label.
-    """
-    table.require_columns(COLUMNS)
-    if not table.rows:
-        raise SettingsError(f"{table.path} has a header but no trips; add one row per trip.")
-    customer = _customers(table)
-    windows = np.stack([_windows(table, column) for column in WINDOW_COLUMNS], axis=1)
-    for number, window in enumerate(windows):
-        if window[DROPOFF, 0] < window[PICKUP, 0]:
-            raise table.error(number, WINDOW_COLUMNS[DROPOFF], "the dropoff window begins before the pickup window.")
-    tolerance = degrees = None
-    if all(map(table.has_column, TOLERANCE_COLUMNS)):
-        tolerance = np.stack([_tolerances(table, name) for name in TOLERANCE_COLUMNS], axis=1)
-    if all(map(table.has_column, GPS_COLUMNS)):
-        degrees = np.stack([_degrees(table, name) for name in GPS_COLUMNS], axis=1)
-    return TripRows(
-        customer=customer,
-        types=_types(table, customer),
-        cells=np.stack([_cells(table, name, cell_index) for name in CELL_COLUMNS], axis=1),
-        windows=windows,
-        purpose=np.array([purpose_of(text) for text in table.column("trip_purpose")]),
-        tolerance=tolerance,
-        degrees=degrees,
-    )
-
-
-def _customers(table: CsvTable) -> IntArray:
-    """(rows,) customers from 0; the file numbers them from 1 without gaps."""
-    customers = np.zeros(len(table.rows), np.int64)
-    for number, text in enumerate(table.column("traveler_id")):
-        value = finite_number(text)
-        if value is None or value < 1 or value != int(value) or value > len(customers):
-            raise table.error(
-                number, "traveler_id", f"{printable(text)!r} is not a customer number; number customers 1, 2, 3, ..."
-            )
-        customers[number] = int(value) - 1
-    missing = np.setdiff1d(np.arange(customers.max() + 1), customers)
-    if len(missing):
-        raise SettingsError(
-            f"{table.path}, column traveler_id: customer {missing[0] + 1} has no trip, but the "
-            f"numbers go up to {customers.max() + 1}; number customers without gaps."
-        )
-    return customers
-
-
-def _types(table: CsvTable, customer: IntArray) -> IntArray:
-    """(rows,) customer types, one per customer."""
-    type_index = {normalise_text(text): index for index, text in enumerate(TYPE_TEXTS)}
-    types: list[int] = []
-    type_of_customer: dict[int, int] = {}
-    for number, text in enumerate(table.column("flexibility")):
-        kind = type_index.get(normalise_text(text))
-        if kind is None:
-            raise table.error(
-                number,
-                "flexibility",
-                f"{printable(text)!r} is not a customer type; use one of: {'; '.join(TYPE_TEXTS)}.",
-            )
-        owner = int(customer[number])
-        if type_of_customer.setdefault(owner, kind) != kind:
-            raise table.error(number, "flexibility", f"customer {owner + 1} has another flexibility above.")
-        types.append(kind)
-    return np.array(types)
-
-
-def _cells(table: CsvTable, column: str, cell_index: Mapping[str, int]) -> IntArray:
-    labels = table.column(column)
-    for number, label in enumerate(labels):
-        if label not in cell_index:
-            raise table.error(number, column, f"the cell {printable(label)!r} is not in the travel times.")
-    return np.array([cell_index[label] for label in labels])
-
-
-def _windows(table: CsvTable, column: str) -> FloatArray:
-    """(rows, 2) minutes after midnight."""
-    texts = table.column(column)
-    return np.array([_window(table, number, column, text) for number, text in enumerate(texts)])
-
-
-def _window(table: CsvTable, row: int, column: str, text: str) -> tuple[float, float]:
-    match = _WINDOW.fullmatch(text)
-    times = [int(part) for part in match.groups()] if match else []
-    if not times or max(times[0], times[2]) > 24 or max(times[1], times[3]) > 59:
-        raise table.error(row, column, f"{printable(text)!r} is not a time window like 08:00-08:30.")
-    start, end = 60.0 * times[0] + times[1], 60.0 * times[2] + times[3]
-    if end <= start:
-        raise table.error(
-            row, column, f"the window {text} ends before it starts; windows across midnight are not supported."
-        )
-    return start, end
-
-
-def _tolerances(table: CsvTable, column: str) -> FloatArray:
-    tolerances = np.zeros(len(table.rows))
-    for number, text in enumerate(table.column(column)):
-        value = finite_number(text)
-        if value is None or value < 0.0:
-            raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.")
-        tolerances[number] = value
-    return tolerances
-
-
-def _degrees(table: CsvTable, column: str) -> FloatArray:
-    """(rows, 2) latitude and longitude."""
-    degrees = np.zeros((len(table.rows), 2))
-    for number, text in enumerate(table.column(column)):
-        match = _GPS.fullmatch(text)
-        if match is None:
-            raise table.error(number, column, f"{printable(text)!r} is not a position like [37.77, -122.42].")
-        degrees[number] = [float(part) for part in match.groups()]
-    return degrees
-
-
-def read_travel_times(path: str | Path) -> tuple[tuple[str, ...], FloatArray]:
-    """Read a square, labelled matrix of travel times in seconds.
+        path: The file.
+        content: What it should contain, for messages.
+        problems: Collects what is wrong.
 
     Returns:
-        The cell labels and (cells, cells) travel times in minutes.
+        The table, or None if there is none to speak of.
     """
-    table = read_table(path, "travel times")
-    labels = table.header[1:]
-    if len(table.rows) != len(labels):
-        raise SettingsError(
-            f"{table.path} is not square: {len(table.rows)} rows and {len(labels)} columns of "
-            "travel times; both need one per cell."
-        )
-    if not labels:
-        raise SettingsError(f"{table.path} has no cells; it needs one row and column per cell.")
-    if "" in labels:
-        raise SettingsError(f"{table.path}, row 1 has a column without a label; every cell needs one.")
-    seconds = np.zeros((len(labels), len(labels)))
-    for number, (label, row) in enumerate(zip(labels, table.rows, strict=True)):
-        if row[0] != label:
-            raise table.error(
-                number,
-                table.header[0] or "1",
-                f"the row is labelled {printable(row[0])!r}, but that column "
-                f"{printable(label)!r}; rows and columns need the same labels in the same order.",
+    file_path = Path(path)
+    notes: list[str] = []
+    text = _read_text(file_path, content, problems, notes)
+    if text is None:
+        return None
+    delimiter = _delimiter(text)
+    try:
+        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    except csv.Error:
+        problems.add(file_path, f"is not a CSV file; save {content} as comma-separated text.")
+        return None
+    numbered = [(number, [cell.strip() for cell in line]) for number, line in enumerate(lines, 1)]
+    numbered = [(number, line) for number, line in numbered if any(line)]
+    if numbered and numbered[0][1][0].lower().startswith("sep="):
+        del numbered[0]
+    if not numbered:
+        problems.add(file_path, f"is empty; expected {content} under a header row.")
+        return None
+    header = numbered[0][1]
+    if not _has_unique_headings(file_path, header, problems):
+        return None
+    for number, line in numbered[1:]:
+        if len(line) > len(header) and any(line[len(header) :]):
+            problems.add(
+                file_path,
+                f"the row has {len(line)} columns, but the header has {len(header)}; put cells that contain "
+                f"{delimiter!r} in double quotes.",
+                row=number,
+                kind="width",
             )
-        for column, text in enumerate(row[1:]):
-            seconds[number, column] = _seconds(table, number, column, text)
-    if len(labels) > 1 and not seconds.any():
-        raise SettingsError(
-            f"all travel times in {table.path} are 0, so every route costs nothing; expected seconds between cells."
-        )
-    return tuple(labels), seconds / 60.0
+    rows = [(line + [""] * len(header))[: len(header)] for _, line in numbered[1:]]
+    return CsvTable(file_path, header, rows, [number for number, _ in numbered[1:]], delimiter, notes)
 
 
-def _seconds(table: CsvTable, row: int, column: int, text: str) -> float:
-    value = finite_number(text)
-    label = table.header[1 + column]
-    if value is None or not 0.0 <= value < 1e7:
-        raise table.error(row, label, f"{printable(text)!r} is not a travel time; expected seconds >= 0.")
-    if row == column and value != 0.0:
-        raise table.error(row, label, f"the travel time from a cell to itself must be 0, got {printable(text)}.")
-    return value
+def _read_text(path: Path, content: str, problems: Problems, notes: list[str]) -> str | None:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            problems.add(path, f"has more than a gigabyte; expected {content}.")
+            return None
+        data = path.read_bytes()
+    except OSError as error:
+        problems.add(path, f"cannot be read ({error.strerror}); expected {content}.")
+        return None
+    if data.startswith(b"PK\x03\x04") or data.startswith(b"\xd0\xcf\x11\xe0"):
+        problems.add(path, f"is a spreadsheet file; save {content} as CSV (File > Save as > CSV UTF-8).")
+        return None
+    is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    for encoding in ("utf-16",) if is_utf16 else ("utf-8-sig", "cp1252", "latin-1"):
+        try:
+            text = data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if _BINARY.search(text):
+            break
+        if encoding in ("cp1252", "latin-1"):
+            notes.append(f"{path.name} is not in UTF-8; it was read as Windows-1252.")
+        return text
+    problems.add(path, f"is not a text file; save {content} as CSV in UTF-8.")
+    return None
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter that occurs most often in the header, outside of quotes; the comma in doubt."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if first.lower().startswith("sep=") and first[4:5] in tuple(DELIMITERS):
+        return first[4]
+    counts = Counter(re.sub(r'"[^"]*"', "", first))
+    return max(DELIMITERS, key=lambda delimiter: counts[delimiter])
+
+
+def _has_unique_headings(path: Path, header: Sequence[str], problems: Problems) -> bool:
+    twice = [name for name, count in Counter(header).items() if name and count > 1]
+    if twice:
+        shown = ", ".join(printable(name) for name in twice[:MAX_ROWS])
+        problems.add(path, f"has more than one column {shown}; every column needs a heading of its own.")
+    return not twice

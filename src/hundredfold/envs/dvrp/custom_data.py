@@ -1,8 +1,14 @@
-"""Populations from CSV files: trips, travel times and, optionally, recorded responses."""
+"""Populations from an operator's CSV files: trips and, optionally, travel times and recorded responses.
+
+`read_data` reads and checks all files at once; `population_of` makes the population of an env from
+them. Everything that the files leave open is filled in here and said in `CustomData.notes`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -15,109 +21,214 @@ from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     TOLERANCE_BRANCH,
     TRIP_BRANCH,
+    TYPE_BRANCH,
     City,
     most_central_cell,
     positions_from_travel,
     scaled_positions,
 )
-from hundredfold.envs.dvrp.csv_files import (
-    FIRST_ROW,
-    TYPE_TEXTS,
-    WINDOW_COLUMNS,
-    CsvTable,
-    TripRows,
-    finite_number,
-    read_table,
-    read_travel_times,
-    read_trip_rows,
-)
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
+from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, finite_number, read_table
 from hundredfold.envs.dvrp.population import (
+    GRID_MINUTES,
+    TYPE_NAMES,
+    TYPE_SHARES,
+    WINDOW_MINUTES,
     Customers,
     Population,
     Trips,
+    has_places,
     make_population,
+    sample_categories,
     sample_tolerances,
     servable_trips,
 )
+from hundredfold.envs.dvrp.recorded_responses import read_recorded_responses
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.envs.dvrp.trip_purposes import normalise_text
-from hundredfold.routing.problem import DROPOFF, EARLY, LATE, PICKUP, TravelTable
+from hundredfold.envs.dvrp.travel_times import Places, given_places, read_travel_times, straight_line_places
+from hundredfold.envs.dvrp.trip_rows import COLUMNS, TYPE_TEXTS, UNKNOWN_TYPE, TripRows, read_trip_rows
+from hundredfold.envs.dvrp.vehicle_rows import read_vehicle_types
+from hundredfold.routing.problem import DROPOFF, EARLY, LATE, MAX_RIDERS, PICKUP, WHEELCHAIR, TravelTable, VehicleType
 
 # The default depot, if the travel times have this H3 cell: downtown San Francisco.
 DEFAULT_DEPOT: Final = "872830828ffffff"
 # One customer in five is held out from training, if enough remain.
 HELD_OUT_SHARE: Final = 5
 
-# The columns that identify a trip in a file of recorded responses. With fewer, the response of one
-# trip could be taken for that of another.
-TRIP_COLUMNS: Final = (
-    "traveler_id",
-    "trip_purpose",
-    "departure_location",
-    "arrival_location",
-    "departure_time_window",
-    "arrival_time_window",
-)
-SHIFT_COLUMNS: Final = ("pickup_shift_min", "dropoff_shift_min")
-RESPONSES: Final = {"accept": True, "reject": False}
 
-TripKey = tuple[str, ...]
+@dataclass(frozen=True, slots=True, eq=False)
+class CustomData:
+    """All that an operator's files say, checked and completed."""
+
+    table: CsvTable  # the file of trips
+    rows: TripRows  # with every window and every type
+    cells: IntArray  # (rows, 2) pickup and dropoff
+    places: Places
+    city: City
+    riders: IntArray  # (rows,) packed as in a RouteProblems
+    vehicle_types: tuple[VehicleType, ...]  # empty: identical vehicles
+    included: BoolArray  # (rows,) whether a trip lies within the hours of the settings
+    notes: tuple[str, ...]  # what was assumed, a sentence each
 
 
 def load_population(settings: DvrpSettings) -> Population:
-    """The population of `settings.trips` and `settings.travel_times`."""
+    """The population of the settings' files."""
+    return population_of(read_data(settings), settings)
+
+
+def read_data(settings: DvrpSettings) -> CustomData:
+    """Read and check the files that the settings name.
+
+    Args:
+        settings: Files, speed and detour for travel times that are not given, depot, hours and
+            limits that every trip must keep.
+
+    Raises:
+        DataError: Names all problems of all files.
+    """
     assert settings.trips is not None
-    assert settings.travel_times is not None
-    table = read_table(settings.trips, "trips")
-    labels, minutes = read_travel_times(settings.travel_times)
-    rows = read_trip_rows(table, {label: cell for cell, label in enumerate(labels)})
+    problems = Problems()
+    notes: list[str] = []
+    matrix = None if settings.travel_times is None else read_travel_times(settings.travel_times, problems)
+    kinds = () if settings.vehicles is None else read_vehicle_types(settings.vehicles, settings.day_minutes, problems)
+    table = read_table(settings.trips, "trips", problems)
+    rows = None if table is None else read_trip_rows(table, settings.travel_times is not None, problems, notes)
+    if table is None or rows is None or (matrix is None and settings.travel_times is not None):
+        problems.raise_any()
+        raise SettingsError(f"{settings.trips} has no trips.")
+    notes[:0] = table.notes
+    before = len(problems)
+    places = _places(matrix, rows, table, settings, problems, notes)
+    places_are_known = len(problems) == before
+    cells = np.array([[places.index.get(label, -1) for label in pair] for pair in rows.places])
+    windows = _complete_windows(rows.windows, cells, places.minutes, table, notes)
+    rows = replace(rows, windows=windows, types=_complete_types(rows, settings, notes))
+    if rows.tolerance is None and settings.recorded_responses is None:
+        notes.append("Which offers a trip accepts is simulated: the tolerances are sampled by type and purpose.")
     city = City(
-        names=labels,
-        positions=_positions(rows, minutes),
-        travel=TravelTable(minutes),
-        depot_cell=_depot_cell(labels, minutes, settings),
+        names=places.names,
+        positions=_positions(places),
+        travel=TravelTable(places.minutes),
+        depot_cell=_depot_cell(places, settings, notes, problems),
+        degrees=places.degrees,
     )
     included = _is_within_hours(rows, settings)
-    _check_servable(table, rows, included, city, settings)
+    riders = _riders(rows, settings, notes)
+    data = CustomData(table, rows, cells, places, city, riders, kinds, included, tuple(notes))
+    if settings.vehicles is None:
+        day = (0.0, float(settings.day_minutes))
+        kinds = (VehicleType(seats=min(settings.capacity, MAX_RIDERS), shift=day),)
+    if kinds:
+        more = f"add seats or wheelchair places to {settings.vehicles}" if settings.vehicles else "raise --capacity"
+        _check_places(data, kinds, more, problems)
+        if places_are_known:
+            _check_servable(data, kinds, settings, problems)
+    problems.raise_any()
+    if not included.any():
+        raise SettingsError(
+            f"{table.path}: no trip lies between minutes {settings.earliest_pickup} and {settings.latest_dropoff} of "
+            "the day; widen earliest_pickup and latest_dropoff."
+        )
+    return data
+
+
+def population_of(data: CustomData, settings: DvrpSettings) -> Population:
+    """The population of an operator's data."""
+    rows, table = data.rows, data.table
     accepts: BoolArray | None = None
     if settings.recorded_responses is not None:
-        accepts = read_recorded_responses(settings.recorded_responses, table, TYPE_TEXTS, rows.types)
-    order = _order_by_customer(rows, included, settings)
-    customers = _customers(table, rows, order, settings)
+        accepts = read_recorded_responses(
+            settings.recorded_responses, table, TYPE_TEXTS, rows.types, settings.offer_table
+        )
+    order = _order_by_customer(rows, data.included, settings)
     trips = Trips(
-        cells=rows.cells[order],
+        cells=data.cells[order],
         windows=rows.windows[order],
         purpose=rows.purpose[order],
         tolerance=_tolerance(rows, settings)[order],
+        riders=data.riders[order],
     )
-    return make_population(city, customers, trips, settings, None if accepts is None else accepts[order])
+    customers = _customers(table, rows, order, settings)
+    recorded = None if accepts is None else accepts[order]
+    population = make_population(data.city, customers, trips, settings, recorded, data.vehicle_types)
+    return replace(population, notes=data.notes)
 
 
-def _positions(rows: TripRows, minutes: FloatArray) -> FloatArray:
-    """(cells, 2) in the unit square: mean coordinates of the trips, or else from travel times."""
-    if rows.degrees is None:
-        return positions_from_travel(minutes)
-    sums, counts = np.zeros((len(minutes), 2)), np.zeros(len(minutes))
-    np.add.at(sums, rows.cells, rows.degrees)
-    np.add.at(counts, rows.cells, 1.0)
-    points = sums / np.maximum(counts, 1.0)[:, None]
-    # Cells without trips are placed in the middle; they never occur in an observation.
-    points[counts == 0] = points[counts > 0].mean(axis=0)
-    return scaled_positions(points)
+def _places(
+    matrix: tuple[tuple[str, ...], FloatArray] | None,
+    rows: TripRows,
+    table: CsvTable,
+    settings: DvrpSettings,
+    problems: Problems,
+    notes: list[str],
+) -> Places:
+    if matrix is not None:
+        return given_places(*matrix, rows, table, Path(str(settings.travel_times)), problems)
+    notes.append(
+        f"No travel times were given: they are straight lines between coordinates, {settings.detour_factor:g} times as "
+        f"long by road, at {settings.speed_kmh:g} km/h (detour_factor, speed_kmh)."
+    )
+    return straight_line_places(rows, table, settings.speed_kmh, settings.detour_factor, problems)
 
 
-def _depot_cell(labels: tuple[str, ...], minutes: FloatArray, settings: DvrpSettings) -> int:
-    if settings.depot is not None:
-        if settings.depot not in labels:
-            raise SettingsError(
-                f"the depot {settings.depot!r} is not in {settings.travel_times}; "
-                f"{suggest(settings.depot, labels[:20])}"
+def _complete_windows(
+    windows: FloatArray, cells: IntArray, minutes: FloatArray, table: CsvTable, notes: list[str]
+) -> FloatArray:
+    """(rows, 2, 2) time windows; one that is missing follows from the other and the direct ride."""
+    direct = np.where((cells >= 0).all(axis=1), minutes[cells[:, PICKUP], cells[:, DROPOFF]], 0.0)
+    ride = np.maximum(GRID_MINUTES, np.ceil(direct / GRID_MINUTES) * GRID_MINUTES)
+    given = ~np.isnan(windows[..., EARLY])
+    complete = windows.copy()
+    for side, other, sign in ((DROPOFF, PICKUP, 1.0), (PICKUP, DROPOFF, -1.0)):
+        missing = ~given[:, side] & given[:, other]
+        start = windows[missing, other, EARLY] + sign * ride[missing]
+        complete[missing, side] = np.maximum(start[:, None] + (0.0, WINDOW_MINUTES), (0.0, 1.0))
+        if missing.any():
+            notes.append(
+                f"{table.path.name}: {missing.sum():,} trips have no {('pickup', 'dropoff')[side]} window; it was set "
+                f"to the direct ride {'before' if side == PICKUP else 'after'} the other one, {WINDOW_MINUTES:.0f} "
+                "minutes wide."
             )
-        return labels.index(settings.depot)
-    if DEFAULT_DEPOT in labels:
-        return labels.index(DEFAULT_DEPOT)
-    return most_central_cell(minutes)
+    return complete
+
+
+def _complete_types(rows: TripRows, settings: DvrpSettings, notes: list[str]) -> IntArray:
+    """(rows,) customer types; those that are not given are sampled."""
+    unknown = rows.types == UNKNOWN_TYPE
+    if not unknown.any():
+        return rows.types
+    keys = rng.spawn(rng.spawn(rng.seed_key(settings.city_seed), TYPE_BRANCH), np.arange(len(rows.customer_ids)))
+    sampled = sample_categories(np.array(TYPE_SHARES), rng.uniforms(keys, 0))
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(TYPE_NAMES, TYPE_SHARES, strict=True))
+    notes.append(
+        f"No flexibility was given for {len(set(rows.customer[unknown].tolist())):,} of {len(rows.customer_ids):,} "
+        f"customers: theirs is simulated, sampled from these shares: {shares}."
+    )
+    return np.where(unknown, sampled[rows.customer], rows.types)
+
+
+def _positions(places: Places) -> FloatArray:
+    """(cells, 2) in the unit square: from coordinates, or else from travel times."""
+    if places.degrees is None:
+        return positions_from_travel(places.minutes)
+    known = np.asarray(~np.isnan(places.degrees).any(axis=1))
+    # Cells without trips are placed in the middle; they never occur in an observation.
+    return scaled_positions(np.where(known[:, None], places.degrees, places.degrees[known].mean(axis=0)))
+
+
+def _depot_cell(places: Places, settings: DvrpSettings, notes: list[str], problems: Problems) -> int:
+    if settings.depot is not None:
+        if settings.depot not in places.names:
+            known = f"its places are {', '.join(map(printable, places.names[:8]))}."
+            hint = suggest(settings.depot, places.names, known)
+            path = Path(str(settings.travel_times or settings.trips))
+            problems.add(path, f"has no place {printable(settings.depot)!r} for the depot; {hint}")
+            return 0
+        return places.index[settings.depot]
+    if DEFAULT_DEPOT in places.names:
+        return places.index[DEFAULT_DEPOT]
+    depot = most_central_cell(places.minutes)
+    notes.append(f"No depot was given: it is the most central place, {printable(places.names[depot])} (depot).")
+    return depot
 
 
 def _is_within_hours(rows: TripRows, settings: DvrpSettings) -> BoolArray:
@@ -127,21 +238,55 @@ def _is_within_hours(rows: TripRows, settings: DvrpSettings) -> BoolArray:
     return np.asarray(begins & ends, bool)
 
 
-def _check_servable(table: CsvTable, rows: TripRows, included: BoolArray, city: City, settings: DvrpSettings) -> None:
-    servable = ~included | servable_trips(rows.windows, rows.cells, city, settings)
-    if servable.all():
-        return
-    number = int(servable.argmin())
-    pickup, dropoff = rows.cells[number]
-    available = rows.windows[number, DROPOFF, LATE] - rows.windows[number, PICKUP, EARLY]
-    raise table.error(
-        number,
-        WINDOW_COLUMNS[DROPOFF],
-        f"no vehicle can serve this trip: the direct ride takes "
-        f"{city.travel_minutes[pickup, dropoff]:.1f} of the {available:.0f} minutes from earliest "
-        f"pickup to latest dropoff, and the trip must fit into the day of {settings.day_minutes} "
-        "minutes (from depot to depot) and the ride-time limit.",
-    )
+def _riders(rows: TripRows, settings: DvrpSettings, notes: list[str]) -> IntArray:
+    """(rows,) riders, packed; without vehicle types a wheelchair takes a seat."""
+    if settings.vehicles is not None:
+        return np.asarray(rows.passengers - rows.wheelchairs + WHEELCHAIR * rows.wheelchairs, np.int64)
+    if rows.wheelchairs.any():
+        notes.append(
+            f"{(rows.wheelchairs > 0).sum():,} trips need a wheelchair place, but no vehicles were given: each takes a "
+            "seat (vehicles)."
+        )
+    return rows.passengers
+
+
+def _check_places(data: CustomData, kinds: Sequence[VehicleType], vehicles: str, problems: Problems) -> None:
+    """Add a problem for trips with more people or wheelchairs than any vehicle has places for."""
+    table = data.table
+    fits = np.any([has_places(kind, data.riders) for kind in kinds], axis=0)
+    name = next((name for name in ("passengers", "wheelchair") if table.find((name, *COLUMNS[name].aliases))), "")
+    for number in np.flatnonzero(~fits):
+        people, wheelchairs = data.rows.passengers[number], data.rows.wheelchairs[number]
+        problems.add(
+            table.path,
+            f"{people} people, {wheelchairs} of them in wheelchairs, have places in no vehicle; {vehicles}.",
+            row=table.row_numbers[number],
+            column=table.find((name, *COLUMNS[name].aliases)) if name else None,
+            kind="places",
+        )
+
+
+def _check_servable(data: CustomData, kinds: Sequence[VehicleType], settings: DvrpSettings, problems: Problems) -> None:
+    """Add a problem for trips that no vehicle has the time to serve; those that are not readable are skipped."""
+    table, rows, cells, city = data.table, data.rows, data.cells, data.city
+    fits = np.stack([has_places(kind, data.riders) for kind in kinds])
+    in_time = np.stack([servable_trips(rows.windows, cells, city, settings, kind) for kind in kinds])
+    checked = data.included & (cells >= 0).all(axis=1) & ~np.isnan(rows.windows).any(axis=(1, 2)) & fits.any(axis=0)
+    servable = ~checked | (fits & in_time).any(axis=0)
+    column = next(name for name in ("dropoff_window", "pickup_window") if table.find((name, *COLUMNS[name].aliases)))
+    for number in np.flatnonzero(~servable):
+        pickup, dropoff = cells[number]
+        available = rows.windows[number, DROPOFF, LATE] - rows.windows[number, PICKUP, EARLY]
+        problems.add(
+            table.path,
+            f"no vehicle can serve this trip: the direct ride takes "
+            f"{city.travel_minutes[pickup, dropoff]:.1f} of the {available:.0f} minutes from earliest "
+            f"pickup to latest dropoff, and the trip must fit into the day of {settings.day_minutes} "
+            f"minutes{' or a shift' if data.vehicle_types else ''} (from depot to depot) and the ride-time limit.",
+            row=table.row_numbers[number],
+            column=table.find((column, *COLUMNS[column].aliases)),
+            kind="unservable",
+        )
 
 
 def _row_keys(rows: TripRows, settings: DvrpSettings, branch: int) -> Keys:
@@ -164,106 +309,32 @@ def _tolerance(rows: TripRows, settings: DvrpSettings) -> FloatArray:
     if rows.tolerance is not None and settings.tolerances == "soft":
         return rows.tolerance
     keys = _row_keys(rows, settings, TOLERANCE_BRANCH)
-    return sample_tolerances(rows.types, rows.purpose, keys, settings.tolerances, settings.effective_softness)
+    return sample_tolerances(rows.types, rows.purpose, keys, settings)
 
 
 def _customers(table: CsvTable, rows: TripRows, order: IntArray, settings: DvrpSettings) -> Customers:
-    num_trips = np.bincount(rows.customer[order], minlength=int(rows.customer.max()) + 1)
-    if not num_trips.all():
-        raise SettingsError(
-            f"{table.path}: customer {int(num_trips.argmin()) + 1} has no trip between minutes "
-            f"{settings.earliest_pickup} and {settings.latest_dropoff}; widen earliest_pickup and "
-            "latest_dropoff, or remove the customer."
-        )
-    first_rows = order[np.cumsum(num_trips) - num_trips]
-    size = len(num_trips)
+    """Customers with a trip within the hours of the settings."""
+    numbers, first, num_trips = np.unique(rows.customer[order], return_index=True, return_counts=True)
+    first_rows = order[first]
+    size = len(numbers)
     held_out = max(settings.num_customers, size // HELD_OUT_SHARE)
     enough = size >= 2 * settings.num_customers
-    empty = [""] * len(table.rows)
-    ages = table.column("age") if table.has_column("age") else empty
-    occupations = table.column("occupation") if table.has_column("occupation") else empty
+    ages, occupations = (_optional_column(table, name) for name in ("age", "occupation"))
     return Customers(
         types=rows.types[first_rows],
         num_known=size - held_out if enough else size,
         num_trips=num_trips,
         ages=np.array([_age(ages[row]) for row in first_rows]),
         occupations=tuple(occupations[row] for row in first_rows),
+        ids=tuple(rows.customer_ids[number] for number in numbers),
     )
+
+
+def _optional_column(table: CsvTable, name: str) -> list[str]:
+    heading = table.find((name,))
+    return [""] * len(table.rows) if heading is None else table.column(heading)
 
 
 def _age(text: str) -> int:
     value = finite_number(text)
     return -1 if value is None else int(value)
-
-
-def read_recorded_responses(path: str, trips: CsvTable, type_texts: Sequence[str], types: IntArray) -> BoolArray:
-    """Recorded responses to every offer of every trip.
-
-    Args:
-        path: CSV file with a row per trip and offer, and a column per customer type.
-        trips: The file of trips.
-        type_texts: Column names of the customer types.
-        types: (trips,) type of each trip's customer, which selects the column.
-
-    Returns:
-        (trips, offers) in the order of the trip file; offer 12 is always accepted.
-    """
-    table = read_table(path, "recorded responses")
-    table.require_columns((*TRIP_COLUMNS, *SHIFT_COLUMNS, *type_texts))
-    recorded = _responses_by_offer(table, type_texts)
-    accepts = np.zeros((len(trips.rows), NUM_OFFERS), bool)
-    for number, key in enumerate(_trip_keys(trips)):
-        for offer in range(NUM_OFFERS):
-            found = recorded.get((key, offer))
-            if found is None and offer != NO_CHANGE:
-                earlier, later = OFFER_MINUTES[offer]
-                raise SettingsError(
-                    f"{table.path} has no response for row {number + FIRST_ROW} of {trips.path} "
-                    f"with {SHIFT_COLUMNS[0]} {earlier:.0f} and {SHIFT_COLUMNS[1]} {later:.0f}; "
-                    "every trip needs one for each offer."
-                )
-            if found is not None:
-                accepts[number, offer] = found[types[number]]
-    accepts[:, NO_CHANGE] = True
-    return accepts
-
-
-def _responses_by_offer(table: CsvTable, type_texts: Sequence[str]) -> dict[tuple[TripKey, int], tuple[bool, ...]]:
-    """Responses of all customer types, by trip and offer."""
-    offer_index = {tuple(minutes): offer for offer, minutes in enumerate(OFFER_MINUTES.tolist())}
-    columns = [table.column(name) for name in type_texts]
-    earlier, later = (_shifts(table, name) for name in SHIFT_COLUMNS)
-    recorded: dict[tuple[TripKey, int], tuple[bool, ...]] = {}
-    for number, key in enumerate(_trip_keys(table)):
-        shift = (earlier[number], later[number])
-        if shift not in offer_index:
-            raise table.error(number, SHIFT_COLUMNS[0], f"no offer shifts by {shift[0]:g} and {shift[1]:g} minutes.")
-        responses = tuple(
-            _response(table, number, name, column[number]) for name, column in zip(type_texts, columns, strict=True)
-        )
-        if recorded.setdefault((key, offer_index[shift]), responses) != responses:
-            raise table.error(number, type_texts[0], "an earlier row has other responses for this trip and offer.")
-    return recorded
-
-
-def _response(table: CsvTable, row: int, column: str, text: str) -> bool:
-    if text.lower() not in RESPONSES:
-        raise table.error(row, column, f"{printable(text)!r} is neither accept nor reject.")
-    return RESPONSES[text.lower()]
-
-
-def _shifts(table: CsvTable, column: str) -> list[float]:
-    shifts = []
-    for number, text in enumerate(table.column(column)):
-        value = finite_number(text)
-        if value is None:
-            raise table.error(number, column, f"{printable(text)!r} is not a number of minutes.")
-        # Some files write an earlier pickup as a negative shift.
-        shifts.append(abs(value))
-    return shifts
-
-
-def _trip_keys(table: CsvTable) -> list[TripKey]:
-    """The normalised cells that identify the trip of each row."""
-    columns = [table.column(name) for name in TRIP_COLUMNS]
-    return [tuple(map(normalise_text, cells)) for cells in zip(*columns, strict=True)]

@@ -15,7 +15,6 @@ from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, ArraySpec, BoolArray, IntArray
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.custom_data import load_population
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import Population, synthetic_population
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 
@@ -23,7 +22,7 @@ from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 CUSTOMERS_CHILD, TRIPS_CHILD, RESPONSES_CHILD, ROUTES_CHILD, MASKS_CHILD, FUTURES_CHILD = range(6)
 
 
-def true_state_specs(num_customers: int) -> dict[str, ArraySpec]:
+def true_state_specs(num_customers: int, num_offers: int) -> dict[str, ArraySpec]:
     """Arrays of one day; the customer axis is in order of request."""
     return {
         "num_booked": ArraySpec((), "int64", 0, num_customers),
@@ -36,8 +35,8 @@ def true_state_specs(num_customers: int) -> dict[str, ArraySpec]:
         "booked_windows": ArraySpec((num_customers, 2, 2), "float64"),
         "max_ride_minutes": ArraySpec((num_customers,), "float64"),
         "tolerance": ArraySpec((num_customers, 2), "float64"),
-        "accepts": ArraySpec((num_customers, NUM_OFFERS), "bool"),
-        "allowed": ArraySpec((num_customers, NUM_OFFERS), "bool"),
+        "accepts": ArraySpec((num_customers, num_offers), "bool"),
+        "allowed": ArraySpec((num_customers, num_offers), "bool"),
         "offers": ArraySpec((num_customers,), "int64"),
         "accepted": ArraySpec((num_customers,), "bool"),
         "cost": ArraySpec((), "float64"),
@@ -90,13 +89,15 @@ class DemandSampler:
         state["tolerance"][rows] = trips.tolerance[trip]
         state["accepts"][rows] = self.population.accepts[trip]
         state["allowed"][rows] = self.population.allowed[trip]
-        state["offers"][rows] = NO_CHANGE
+        state["offers"][rows] = self.population.offers.no_change
         state["accepted"][rows] = False
         state["cost"][rows] = 0.0
         state["baseline_cost"][rows] = 0.0
 
 
-def responses(state: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, keys: Keys, noise: float) -> BoolArray:
+def responses(
+    state: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, keys: Keys, noise: float, no_change: int
+) -> BoolArray:
     """Whether each env's current customer accepts its offer.
 
     Args:
@@ -104,20 +105,25 @@ def responses(state: Arrays, at: tuple[IntArray, IntArray], offers: IntArray, ke
         at: (envs,) rows and (envs,) customers of the current requests.
         offers: (envs,) offers made.
         keys: (envs,) RNG keys of the episodes.
-        noise: Probability that a response is flipped; offer 12 is always accepted.
+        noise: Probability that a response is flipped.
+        no_change: The offer that is always accepted.
     """
     truthful: BoolArray = state["accepts"][(*at, offers)]
     if noise == 0.0:
         return truthful
     uniforms = rng.uniforms(rng.spawn(keys, RESPONSES_CHILD), at[1])
-    flipped: BoolArray = (uniforms < noise) & (offers != NO_CHANGE)
+    flipped: BoolArray = (uniforms < noise) & (offers != no_change)
     return np.asarray(truthful ^ flipped, bool)
 
 
 def population_for(settings: DvrpSettings) -> Population:
     """The population of the settings' CSV files, or else the synthetic one; cached per process."""
-    files = (settings.trips, settings.travel_times, settings.recorded_responses)
-    return _population(settings, tuple(_modified(path) for path in files))
+    return _population(settings, tuple(_modified(path) for path in settings.data_files.values()))
+
+
+def data_notes(settings: DvrpSettings) -> tuple[str, ...]:
+    """What was assumed when the settings' CSV files were read, a sentence each; empty without files."""
+    return () if settings.trips is None else population_for(settings).notes
 
 
 @lru_cache(maxsize=16)
@@ -128,8 +134,8 @@ def _population(settings: DvrpSettings, modified: tuple[int, ...]) -> Population
     return load_population(settings)
 
 
-def _modified(path: str | None) -> int:
+def _modified(path: str) -> int:
     try:
-        return 0 if path is None else Path(path).stat().st_mtime_ns
+        return Path(path).stat().st_mtime_ns
     except OSError:
         return 0  # the reader reports what is wrong

@@ -1,7 +1,7 @@
 """Dial-a-ride booking as a batch env: offer each customer a time-window shift.
 
-Customers request trips one after another. The agent makes each one of sixteen offers, the customer
-accepts or refuses, and the trip is booked; after every booking the day's routes are updated. All
+Customers request trips one after another. The agent makes each an offer (one of sixteen by
+default), the customer accepts or refuses, and the trip is booked; after every booking the day's routes are updated. All
 requests come before any vehicle leaves the depot.
 """
 
@@ -37,9 +37,16 @@ from hundredfold.envs.dvrp.demand import (
     responses,
     true_state_specs,
 )
-from hundredfold.envs.dvrp.observation import CONTEXT, OFFERS, observation_specs, write_observation
+from hundredfold.envs.dvrp.observation import (
+    CONTEXT,
+    OFFERS,
+    REMAINING,
+    REMAINING_WIDTH,
+    observation_specs,
+    write_observation,
+    write_remaining,
+)
 from hundredfold.envs.dvrp.offer_features import OfferFeatures
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, TOTAL_MINUTES, shifted_windows, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import RouteCosts
 from hundredfold.envs.dvrp.sampled_futures import SampledFutures
@@ -64,7 +71,7 @@ INFO: Final = {
     "customer_id": ArraySpec((), "int64"),
     "trip_id": ArraySpec((), "int64"),
     "purpose": ArraySpec((), "int64"),
-    "offer": ArraySpec((), "int64", 0, NUM_OFFERS - 1),
+    "offer": ArraySpec((), "int64", 0),
     "offered": ArraySpec((), "bool"),
     "accepted": ArraySpec((), "bool"),
     "shift_minutes": ArraySpec((), "float64"),
@@ -137,22 +144,28 @@ def offer_columns(settings: DvrpSettings) -> tuple[str, ...]:
     return tuple(name for name, is_included in included.items() if is_included)
 
 
-def dvrp_spec(settings: DvrpSettings, population: Population) -> EnvSpec:
-    """Arrays of the env."""
+def dvrp_spec(settings: DvrpSettings, population: Population, privileged: bool = False) -> EnvSpec:
+    """Arrays of the env, with those of a privileged critic if wanted."""
     customers = settings.num_customers
-    cells = population.city.num_cells
+    cells, offers = population.city.num_cells, population.offers
+    num_offers = offers.num_offers
     by_offer = settings.observation == "offers"
+    info = INFO | {"offer": ArraySpec((), "int64", 0, num_offers - 1)}
     return EnvSpec(
         name="dvrp",
-        observation=observation_specs(settings.observation, customers, cells, offer_columns(settings)),
-        action_nvec=(NUM_OFFERS,),
+        observation=observation_specs(settings.observation, customers, cells, num_offers, offer_columns(settings))
+        | ({REMAINING: ArraySpec((customers, REMAINING_WIDTH))} if privileged else {}),
+        privileged=(REMAINING,) if privileged else (),
+        action_nvec=(num_offers,),
         has_mask=True,
         episode_steps=customers,
-        info=INFO | ({OFFER_COSTS: ArraySpec((NUM_OFFERS,))} if settings.future_samples else {}),
+        info=info | ({OFFER_COSTS: ArraySpec((num_offers,))} if settings.future_samples else {}),
         episode_info=EPISODE_INFO,
-        true_state=true_state_specs(customers),
+        true_state=true_state_specs(customers, num_offers),
         logit_bias=LOGIT_BIAS if settings.mask_mode == "soft" else None,
-        action_inputs=ActionInputs(OFFERS, CONTEXT, ACCEPTANCE_HINT, SHIFT_COST, NO_CHANGE) if by_offer else None,
+        action_inputs=ActionInputs(OFFERS, CONTEXT, ACCEPTANCE_HINT, SHIFT_COST, offers.no_change)
+        if by_offer
+        else None,
         action_costs=OFFER_COSTS if settings.future_samples else None,
     )
 
@@ -167,12 +180,22 @@ class Dvrp(ArrayBatchEnv):
     Args:
         env_ids: (envs,) global ids, which select the envs' RNG streams.
         settings: Settings of the env; defaults if omitted.
+        population: Customers and trips; by default those that the settings name.
+        privileged: Observe later requests and all tolerances, too, for the value function.
     """
 
-    def __init__(self, env_ids: IntArray, settings: DvrpSettings | None = None) -> None:
+    def __init__(
+        self,
+        env_ids: IntArray,
+        settings: DvrpSettings | None = None,
+        population: Population | None = None,
+        *,
+        privileged: bool = False,
+    ) -> None:
         self.settings = settings or DvrpSettings()
-        self.population = population_for(self.settings)
-        super().__init__(dvrp_spec(self.settings, self.population), env_ids)
+        self.population = population or population_for(self.settings)
+        self.offers = self.population.offers
+        super().__init__(dvrp_spec(self.settings, self.population, privileged), env_ids)
         self.demand = DemandSampler(self.population, self.settings.split, self.settings.num_customers)
         self.route_costs = RouteCosts(self.num_envs, self.population, self.settings)
         self.baseline_seconds = 0.0
@@ -198,14 +221,14 @@ class Dvrp(ArrayBatchEnv):
 
     def start(self) -> None:
         self._start_days(np.ones(self.num_envs, bool))
-        self._observe()
+        self.observe()
 
     def step(self, actions: IntArray) -> StepBatch:
         state, out, settings = self.true_state, self.out, self.settings
         at = (np.arange(self.num_envs), state["num_booked"].copy())
-        accepted = responses(state, at, actions, self._episode_keys(), settings.response_noise)
-        applied = np.where(accepted, actions, NO_CHANGE)
-        shift = TOTAL_MINUTES[applied]
+        accepted = responses(state, at, actions, self._episode_keys(), settings.response_noise, self.offers.no_change)
+        applied = np.where(accepted, actions, self.offers.no_change)
+        shift = self.offers.total_minutes[applied]
         if self.futures is not None:
             self._estimate_offer_costs(self.futures, at)
         costs = self._book(at, applied)
@@ -226,13 +249,13 @@ class Dvrp(ArrayBatchEnv):
         info["trip_id"][:] = state["trip_id"][at]
         info["purpose"][:] = self.population.trips.purpose[info["trip_id"]]
         info["offer"][:] = actions
-        info["offered"][:] = actions != NO_CHANGE
+        info["offered"][:] = actions != self.offers.no_change
         info["accepted"][:] = accepted
         info["shift_minutes"][:] = shift
         info["failed"][:] = failed
         if out.terminated.any():
             self._end_days(out.terminated, failed)
-        self._observe()
+        self.observe()
         return out
 
     def set_shared_params(self, shared_params: SharedParams) -> None:
@@ -253,12 +276,12 @@ class Dvrp(ArrayBatchEnv):
         state = self.true_state
         probabilities = self._accept_probabilities(at)
         evaluated = state["allowed"][at] & (probabilities >= MIN_ESTIMATED_PROBABILITY)
-        evaluated[:, NO_CHANGE] = True
+        self.offers.with_no_change(evaluated)
         keys = rng.spawn(rng.spawn(self._episode_keys(), FUTURES_CHILD), at[1])
         costs = futures.final_costs(self.route_costs.routes, state, evaluated, keys, self.beliefs.shares_of).mean(
             axis=2
         )
-        self.out.info[OFFER_COSTS][:] = np.where(evaluated, costs - costs[:, NO_CHANGE, None], np.nan)
+        self.out.info[OFFER_COSTS][:] = np.where(evaluated, costs - costs[:, self.offers.no_change, None], np.nan)
 
     def _book(self, at: tuple[IntArray, IntArray], applied: IntArray) -> StepCosts:
         """Book every env's current request, shifted by the applied offer."""
@@ -267,10 +290,11 @@ class Dvrp(ArrayBatchEnv):
         max_ride = state["max_ride_minutes"][at]
         keys = rng.spawn(self._episode_keys(), ROUTES_CHILD)
         before = state["cost"].copy()
+        self.route_costs.riders[:] = self.population.riders[state["trip_id"][at]]
         unchanged: FloatArray | None = None
         if self.settings.reward == "counterfactual":
             unchanged = self.route_costs.cost_with(cells, requested, max_ride, keys)
-        windows = shifted_windows(requested, applied)
+        windows = self.offers.shifted_windows(requested, applied)
         after = self.route_costs.add(cells, windows, max_ride, keys)
         state["booked_windows"][at] = windows
         state["cost"][:] = after
@@ -288,7 +312,7 @@ class Dvrp(ArrayBatchEnv):
         state, info = self.true_state, self.out.episode_info
         cost = state["cost"]
         baseline = state["baseline_cost"][np.arange(self.num_envs), state["num_booked"]]
-        made = state["offers"] != NO_CHANGE
+        made = state["offers"] != self.offers.no_change
         accepted = made & state["accepted"]
         info["improvement_pct"][:] = improvement_pct(baseline, cost)
         info["improvement_pct"][failed] = FAILED_DAY_PCT
@@ -299,7 +323,7 @@ class Dvrp(ArrayBatchEnv):
         info["offers_made"][:] = made.sum(axis=1)
         info["offers_accepted"][:] = accepted.sum(axis=1)
         info["acceptance_rate"][:] = accepted.sum(axis=1) / np.maximum(made.sum(axis=1), 1)
-        shifts = np.where(accepted, TOTAL_MINUTES[state["offers"]], 0.0)
+        shifts = np.where(accepted, self.offers.total_minutes[state["offers"]], 0.0)
         info["shift_minutes_total"][:] = shifts.sum(axis=1)
         info["num_unserved"][:] = self.route_costs.num_unserved
         info["failed"][:] = failed
@@ -330,7 +354,9 @@ class Dvrp(ArrayBatchEnv):
         route_keys = rng.spawn(keys, ROUTES_CHILD)
         baseline = RouteCosts(len(keys), self.population, self.settings)
         costs = np.zeros((len(keys), customers + 1))
+        riders = self.population.riders[state["trip_id"][rows]]
         for number in range(customers):
+            baseline.riders[:] = riders[:, number]
             costs[:, number + 1] = baseline.add(cells[:, number], requested[:, number], max_ride[:, number], route_keys)
         self.baseline_seconds += baseline.seconds
         return costs
@@ -339,7 +365,7 @@ class Dvrp(ArrayBatchEnv):
         """(envs,) RNG keys of the current days."""
         return rng.spawn(self.env_keys, self.episodes)
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
         """Write the current observations and action masks."""
         state, observation = self.true_state, self.out.observation
         self._write_observation(observation)
@@ -348,14 +374,15 @@ class Dvrp(ArrayBatchEnv):
         self.out.mask[:] = state["allowed"][at]
         self._apply_beliefs(at)
         if self.settings.cost_hint or self.offer_features is not None:
-            windows = windows_of_all_offers(state["requested_windows"][at])
+            windows = self.offers.windows_of_all(state["requested_windows"][at])
+            self.route_costs.riders[:] = self.population.riders[state["trip_id"][at]]
             added = self.route_costs.insertion_costs(state["cells"][at], windows, state["max_ride_minutes"][at])
-            relative = added - added[:, NO_CHANGE, None]
+            relative = added - added[:, self.offers.no_change, None]
             if self.settings.cost_hint:
                 observation[COST_HINT][:] = relative
             if self.offer_features is not None:
                 self.offer_features.write(observation[OFFERS], observation[CONTEXT], state, relative)
-                observation[SHIFT_COST][:] = self.settings.effective_shift_penalty * TOTAL_MINUTES
+                observation[SHIFT_COST][:] = self.settings.effective_shift_penalty * self.offers.total_minutes
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
         """Restrict the masks and write the hints that depend on beliefs."""
@@ -389,3 +416,5 @@ class Dvrp(ArrayBatchEnv):
             self.beliefs.customers,
             self.route_costs.schedule_summary(),
         )
+        if REMAINING in observation:
+            write_remaining(observation[REMAINING], self.true_state, self.population)

@@ -18,15 +18,15 @@ from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.protocols import SharedParams
 from hundredfold.core.statistics import bootstrap_interval
 from hundredfold.envs.dvrp.env import FAILED_DAY_PCT, Dvrp, improvement_pct
-from hundredfold.envs.dvrp.heuristics import OfferPolicy
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, shifted_windows, widest_windows
+from hundredfold.envs.dvrp.heuristics import OfferPolicy, start_episodes
+from hundredfold.envs.dvrp.offers import OfferTable
 from hundredfold.envs.dvrp.policies import NO_OPTIONS, PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings, Split
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.lower_bound import LowerBoundSettings, lower_bounds
-from hundredfold.routing.problem import Oracle, Solutions
+from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
 
 Row = dict[str, Any]
 
@@ -52,22 +52,28 @@ class SimulatedDays:
     offers: IntArray  # (days, customers)
     accepted: BoolArray  # (days, customers)
     failed: BoolArray  # (days,)
+    offer_table: OfferTable  # offers that could be made
 
     @property
     def booked_windows(self) -> FloatArray:
         """(days, customers, 2, 2) windows after the responses."""
-        applied = np.where(self.accepted, self.offers, NO_CHANGE)
-        return shifted_windows(self.requested_windows, applied)
+        applied = np.where(self.accepted, self.offers, self.offer_table.no_change)
+        return self.offer_table.shifted_windows(self.requested_windows, applied)
+
+    def problems(self, windows: FloatArray, population: Population, settings: DvrpSettings) -> RouteProblems:
+        """Routing instances of the days with these (days, customers, 2, 2) time windows."""
+        riders = population.riders[self.trip_id]
+        return day_problems(self.cells, windows, self.max_ride_minutes, population, settings, riders)
 
     @property
     def made(self) -> BoolArray:
         """(days, customers) whether an offer other than no change was made."""
-        return np.asarray(self.offers != NO_CHANGE)
+        return np.asarray(self.offers != self.offer_table.no_change)
 
     @property
     def shift_minutes(self) -> FloatArray:
         """(days, customers) accepted shift."""
-        return np.where(self.made & self.accepted, TOTAL_MINUTES[self.offers], 0.0)
+        return np.where(self.made & self.accepted, self.offer_table.total_minutes[self.offers], 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +126,10 @@ class DayScorer:
     def scores(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> DayScores:
         """Scores of these days."""
         solutions = self._solve(days, days.booked_windows, population, settings)
-        cost, baseline = penalised_costs(solutions), self.baseline_cost(days, population, settings)
+        cost, baseline = (
+            penalised_costs(solutions, settings.vehicle_cost),
+            self.baseline_cost(days, population, settings),
+        )
         failed = days.failed | ~np.isfinite(solutions.cost)
         return DayScores(
             improvement_pct=np.where(failed, FAILED_DAY_PCT, improvement_pct(baseline, cost)),
@@ -135,11 +144,11 @@ class DayScorer:
 
     def baseline_cost(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> FloatArray:
         """(days,) cost of these days without offers."""
-        arrays = (days.cells, days.requested_windows, days.max_ride_minutes)
+        arrays = (days.cells, days.requested_windows, days.max_ride_minutes, population.riders[days.trip_id])
         key = tuple(array.tobytes() for array in arrays)
         if key not in self.baselines:
             self.baselines[key] = self._solve(days, days.requested_windows, population, settings)
-        return penalised_costs(self.baselines[key])
+        return penalised_costs(self.baselines[key], settings.vehicle_cost)
 
     def upper_bound(self, days: SimulatedDays, population: Population, settings: DvrpSettings) -> Row:
         """Improvement that no offers exceed on these days, as `DayScores.summary` gives it.
@@ -151,10 +160,9 @@ class DayScorer:
         bookable = population.allowed[days.trip_id]
         if settings.response_noise == 0.0:
             bookable = bookable & population.accepts[days.trip_id]
-        windows = widest_windows(days.requested_windows, bookable)
+        windows = population.offers.widest_windows(days.requested_windows, bookable)
         cost = lower_bounds(
-            day_problems(days.cells, windows, days.max_ride_minutes, population, settings),
-            LowerBoundSettings(threads=settings.oracle_threads),
+            days.problems(windows, population, settings), LowerBoundSettings(threads=settings.oracle_threads)
         )
         baseline = self.baseline_cost(days, population, settings)
         improvement = improvement_pct(baseline, cost)
@@ -171,7 +179,7 @@ class DayScorer:
     def _solve(
         self, days: SimulatedDays, windows: FloatArray, population: Population, settings: DvrpSettings
     ) -> Solutions:
-        return self.oracle.solve(day_problems(days.cells, windows, days.max_ride_minutes, population, settings))
+        return self.oracle.solve(days.problems(windows, population, settings))
 
 
 def evaluate_policy(
@@ -266,11 +274,13 @@ def simulate_days(
         batches.append(_simulate_one_day(env, act, evaluation_env_seed(seed)))
         on_progress(min(first + num_envs, num_days))
     assert population is not None, "num_days must be at least 1"
-    fields = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in SimulatedDays.__slots__}
-    return SimulatedDays(**fields), population
+    arrays = [name for name in SimulatedDays.__slots__ if name != "offer_table"]
+    joined = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in arrays}
+    return SimulatedDays(**joined, offer_table=population.offers), population
 
 
 def _simulate_one_day(env: Dvrp, act: OfferPolicy, seed: int) -> SimulatedDays:
+    start_episodes(act)
     out = env.reset(seed)
     shape = (env.num_envs, env.settings.num_customers)
     state = env.true_state
@@ -280,9 +290,10 @@ def _simulate_one_day(env: Dvrp, act: OfferPolicy, seed: int) -> SimulatedDays:
         cells=state["cells"].copy(),
         requested_windows=state["requested_windows"].copy(),
         max_ride_minutes=state["max_ride_minutes"].copy(),
-        offers=np.full(shape, NO_CHANGE),
+        offers=np.full(shape, env.offers.no_change),
         accepted=np.zeros(shape, bool),
         failed=np.zeros(len(out), bool),
+        offer_table=env.offers,
     )
     for number in range(env.settings.num_customers):
         running = ~days.failed

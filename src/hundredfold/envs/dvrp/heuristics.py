@@ -18,7 +18,7 @@ from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray, StepB
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.env import COST_HINT
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, TOTAL_MINUTES, tolerated_offers
+from hundredfold.envs.dvrp.offers import OfferTable
 from hundredfold.envs.dvrp.population import Population
 
 OfferPolicy = Callable[[StepBatch], IntArray]
@@ -27,8 +27,13 @@ OfferPolicy = Callable[[StepBatch], IntArray]
 POLICY_BRANCH: Final = 0x6F666665727273
 # An offer counts as acceptable from this probability on.
 ACCEPT_THRESHOLD: Final = 0.5
-# Offers by size, for breaking ties in favour of the smallest shift.
-_BY_SIZE: Final = np.argsort(TOTAL_MINUTES, kind="stable")
+
+
+def start_episodes(act: OfferPolicy) -> None:
+    """Let a policy with memory forget the last episodes."""
+    reset = getattr(act, "reset", None)
+    if reset is not None:
+        reset()
 
 
 class AcceptanceBeliefs(Protocol):
@@ -95,8 +100,9 @@ def request_keys(key: Keys, batch: StepBatch, requests: CurrentRequests) -> Keys
 
 
 def offer_mask(batch: StepBatch) -> BoolArray:
-    """(rows, offers) the action mask; all True without one."""
-    return np.ones((len(batch), NUM_OFFERS), bool) if batch.mask is None else batch.mask
+    """(rows, offers) the action mask."""
+    assert batch.mask is not None, "dvrp has action masks"
+    return batch.mask
 
 
 def accepted_offers(batch: StepBatch) -> BoolArray:
@@ -104,12 +110,6 @@ def accepted_offers(batch: StepBatch) -> BoolArray:
     state = batch.true_state
     accepts: BoolArray = state["accepts"][np.arange(len(batch)), state["num_booked"]]
     return accepts & offer_mask(batch)
-
-
-def with_no_change(allowed: BoolArray) -> BoolArray:
-    """Allow offer 12 in place, and return the mask."""
-    allowed[:, NO_CHANGE] = True
-    return allowed
 
 
 def cost_hint(batch: StepBatch) -> Array:
@@ -121,40 +121,29 @@ def cost_hint(batch: StepBatch) -> Array:
     return batch.observation[COST_HINT]
 
 
-def largest(allowed: BoolArray) -> IntArray:
-    """(rows,) the allowed offer with the largest shift; the first of ties."""
-    return np.asarray(np.where(allowed, TOTAL_MINUTES, -1.0).argmax(axis=1), np.int64)
-
-
-def cheapest(cost: Array, allowed: BoolArray) -> IntArray:
-    """(rows,) the allowed offer with the lowest cost; ties go to the smallest shift."""
-    by_size = np.where(allowed, cost, np.inf)[:, _BY_SIZE]
-    return np.asarray(_BY_SIZE[by_size.argmin(axis=1)], np.int64)
-
-
-def no_offer(batch: StepBatch) -> IntArray:
+def no_offer(offers: OfferTable) -> OfferPolicy:
     """Book every request unchanged."""
-    return np.full(len(batch), NO_CHANGE)
+    return lambda batch: np.full(len(batch), offers.no_change)
 
 
-def always_largest(batch: StepBatch) -> IntArray:
-    """Make the largest allowed offer, usually offer 3."""
-    return largest(offer_mask(batch))
+def always_largest(offers: OfferTable) -> OfferPolicy:
+    """Make the largest allowed offer."""
+    return lambda batch: offers.largest(offer_mask(batch))
 
 
-def greedy_optimistic(batch: StepBatch) -> IntArray:
+def greedy_optimistic(offers: OfferTable) -> OfferPolicy:
     """Make the offer with the lowest insertion cost, as if it were certainly accepted."""
-    return cheapest(cost_hint(batch), offer_mask(batch))
+    return lambda batch: offers.cheapest(cost_hint(batch), offer_mask(batch))
 
 
-def privileged_greedy(batch: StepBatch) -> IntArray:
+def privileged_greedy(offers: OfferTable) -> OfferPolicy:
     """Make the offer with the lowest insertion cost among those truly accepted."""
-    return cheapest(cost_hint(batch), accepted_offers(batch))
+    return lambda batch: offers.cheapest(cost_hint(batch), accepted_offers(batch))
 
 
-def privileged_largest(batch: StepBatch) -> IntArray:
+def privileged_largest(offers: OfferTable) -> OfferPolicy:
     """Make the largest offer among those truly accepted."""
-    return largest(accepted_offers(batch))
+    return lambda batch: offers.largest(accepted_offers(batch))
 
 
 class RandomOffers:
@@ -176,17 +165,18 @@ class GreedyExpected:
     """Make the offer with the largest expected saving, under average acceptance rates.
 
     Args:
+        offers: Offers that may be made.
         accept_rate: (offers,) share of trips that accept each offer.
         shift_penalty: Driving minutes charged per minute of shift.
     """
 
-    def __init__(self, accept_rate: FloatArray, shift_penalty: float = 0.0) -> None:
-        self.accept_rate = accept_rate
+    def __init__(self, offers: OfferTable, accept_rate: FloatArray, shift_penalty: float = 0.0) -> None:
+        self.offers, self.accept_rate = offers, accept_rate
         self.shift_penalty = shift_penalty
 
     def __call__(self, batch: StepBatch) -> IntArray:
-        added = cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES
-        return cheapest(added * self.accept_rate, offer_mask(batch))
+        added = cost_hint(batch) + self.shift_penalty * self.offers.total_minutes
+        return self.offers.cheapest(added * self.accept_rate, offer_mask(batch))
 
 
 class BeliefGreedy:
@@ -200,8 +190,9 @@ class BeliefGreedy:
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
         probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
-        added = cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES
-        return cheapest(probabilities * added, offer_mask(batch))
+        offers = self.population.offers
+        added = cost_hint(batch) + self.shift_penalty * offers.total_minutes
+        return offers.cheapest(probabilities * added, offer_mask(batch))
 
 
 class BeliefLargest:
@@ -219,9 +210,10 @@ class BeliefLargest:
         requests = current_requests(batch, self.population)
         probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
         allowed = offer_mask(batch) & (probabilities >= ACCEPT_THRESHOLD)
+        offers = self.population.offers
         if self.shift_penalty > 0.0:
-            allowed &= cost_hint(batch) + self.shift_penalty * TOTAL_MINUTES <= 0.0
-        return largest(with_no_change(allowed))
+            allowed &= cost_hint(batch) + self.shift_penalty * offers.total_minutes <= 0.0
+        return offers.largest(offers.with_no_change(allowed))
 
 
 class Thompson:
@@ -238,19 +230,23 @@ class Thompson:
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
         probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
-        cdf = largest_tolerated(probabilities).cumsum(axis=1)
+        offers = self.population.offers
+        cdf = largest_tolerated(probabilities[:, offers.outward]).cumsum(axis=1)
         uniforms = rng.uniforms(request_keys(self.key, batch, requests), 0) * cdf[:, -1]
-        sampled = np.minimum((cdf <= uniforms[:, None]).sum(axis=1), NUM_OFFERS - 1)
-        return largest(with_no_change(offer_mask(batch) & tolerated_offers(OFFER_MINUTES)[sampled]))
+        sampled = np.minimum((cdf <= uniforms[:, None]).sum(axis=1), cdf.shape[1] - 1)
+        tolerated = offers.tolerated(offers.minutes[offers.outward.ravel()])[sampled]
+        return offers.largest(offers.with_no_change(offer_mask(batch) & tolerated))
 
 
 def largest_tolerated(probabilities: FloatArray) -> FloatArray:
-    """(rows, offers) probability that each offer is the largest on both sides that is accepted.
+    """(rows, sizes x sizes) probability that each outward offer is the largest on both sides that is accepted.
 
-    The (rows, offers) acceptance probabilities are a survival function on the grid of minutes
-    earlier and later, of which these are the mixed differences.
+    The (rows, sizes, sizes) acceptance probabilities, in the order of `OfferTable.outward`, are a
+    survival function on the grid of minutes earlier and later, of which these are the mixed
+    differences.
     """
-    survival = np.zeros((len(probabilities), 5, 5))
-    survival[:, 1:, :4] = probabilities.reshape(-1, 4, 4)  # 30 to 0 earlier x 0 to 30 later
-    mass = survival[:, 1:, :4] - survival[:, :4, :4] - survival[:, 1:, 1:] + survival[:, :4, 1:]
-    return np.maximum(mass, 0.0).reshape(len(probabilities), NUM_OFFERS)
+    rows, size, _ = probabilities.shape
+    survival = np.zeros((rows, size + 1, size + 1))
+    survival[:, 1:, :size] = probabilities
+    mass = survival[:, 1:, :size] - survival[:, :size, :size] - survival[:, 1:, 1:] + survival[:, :size, 1:]
+    return np.asarray(np.maximum(mass, 0.0).reshape(rows, size * size), np.float64)

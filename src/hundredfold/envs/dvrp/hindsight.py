@@ -1,9 +1,10 @@
 """Hindsight policy: selects a whole day's offers with full information (a privileged baseline).
 
-Where the acceptable offers are those within a tolerance, every time between the earliest and the
-latest end of their windows lies in the window of one of them. Selecting offers and routes together
-is therefore the same as routing with the widest windows: the offers follow from the schedule. Large
-neighbourhood search solves this problem; a policy with the same information can hardly save more,
+Where the acceptable offers are those within a tolerance and their sizes differ by no more than the
+width of a window, every time between the earliest and the latest end of their windows lies in the
+window of one of them. Selecting offers and routes together is therefore the same as routing with
+the widest windows: the offers follow from the schedule. Large neighbourhood search solves this
+problem; a policy with the same information can hardly save more,
 and `routing.lower_bound` proves how much at most.
 """
 
@@ -14,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES, widest_windows, windows_of_all_offers
+from hundredfold.envs.dvrp.offers import OfferTable
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -43,7 +44,7 @@ class Hindsight:
         state, ids = batch.true_state, batch.env_ids
         missing = int(ids.max()) + 1 - len(self.offers)
         if missing > 0:
-            rows = np.full((missing, self.settings.num_customers), NO_CHANGE)
+            rows = np.full((missing, self.settings.num_customers), self.population.offers.no_change)
             self.offers = np.concatenate([self.offers, rows])
         is_new = state["num_booked"] == 0
         if is_new.any():
@@ -54,16 +55,21 @@ class Hindsight:
     def best_offers(self, state: Arrays) -> IntArray:
         """(days, customers) offers for whole days, given their `true_state`."""
         acceptable: BoolArray = state["accepts"] & state["allowed"]
-        windows = widest_windows(state["requested_windows"], acceptable)
-        problems = day_problems(state["cells"], windows, state["max_ride_minutes"], self.population, self.settings)
+        offers = self.population.offers
+        windows = offers.widest_windows(state["requested_windows"], acceptable)
+        riders = self.population.riders[state["trip_id"]]
+        problems = day_problems(
+            state["cells"], windows, state["max_ride_minutes"], self.population, self.settings, riders
+        )
         scheduled = self.oracle.solve(problems).stop_minutes[:, 1:].reshape(*windows.shape[:2], 2)
-        return smallest_offers(state["requested_windows"], scheduled, acceptable)
+        return smallest_offers(offers, state["requested_windows"], scheduled, acceptable)
 
 
-def smallest_offers(windows: FloatArray, scheduled: FloatArray, acceptable: BoolArray) -> IntArray:
+def smallest_offers(offers: OfferTable, windows: FloatArray, scheduled: FloatArray, acceptable: BoolArray) -> IntArray:
     """(...) the acceptable offers with the smallest shift whose windows contain the schedule.
 
     Args:
+        offers: Offers that may be made.
         windows: (..., 2, 2) requested time windows.
         scheduled: (..., 2) minutes of pickup and dropoff, NaN where unserved.
         acceptable: (..., offers) offers that the customer accepts.
@@ -71,9 +77,9 @@ def smallest_offers(windows: FloatArray, scheduled: FloatArray, acceptable: Bool
     Returns:
         Offers; no change where none fits.
     """
-    shifted = windows_of_all_offers(windows)
+    shifted = offers.windows_of_all(windows)
     minutes = scheduled[..., None, :]
     fits = (shifted[..., EARLY] <= minutes + TOLERANCE_MINUTES) & (shifted[..., LATE] >= minutes - TOLERANCE_MINUTES)
     fits = acceptable & fits.all(axis=-1)
-    smallest = np.where(fits, TOTAL_MINUTES, np.inf).argmin(axis=-1)
-    return np.asarray(np.where(fits.any(axis=-1), smallest, NO_CHANGE), np.int64)
+    smallest = np.where(fits, offers.total_minutes, np.inf).argmin(axis=-1)
+    return np.asarray(np.where(fits.any(axis=-1), smallest, offers.no_change), np.int64)

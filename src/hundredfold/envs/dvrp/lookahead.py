@@ -28,13 +28,11 @@ from hundredfold.envs.dvrp.env import ACCEPTANCE_HINT, SHIFT_COST
 from hundredfold.envs.dvrp.heuristics import (
     AcceptanceBeliefs,
     CurrentRequests,
-    cheapest,
     current_requests,
     offer_mask,
     request_keys,
-    with_no_change,
 )
-from hundredfold.envs.dvrp.offers import NO_CHANGE, TOTAL_MINUTES
+from hundredfold.envs.dvrp.offers import OfferTable
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import TrackedRoutes
 from hundredfold.envs.dvrp.sampled_futures import SampledFutures
@@ -94,11 +92,12 @@ class Lookahead:
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
         probabilities = self.beliefs.accept_probabilities(requests.customer, requests.purpose, requests.trip)
-        evaluated = with_no_change(offer_mask(batch) & (probabilities >= self.lookahead.min_probability))
+        offers = self.population.offers
+        evaluated = offers.with_no_change(offer_mask(batch) & (probabilities >= self.lookahead.min_probability))
         costs = self.final_costs(batch, requests, evaluated).mean(axis=2)
-        added = costs - costs[:, NO_CHANGE, None] + self.shift_penalty * TOTAL_MINUTES
+        added = costs - costs[:, offers.no_change, None] + self.shift_penalty * offers.total_minutes
         # A refused offer costs as much as no change, to which all offers are compared.
-        return cheapest(probabilities * added, evaluated)
+        return offers.cheapest(probabilities * added, evaluated)
 
     def final_costs(self, batch: StepBatch, requests: CurrentRequests, evaluated: BoolArray) -> FloatArray:
         """(envs, offers, samples) final cost of the day if the offer is accepted."""
@@ -141,22 +140,22 @@ class PolicyLookahead:
     def __call__(self, batch: StepBatch) -> IntArray:
         requests = current_requests(batch, self.population)
         probabilities, shift_cost = batch.observation[ACCEPTANCE_HINT], batch.observation[SHIFT_COST]
-        predicted = self.predicted_costs(batch)
-        candidates = best_offers(probabilities * (predicted + shift_cost), offer_mask(batch), BEST_OFFERS)
+        predicted, offers = self.predicted_costs(batch), self.population.offers
+        candidates = best_offers(offers, probabilities * (predicted + shift_cost), offer_mask(batch), BEST_OFFERS)
         self.tracked.sync(batch)
         keys = request_keys(self.key, batch, requests)
         costs = self.futures.final_costs(self.tracked.routes, batch.true_state, candidates, keys, self.shares_of).mean(
             axis=2
         )
-        sampled = costs - costs[:, NO_CHANGE, None]
+        sampled = costs - costs[:, offers.no_change, None]
         weight = self.futures.samples / (self.futures.samples + PREDICTION_FUTURES)
         combined = weight * sampled + (1.0 - weight) * predicted
-        return cheapest(probabilities * (combined + shift_cost), candidates)
+        return offers.cheapest(probabilities * (combined + shift_cost), candidates)
 
 
-def best_offers(cost: Array, allowed: BoolArray, number: int) -> BoolArray:
+def best_offers(offers: OfferTable, cost: Array, allowed: BoolArray, number: int) -> BoolArray:
     """(rows, offers) the allowed offers of lowest cost, `number` of them, and no change."""
     ranked = np.argsort(np.where(allowed, cost, np.inf), axis=1, kind="stable")[:, :number]
     best = np.zeros(allowed.shape, bool)
     np.put_along_axis(best, ranked, True, axis=1)
-    return with_no_change(best & allowed)
+    return offers.with_no_change(best & allowed)

@@ -16,7 +16,6 @@ import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, FloatArray, IntArray
 from hundredfold.envs.dvrp.offer_features import NUM_CONTEXT, NUM_FEATURES
-from hundredfold.envs.dvrp.offers import NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.settings import ObservationLayout
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -38,6 +37,11 @@ SHIFT_SCALE: Final = 30.0
 # Arrays of the layout `offers`.
 OFFERS, CONTEXT = "offers", "context"
 
+# What only a privileged critic sees: requests from the current one on, with the customers' tolerances.
+REMAINING: Final = "remaining_requests"
+REMAINING_WIDTH: Final = 11
+TOLERANCE_SCALE: Final = 60.0
+
 # Belief about a customer: type probabilities, then the number of responses seen.
 BELIEF_WIDTH: Final = NUM_TYPES + 1
 
@@ -54,7 +58,7 @@ class ScheduleSummary:
 
 
 def observation_specs(
-    layout: ObservationLayout, num_customers: int, num_cells: int, offer_columns: Iterable[str]
+    layout: ObservationLayout, num_customers: int, num_cells: int, num_offers: int, offer_columns: Iterable[str]
 ) -> ArraySpecs:
     """Specs of a layout's arrays.
 
@@ -62,6 +66,7 @@ def observation_specs(
         layout: Which layout.
         num_customers: Requests per day.
         num_cells: Cells of the city.
+        num_offers: Offers that may be made.
         offer_columns: Names of further arrays with one number per offer.
     """
     specs: ArraySpecs
@@ -70,7 +75,7 @@ def observation_specs(
     elif layout == "requests":
         specs = {"requests": ArraySpec((num_customers, 6))}
     elif layout == "offers":
-        specs = {OFFERS: ArraySpec((NUM_OFFERS, NUM_FEATURES)), CONTEXT: ArraySpec((NUM_CONTEXT,))}
+        specs = {OFFERS: ArraySpec((num_offers, NUM_FEATURES)), CONTEXT: ArraySpec((NUM_CONTEXT,))}
     else:
         specs = {
             "request": ArraySpec((REQUEST_WIDTH,)),
@@ -78,7 +83,7 @@ def observation_specs(
             "bookings": ArraySpec((num_customers, BOOKING_WIDTH)),
             "bookings_mask": ArraySpec((num_customers,), low=0.0, high=1.0),
         }
-    return specs | {name: ArraySpec((NUM_OFFERS,)) for name in offer_columns}
+    return specs | {name: ArraySpec((num_offers,)) for name in offer_columns}
 
 
 def write_observation(
@@ -169,6 +174,16 @@ def write_bookings(
     bookings[..., STOP_TIMES : STOP_TIMES + 2] = stop_times
     bookings[~booked] = 0.0
     mask[...] = booked
+
+
+def write_remaining(remaining: Array, state: Arrays, population: Population) -> None:
+    """Write (envs, customers, REMAINING_WIDTH) requests from the current one on; zeros after the last."""
+    num_booked, customers = state["num_booked"], state["customer_id"].shape[1]
+    number = num_booked[:, None] + np.arange(customers)
+    at = (np.arange(len(number))[:, None], np.minimum(number, customers - 1))
+    _write_trip(remaining, state["cells"][at], state["requested_windows"][at], population)
+    remaining[..., SHIFTS : SHIFTS + 2] = state["tolerance"][at] / TOLERANCE_SCALE
+    remaining[number >= customers] = 0.0
 
 
 def _write_trip(features: Array, cells: IntArray, windows: FloatArray, population: Population) -> None:

@@ -17,7 +17,6 @@ import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.lns import parallel_ranges
@@ -91,11 +90,11 @@ class FuturePotentials:
     def __init__(self, population: Population, service_minutes: float) -> None:
         city = population.city
         self.city = CityArrays(city.travel_minutes.astype(np.float64), int(city.depot_cell), service_minutes)
-        self.trips = population.trips
+        self.trips, self.offers = population.trips, population.offers
         self.future = _future_trips(population)
         self.slots = np.full(len(self.trips.cells), UNUSED)  # (trips,) row of `table`
         self.num_used = 0
-        self.table = np.zeros((0, NUM_OFFERS, len(self.future.first), NUM_FUTURE), np.float32)
+        self.table = np.zeros((0, self.offers.num_offers, len(self.future.first), NUM_FUTURE), np.float32)
 
     def add(self, trips: IntArray, threads: int) -> None:
         """Compute the potentials of these trips, where missing."""
@@ -108,7 +107,7 @@ class FuturePotentials:
             table[:first] = self.table[:first]
             self.table = table
         rows = self.table[first:last]
-        cells, windows = self.trips.cells[new], windows_of_all_offers(self.trips.windows[new])
+        cells, windows = self.trips.cells[new], self.offers.windows_of_all(self.trips.windows[new])
         parallel_ranges(
             threads,
             len(new),
@@ -134,7 +133,7 @@ class OfferFeatures:
 
     def __init__(self, population: Population, settings: DvrpSettings) -> None:
         self.potentials = future_potentials(population, settings.service_minutes)
-        self.city, self.future = self.potentials.city, self.potentials.future
+        self.city, self.future, self.offers = self.potentials.city, self.potentials.future, self.potentials.offers
         self.threads, self.num_customers = settings.oracle_threads, settings.num_customers
 
     def write(self, offers: Array, context: Array, state: Arrays, insertion_costs: FloatArray) -> None:
@@ -159,11 +158,12 @@ class OfferFeatures:
             np.ascontiguousarray(state["customer_id"]),
             np.ascontiguousarray(state["cells"]),
             np.ascontiguousarray(state["booked_windows"]),
-            windows_of_all_offers(state["requested_windows"][envs, current]),
+            self.offers.windows_of_all(state["requested_windows"][envs, current]),
             num_booked,
             state["cost"],
             insertion_costs,
-            OFFER_MINUTES,
+            self.offers.minutes,
+            self.offers.no_change,
         )
         parallel_ranges(
             self.threads, len(envs), lambda first, last: _write_features(*arguments, offers, context, first, last)
@@ -247,7 +247,7 @@ def _future_potentials(
     """Write mean potentials with each customer's trips, and logarithms of 1 - share above levels."""
     potentials = np.zeros(NUM_POTENTIALS)
     for trip in range(first_trip, last_trip):
-        for offer in range(NUM_OFFERS):
+        for offer in range(windows.shape[1]):
             for customer in range(len(future.first)):
                 row = table[trip, offer, customer]
                 number = future.number[customer]
@@ -280,12 +280,14 @@ def _write_features(
     cost: Any,
     insertion_costs: Any,
     offer_minutes: Any,
+    no_change: Any,
     offers: Any,
     context: Any,
     first_env: Any,
     last_env: Any,
 ) -> None:
-    relative = np.zeros((NUM_OFFERS, NUM_RELATIVE))
+    num_offers = len(offer_minutes)
+    relative = np.zeros((num_offers, NUM_RELATIVE))
     potentials = np.zeros(NUM_POTENTIALS)
     weights = np.zeros(len(future.first))
     num_customers = cells.shape[1]
@@ -298,7 +300,7 @@ def _write_features(
         relative[:] = 0.0
         remaining = num_customers - 1 - booked
         _future_weights(future, customers[env], booked, remaining, weights)
-        for offer in range(NUM_OFFERS):
+        for offer in range(num_offers):
             for k in range(booked):
                 pair_potentials(
                     city,
@@ -312,7 +314,7 @@ def _write_features(
             _expect(table[slots[env], offer], weights, relative[offer])
         windows = offer_windows[env]
         direct = city.travel[cells[env, booked, PICKUP], cells[env, booked, DROPOFF]]
-        for offer in range(NUM_OFFERS):
+        for offer in range(num_offers):
             row = offers[env, offer]
             row[0] = insertion_costs[env, offer]
             row[1] = min(insertion_costs[env, offer], 0.0)
@@ -321,8 +323,8 @@ def _write_features(
             row[4] = (windows[offer, DROPOFF, LATE] - windows[offer, PICKUP, EARLY] - direct) / 30.0
             row[5] = (windows[offer, DROPOFF, EARLY] - windows[offer, PICKUP, LATE] - direct) / 30.0
             for k in range(NUM_RELATIVE):
-                row[NUM_BASIC + k] = relative[offer, k] - relative[NO_CHANGE, k]
-        pickup = windows[NO_CHANGE, PICKUP, EARLY]
+                row[NUM_BASIC + k] = relative[offer, k] - relative[no_change, k]
+        pickup = windows[no_change, PICKUP, EARLY]
         row = context[env]
         row[0] = booked / num_customers
         row[1] = remaining / num_customers
@@ -337,7 +339,7 @@ def _write_features(
         row[10] = city.travel[city.depot, cells[env, booked, PICKUP]] / 20.0
         row[11] = city.travel[cells[env, booked, DROPOFF], city.depot] / 20.0
         for k in range(NUM_RELATIVE):
-            row[NUM_REQUEST + k] = relative[NO_CHANGE, k] / 10.0
+            row[NUM_REQUEST + k] = relative[no_change, k] / 10.0
 
 
 @noalloc_kernel

@@ -82,15 +82,17 @@ def _lookahead(context: PolicyContext) -> OfferPolicy:
 
 
 POLICIES: Final[dict[str, Callable[[PolicyContext], OfferPolicy]]] = {
-    "none": lambda context: no_offer,
+    "none": lambda context: no_offer(context.population.offers),
     "random": lambda context: RandomOffers(context.seed),
-    "always_largest": lambda context: always_largest,
-    "greedy_optimistic": lambda context: greedy_optimistic,
-    "greedy_expected": lambda context: GreedyExpected(context.population.accept_rate, context.shift_penalty),
+    "always_largest": lambda context: always_largest(context.population.offers),
+    "greedy_optimistic": lambda context: greedy_optimistic(context.population.offers),
+    "greedy_expected": lambda context: GreedyExpected(
+        context.population.offers, context.population.accept_rate, context.shift_penalty
+    ),
     "belief_greedy": lambda context: BeliefGreedy(context.population, context.beliefs, context.shift_penalty),
-    "privileged_greedy": lambda context: privileged_greedy,
+    "privileged_greedy": lambda context: privileged_greedy(context.population.offers),
     "belief_largest": lambda context: BeliefLargest(context.population, context.beliefs, context.shift_penalty),
-    "privileged_largest": lambda context: privileged_largest,
+    "privileged_largest": lambda context: privileged_largest(context.population.offers),
     "thompson": lambda context: Thompson(context.population, context.beliefs, policy_key(context.seed)),
     "lookahead": _lookahead,
     "hindsight": _hindsight,

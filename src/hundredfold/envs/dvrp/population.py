@@ -25,10 +25,10 @@ from hundredfold.envs.dvrp.city import (
     City,
     synthetic_city,
 )
-from hundredfold.envs.dvrp.offers import allowed_offers, servable_alone, tolerated_offers
-from hundredfold.envs.dvrp.settings import RIDE_SLACK_MINUTES, DvrpSettings, Split, Tolerances
+from hundredfold.envs.dvrp.offers import OfferTable, servable_alone
+from hundredfold.envs.dvrp.settings import RIDE_SLACK_MINUTES, DvrpSettings, Split
 from hundredfold.envs.dvrp.trip_purposes import ANYWHERE, HOME, PURPOSE_NAMES, PURPOSES, TOLERANCE_FACTORS, Purpose
-from hundredfold.routing.problem import DROPOFF, PICKUP
+from hundredfold.routing.problem import DROPOFF, PICKUP, WHEELCHAIR, VehicleType
 
 # Customer types, named after the side on which they are flexible.
 LATE_TYPE, EARLY_TYPE, NONE_TYPE, BOTH_TYPE = 0, 1, 2, 3
@@ -38,7 +38,7 @@ NUM_TYPES: Final = len(TYPE_NAMES)
 FLEXIBLE_SIDES: Final[BoolArray] = np.array([(False, True), (True, False), (False, False), (True, True)])
 TYPE_SHARES: Final = (0.25, 0.40, 0.20, 0.15)
 
-# Tolerances in minutes.
+# Tolerances in minutes; they reach as far as offers do, if those are larger than this.
 MAX_TOLERANCE: Final = 30.0
 FLEXIBLE_MEAN, INFLEXIBLE_MEAN, TOLERANCE_STD = 25.0, 10.0, 4.0
 TOLERANCE_GRID: Final = 5.0
@@ -66,7 +66,8 @@ class Trips:
     cells: IntArray  # (trips, 2) pickup, dropoff
     windows: FloatArray  # (trips, 2, 2) pickup, dropoff x early, late; minutes
     purpose: IntArray  # (trips,)
-    tolerance: FloatArray  # (trips, 2) minutes earlier, later
+    tolerance: FloatArray  # (trips, 2) minutes by which pickup and dropoff may be shifted
+    riders: IntArray | None = None  # (trips,) packed as in a RouteProblems; None: one on a seat each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +79,7 @@ class Customers:
     num_trips: IntArray  # (customers,)
     ages: IntArray  # (customers,), -1 = unknown
     occupations: tuple[str, ...]  # (customers,), "" = unknown
+    ids: tuple[str, ...] = ()  # (customers,) as an operator's file names them; empty if synthetic
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +89,18 @@ class Population:
     city: City
     customers: Customers
     trips: Trips
+    offers: OfferTable
     max_ride_minutes: FloatArray  # (trips,), inf = unlimited
     accepts: BoolArray  # (trips, offers) responses without noise
     allowed: BoolArray  # (trips, offers) True = may be offered
+    notes: tuple[str, ...] = ()  # what was assumed when an operator's files were read, a sentence each
+    vehicle_types: tuple[VehicleType, ...] = ()  # of an operator's file; empty: identical vehicles
+
+    @cached_property
+    def riders(self) -> IntArray:
+        """(trips,) riders of each trip, packed as in a RouteProblems."""
+        given = self.trips.riders
+        return np.ones(len(self.trips.purpose), np.int64) if given is None else given
 
     @property
     def size(self) -> int:
@@ -141,7 +152,12 @@ class Population:
 
 
 def make_population(
-    city: City, customers: Customers, trips: Trips, settings: DvrpSettings, accepts: BoolArray | None = None
+    city: City,
+    customers: Customers,
+    trips: Trips,
+    settings: DvrpSettings,
+    accepts: BoolArray | None = None,
+    vehicle_types: tuple[VehicleType, ...] = (),
 ) -> Population:
     """A population with its lookup tables.
 
@@ -151,15 +167,13 @@ def make_population(
         trips: Trips, ordered by customer.
         settings: Ride-time limits, service times and the split that must have enough customers.
         accepts: (trips, offers) recorded responses; by default they follow from the tolerances.
+        vehicle_types: Types of vehicles; by default all are identical.
     """
     max_ride = ride_limits(trips.cells, city, settings)
-    population = Population(
-        city=city,
-        customers=customers,
-        trips=trips,
-        max_ride_minutes=max_ride,
-        accepts=tolerated_offers(trips.tolerance) if accepts is None else accepts,
-        allowed=allowed_offers(
+    offers = settings.offer_table
+    allowed = np.zeros((len(trips.cells), offers.num_offers), bool)
+    for kind in vehicle_types or (None,):
+        allowed |= offers.allowed(
             trips.windows,
             trips.cells,
             city.travel_minutes,
@@ -167,13 +181,24 @@ def make_population(
             settings.day_minutes,
             settings.service_minutes,
             max_ride,
-        ),
+            None if kind is None else kind.shift,
+        ) & (True if kind is None or trips.riders is None else has_places(kind, trips.riders)[:, None])
+    population = Population(
+        city=city,
+        customers=customers,
+        trips=trips,
+        offers=offers,
+        max_ride_minutes=max_ride,
+        accepts=offers.tolerated(trips.tolerance) if accepts is None else accepts,
+        allowed=offers.with_no_change(allowed),
+        vehicle_types=vehicle_types,
     )
     available, _, _ = population.split_customers(settings.split)
     if len(available) < settings.num_customers:
         raise SettingsError(
             f"the split {settings.split} has {len(available)} customers with trips, but "
-            f"num_customers is {settings.num_customers}; lower num_customers or add customers."
+            f"num_customers is {settings.num_customers}; lower num_customers (--customers {len(available)}) or add "
+            "customers."
         )
     return population
 
@@ -190,8 +215,16 @@ def ride_limits(cells: IntArray, city: City, settings: DvrpSettings) -> FloatArr
     return np.asarray(limit, np.float64)
 
 
-def servable_trips(windows: FloatArray, cells: IntArray, city: City, settings: DvrpSettings) -> BoolArray:
-    """(trips,) whether a dedicated vehicle could serve each trip as requested."""
+def has_places(kind: VehicleType, riders: IntArray) -> BoolArray:
+    """(trips,) whether a vehicle has the seats and wheelchair places of each trip, as packed riders."""
+    fits = (riders % WHEELCHAIR <= kind.seats) & (riders // WHEELCHAIR <= kind.wheelchairs)
+    return np.asarray(fits, bool)
+
+
+def servable_trips(
+    windows: FloatArray, cells: IntArray, city: City, settings: DvrpSettings, kind: VehicleType | None = None
+) -> BoolArray:
+    """(trips,) whether a dedicated vehicle, of a type if one is given, has the time to serve each trip as requested."""
     return servable_alone(
         windows,
         cells,
@@ -200,32 +233,33 @@ def servable_trips(windows: FloatArray, cells: IntArray, city: City, settings: D
         settings.day_minutes,
         settings.service_minutes,
         ride_limits(cells, city, settings),
+        None if kind is None else kind.shift,
     )
 
 
-def sample_tolerances(types: IntArray, purpose: IntArray, keys: Keys, mode: Tolerances, softness: float) -> FloatArray:
+def sample_tolerances(types: IntArray, purpose: IntArray, keys: Keys, settings: DvrpSettings) -> FloatArray:
     """Sampled tolerances of trips.
 
     Args:
         types: (trips,) types of the customers.
         purpose: (trips,) trip purposes.
         keys: (trips,) RNG keys.
-        mode: `soft` depends on purpose and noise, `types` on the type alone.
-        softness: Scale of the mean tolerance of inflexible customers, 0 to 1.
+        settings: How tolerances depend on type and purpose, and the largest offer, which limits them.
 
     Returns:
-        (trips, 2) minutes the pickup may be earlier and the dropoff later.
+        (trips, 2) minutes by which the pickup and the dropoff may be shifted.
     """
     flexible = FLEXIBLE_SIDES[types]
-    if mode == "unlimited":
-        return np.full(flexible.shape, MAX_TOLERANCE)
-    if mode == "types":
-        return np.where(flexible, MAX_TOLERANCE, 0.0)
-    base = np.where(flexible, FLEXIBLE_MEAN, INFLEXIBLE_MEAN * softness)
+    limit = max(MAX_TOLERANCE, settings.offer_table.largest_minutes)
+    if settings.tolerances == "unlimited":
+        return np.full(flexible.shape, limit)
+    if settings.tolerances == "types":
+        return np.where(flexible, limit, 0.0)
+    base = np.where(flexible, FLEXIBLE_MEAN, INFLEXIBLE_MEAN * settings.effective_softness)
     factor = np.asarray(TOLERANCE_FACTORS)[purpose]
     noise = TOLERANCE_STD * rng.normals(keys[:, None], np.arange(2))
     grid = np.rint((base * factor[:, None] + noise) / TOLERANCE_GRID) * TOLERANCE_GRID
-    return np.asarray(np.clip(grid, 0.0, MAX_TOLERANCE), np.float64)
+    return np.asarray(np.clip(grid, 0.0, limit), np.float64)
 
 
 def synthetic_population(settings: DvrpSettings) -> Population:
@@ -355,7 +389,7 @@ def _trips(customer_keys: Keys, habits: FloatArray, types: IntArray, city: City,
         start[rows] = _start_minutes(kind, keys[rows])
     windows = _requested_windows(cells, start, city, settings.day_minutes)
     tolerance_keys = rng.spawn(keys, TOLERANCE_BRANCH)
-    tolerance = sample_tolerances(types, purpose, tolerance_keys, settings.tolerances, settings.effective_softness)
+    tolerance = sample_tolerances(types, purpose, tolerance_keys, settings)
     return Trips(cells=cells, windows=windows, purpose=purpose, tolerance=tolerance)
 
 

@@ -8,12 +8,14 @@ customers. `report/` draws the page.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -28,8 +30,7 @@ from hundredfold.envs.dvrp.analysis import (
     calibration_groups,
     compare_at_equal_shift,
 )
-from hundredfold.envs.dvrp.city import DEPOT, POINTS_OF_INTEREST
-from hundredfold.envs.dvrp.csv_files import read_table, read_trip_rows
+from hundredfold.envs.dvrp.day_record import Record, city_record, day_record
 from hundredfold.envs.dvrp.env import improvement_pct
 from hundredfold.envs.dvrp.evaluation import (
     EVALUATION_SEED,
@@ -40,17 +41,14 @@ from hundredfold.envs.dvrp.evaluation import (
     SimulatedDays,
     simulate_days,
 )
-from hundredfold.envs.dvrp.heuristics import OfferPolicy
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES
+from hundredfold.envs.dvrp.heuristics import OfferPolicy, start_episodes
 from hundredfold.envs.dvrp.policies import BELIEF_POLICIES, PRIVILEGED_POLICIES, PolicyOptions, takes_shift_penalty
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_NAMES, Population
-from hundredfold.envs.dvrp.route_costs import day_problems, penalised_costs
+from hundredfold.envs.dvrp.route_costs import penalised_costs
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.problem import Oracle, RouteProblems, Solutions
-
-Record = dict[str, Any]
 
 FORMAT: Final = 1
 HEURISTICS: Final = ("random", "greedy_expected", "belief_largest", "lookahead")
@@ -99,7 +97,7 @@ def record_report_data(
     curve = [TradeOffPoint(THIS_RUN, settings.effective_shift_penalty, scores)]
     rows: list[Row] = [{"policy": THIS_RUN, "split": "known", **scores.summary()}]
     before, after = (
-        oracle.solve(day_problems(simulated.cells, windows, simulated.max_ride_minutes, population, settings))
+        oracle.solve(simulated.problems(windows, population, settings))
         for windows in (simulated.requested_windows, simulated.booked_windows)
     )
     for split in SPLITS[1:]:
@@ -139,9 +137,10 @@ def record_report_data(
         "num_customers": settings.num_customers,
         "types": list(TYPE_NAMES),
         "purposes": list(PURPOSE_NAMES),
-        "offers": OFFER_MINUTES.astype(int).tolist(),
+        "offers": population.offers.minutes.astype(int).tolist(),
         "policies": rows,
         "left_out": left_out,
+        "data_notes": list(population.notes),
         "trade_off": [point.row() for point in sorted(curve, key=lambda point: point.shift_penalty or 0.0)],
         "equal_shift": equal_shift,
         "day": median_day(simulated, before, after, population, settings),
@@ -158,6 +157,7 @@ def _until(in_time: Callable[[], bool], act: OfferPolicy) -> OfferPolicy:
             raise OutOfTimeError("the time for simulated days is up.")
         return act(batch)
 
+    vars(act_in_time)["reset"] = partial(start_episodes, act)
     return act_in_time
 
 
@@ -181,6 +181,26 @@ class ReportPolicies:
     def scores(self, policy: str | OfferPolicy, settings: DvrpSettings) -> DayScores:
         """Scores of the days under a policy."""
         return self.scorer.scores(*self.simulate(policy, settings), settings)
+
+
+def run_report_data(
+    act: OfferPolicy, settings: DvrpSettings, *, shared_params: SharedParams | None, days: int, seconds: float
+) -> Record | None:
+    """Report data of a run, of as many of the days as can be simulated in about this time.
+
+    Args:
+        act: The trained policy.
+        settings: The run's env.
+        shared_params: Parameters of the run's acceptance model.
+        days: Number of days.
+        seconds: Time limit; infinite for none.
+    Returns:
+        The report data; None if there was no time for any day.
+    """
+    record = partial(record_report_data, act, settings, shared_params=shared_params)
+    if math.isinf(seconds):
+        return record(days=days)
+    return record_within(seconds, lambda number, in_time: record(days=number, in_time=in_time), days)
 
 
 def record_within(
@@ -236,7 +256,7 @@ class CachedSolver:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """Solutions of these problems, from the cache if they were solved before."""
-        arrays = (problems.cells, problems.windows, problems.max_ride_minutes)
+        arrays = (problems.cells, problems.windows, problems.max_ride_minutes, problems.riders)
         key = b"".join(array.tobytes() for array in arrays)
         if key not in self.solutions:
             self.solutions[key] = self.oracle.solve(problems)
@@ -258,19 +278,16 @@ def median_day(
         The day's calls and routes, or None if no day served every customer.
     """
     served = ~simulated.failed & np.isfinite(before.cost) & np.isfinite(after.cost)
-    improvement = improvement_pct(penalised_costs(before), penalised_costs(after))
+    costs = (penalised_costs(solutions, settings.vehicle_cost) for solutions in (before, after))
+    improvement = improvement_pct(*costs)
     if not served.any():
         return None
     number = median_row(improvement, served)
-    vehicles = matched_vehicles(before.vehicle[number], after.vehicle[number], settings.fleet_size)
     return {
-        "number": number,
         "improvement_pct": round(float(improvement[number]), 3),
         "quartiles_pct": np.quantile(improvement[served], [0.25, 0.75]).round(3).tolist(),
-        "city": city_record(population, settings),
-        "calls": [call_record(simulated, population, number, call) for call in range(settings.num_customers)],
-        "before": solution_record(before, number, np.arange(settings.fleet_size)),
-        "after": solution_record(after, number, vehicles),
+        "city": city_record(population),
+        **day_record(simulated, before, after, population, settings, number),
     }
 
 
@@ -279,94 +296,6 @@ def median_row(values: FloatArray, wanted: BoolArray) -> int:
     rows = np.flatnonzero(wanted)
     order = np.argsort(values[rows], kind="stable")
     return int(rows[order[(len(rows) - 1) // 2]])
-
-
-def matched_vehicles(before: IntArray, after: IntArray, num_vehicles: int) -> IntArray:
-    """(vehicles,) the vehicle of the first solution that each one of the second corresponds to.
-
-    Solutions number vehicles arbitrarily. Those that share most customers are matched first, so
-    that a reader can follow a colour from one map to the other.
-
-    Args:
-        before: (customers,) vehicle of each customer in the first solution.
-        after: (customers,) the same in the second solution.
-        num_vehicles: Fleet size.
-    """
-    shared = np.zeros((num_vehicles, num_vehicles), np.int64)
-    np.add.at(shared, (after, before), 1)
-    match = np.zeros(num_vehicles, np.int64)
-    for _ in range(num_vehicles):
-        second, first = np.unravel_index(shared.argmax(), shared.shape)
-        match[second] = first
-        shared[second, :] = shared[:, first] = -1
-    return match
-
-
-def call_record(simulated: SimulatedDays, population: Population, day: int, call: int) -> Record:
-    """One call: customer, trip, requested and booked windows, offer and response."""
-    offer = int(simulated.offers[day, call])
-    customer = int(simulated.customer_id[day, call])
-    response = "accepted" if simulated.accepted[day, call] else "refused"
-    return {
-        "customer": customer,
-        "type": TYPE_NAMES[population.customers.types[customer]],
-        "purpose": PURPOSE_NAMES[population.trips.purpose[simulated.trip_id[day, call]]],
-        "cells": simulated.cells[day, call].tolist(),
-        "requested": simulated.requested_windows[day, call].tolist(),
-        "booked": simulated.booked_windows[day, call].tolist(),
-        "offer": OFFER_MINUTES[offer].astype(int).tolist(),
-        "response": "no offer" if offer == NO_CHANGE else response,
-    }
-
-
-def solution_record(solutions: Solutions, day: int, vehicle_names: IntArray) -> Record:
-    """Routes of one day. Stop 2i+1 is the pickup of call i, stop 2i+2 its dropoff."""
-    routes = []
-    for vehicle in np.flatnonzero(solutions.lengths[day]).tolist():
-        stops = solutions.routes[day, vehicle, : solutions.lengths[day, vehicle]]
-        routes.append(
-            {
-                "vehicle": int(vehicle_names[vehicle]),
-                "start_minutes": round(float(solutions.start_minutes[day, vehicle]), 2),
-                "end_minutes": round(float(solutions.end_minutes[day, vehicle]), 2),
-                "stops": stops.tolist(),
-                "stop_minutes": solutions.stop_minutes[day][stops].round(2).tolist(),
-            }
-        )
-    return {
-        "driving_minutes": round(float(solutions.driving_minutes[day]), 2),
-        "routes": sorted(routes, key=lambda route: route["vehicle"]),
-    }
-
-
-def city_record(population: Population, settings: DvrpSettings) -> Record:
-    """Names and positions of all cells; null where the position is unknown."""
-    city = population.city
-    degrees = _degrees(population, settings)
-    points = city.positions if degrees is None else degrees
-    return {
-        "unit": "square" if degrees is None else "degrees",
-        "depot": city.depot_cell,
-        "names": list(city.names),
-        "points": [None if np.isnan(point).any() else point.tolist() for point in points.round(6)],
-    }
-
-
-def _degrees(population: Population, settings: DvrpSettings) -> FloatArray | None:
-    """(cells, 2) latitude and longitude, NaN for cells no trip touches; None without coordinates.
-
-    The population keeps positions on a square only, so degrees are read from their source.
-    """
-    if settings.trips is None:
-        return np.array([(place.latitude, place.longitude) for place in (DEPOT, *POINTS_OF_INTEREST)])
-    cell_of = {label: cell for cell, label in enumerate(population.city.names)}
-    rows = read_trip_rows(read_table(settings.trips, "trips"), cell_of)
-    if rows.degrees is None:
-        return None
-    sums, counts = np.zeros((len(cell_of), 2)), np.zeros((len(cell_of), 1))
-    np.add.at(sums, rows.cells, rows.degrees)
-    np.add.at(counts, rows.cells, 1.0)
-    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
 def response_record(simulated: SimulatedDays, population: Population) -> Record:
@@ -380,8 +309,8 @@ def response_record(simulated: SimulatedDays, population: Population) -> Record:
 
 
 def _made_and_accepted(groups: IntArray, num_groups: int, simulated: SimulatedDays) -> Record:
-    """Counts of (groups, offers); offer 12 counts the calls booked as requested."""
-    made = np.zeros((num_groups, NUM_OFFERS), np.int64)
+    """Counts of (groups, offers); no change counts the calls booked as requested."""
+    made = np.zeros((num_groups, simulated.offer_table.num_offers), np.int64)
     accepted = np.zeros_like(made)
     served = ~simulated.failed
     np.add.at(made, (groups[served], simulated.offers[served]), 1)
@@ -433,7 +362,7 @@ def accuracy_record(
         population: Customers and trips.
         models: Type shares (types,) and acceptance rates (types, purposes, offers) by name.
     """
-    day, call = np.nonzero((simulated.offers != NO_CHANGE) & ~simulated.failed[:, None])
+    day, call = np.nonzero(simulated.made & ~simulated.failed[:, None])
     customer = simulated.customer_id[day, call]
     order = np.argsort(customer, kind="stable")
     day, call, customer = day[order], call[order], customer[order]
@@ -467,13 +396,13 @@ def calibration_record(simulated: SimulatedDays, population: Population, beliefs
     trip = simulated.trip_id
     customers, trips = simulated.customer_id.ravel(), trip.ravel()
     believed = beliefs.accept_probabilities(customers, population.trips.purpose[trips], trips)
-    believed = believed.reshape(*trip.shape, NUM_OFFERS)
+    believed = believed.reshape(*trip.shape, -1)
     possible = population.allowed[trip].copy()
-    possible[..., NO_CHANGE] = False
+    possible[..., population.offers.no_change] = False
     made = np.zeros_like(possible)
     np.put_along_axis(made, simulated.offers[..., None], True, axis=2)
     made &= possible & ~simulated.failed[:, None, None]
-    true = metrics.response_rates(population.accepts[trip], noise)
+    true = metrics.response_rates(population.accepts[trip], noise, population.offers.no_change)
     accepted = np.broadcast_to(simulated.accepted[..., None], made.shape).astype(np.float64)
     groups = calibration_groups(simulated, population, beliefs.trip_accept_rates)
     by_offer = {name: np.broadcast_to(group[..., None], possible.shape)[possible] for name, group in groups.items()}

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hundredfold.core import rng
 from hundredfold.core.batch import Arrays, BoolArray, FloatArray, IntArray, StepBatch
@@ -29,18 +30,30 @@ UNSERVED_PENALTY_MINUTES: Final = 200.0
 
 
 def fleet_for(population: Population, settings: DvrpSettings) -> Fleet:
-    """The fleet of an env, without a fixed cost per vehicle."""
+    """The fleet of an env."""
+    depot, types = population.city.depot_cell, population.vehicle_types
+    num_vehicles = sum(kind.count for kind in types) or settings.fleet_size
+    free_vehicles = 0 if settings.vehicle_cost else num_vehicles
+    if types:
+        cost = settings.vehicle_cost
+        return Fleet.of_types(types, depot_cell=depot, free_vehicles=free_vehicles, extra_vehicle_minutes=cost)
     return Fleet(
-        num_vehicles=settings.fleet_size,
+        num_vehicles=num_vehicles,
         capacity=settings.capacity,
-        depot_cell=population.city.depot_cell,
+        depot_cell=depot,
         depot_window=(0.0, float(settings.day_minutes)),
-        free_vehicles=settings.fleet_size,
+        free_vehicles=free_vehicles,
+        extra_vehicle_minutes=settings.vehicle_cost,
     )
 
 
 def day_problems(
-    cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, population: Population, settings: DvrpSettings
+    cells: IntArray,
+    windows: FloatArray,
+    max_ride_minutes: FloatArray,
+    population: Population,
+    settings: DvrpSettings,
+    riders: ArrayLike = 1,
 ) -> RouteProblems:
     """Routing instances of whole days.
 
@@ -50,24 +63,31 @@ def day_problems(
         max_ride_minutes: (days, customers) ride-time limits.
         population: Its city has the travel times and the depot.
         settings: Fleet and service times.
+        riders: (days, customers) riders of the requests, packed; see `Population.riders`.
     """
     return RouteProblems.from_arrays(
         population.city.travel,
         fleet_for(population, settings),
         cells,
         windows,
+        riders=riders,
         service_minutes=settings.service_minutes,
         max_ride_minutes=max_ride_minutes,
     )
 
 
-def penalised_costs(routes: Solutions | IncrementalRoutes) -> FloatArray:
-    """(days,) driving minutes plus a fixed penalty per unserved customer."""
+def penalised_costs(routes: Solutions | IncrementalRoutes, vehicle_cost: float) -> FloatArray:
+    """(days,) driving minutes plus the cost of vehicles and a fixed penalty per unserved customer."""
     served = np.isfinite(routes.cost)
     if served.all():
         return routes.cost.copy()
     penalty = UNSERVED_PENALTY_MINUTES * routes.unserved.sum(axis=1)
-    return np.where(served, routes.cost, routes.driving_minutes + penalty)
+    return np.where(served, routes.cost, served_costs(routes, vehicle_cost) + penalty)
+
+
+def served_costs(routes: Solutions | IncrementalRoutes, vehicle_cost: float) -> FloatArray:
+    """(days,) cost of the customers who are served: driving minutes plus the cost of vehicles."""
+    return np.asarray(routes.driving_minutes + vehicle_cost * routes.vehicles_used, np.float64)
 
 
 class RouteCosts:
@@ -79,12 +99,13 @@ class RouteCosts:
         self.routes = _new_routes(num_days, population, settings)
         # Scratch routes for `cost_with`, created on first use.
         self.trial: IncrementalRoutes | None = None
+        self.riders = np.ones(num_days, np.int64)  # (days,) of the request that is added or priced
         self.seconds = 0.0  # spent on routing so far
 
     @property
     def cost(self) -> FloatArray:
-        """(days,) driving minutes plus a fixed penalty per unserved customer."""
-        return penalised_costs(self.routes)
+        """(days,) see `penalised_costs`."""
+        return penalised_costs(self.routes, self.settings.vehicle_cost)
 
     @property
     def num_unserved(self) -> IntArray:
@@ -125,7 +146,7 @@ class RouteCosts:
         self.trial.restore(self.routes.state())
         self._add_to(self.trial, cells, windows, max_ride_minutes, keys)
         self.seconds += time.perf_counter() - start
-        return penalised_costs(self.trial)
+        return penalised_costs(self.trial, self.settings.vehicle_cost)
 
     def insertion_costs(self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray) -> FloatArray:
         """Cheapest-insertion cost of one more request per day, for several candidate windows.
@@ -136,20 +157,26 @@ class RouteCosts:
             max_ride_minutes: (days,) ride-time limits.
 
         Returns:
-            (days, candidates) minutes added; the unserved penalty where no insertion is feasible.
+            (days, candidates) minutes added; where no insertion is feasible, the unserved penalty and the
+            cost of a vehicle.
         """
         start = time.perf_counter()
         costs = self.routes.candidate_costs(
-            cells, windows, service_minutes=self.settings.service_minutes, max_ride_minutes=max_ride_minutes
+            cells,
+            windows,
+            riders=self.riders,
+            service_minutes=self.settings.service_minutes,
+            max_ride_minutes=max_ride_minutes,
         )
         self.seconds += time.perf_counter() - start
-        return np.minimum(costs - self.routes.driving_minutes[:, None], UNSERVED_PENALTY_MINUTES)
+        present = served_costs(self.routes, self.settings.vehicle_cost)
+        return np.minimum(costs - present[:, None], UNSERVED_PENALTY_MINUTES + self.settings.vehicle_cost)
 
     def schedule_summary(self) -> ScheduleSummary:
         """Vehicle and stop times of every booking."""
         stops = self.routes.stop_minutes[:, 1:]
         return ScheduleSummary(
-            num_vehicles=self.settings.fleet_size,
+            num_vehicles=self.routes.problems.fleet.num_vehicles,
             vehicle=self.routes.vehicle,
             stop_minutes=stops.reshape(len(stops), -1, 2),
         )
@@ -176,7 +203,12 @@ class RouteCosts:
         self, routes: IncrementalRoutes, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, keys: Keys
     ) -> None:
         routes.add(
-            cells, windows, keys, service_minutes=self.settings.service_minutes, max_ride_minutes=max_ride_minutes
+            cells,
+            windows,
+            keys,
+            riders=self.riders,
+            service_minutes=self.settings.service_minutes,
+            max_ride_minutes=max_ride_minutes,
         )
 
 
@@ -210,6 +242,7 @@ class TrackedRoutes:
                 state["cells"][at],
                 state["booked_windows"][at],
                 keys,
+                riders=self.population.riders[state["trip_id"][at]],
                 service_minutes=self.settings.service_minutes,
                 max_ride_minutes=state["max_ride_minutes"][at],
                 rows=behind,

@@ -14,7 +14,6 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
 from hundredfold.core.rng import Keys
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, windows_of_all_offers
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import UNSERVED_PENALTY_MINUTES
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -47,14 +46,15 @@ class SampledFutures:
     def __init__(self, population: Population, settings: DvrpSettings, samples: int, lns_iterations: int) -> None:
         self.population, self.settings, self.samples = population, settings, samples
         self.customers, self.first_trip, self.num_trips = population.split_customers("known")
-        # Every trip under every offer: row trip * NUM_OFFERS + offer.
-        trips = population.trips
+        # Every trip under every offer: row trip * num_offers + offer.
+        trips, self.offers = population.trips, population.offers
         self.table = trip_table(
             population.city.travel,
-            np.repeat(trips.cells, NUM_OFFERS, axis=0),
-            windows_of_all_offers(trips.windows).reshape(-1, 2, 2),
+            np.repeat(trips.cells, self.offers.num_offers, axis=0),
+            self.offers.windows_of_all(trips.windows).reshape(-1, 2, 2),
             settings.service_minutes,
-            np.repeat(population.max_ride_minutes, NUM_OFFERS),
+            np.repeat(population.max_ride_minutes, self.offers.num_offers),
+            np.repeat(population.riders, self.offers.num_offers),
         )
         self.search = LNSParams(
             improve_passes=1,
@@ -91,11 +91,11 @@ class SampledFutures:
             routes,
             NewRequests(
                 cells=state["cells"][at],
-                riders=np.ones(envs, np.int64),
+                riders=self.population.riders[state["trip_id"][at]],
                 service_minutes=np.full((envs, 2), self.settings.service_minutes),
                 max_ride_minutes=state["max_ride_minutes"][at],
             ),
-            windows_of_all_offers(state["requested_windows"][at]),
+            self.offers.windows_of_all(state["requested_windows"][at]),
             evaluated,
             self.table,
             self.sample_requests(state, keys, shares_of),
@@ -116,11 +116,11 @@ class SampledFutures:
         order = np.argsort(uniforms, axis=2, kind="stable")[:, :, width % len(self.customers)]
         trip_keys = rng.spawn(sample_keys, TRIPS_CHILD)[:, :, None]
         trips = self.first_trip[order] + rng.integers(trip_keys, width, self.num_trips[order])
-        offers: IntArray | int = NO_CHANGE
+        offers: IntArray | int = self.offers.no_change
         if shares_of is not None:
             uniforms = rng.uniforms(rng.spawn(sample_keys, SHIFTS_CHILD)[:, :, None], width)
             offers = _sampled_offers(shares_of(trips), uniforms)
-        return SampledRequests(trips * NUM_OFFERS + offers, number)
+        return SampledRequests(trips * self.offers.num_offers + offers, number)
 
     def _has_request(self, state: Arrays) -> BoolArray:
         """(envs, customers) whether each has requested a trip today, the current one included."""
@@ -136,4 +136,4 @@ def _sampled_offers(shares: Array, uniforms: FloatArray) -> IntArray:
     """Offers (...) drawn by inversion from shares (..., offers)."""
     cdf = shares.astype(np.float64).cumsum(axis=-1)
     sampled: IntArray = (cdf <= uniforms[..., None] * cdf[..., -1:]).sum(axis=-1)
-    return np.minimum(sampled, NUM_OFFERS - 1)
+    return np.asarray(np.minimum(sampled, shares.shape[-1] - 1), np.int64)

@@ -15,7 +15,6 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.demand import DemandSampler, population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, shifted_windows
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.instances import loose_instances, random_instances
@@ -78,9 +77,17 @@ def env_instances(
     if with_offers:
         keys = rng.spawn(rng.spawn(key, OFFERS_CHILD), np.arange(num_instances))[:, None]
         request = np.arange(num_requests)
-        offers = rng.integers(keys, request, NUM_OFFERS)
+        offers = rng.integers(keys, request, population.offers.num_offers)
         accepted = rng.uniforms(rng.spawn(keys, 0), request + 1) < OFFER_SHARE
         has_offers = rng.uniforms(keys, num_requests) < OFFER_SHARE
         shifted = population.allowed[trip, offers] & has_offers & accepted
-        windows = shifted_windows(windows, np.where(shifted, offers, NO_CHANGE))
-    return day_problems(population.trips.cells[trip], windows, population.max_ride_minutes[trip], population, settings)
+        applied = np.where(shifted, offers, population.offers.no_change)
+        windows = population.offers.shifted_windows(windows, applied)
+    return day_problems(
+        population.trips.cells[trip],
+        windows,
+        population.max_ride_minutes[trip],
+        population,
+        settings,
+        population.riders[trip],
+    )

@@ -130,6 +130,7 @@ def train(run: Run) -> bool:
     for note in runners.notes:
         run.display.print(f"  note: {note}")
     algorithm = make_algorithm(run.components)
+    run.display.start_clock()
     with Interruptible() as signals:
         try:
             while not run.finished:
@@ -218,8 +219,7 @@ def _train_epoch(run: Run, algorithm: Any, signals: Interruptible) -> None:
     run.counters.total_episodes += int(result["env_runners"].get("num_episodes", 0))
     with run.timed("evaluate"):
         metrics |= run.evaluate_if_due(signals)
-    run.record(EpisodeStats(), metrics)
-    run.save_if_due()
+    run.end_epoch(EpisodeStats(), metrics)
 
 
 def _train_once(components: Components, algorithm: Any) -> dict[str, Any]:
@@ -295,8 +295,8 @@ def reject_unsupported(settings: RunSettings) -> None:
         )
     if getattr(settings.belief_model, "acceptance_model", "none") != "none":
         raise SettingsError(
-            "belief models need per-step data that RLlib does not expose; use "
-            "--acceptance-model none or the default engine."
+            "belief models need per-step data that RLlib does not expose; use --acceptance-model none "
+            "--no-acceptance-hint --mask-mode none, or the default engine."
         )
     if settings.network.architecture != "mlp" or settings.ppo.advantages != "gae":
         raise SettingsError(

@@ -19,9 +19,8 @@ from hundredfold.core.protocols import BatchEnv, EnvFactory, PerEnvBatch
 from hundredfold.distributed.actor import ShardFactory
 from hundredfold.distributed.placement import NODE_LABEL, load_ray
 from hundredfold.envs.next_step import NextStepFactory, with_ignored_actions
-from hundredfold.envs.registry import env_factory, settings_class
 from hundredfold.interop.flat_spaces import FlatSpaces
-from hundredfold.interop.gymnasium import BuiltinEnv
+from hundredfold.interop.gymnasium import BuiltinEnv, factory_for
 
 Rows = NDArray[np.float32]
 VectorStep = tuple[Rows, NDArray[np.float32], BoolArray, BoolArray, dict[str, Any]]
@@ -102,7 +101,7 @@ def make_env(env: str, context: Mapping[str, Any]) -> VectorEnv[Any, Any, Any] |
         return BuiltinEnv(env, **settings)
     make_envs: EnvFactory | None = context.get("make_envs")
     if make_envs is None:
-        make_envs = env_factory(env, settings_class(env)(**settings))
+        make_envs = factory_for(env, settings)
     options = {name: context[name] for name in ENGINE_KEYS if name in context}
     return FlatVectorEnv(make_envs, int(context["num_envs"]), **options)
 

@@ -124,6 +124,7 @@ def train(run: Run) -> bool:
     for note in unsupported_notes(run.settings):
         run.display.print(f"  note: {note}")
     total_steps = run.num_epochs * run.settings.rollout.samples_per_epoch
+    run.display.start_clock()
     with Interruptible() as signals:
         try:
             model.learn(total_steps, callback=RunCallback(run, signals), log_interval=NEVER)
@@ -191,6 +192,8 @@ class RunCallback(BaseCallback):
             self._end_epoch()
 
     def _on_step(self) -> bool:
+        if self.run.finished:  # a stop rule ended the run after the last update
+            return False
         self._record_step()
         self.on_progress()
         if self.n_calls % self.steps_per_epoch == 0:
@@ -232,8 +235,7 @@ class RunCallback(BaseCallback):
             belief_metrics = run.update_belief_model()
         with run.timed("evaluate"):
             evaluation = run.evaluate_if_due(self.signals)
-        run.record(self.episodes.drain(), {**self._metrics(), **belief_metrics, **evaluation})
-        run.save_if_due()
+        run.end_epoch(self.episodes.drain(), {**self._metrics(), **belief_metrics, **evaluation})
         self.phase_start = time.perf_counter()
 
     def _metrics(self) -> dict[str, float]:

@@ -188,6 +188,7 @@ class NeuralOracle:
 
     def solve(self, problems: RouteProblems) -> Solutions:
         """Solve every instance; the cost is inf where a request is unserved."""
+        problems.fleet.require_identical("neural")
         if len(problems) == 0:
             return solutions_from_routes(problems, [])
         inputs = policy_inputs(problems)
@@ -288,6 +289,8 @@ def _take_rows(instances: InstanceArrays, rows: IntArray) -> InstanceArrays:
     if len(rows) == len(instances.num_requests):
         return instances
     arrays = {
-        name: np.ascontiguousarray(getattr(instances, name)[rows]) for name in InstanceArrays._fields if name != "drive"
+        name: np.ascontiguousarray(getattr(instances, name)[rows])
+        for name in InstanceArrays._fields
+        if name not in ("drive", "vehicles")
     }
-    return InstanceArrays(drive=instances.drive, **arrays)
+    return InstanceArrays(drive=instances.drive, vehicles=instances.vehicles, **arrays)

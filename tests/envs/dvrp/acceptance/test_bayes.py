@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers.offers import NO_CHANGE, NUM_OFFERS
 from helpers.responses import simulate_responses
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.bayes import BayesianTypeModel
@@ -15,9 +16,12 @@ from hundredfold.envs.dvrp.acceptance.model import (
     guessed_prior,
     mixture_accept_rates,
     prior_for,
+    strict_accept_rates,
+    tolerance_pair_probs,
+    tolerance_survival,
 )
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, tolerated_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.population import (
     BOTH_TYPE,
     EARLY_TYPE,
@@ -25,12 +29,13 @@ from hundredfold.envs.dvrp.population import (
     LATE_TYPE,
     NONE_TYPE,
     NUM_TYPES,
+    PURPOSE_NAMES,
     TYPE_SHARES,
 )
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 HARD = DvrpSettings(tolerances="types")
-STRICT_ACCEPTS = tolerated_offers(np.where(FLEXIBLE_SIDES, 30.0, 0.0))
+STRICT_ACCEPTS = DEFAULT_OFFERS.tolerated(np.where(FLEXIBLE_SIDES, 30.0, 0.0))
 REAL_OFFERS = np.delete(np.arange(NUM_OFFERS), NO_CHANGE)
 
 
@@ -136,6 +141,34 @@ def test_prior_rates_match_those_of_synthetic_customers():
     assert_allclose(seen[:, :-1], prior_for(settings).accept_given_type[:, :-1], atol=0.08)
 
 
+def test_a_guessed_prior_expects_few_large_shifts_and_more_of_flexible_sides():
+    probs = guessed_prior(3).tolerance_probs
+    assert probs.shape == (2, 2, 3, 4)
+    assert_allclose(probs.sum(axis=-1), 1.0)
+    tolerated = 1.0 - probs.cumsum(axis=-1)[..., :-1]  # 10, 20 and 30 minutes
+    assert_allclose(tolerated[0], np.broadcast_to((0.40, 0.15, 0.05), (2, 3, 3)))
+    assert_allclose(tolerated[1], np.broadcast_to((0.85, 0.55, 0.30), (2, 3, 3)))
+
+
+def test_strict_customers_accept_shifts_of_their_flexible_sides():
+    rates = strict_accept_rates(2)
+    assert rates.shape == (4, 2, NUM_OFFERS)
+    shifts = DEFAULT_OFFERS.minutes != 0  # (offers, sides)
+    for kind, flexible in enumerate(FLEXIBLE_SIDES):
+        accepted = ~(shifts & ~flexible).any(axis=1)
+        assert_allclose(rates[kind], np.broadcast_to(accepted, (2, NUM_OFFERS)), atol=1e-5)
+    assert_array_equal(rates[..., NO_CHANGE], 1.0)
+
+
+@pytest.mark.parametrize("tolerances", ["soft", "types", "unlimited"])
+def test_fewer_trips_tolerate_more_and_all_tolerate_nothing(tolerances):
+    survival = tolerance_survival(DvrpSettings(tolerances=tolerances))
+    assert survival.shape == (2, 2, len(PURPOSE_NAMES), 4)
+    assert_array_equal(survival[..., 0], 1.0)
+    assert (np.diff(survival, axis=-1) <= 0.0).all()
+    assert (survival >= 0.0).all()
+
+
 def test_learned_rates_are_monotone_in_the_shift():
     model = fitted(DvrpSettings(), simulate_responses(DvrpSettings(), days=100), guessed_prior(10))
     grid = model.accept_given_type.reshape(NUM_TYPES, 10, 4, 4)  # 30..0 earlier x 0..30 later
@@ -176,7 +209,7 @@ def test_prior_rates_stay_off_zero_and_one():
 
 
 def test_accept_likelihood_includes_response_noise():
-    rates = accept_rates(prior_for(HARD).tolerance_probs, accept_likelihood(0.1))
+    rates = accept_rates(prior_for(HARD).tolerance_probs, accept_likelihood(0.1), NO_CHANGE)
     assert_allclose(rates[LATE_TYPE, :, 15], 0.9, atol=1e-4)
     assert_allclose(rates[EARLY_TYPE, :, 15], 0.1, atol=1e-4)
     assert_allclose(rates[NONE_TYPE, :, REAL_OFFERS], 0.1, atol=1e-4)
@@ -207,3 +240,39 @@ def test_own_data_get_a_guessed_prior_unless_types_are_strict():
     assert_allclose(strict.type_shares, 0.25)
     recorded = prior_for(DvrpSettings(**files, tolerances="types", recorded_responses="responses.csv"))
     assert recorded.tolerance_weight < 10
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_observing_responses_one_by_one_gives_the_posterior_of_all(has_memory):
+    settings = DvrpSettings(response_noise=0.1)
+    responses = simulate_responses(settings, 40)
+    num_trips = len(population_for(settings).trips.purpose) if has_memory else 0
+    model = BayesianTypeModel(60, prior_for(settings), num_trips=num_trips)
+    customer = int(responses.customer[0])
+    rows = np.flatnonzero(responses.customer == customer)
+    assert len(rows) > 10
+    for number in range(1, len(rows) + 1):
+        model.observe(Responses(**{name: column[rows[:number]] for name, column in responses.arrays().items()}))
+
+    pairs = tolerance_pair_probs(model.tolerance_probs)
+    likelihood = np.clip(model.likelihood, 1e-3, 1 - 1e-3)
+    scores = np.log(model.prior.type_shares)
+    trips = responses.trip[rows] if has_memory else np.arange(len(rows))
+    for trip in np.unique(trips):
+        of_trip = rows[trips == trip]
+        given_tolerances = np.prod(
+            [
+                likelihood[offer] if accepted else 1 - likelihood[offer]
+                for offer, accepted in zip(responses.offer[of_trip], responses.accepted[of_trip], strict=True)
+            ],
+            axis=0,
+        )
+        scores += np.log(pairs[:, responses.purpose[of_trip[0]]] @ given_tolerances)
+    expected = np.exp(scores - scores.max())
+    assert_allclose(model.beliefs[customer], expected / expected.sum(), atol=1e-9)
+    others = np.arange(60) != customer
+    assert_array_equal(model.beliefs[others], np.tile(model.prior.type_shares, (59, 1)))
+    if has_memory:
+        rates = model.trip_accept_rates[np.unique(trips)]
+        assert np.isfinite(rates).all()
+        assert np.isnan(model.trip_accept_rates).any(axis=1).sum() == num_trips - len(rates)

@@ -8,13 +8,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load, save
 
+from helpers.offers import NO_CHANGE
 from helpers.responses import response_batch, simulate_calls
 from helpers.training_runs import run_python
 from hundredfold.core import rng
 from hundredfold.core.errors import CheckpointError, SettingsError, TrainingError
 from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModelSettings, make_belief_model
 from hundredfold.envs.dvrp.env import Dvrp
-from hundredfold.envs.dvrp.offers import NO_CHANGE
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
 ENV = DvrpSettings(num_customers=10, population_size=20, tolerances="types")
@@ -96,6 +96,16 @@ def test_responses_are_scored_before_they_are_learned_from():
     assert reports[10]["acceptance/offer_brier_score"] < 0.01
     assert reports[10]["acceptance/offer_log_loss"] < 0.05
     assert reports[10]["acceptance/predicted_rate"] == pytest.approx(accepted[made].mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_single_response_is_scored_and_none_are_not(accepted):
+    beliefs = new_model()
+    customer, trip, purpose, offer, _ = (array[:1] for array in simulate_calls(ENV, NUM_ENVS, seed=0))
+    assert offer != NO_CHANGE
+    beliefs.observe(response_batch(customer, trip, purpose, offer, np.array([accepted])))
+    assert beliefs.update()["acceptance/accepted_rate"] == accepted
+    assert "acceptance/accepted_rate" not in beliefs.update()
 
 
 def test_it_stores_the_responses_of_a_real_env():
@@ -216,6 +226,8 @@ def test_nothing_is_left_running_after_the_last_epoch():
     beliefs = new_model(acceptance_refit="background", acceptance_refit_interval=STEPS, num_epochs=3)
     epochs = [run_epoch(beliefs, number) for number in range(3)]
     assert beliefs.pending is None
+    assert ["type_accuracy" in report for report in epochs] == [False, True, True]
+    assert ["acceptance/loss" in report for report in epochs] == [False, True, True]
     assert [report["acceptance/refits"] for report in epochs] == [0, 1, 3]
 
 

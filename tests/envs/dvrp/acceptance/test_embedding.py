@@ -6,6 +6,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
+from helpers.offers import OFFER_MINUTES
 from helpers.responses import simulate_responses
 from hundredfold.envs.dvrp.acceptance import metrics
 from hundredfold.envs.dvrp.acceptance.embedding import (
@@ -19,7 +20,7 @@ from hundredfold.envs.dvrp.acceptance.embedding import (
 )
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer, Responses
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.offers import OFFER_MINUTES, tolerated_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.population import FLEXIBLE_SIDES, NUM_TYPES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -32,7 +33,7 @@ def plain_loss(weights, customers, offers, accepted):
     hidden = torch.tanh(F.linear(weights["embeddings"][customers], weights["weight_1"], weights["bias_1"]))
     hidden = torch.tanh(F.linear(hidden, weights["weight_2"], weights["bias_2"]))
     probs = torch.softmax(F.linear(hidden, weights["weight_3"], weights["bias_3"]), dim=1)
-    accepts = tolerated_offers(np.where(FLEXIBLE_SIDES, 30.0, 0.0))[:, offers].T
+    accepts = DEFAULT_OFFERS.tolerated(np.where(FLEXIBLE_SIDES, 30.0, 0.0))[:, offers].T
     compatible = torch.from_numpy((accepts == accepted[:, None]).astype(np.float32))
     targets = probs * compatible
     targets = (targets / targets.sum(dim=1, keepdim=True)).detach()
@@ -60,7 +61,7 @@ def test_gradient_agrees_with_autograd(num_customers):
     loss = plain_loss(weights, customers, offers, accepted)
     loss.backward()
     norm = torch.sqrt(sum((w.grad**2).sum() for w in weights.values()))
-    codes = torch.from_numpy(customers * NUM_PATTERNS + response_patterns(offers, accepted))
+    codes = torch.from_numpy(customers * NUM_PATTERNS + response_patterns(DEFAULT_OFFERS, offers, accepted))
     trained.epoch(codes)
     for name, tensor in weights.items():
         expected = tensor.grad * min(1.0, 1.0 / float(norm))
@@ -70,7 +71,7 @@ def test_gradient_agrees_with_autograd(num_customers):
 def test_loss_terms_add_up_to_the_loss():
     customers, offers, accepted = random_responses(12, 40, seed=2)
     trained = network(12)
-    cells = torch.from_numpy(customers * NUM_PATTERNS + response_patterns(offers, accepted))
+    cells = torch.from_numpy(customers * NUM_PATTERNS + response_patterns(DEFAULT_OFFERS, offers, accepted))
     counts = torch.bincount(cells, minlength=12 * NUM_PATTERNS).reshape(12, -1) / 40
     expected = plain_loss(trained.weights, customers, offers, accepted)
     assert trained.losses(counts).loss == pytest.approx(float(expected), rel=1e-5)
@@ -87,18 +88,18 @@ def test_steps_agree_with_torch_adam_and_gradient_clipping():
         plain_loss(weights, customers[rows], offers[rows], accepted[rows]).backward()
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimiser.step()
-    trained.epoch(torch.from_numpy(customers * NUM_PATTERNS + response_patterns(offers, accepted)))
+    trained.epoch(torch.from_numpy(customers * NUM_PATTERNS + response_patterns(DEFAULT_OFFERS, offers, accepted)))
     assert trained.steps == 11
     for name, tensor in weights.items():
         assert_allclose(trained.weights[name], tensor.detach(), atol=2e-5)
 
 
 def test_patterns_have_the_compatible_types_of_their_offers():
-    accepts = tolerated_offers(np.where(FLEXIBLE_SIDES, 30.0, 0.0))
+    accepts = DEFAULT_OFFERS.tolerated(np.where(FLEXIBLE_SIDES, 30.0, 0.0))
     compatible = compatible_types()
     for offer in np.flatnonzero(OFFER_MINUTES.sum(axis=1)):
         for response in (False, True):
-            (pattern,) = response_patterns(np.array([offer]), np.array([response]))
+            (pattern,) = response_patterns(DEFAULT_OFFERS, np.array([offer]), np.array([response]))
             assert_array_equal(compatible[pattern], accepts[:, offer] == response)
 
 

@@ -1,5 +1,7 @@
 """Metrics of acceptance models, checked by hand and against slow references."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -39,16 +41,6 @@ def test_calibration_compares_predicted_with_observed_acceptance():
     assert found.error == pytest.approx((2 * 0.44 + 0.35 + 2 * 0.025) / 5)
     squares = (0.05**2, 0.93**2, 0.35**2, 0.0, 0.05**2)
     assert found.brier_score == pytest.approx(np.mean(squares))
-
-
-def test_masked_and_refused_shares_ignore_offer_12():
-    mask, acceptable = np.ones((2, 16), bool), np.zeros((2, 16), bool)
-    acceptable[0, [1, 2, 12]] = acceptable[1, [3, 4]] = True
-    mask[0, [1, 12]] = mask[1, 9] = False
-    assert metrics.masked_acceptable_share(mask, acceptable) == 0.25
-    offers, accepted = np.array([12, 3, 3, 5]), np.array([True, False, True, False])
-    assert metrics.refused_share(offers, accepted) == pytest.approx(2 / 3)
-    assert np.isnan(metrics.refused_share(offers[:1], accepted[:1]))
 
 
 def test_responses_until_confident_agrees_with_a_slow_reference():
@@ -99,6 +91,19 @@ def test_true_rates_are_shares_of_known_trips_with_noise_except_for_offer_12():
     noisy = metrics.true_accept_rates(population, rates, noise=0.2)
     assert noisy[1, 0, 12] > 0.98
     assert noisy[1, 0, 3] == pytest.approx(0.2, abs=0.02)
+
+
+def test_a_purpose_without_trips_has_the_mean_rate_of_the_type():
+    population = population_for(DvrpSettings())
+    known = population.num_known_trips.copy()
+    first = int(np.flatnonzero(population.customers.types == 1)[0])
+    known[population.customers.types == 1] = 0
+    known[first] = 1  # the only known trip of its type
+    names = ("size", "customers", "trips", "first_trip", "accepts", "offers")
+    few = SimpleNamespace(num_known_trips=known, **{name: getattr(population, name) for name in names})
+    trip = population.first_trip[first]
+    rates = metrics.true_accept_rates(few)
+    assert_allclose(rates[1], np.broadcast_to(population.accepts[trip], (10, 16)))
 
 
 def test_true_rates_beat_wrong_rates():

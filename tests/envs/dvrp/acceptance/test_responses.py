@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from helpers.offers import NO_CHANGE
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.dvrp.acceptance.model import ResponseBuffer
-from hundredfold.envs.dvrp.offers import NO_CHANGE
 
 
 def rows_numbered(first, last, offer=3):
@@ -33,6 +33,12 @@ def test_of_a_batch_larger_than_the_buffer_the_newest_rows_remain():
     assert_array_equal(responses.rows().customer, np.arange(11, 16))
     responses.add(*rows_numbered(16, 18))
     assert_array_equal(responses.rows().customer, np.arange(13, 18))
+
+
+def test_a_buffer_of_one_holds_the_newest_response():
+    responses = ResponseBuffer(capacity=1)
+    responses.add(*rows_numbered(0, 3))
+    assert_array_equal(responses.rows().customer, [2])
 
 
 def test_offer_12_is_not_stored():
@@ -71,7 +77,7 @@ def test_counts_are_by_customer_purpose_and_offer():
     responses = ResponseBuffer()
     for accepted in (True, True, False):
         responses.add(np.array([2]), np.array([9]), np.array([1]), np.array([5]), np.array([accepted]))
-    refused, accepted = responses.rows().counts(population_size=4, num_purposes=3)
+    refused, accepted = responses.rows().counts(population_size=4, num_purposes=3, num_offers=16)
     assert refused.shape == (4, 48)
     assert (refused[2, 16 + 5], accepted[2, 16 + 5]) == (1, 2)
     assert refused.sum() + accepted.sum() == 3

@@ -18,7 +18,7 @@ from hundredfold.envs.dvrp.acceptance.stranger_prior import (
     home_cells,
 )
 from hundredfold.envs.dvrp.demand import DemandSampler, population_for
-from hundredfold.envs.dvrp.offers import tolerated_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, TYPE_SHARES, sample_tolerances
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -36,12 +36,12 @@ def population_with_types(settings, related):
         types = np.where(draws.random(len(usual)) < 0.6, usual, types)
     of_trip = np.repeat(types, population.customers.num_trips)
     keys = rng.spawn(rng.seed_key(settings.city_seed), np.arange(len(of_trip)))
-    tolerance = sample_tolerances(of_trip, population.trips.purpose, keys, "soft", 0.5)
+    tolerance = sample_tolerances(of_trip, population.trips.purpose, keys, DvrpSettings())
     return replace(
         population,
         customers=replace(population.customers, types=types),
         trips=replace(population.trips, tolerance=tolerance),
-        accepts=tolerated_offers(tolerance),
+        accepts=DEFAULT_OFFERS.tolerated(tolerance),
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from helpers.offers import NO_CHANGE, NUM_OFFERS
 from helpers.responses import simulate_calls, simulate_responses
 from hundredfold.envs.dvrp.acceptance.bayes import MIN_NOISE, BayesianTypeModel, bayesian_type_model
 from hundredfold.envs.dvrp.acceptance.metrics import predicted_responses, prediction_scores, response_rates
@@ -19,7 +20,6 @@ from hundredfold.envs.dvrp.acceptance.model import (
     tolerance_pair_probs,
 )
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -132,7 +132,9 @@ def held_out_scores(model, settings, split):
     possible = population.allowed[trip].copy()
     possible[:, NO_CHANGE] = False
     predicted = model.accept_probabilities(customer, purpose, trip)[possible]
-    return prediction_scores(predicted, response_rates(population.accepts[trip], settings.response_noise)[possible])
+    return prediction_scores(
+        predicted, response_rates(population.accepts[trip], settings.response_noise, NO_CHANGE)[possible]
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])

@@ -1,8 +1,8 @@
 """Bayesian acceptance model: exact posteriors over customer types and over the tolerances of trips.
 
-A recurring trip has one tolerance per side, in four levels that offers can distinguish. Given the
-tolerances its responses are independent; given only the type they are not. Exact inference
-therefore sums over the 16 pairs of tolerances of every trip, multiplies over a customer's trips and
+A recurring trip has one tolerance per side, in the levels that offers can distinguish: their sizes,
+four by default. Given the tolerances its responses are independent; given only the type they are
+not. Exact inference therefore sums over the pairs of tolerances of every trip, multiplies over a customer's trips and
 normalises over types: the same responses inform the trip, the type, and through it the customer's
 other trips. A trip without responses is known by its purpose and by the customer's type.
 
@@ -27,7 +27,6 @@ import numpy as np
 from hundredfold.core.batch import Arrays, FloatArray, IntArray, State, fill
 from hundredfold.envs.dvrp.acceptance.model import (
     MIN_PROBABILITY,
-    NUM_LEVELS,
     SIDE_CURVES,
     AcceptancePrior,
     Responses,
@@ -37,7 +36,6 @@ from hundredfold.envs.dvrp.acceptance.model import (
     tolerance_pair_probs,
 )
 from hundredfold.envs.dvrp.acceptance.stranger_prior import StrangerPrior, customer_groups
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 
 MAX_EM_ITERATIONS: Final = 200
@@ -67,17 +65,17 @@ class BayesianTypeModel:
         self.population_size = population_size
         self.prior = prior
         self.groups = groups
-        self.likelihood = accept_likelihood(prior.noise)
+        self.likelihood = accept_likelihood(prior.noise, prior.offers)
         self.tolerance_probs = prior.tolerance_probs.copy()
         self.type_shares = prior.type_shares.copy()
         self.beliefs = np.tile(prior.type_shares, (population_size, 1))
         # NaN for a trip without responses.
-        self.trip_accept_rates = np.full((num_trips, NUM_OFFERS), np.nan, np.float32)
+        self.trip_accept_rates = np.full((num_trips, prior.offers.num_offers), np.nan, np.float32)
 
     @property
     def accept_given_type(self) -> FloatArray:
         """(types, purposes, offers)."""
-        return accept_rates(self.tolerance_probs, self.likelihood)
+        return accept_rates(self.tolerance_probs, self.likelihood, self.prior.offers.no_change)
 
     def ready(self, responses: Responses) -> bool:
         """True from the first response on."""
@@ -110,6 +108,29 @@ class BayesianTypeModel:
             "acceptance/em_iterations": float(iterations),
         }
 
+    def observe(self, responses: Responses) -> None:
+        """Update the beliefs about one customer at once, under the tolerance curves of the last refit.
+
+        The posterior over types is exact, and so are the acceptance rates of the customer's trips.
+
+        Args:
+            responses: All responses of that customer, the new one last.
+        """
+        customer, pairs = int(responses.customer[-1]), tolerance_pair_probs(self.tolerance_probs)
+        after = self._evidence(responses)
+        new = after.type_likelihood(pairs)
+        gain = after.log_type_likelihood(new).sum(axis=0)
+        if len(responses) > 1:
+            earlier = Responses(**{name: column[:-1] for name, column in responses.arrays().items()})
+            before = self._evidence(earlier)
+            gain -= before.log_type_likelihood(before.type_likelihood(pairs)).sum(axis=0)
+        scores = np.log(np.maximum(self.beliefs[customer], MIN_PROBABILITY)) + gain
+        odds = np.exp(scores - scores.max())
+        self.beliefs[customer] = odds / odds.sum()
+        if len(self.trip_accept_rates):
+            posterior = TypePosterior(self.beliefs, new, 0.0)
+            self.trip_accept_rates[after.trip] = self._trip_accept_rates(after, pairs, posterior)
+
     def type_probabilities(self, customers: IntArray) -> FloatArray:
         """(customers, types); the stranger prior for a customer without responses."""
         return np.asarray(self.beliefs[customers], np.float64)
@@ -138,7 +159,8 @@ class BayesianTypeModel:
         expected = np.zeros_like(pairs)
         for purpose, rows in evidence.by_purpose():
             expected[:, purpose] = pairs[:, purpose] * (weights[rows].T @ evidence.likelihood[rows])
-        expected = expected.reshape(*expected.shape[:2], NUM_LEVELS, NUM_LEVELS)
+        levels = probs.shape[-1]
+        expected = expected.reshape(*expected.shape[:2], levels, levels)
         totals = self.prior.tolerance_weight * self.prior.tolerance_probs
         np.add.at(totals[:, 0], SIDE_CURVES[:, 0], expected.sum(axis=3))
         np.add.at(totals[:, 1], SIDE_CURVES[:, 1], expected.sum(axis=2))
@@ -157,7 +179,7 @@ class BayesianTypeModel:
         for purpose, rows in evidence.by_purpose():
             tolerances[rows] = (weights[rows] @ pairs[:, purpose]) * evidence.likelihood[rows]
         rates = np.clip(tolerances @ self.likelihood.T, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
-        rates[:, NO_CHANGE] = 1.0
+        rates[:, self.prior.offers.no_change] = 1.0
         return np.asarray(rates, np.float64)
 
     def _arrays(self) -> Arrays:
@@ -211,6 +233,18 @@ class Evidence:
         ranges = pairwise([*first.tolist(), len(self.purpose)])
         return [(purpose, slice(*rows)) for purpose, rows in zip(purposes.tolist(), ranges, strict=True)]
 
+    def type_likelihood(self, pairs: FloatArray) -> FloatArray:
+        """(pieces, types) P(piece | type) / exp(log_scale), from (types, purposes, levels x levels)."""
+        likelihood = np.empty((len(self.purpose), NUM_TYPES))
+        for purpose, rows in self.by_purpose():
+            likelihood[rows] = self.likelihood[rows] @ pairs[:, purpose].T
+        return likelihood
+
+    def log_type_likelihood(self, likelihood: FloatArray) -> FloatArray:
+        """(rows, types) log P(piece | type), times how often the customer of each row gave the piece."""
+        logs: FloatArray = self.count[:, None] * (np.log(likelihood) + self.log_scale[:, None])[self.piece]
+        return logs
+
     def expected_types(self, beliefs: FloatArray) -> FloatArray:
         """(pieces, types) sum of the beliefs about those who gave each piece."""
         columns = (beliefs[self.customer] * self.count[:, None]).T
@@ -234,8 +268,9 @@ def trip_evidence(responses: Responses, likelihood: FloatArray) -> Evidence:
         likelihood: (offers, levels x levels) P(accept | tolerances), strictly in 0..1.
     """
     trip, first, piece = np.unique(responses.trip, return_index=True, return_inverse=True)
-    cell = (responses.accepted * len(trip) + piece) * NUM_OFFERS + responses.offer
-    counts = np.bincount(cell, minlength=2 * len(trip) * NUM_OFFERS).reshape(2, len(trip), NUM_OFFERS)
+    num_offers = len(likelihood)
+    cell = (responses.accepted * len(trip) + piece) * num_offers + responses.offer
+    counts = np.bincount(cell, minlength=2 * len(trip) * num_offers).reshape(2, len(trip), num_offers)
     order = np.argsort(responses.purpose[first], kind="stable")
     refused, accepted = counts[:, order].astype(np.float64)
     log_likelihood = refused @ np.log1p(-likelihood) + accepted @ np.log(likelihood)
@@ -256,9 +291,10 @@ def response_evidence(responses: Responses, likelihood: FloatArray, num_purposes
 
     Arguments as in `trip_evidence`.
     """
-    outcomes = np.stack([1.0 - likelihood, likelihood], axis=1).reshape(2 * NUM_OFFERS, -1)
+    num_offers = len(likelihood)
+    outcomes = np.stack([1.0 - likelihood, likelihood], axis=1).reshape(2 * num_offers, -1)
     pieces = num_purposes * len(outcomes)
-    cell = (responses.purpose.astype(np.int64) * NUM_OFFERS + responses.offer) * 2 + responses.accepted
+    cell = (responses.purpose.astype(np.int64) * num_offers + responses.offer) * 2 + responses.accepted
     given, count = np.unique(responses.customer.astype(np.int64) * pieces + cell, return_counts=True)
     return Evidence(
         purpose=np.repeat(np.arange(num_purposes), len(outcomes)),
@@ -279,9 +315,7 @@ def type_posterior(evidence: Evidence, pairs: FloatArray, prior: FloatArray) -> 
         pairs: (types, purposes, levels x levels) P(tolerances | type, purpose).
         prior: (customers, types) P(type) before any response.
     """
-    likelihood = np.empty((len(evidence.purpose), NUM_TYPES))
-    for purpose, rows in evidence.by_purpose():
-        likelihood[rows] = evidence.likelihood[rows] @ pairs[:, purpose].T
+    likelihood = evidence.type_likelihood(pairs)
     logs = evidence.count[:, None] * np.log(likelihood)[evidence.piece]
     scores = np.log(np.maximum(prior, MIN_PROBABILITY))
     scores += np.stack([np.bincount(evidence.customer, column, len(prior)) for column in logs.T], axis=1)

@@ -30,7 +30,7 @@ from hundredfold.envs.dvrp.acceptance.model import (
 )
 from hundredfold.envs.dvrp.belief_masks import APPLIED_SHARES
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS, OfferTable
 from hundredfold.envs.dvrp.population import TYPE_NAMES, Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
 
@@ -98,6 +98,7 @@ class AcceptanceModel:
         truth: Hidden truth for metrics; None leaves those metrics out.
         num_trips: Trips whose bookings are counted, so that sampled futures are booked as the policy
             books; 0 counts none.
+        offers: The offers of the env.
     """
 
     def __init__(
@@ -110,15 +111,17 @@ class AcceptanceModel:
         num_epochs: int,
         truth: GroundTruth | None = None,
         num_trips: int = 0,
+        offers: OfferTable = DEFAULT_OFFERS,
     ) -> None:
+        self.offers = offers
         self.settings, self.num_epochs, self.truth = settings, num_epochs, truth
         self.refit_interval = refit_interval
         self.new_type_model = new_type_model
         self.model = new_type_model()
-        self.responses = ResponseBuffer(settings.acceptance_buffer_size)
+        self.responses = ResponseBuffer(settings.acceptance_buffer_size, offers=offers)
         self.response_counts = np.zeros(population_size, np.int64)
         # (trips, offers) bookings under each offer, of which older ones count less.
-        self.applied_counts = np.zeros((num_trips, NUM_OFFERS))
+        self.applied_counts = np.zeros((num_trips, offers.num_offers))
         self.epochs = self.refits = self.steps_since_refit = self.num_scored = 0
         self.pending: BackgroundRefit | None = None
 
@@ -131,12 +134,22 @@ class AcceptanceModel:
     def observe(self, batch: StepBatch) -> None:
         """Store the responses of these rows."""
         info = batch.info
-        customer, offer = info["customer_id"], info["offer"]
+        customer, offer, no_change = info["customer_id"], info["offer"], self.offers.no_change
         self.responses.add(customer, info["trip_id"], info["purpose"], offer, info["accepted"])
-        np.add.at(self.response_counts, customer[offer != NO_CHANGE], 1)
+        np.add.at(self.response_counts, customer[offer != no_change], 1)
         if len(self.applied_counts):
-            np.add.at(self.applied_counts, (info["trip_id"], np.where(info["accepted"], offer, NO_CHANGE)), 1.0)
+            np.add.at(self.applied_counts, (info["trip_id"], np.where(info["accepted"], offer, no_change)), 1.0)
         self.steps_since_refit += len(batch)
+
+    def learn(self, responses: Responses) -> None:
+        """Start from recorded responses, for example those of a booking desk."""
+        rows = responses
+        self.responses.add(rows.customer, rows.trip, rows.purpose, rows.offer, rows.accepted)
+        np.add.at(self.response_counts, rows.customer, 1)
+        self.num_scored = self.responses.num_added
+        if self.model.ready(self.responses.rows()):
+            self.model.refit(self.responses.rows())
+            self.refits += 1
 
     def update(self) -> dict[str, float]:
         """End an epoch: adopt a background refit, start a refit if one is due; returns metrics."""
@@ -180,7 +193,7 @@ class AcceptanceModel:
     def applied_shares(self) -> FloatArray:
         """(trips, offers) shares in which each trip was booked under each offer lately."""
         counts = self.applied_counts.copy()
-        counts[:, NO_CHANGE] += UNCHANGED_WEIGHT
+        counts[:, self.offers.no_change] += UNCHANGED_WEIGHT
         return np.asarray(counts / counts.sum(axis=1, keepdims=True), np.float64)
 
     def state(self) -> Arrays:
@@ -324,6 +337,7 @@ def make_belief_model(
             metrics.true_accept_rates(population, prior.accept_given_type, env.response_noise),
         ),
         num_trips=len(population.trips.cells) if env.future_samples else 0,
+        offers=population.offers,
     )
 
 
@@ -338,4 +352,4 @@ def _new_type_model(
     from hundredfold.envs.dvrp.acceptance.embedding import EmbeddingTypeModel
 
     epochs = settings.embedding_epochs
-    return EmbeddingTypeModel(population.size, prior.num_purposes, seed, device, epochs)
+    return EmbeddingTypeModel(population.size, prior.num_purposes, seed, device, epochs, prior.offers)

@@ -24,7 +24,7 @@ from hundredfold.core import rng
 from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray, State, fill
 from hundredfold.core.errors import TrainingError
 from hundredfold.envs.dvrp.acceptance.model import Responses, mixture_accept_rates, strict_accept_rates
-from hundredfold.envs.dvrp.offers import NUM_OFFERS, OFFER_MINUTES
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS, OfferTable
 from hundredfold.envs.dvrp.population import NUM_TYPES
 
 EMBEDDING_BRANCH: Final = 0x656D62656464
@@ -72,16 +72,23 @@ class EmbeddingTypeModel:
         seed: Seed of weights and minibatch order.
         device: Torch device of the refits.
         epochs: Passes over all responses in one refit.
+        offers: The offers of the env.
     """
 
     def __init__(
-        self, population_size: int, num_purposes: int, seed: int, device: str = "cpu", epochs: int = 50
+        self,
+        population_size: int,
+        num_purposes: int,
+        seed: int,
+        device: str = "cpu",
+        epochs: int = 50,
+        offers: OfferTable = DEFAULT_OFFERS,
     ) -> None:
-        self.population_size, self.epochs = population_size, epochs
+        self.population_size, self.epochs, self.offers = population_size, epochs, offers
         self.device = torch.device(device)
         self.key = rng.spawn(rng.seed_key(seed), EMBEDDING_BRANCH)
-        self.accept_given_type: FloatArray = strict_accept_rates(num_purposes)
-        self.trip_accept_rates = np.zeros((0, NUM_OFFERS), np.float32)  # it remembers no trips
+        self.accept_given_type: FloatArray = strict_accept_rates(num_purposes, offers)
+        self.trip_accept_rates = np.zeros((0, offers.num_offers), np.float32)  # it remembers no trips
         self.beliefs = np.full((population_size, NUM_TYPES), 1.0 / NUM_TYPES)
         self.refits = np.zeros((), np.int64)
         self.weights = init_weights(population_size, self._generator(0))
@@ -99,7 +106,7 @@ class EmbeddingTypeModel:
         row = np.full(self.population_size, -1)
         row[customers] = np.arange(len(customers))
         row = row[responses.customer]
-        code = row * NUM_PATTERNS + response_patterns(responses.offer, responses.accepted)
+        code = row * NUM_PATTERNS + response_patterns(self.offers, responses.offer, responses.accepted)
         codes = torch.from_numpy(code[row >= 0]).to(self.device)
         weights = {**self.weights, "embeddings": self.weights["embeddings"][customers]}
         network = EmbeddingNetwork(weights, self.device)
@@ -302,18 +309,19 @@ def init_weights(population_size: int, generator: torch.Generator) -> dict[str, 
     return weights
 
 
-def response_patterns(offer: Array, accepted: BoolArray) -> IntArray:
+def response_patterns(offers: OfferTable, offer: Array, accepted: BoolArray) -> IntArray:
     """(responses,) pattern of each response: sides offered (3) x refused or accepted (2)."""
-    offered = OFFER_MINUTES[offer.astype(np.int64)] > 0.0
+    offered = offers.minutes[offer.astype(np.int64)] != 0.0
     sides = offered[:, 0] + 2 * offered[:, 1] - 1
     return np.asarray(np.where(accepted, 3, 0) + sides, np.int64)
 
 
 def compatible_types() -> Array:
     """(patterns, types) 1 where a strict type would respond like that."""
-    rates = strict_accept_rates(1)[:, 0]
-    earlier_only, later_only, both = 0, 15, 3
-    accepts = (rates[:, (earlier_only, later_only, both)] > 0.5).T
+    rates, offers = strict_accept_rates(1)[:, 0], DEFAULT_OFFERS
+    largest = offers.largest_minutes
+    sides = [offers.find(largest, 0), offers.find(0, largest), offers.find(largest, largest)]
+    accepts = (rates[:, sides] > 0.5).T
     return np.concatenate([~accepts, accepts]).astype(np.float32)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from hundredfold.core.batch import Array, BoolArray, FloatArray, IntArray
 from hundredfold.envs.dvrp.acceptance.model import MIN_PROBABILITY, Responses
 from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES, Population
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
@@ -114,17 +113,6 @@ def predicted_responses(beliefs: AcceptanceBeliefs, responses: Responses) -> Flo
     return np.asarray(probabilities[np.arange(len(responses)), responses.offer], np.float64)
 
 
-def masked_acceptable_share(mask: BoolArray, acceptable: BoolArray) -> float:
-    """Share of acceptable offers that a mask forbids, offer 12 aside; both (rows, offers)."""
-    shifts = np.arange(NUM_OFFERS) != NO_CHANGE
-    return _mean(~mask[:, shifts][acceptable[:, shifts]])
-
-
-def refused_share(offers: IntArray, accepted: BoolArray) -> float:
-    """Share of offers that were refused, offer 12 aside; both of one shape."""
-    return _mean(~accepted[offers != NO_CHANGE])
-
-
 def responses_until_confident(
     responses: Responses, population_size: int, accept_given_type: FloatArray, shares: FloatArray, level: float = 0.9
 ) -> FloatArray:
@@ -167,10 +155,10 @@ def accuracy_by_responses(rates: FloatArray, accepted: BoolArray, shares: FloatA
     return np.asarray(correct.mean(axis=0), np.float64)
 
 
-def response_rates(accepts: BoolArray, noise: float) -> FloatArray:
-    """P(accepted) of (..., offers) true decisions; noise never flips offer 12."""
+def response_rates(accepts: BoolArray, noise: float, no_change: int) -> FloatArray:
+    """P(accepted) of (..., offers) true decisions; noise never flips no change."""
     flipped = np.where(accepts, 1.0 - noise, noise)
-    return np.where(np.arange(NUM_OFFERS) == NO_CHANGE, accepts, flipped)
+    return np.where(np.arange(accepts.shape[-1]) == no_change, accepts, flipped)
 
 
 def true_accept_rates(population: Population, prior_rates: FloatArray | None = None, noise: float = 0.0) -> FloatArray:
@@ -187,9 +175,9 @@ def true_accept_rates(population: Population, prior_rates: FloatArray | None = N
     known = (customer < population.customers.num_known) & (number < population.num_known_trips[customer])
     at = (population.customers.types[customer[known]], population.trips.purpose[known])
     shape = (NUM_TYPES, len(PURPOSE_NAMES))
-    accepted = np.zeros((*shape, NUM_OFFERS)) if prior_rates is None else 0.5 * prior_rates
+    accepted = np.zeros((*shape, population.offers.num_offers)) if prior_rates is None else 0.5 * prior_rates
     trips = np.full((*shape, 1), 0.0 if prior_rates is None else 0.5)
-    np.add.at(accepted, at, response_rates(population.accepts[known], noise))
+    np.add.at(accepted, at, response_rates(population.accepts[known], noise, population.offers.no_change))
     np.add.at(trips, at, 1.0)
     type_means = accepted.sum(axis=1) / np.maximum(trips.sum(axis=1), 1.0)
     has_trips = trips > 0
@@ -206,7 +194,7 @@ def bayes_optimal_accuracy(responses: Responses, truth: IntArray, true_rates: Fl
         truth: (customers,) every customer's type; only those with responses are counted.
         true_rates: (types, purposes, offers) true acceptance rates.
     """
-    counts = responses.counts(len(truth), true_rates.shape[1])
+    counts = responses.counts(len(truth), *true_rates.shape[1:])
     responded = counts.sum(axis=(0, 2)) > 0
     shares = np.bincount(truth[responded], minlength=NUM_TYPES) / max(responded.sum(), 1)
     rates = np.clip(true_rates.reshape(NUM_TYPES, -1), MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)

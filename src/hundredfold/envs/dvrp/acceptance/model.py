@@ -20,7 +20,7 @@ from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArra
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.heuristics import AcceptanceBeliefs
-from hundredfold.envs.dvrp.offers import NO_CHANGE, NUM_OFFERS, OFFER_MINUTES, tolerated_offers
+from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS, OfferTable
 from hundredfold.envs.dvrp.population import (
     FLEXIBLE_MEAN,
     FLEXIBLE_SIDES,
@@ -33,18 +33,16 @@ from hundredfold.envs.dvrp.population import (
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import TOLERANCE_FACTORS
 
-# The tolerances that offers can distinguish, in minutes.
-TOLERANCE_LEVELS: Final[FloatArray] = np.array([0.0, 10.0, 20.0, 30.0])
-NUM_LEVELS: Final = len(TOLERANCE_LEVELS)
 # (types, 2) index of the tolerance curve of each type and side: 0 inflexible, 1 flexible.
 SIDE_CURVES: Final[IntArray] = FLEXIBLE_SIDES.astype(np.int64)
 # Probabilities stay this far from 0 and 1: one odd response must never rule a type out.
 MIN_PROBABILITY: Final = 1e-6
 
-# P(tolerance >= 0, 10, 20, 30 minutes) where the rule is unknown. Rough guesses with so little
+# P(tolerance >= minutes) where the rule is unknown, linear in between. Rough guesses with so little
 # weight that a day of responses replaces them.
-GUESSED_INFLEXIBLE: Final = (1.0, 0.40, 0.15, 0.05)
-GUESSED_FLEXIBLE: Final = (1.0, 0.85, 0.55, 0.30)
+GUESSED_MINUTES: Final = (0.0, 10.0, 20.0, 30.0, 60.0)
+GUESSED_INFLEXIBLE: Final = (1.0, 0.40, 0.15, 0.05, 0.01)
+GUESSED_FLEXIBLE: Final = (1.0, 0.85, 0.55, 0.30, 0.05)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,10 +62,10 @@ class Responses:
         """The columns by name, for a checkpoint."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def counts(self, population_size: int, num_purposes: int) -> FloatArray:
+    def counts(self, population_size: int, num_purposes: int, num_offers: int) -> FloatArray:
         """(2, customers, purposes x offers) numbers of refusals and of acceptances."""
-        cells = num_purposes * NUM_OFFERS
-        cell = self.purpose.astype(np.int64) * NUM_OFFERS + self.offer
+        cells = num_purposes * num_offers
+        cell = self.purpose.astype(np.int64) * num_offers + self.offer
         row = self.accepted * population_size + self.customer.astype(np.int64)
         table = np.bincount(row * cells + cell, minlength=2 * population_size * cells)
         return table.reshape(2, population_size, cells).astype(np.float64)
@@ -76,13 +74,17 @@ class Responses:
 class ResponseBuffer:
     """Ring buffer of the last `capacity` responses.
 
-    Offer 12 changes nothing and is always accepted: it carries no information and is not stored.
+    No change is always accepted: it carries no information and is not stored.
+
+    Args:
+        capacity: Responses stored, first in, first out.
+        offers: The offers of the env.
     """
 
-    def __init__(self, capacity: int = 64_000) -> None:
+    def __init__(self, capacity: int = 64_000, *, offers: OfferTable = DEFAULT_OFFERS) -> None:
         if capacity < 1:
             raise SettingsError(f"acceptance_buffer_size must be at least 1, got {capacity}.")
-        self.capacity = capacity
+        self.capacity, self.no_change = capacity, offers.no_change
         self.ring = Responses(
             np.zeros(capacity, np.int32),
             np.zeros(capacity, np.int32),
@@ -96,13 +98,13 @@ class ResponseBuffer:
         return min(self.num_added, self.capacity)
 
     def add(self, customer: Array, trip: Array, purpose: Array, offer: Array, accepted: Array) -> int:
-        """Store responses, one row each, except those to offer 12; returns how many."""
+        """Store responses, one row each, except those to no change; returns how many."""
         if not len(customer) == len(trip) == len(purpose) == len(offer) == len(accepted):
             raise ShapeError(
                 f"add() got {len(customer)} customers, {len(trip)} trips, {len(purpose)} purposes, "
                 f"{len(offer)} offers and {len(accepted)} responses; pass one of each per row."
             )
-        informative = np.flatnonzero(offer != NO_CHANGE)
+        informative = np.flatnonzero(offer != self.no_change)
         stored = informative[-self.capacity :]
         # Rows that do not fit even into an empty ring count as added and overwritten.
         first = self.num_added + len(informative) - len(stored)
@@ -166,6 +168,7 @@ class AcceptancePrior:
     tolerance_weight: float  # pseudo-responses behind each tolerance curve
     type_weight: float  # pseudo-customers behind the type shares
     noise: float = 0.0  # probability that a response is the opposite of what was meant
+    offers: OfferTable = DEFAULT_OFFERS  # whose sizes are the levels
 
     @property
     def num_purposes(self) -> int:
@@ -174,14 +177,14 @@ class AcceptancePrior:
     @property
     def accept_given_type(self) -> FloatArray:
         """(types, purposes, offers) prior probability of acceptance."""
-        return accept_rates(self.tolerance_probs, accept_likelihood(self.noise))
+        return accept_rates(self.tolerance_probs, accept_likelihood(self.noise, self.offers), self.offers.no_change)
 
 
 def prior_for(settings: DvrpSettings) -> AcceptancePrior:
     """The prior for an env: the synthetic customers' rule, or a guess for a user's own data."""
     own_data = settings.trips is not None
     if own_data and (settings.tolerances == "soft" or settings.recorded_responses is not None):
-        return guessed_prior(len(TOLERANCE_FACTORS), settings.response_noise)
+        return guessed_prior(len(TOLERANCE_FACTORS), settings.response_noise, settings.offer_table)
     # Type shares belong to the synthetic rule; those of a user's customers are unknown.
     return AcceptancePrior(
         tolerance_probs=_level_probs(tolerance_survival(settings)),
@@ -189,43 +192,47 @@ def prior_for(settings: DvrpSettings) -> AcceptancePrior:
         tolerance_weight=1000.0,
         type_weight=4.0 if own_data else 100.0,
         noise=settings.response_noise,
+        offers=settings.offer_table,
     )
 
 
-def guessed_prior(num_purposes: int, noise: float = 0.0) -> AcceptancePrior:
+def guessed_prior(num_purposes: int, noise: float = 0.0, offers: OfferTable = DEFAULT_OFFERS) -> AcceptancePrior:
     """A weak prior: flexible sides tolerate more than inflexible ones, alike for all purposes."""
-    curves = np.array([GUESSED_INFLEXIBLE, GUESSED_FLEXIBLE])[:, None, None, :]
+    guesses = (GUESSED_INFLEXIBLE, GUESSED_FLEXIBLE)
+    curves = np.stack([np.interp(offers.sizes, GUESSED_MINUTES, guess) for guess in guesses])[:, None, None, :]
     return AcceptancePrior(
-        tolerance_probs=_level_probs(np.broadcast_to(curves, (2, 2, num_purposes, NUM_LEVELS))),
+        tolerance_probs=_level_probs(np.broadcast_to(curves, (2, 2, num_purposes, len(offers.sizes)))),
         type_shares=np.full(NUM_TYPES, 1.0 / NUM_TYPES),
         tolerance_weight=3.0,
         type_weight=4.0,
         noise=noise,
+        offers=offers,
     )
 
 
 def tolerance_survival(settings: DvrpSettings) -> FloatArray:
     """(inflexible/flexible, sides, purposes, levels) P(tolerance >= level) of synthetic trips."""
-    shape = (2, 2, len(TOLERANCE_FACTORS), NUM_LEVELS)
+    levels = settings.offer_table.sizes
+    shape = (2, 2, len(TOLERANCE_FACTORS), len(levels))
     if settings.tolerances == "unlimited":
         return np.ones(shape)
     if settings.tolerances == "types":
-        curves = np.array([(1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 1.0, 1.0)])
+        curves = np.stack([levels == 0.0, np.ones(len(levels), bool)]).astype(np.float64)
         return np.array(np.broadcast_to(curves[:, None, None, :], shape))
     base = np.array((INFLEXIBLE_MEAN * settings.effective_softness, FLEXIBLE_MEAN))
     mean = base[:, None, None, None] * np.array(TOLERANCE_FACTORS)[:, None]
-    # Tolerances are rounded to a grid, so half a step below a level is enough to reach it.
-    reached = _normal_cdf((mean - (TOLERANCE_LEVELS - TOLERANCE_GRID / 2.0)) / TOLERANCE_STD)
+    # Tolerances are rounded to a grid, so half a step below its next point is enough to reach a level.
+    on_grid = np.ceil(levels / TOLERANCE_GRID) * TOLERANCE_GRID
+    reached = _normal_cdf((mean - (on_grid - TOLERANCE_GRID / 2.0)) / TOLERANCE_STD)
     reached[..., 0] = 1.0
     return np.array(np.broadcast_to(reached, shape))
 
 
-def accept_likelihood(noise: float) -> FloatArray:
-    """(offers, levels x levels) P(accept | tolerance earlier, tolerance later)."""
-    levels = TOLERANCE_LEVELS
-    pairs = np.stack(np.meshgrid(levels, levels, indexing="ij"), axis=-1).reshape(-1, 2)
-    likelihood = np.where(tolerated_offers(pairs).T, 1.0 - noise, noise)
-    likelihood[NO_CHANGE] = 1.0
+def accept_likelihood(noise: float, offers: OfferTable = DEFAULT_OFFERS) -> FloatArray:
+    """(offers, levels x levels) P(accept | tolerance of the pickup, tolerance of the dropoff)."""
+    pairs = np.stack(np.meshgrid(offers.sizes, offers.sizes, indexing="ij"), axis=-1).reshape(-1, 2)
+    likelihood = np.where(offers.tolerated(pairs).T, 1.0 - noise, noise)
+    likelihood[offers.no_change] = 1.0
     return likelihood
 
 
@@ -237,19 +244,19 @@ def tolerance_pair_probs(tolerance_probs: FloatArray) -> FloatArray:
     return np.asarray(pairs.reshape(*pairs.shape[:2], -1), np.float64)
 
 
-def accept_rates(tolerance_probs: FloatArray, likelihood: FloatArray) -> FloatArray:
-    """(types, purposes, offers) P(accept | type, purpose), strictly in 0..1 except for offer 12."""
+def accept_rates(tolerance_probs: FloatArray, likelihood: FloatArray, no_change: int) -> FloatArray:
+    """(types, purposes, offers) P(accept | type, purpose), strictly in 0..1 except for no change."""
     rates = tolerance_pair_probs(tolerance_probs) @ likelihood.T
     rates = np.clip(rates, MIN_PROBABILITY, 1.0 - MIN_PROBABILITY)
-    rates[..., NO_CHANGE] = 1.0
+    rates[..., no_change] = 1.0
     return np.asarray(rates, np.float64)
 
 
-def strict_accept_rates(num_purposes: int) -> FloatArray:
+def strict_accept_rates(num_purposes: int, offers: OfferTable = DEFAULT_OFFERS) -> FloatArray:
     """(types, purposes, offers): flexible sides accept every shift, inflexible ones none."""
-    tolerance = np.where(FLEXIBLE_SIDES, OFFER_MINUTES.max(), 0.0)
-    rates = np.where(tolerated_offers(tolerance), 1.0 - MIN_PROBABILITY, MIN_PROBABILITY)
-    rates[:, NO_CHANGE] = 1.0
+    tolerance = np.where(FLEXIBLE_SIDES, offers.largest_minutes, 0.0)
+    rates = np.where(offers.tolerated(tolerance), 1.0 - MIN_PROBABILITY, MIN_PROBABILITY)
+    rates[:, offers.no_change] = 1.0
     return np.repeat(rates[:, None, :], num_purposes, axis=1)
 
 

@@ -1,0 +1,1 @@
+"""Migrations of the desk's database (Alembic)."""

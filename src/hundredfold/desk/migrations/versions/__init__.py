@@ -1,0 +1,1 @@
+"""Versions of the tables, in order of their numbers."""

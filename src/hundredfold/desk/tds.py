@@ -1,0 +1,194 @@
+"""Transactional data specification for demand-responsive transport (TDS, TCRP Report 210).
+
+Telegram 1A, `tripRequest`, becomes a request of the desk; its quote becomes telegram 1B,
+`tripRequestResponse`. Field names are those of the specification. Times with a zone are converted to
+that of the desk; times without one are local.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, tzinfo
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hundredfold.desk.models import DeskError, Offer, Quote, Reference, TripIn, clock
+from hundredfold.desk.service import Desk
+from hundredfold.envs.dvrp.city import City, great_circle_km
+from hundredfold.envs.dvrp.trip_purposes import OTHER, PURPOSE_NAMES, purpose_of
+
+__all__ = ["TripRequest", "TripRequestResponse", "answer_trip_request"]
+
+# A place counts as the address if it is this near.
+MAX_DISTANCE_KM: Final = 1.0
+MINUTE: Final = timedelta(minutes=1)
+
+Text = Annotated[str, Field(max_length=500)]
+
+
+class TdsModel(BaseModel):
+    """Base of telegrams: fields of local use are ignored, as the specification allows."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Time(TdsModel):
+    """A point in time."""
+
+    time: datetime
+
+
+class Address(TdsModel):
+    """An address, by the name of a place or by coordinates."""
+
+    addressName: Text | None = None
+    street: Text | None = None
+    city: Text | None = None
+    lat: float | None = Field(default=None, ge=-90, le=90)
+    long: float | None = Field(default=None, ge=-180, le=180)
+
+
+class CustomerInfo(TdsModel):
+    """The rider."""
+
+    customerId: Text | None = None
+
+
+class TripRequest(TdsModel):
+    """Telegram 1A: a client asks whether a trip is available."""
+
+    tripTicketId: Reference
+    pickupAddress: Address
+    dropoffAddress: Address
+    pickupTime: Time | None = None
+    appointmentTime: Time | None = None
+    dropoffTime: Time | None = None
+    pickupWindowStartTime: Time | None = None
+    pickupWindowEndTime: Time | None = None
+    negotiatedPickupTime: Time | None = None
+    hardConstraintOnPickupTime: bool | None = None
+    hardConstraintOnDropoffTime: bool | None = None
+    customerInfo: CustomerInfo | None = None
+    numOtherReservedPassengers: int | None = Field(default=None, ge=0, le=999)
+    tripPurpose: Text | None = None
+
+    @model_validator(mode="after")
+    def _has_time(self) -> TripRequest:
+        times = (self.pickupTime, self.appointmentTime, self.dropoffTime, self.pickupWindowStartTime)
+        if all(time is None for time in (*times, self.negotiatedPickupTime)):
+            raise ValueError("give pickupTime, pickupWindowStartTime, appointmentTime or dropoffTime")
+        return self
+
+
+class TripRequestResponse(TdsModel):
+    """Telegram 1B: whether the trip is available, and when.
+
+    `negotiatedPickupTime` is set if the time to offer differs from the requested one; the window
+    around the scheduled time is in the fields that telegram 1A has for it.
+    """
+
+    tripTicketId: str
+    tripAvailable: bool
+    scheduledPickupTime: Time | None = None
+    scheduledPickupPoint: Address | None = None
+    scheduledDropoffPoint: Address | None = None
+    negotiatedPickupTime: Time | None = None
+    pickupWindowStartTime: Time | None = None
+    pickupWindowEndTime: Time | None = None
+    hardConstraintOnPickupTime: bool | None = None
+    openAttribute: str | None = None
+
+
+def answer_trip_request(desk: Desk, telegram: TripRequest) -> TripRequestResponse:
+    """Quote the trip of a telegram; a ticket that is sent again gets the same quote.
+
+    The trip is not booked. The quote's ids, with which it is booked, come in `openAttribute`.
+    """
+    city, zone = desk.base.city, desk.now().tzinfo
+    pickup, dropoff = _place(city, telegram.pickupAddress), _place(city, telegram.dropoffAddress)
+    moment, fields = _time_fields(telegram, zone)
+    customer = None if telegram.customerInfo is None else telegram.customerInfo.customerId
+    purpose = OTHER if telegram.tripPurpose is None else purpose_of(telegram.tripPurpose)
+    fields |= {
+        "rider": customer or f"ticket {telegram.tripTicketId}",
+        "pickup": pickup,
+        "dropoff": dropoff,
+        "passengers": 1 + (telegram.numOtherReservedPassengers or 0),
+        "purpose": PURPOSE_NAMES[purpose],
+        "reference": telegram.tripTicketId,
+    }
+    try:
+        trip = TripIn.model_validate(fields)
+    except ValueError as error:
+        raise DeskError(
+            422, "invalid", "customerId or address contain characters that the desk does not take."
+        ) from error
+    # An agreed time must not be negotiated again.
+    is_fixed = telegram.hardConstraintOnPickupTime or telegram.negotiatedPickupTime is not None
+    quote = desk.request(moment, trip, 0 if is_fixed else None)
+    return _response(telegram, quote, city, (pickup, dropoff), zone)
+
+
+def _time_fields(telegram: TripRequest, zone: tzinfo | None) -> tuple[date, dict[str, Any]]:
+    """Day of the trip, and its time as a request of the desk has it."""
+    arrival = telegram.appointmentTime or (telegram.dropoffTime if telegram.hardConstraintOnDropoffTime else None)
+    pickup = telegram.negotiatedPickupTime or telegram.pickupWindowStartTime or telegram.pickupTime
+    if arrival is not None and telegram.negotiatedPickupTime is None:
+        moment, name = arrival.time, "appointment_time"
+    elif pickup is not None:
+        moment, name = pickup.time, "pickup_time"
+    else:
+        assert telegram.dropoffTime is not None, "checked by TripRequest"
+        moment, name = telegram.dropoffTime.time, "appointment_time"
+    local = moment if moment.tzinfo is None else moment.astimezone(zone)
+    return local.date(), {name: clock(60.0 * local.hour + local.minute)}
+
+
+def _place(city: City, address: Address) -> str:
+    """The place of this name, or the nearest one to the coordinates."""
+    if address.addressName in city.names:
+        return address.addressName or ""
+    if address.lat is not None and address.long is not None and city.degrees is not None:
+        points = np.vstack([[address.lat, address.long], np.nan_to_num(city.degrees, nan=1e3)])
+        distance = great_circle_km(points)[0, 1:]
+        nearest = int(np.where(np.isnan(city.degrees[:, 0]), np.inf, distance).argmin())
+        if distance[nearest] <= MAX_DISTANCE_KM:
+            return city.names[nearest]
+    raise DeskError(
+        422, "unknown_place", f"No place has this addressName or lies within {MAX_DISTANCE_KM:g} km of lat and long."
+    )
+
+
+def _response(
+    telegram: TripRequest, quote: Quote, city: City, places: tuple[str, str], zone: tzinfo | None
+) -> TripRequestResponse:
+    offer = next((offer for offer in quote.offers if offer.offer == quote.recommended), None)
+    chosen = offer or quote.as_requested
+    ids = f"request_id={quote.request_id} quote_id={quote.quote_id}"
+    if not quote.servable or chosen.pickup_minute is None:
+        return TripRequestResponse(tripTicketId=telegram.tripTicketId, tripAvailable=False, openAttribute=ids)
+
+    def at(minute: float) -> Time:
+        midnight = datetime(quote.day.year, quote.day.month, quote.day.day, tzinfo=zone)
+        return Time(time=midnight + minute * MINUTE)
+
+    return TripRequestResponse(
+        tripTicketId=telegram.tripTicketId,
+        tripAvailable=True,
+        scheduledPickupTime=at(chosen.pickup_minute),
+        scheduledPickupPoint=_address(city, places[0]),
+        scheduledDropoffPoint=_address(city, places[1]),
+        negotiatedPickupTime=at(chosen.pickup_window.early) if isinstance(chosen, Offer) else None,
+        pickupWindowStartTime=at(chosen.pickup_window.early),
+        pickupWindowEndTime=at(chosen.pickup_window.late),
+        hardConstraintOnPickupTime=telegram.hardConstraintOnPickupTime,
+        openAttribute=ids if offer is None else f"{ids} offer={offer.offer}",
+    )
+
+
+def _address(city: City, name: str) -> Address:
+    degrees = None if city.degrees is None else city.degrees[city.names.index(name)]
+    if degrees is None or np.isnan(degrees).any():
+        return Address(addressName=name)
+    return Address(addressName=name, lat=float(degrees[0]), long=float(degrees[1]))

@@ -1,0 +1,212 @@
+"""Recorded episodes of cage2: actions, truth and observation of every step, and where points are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray
+from hundredfold.envs.cage2.baselines import BluePolicy
+from hundredfold.envs.cage2.blue_actions import ACTION_HOST, ACTION_KIND, RESTORE
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.legend import (
+    ACCESS,
+    ACTION_NAMES,
+    ACTIVITY,
+    COMPROMISED,
+    SUCCESS,
+    decoy_names,
+    host_bits,
+    red_action_name,
+)
+from hundredfold.envs.cage2.network import (
+    CONFIDENTIALITY_TENTHS,
+    DECOYS,
+    HOSTS,
+    NUM_HOSTS,
+    OP_SERVER0,
+    SUBNET_OF,
+    SUBNETS,
+    USER0,
+)
+from hundredfold.envs.cage2.observation import OT_DOWN_TENTHS, RESTORE_TENTHS
+from hundredfold.envs.cage2.red_actions import DISCOVER, RED_ACTIONS
+from hundredfold.envs.cage2.red_agents import RED_AGENTS
+from hundredfold.envs.cage2.state import INFO, NO_ACCESS, PRIVILEGED_ACCESS
+
+Record = dict[str, Any]
+
+CAUSES: Final = ("red holds it", "OT service stopped", "Restore")
+"""Ways to lose points on a host."""
+HELD, OT_STOPPED, RESTORED = range(len(CAUSES))
+TRUTH: Final = ("known", "scanned", "access", "n_sessions", "decoys", "n_decoys", "ot_up")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEpisodes:
+    """Episodes of equal length. States have one more entry than steps: the one before the first step."""
+
+    seed: int
+    red: IntArray  # (episodes,) index of the red agent
+    actions: IntArray  # (episodes, steps)
+    rewards: FloatArray  # (episodes, steps)
+    info: Arrays  # each (episodes, steps)
+    truth: Arrays  # each (episodes, steps + 1, ...)
+    bits: Array  # (episodes, steps + 1, 52) what blue observes
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.actions.shape[1])
+
+    def lost_tenths(self) -> IntArray:
+        """(episodes, steps, hosts, causes) tenths of a point lost; their sum is minus the reward."""
+        lost = np.zeros((*self.actions.shape, NUM_HOSTS, len(CAUSES)), np.int64)
+        lost[..., HELD] = (self.truth["access"][:, 1:] == PRIVILEGED_ACCESS) * CONFIDENTIALITY_TENTHS
+        lost[..., OP_SERVER0, OT_STOPPED] = (self.truth["ot_up"][:, 1:] == 0) * OT_DOWN_TENTHS
+        episode, step = np.nonzero(ACTION_KIND[self.actions] == RESTORE)
+        lost[episode, step, ACTION_HOST[self.actions[episode, step]], RESTORED] = RESTORE_TENTHS
+        return lost
+
+
+def record_episodes(
+    policy: BluePolicy, settings: Cage2Settings, episodes: int, seed: int, first: int = 0
+) -> RecordedEpisodes:
+    """Play and record the first episodes of some envs.
+
+    Args:
+        policy: blue policy.
+        settings: env settings with a single horizon.
+        episodes: number of episodes.
+        seed: seed of the envs.
+        first: id of the first env; episode e is that of env `first + e`, as in `step_rewards`.
+    """
+    (horizon,) = settings.horizons
+    env = Cage2(np.arange(first, first + episodes), settings)
+    out = env.reset(seed)
+    reset = getattr(policy, "reset", None)
+    if reset is not None:
+        reset(episodes)
+    actions, rewards = np.zeros((episodes, horizon), np.int64), np.zeros((episodes, horizon))
+    info = {name: np.zeros((episodes, horizon), spec.dtype) for name, spec in INFO.items()}
+    truth = {name: np.zeros((horizon + 1, *out.true_state[name].shape), np.int64) for name in TRUTH}
+    bits = np.zeros((horizon + 1, *out.observation["bits"].shape), np.uint8)
+    red = env.hidden["red"].astype(np.int64)
+
+    def record_state(step: int) -> None:
+        bits[step] = out.observation["bits"]
+        for name, array in truth.items():
+            array[step] = out.true_state[name]
+
+    record_state(0)
+    for step in range(horizon):
+        inputs = (out.observation,) if out.mask is None else (out.observation, out.mask)
+        actions[:, step] = policy(*inputs)
+        if step == horizon - 1:
+            # The last step would start the next episode, whose state would replace this one's.
+            env.hidden["horizon"] += 1
+        env.step(actions[:, step])
+        rewards[:, step] = out.reward
+        for name, array in info.items():
+            array[:, step] = out.info[name]
+        record_state(step + 1)
+    truth = {name: np.moveaxis(array, 0, 1) for name, array in truth.items()}
+    return RecordedEpisodes(seed, red, actions, rewards, info, truth, np.moveaxis(bits, 0, 1))
+
+
+def replay_record(recorded: RecordedEpisodes, policy: str, episode: int = 0) -> Record:
+    """One episode for a replay page; names of codes are in `replay_legend`."""
+    activity, compromised = (
+        _indices(host_bits(recorded.bits[episode])[..., part], list(names))
+        for part, names in ((slice(0, 2), ACTIVITY), (slice(2, 4), COMPROMISED))
+    )
+    truth = {name: array[episode].tolist() for name, array in recorded.truth.items()}
+    return {
+        "policy": policy,
+        "red": RED_AGENTS[recorded.red[episode]],
+        "seed": recorded.seed,
+        "actions": recorded.actions[episode].tolist(),
+        "rewards": recorded.rewards[episode].round(1).tolist(),
+        **{name: array[episode].tolist() for name, array in recorded.info.items()},
+        **truth,
+        "activity": activity.tolist(),
+        "compromised": compromised.tolist(),
+    }
+
+
+def replay_legend() -> Record:
+    """Names of the codes in `replay_record`."""
+    return {
+        "subnets": list(SUBNETS),
+        "hosts": [{"name": name, "subnet": int(SUBNET_OF[host])} for host, name in enumerate(HOSTS)],
+        "decoys": list(DECOYS),
+        "actions": list(ACTION_NAMES),
+        "action_hosts": ACTION_HOST.tolist(),
+        "red_actions": list(RED_ACTIONS),
+        "discover": DISCOVER,
+        "start_host": USER0,
+        "ot_host": OP_SERVER0,
+        "access": list(ACCESS),
+        "success": list(SUCCESS),
+        "activity": list(ACTIVITY.values()),
+        "compromised": list(COMPROMISED.values()),
+    }
+
+
+def log_rows(recorded: RecordedEpisodes) -> Iterator[Record]:
+    """One row per episode and step in words; hosts with nothing to report are left out."""
+    lost = recorded.lost_tenths()
+    for episode in range(len(recorded.actions)):
+        for step in range(recorded.num_steps):
+            codes = {name: int(array[episode, step]) for name, array in recorded.info.items()}
+            yield {
+                "episode": episode,
+                "red_agent": RED_AGENTS[recorded.red[episode]],
+                "step": step + 1,
+                "blue": ACTION_NAMES[recorded.actions[episode, step]],
+                "blue_success": SUCCESS[codes["blue_success"]],
+                "red": red_action_name(codes["red_action"], codes["red_target"]),
+                "red_success": SUCCESS[codes["red_success"]],
+                "reward": round(float(recorded.rewards[episode, step]), 1),
+                "return": round(float(recorded.rewards[episode, : step + 1].sum()), 1),
+                "lost": {
+                    f"{HOSTS[host]}: {CAUSES[cause]}": lost[episode, step, host, cause] / 10
+                    for host, cause in np.argwhere(lost[episode, step])
+                },
+                "truth": _true_hosts(recorded, episode, step + 1),
+                "observed": _observed_hosts(recorded.bits[episode, step + 1]),
+            }
+
+
+def _true_hosts(recorded: RecordedEpisodes, episode: int, step: int) -> Record:
+    hosts: Record = {}
+    truth = {name: array[episode, step] for name, array in recorded.truth.items()}
+    for host, name in enumerate(HOSTS):
+        found: Record = {}
+        if truth["access"][host] != NO_ACCESS:
+            found |= {"red_access": ACCESS[truth["access"][host]], "red_sessions": int(truth["n_sessions"][host])}
+        if truth["decoys"][host]:
+            found["decoys"] = decoy_names(int(truth["decoys"][host]))
+        if host == OP_SERVER0 and not truth["ot_up"]:
+            found["ot_service"] = "stopped"
+        if found:
+            hosts[name] = found
+    return hosts
+
+
+def _observed_hosts(bits: Array) -> Record:
+    hosts: Record = {}
+    for name, four in zip(HOSTS, host_bits(bits).tolist(), strict=True):
+        if any(four):
+            hosts[name] = {"activity": ACTIVITY[four[0], four[1]], "compromised": COMPROMISED[four[2], four[3]]}
+    return hosts
+
+
+def _indices(bits: IntArray, values: list[tuple[int, int]]) -> IntArray:
+    """(...) position of each pair of bits in `values`, from (..., 2)."""
+    found = np.full((2, 2), -1)
+    for index, pair in enumerate(values):
+        found[pair] = index
+    return found[bits[..., 0], bits[..., 1]]

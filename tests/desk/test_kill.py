@@ -1,0 +1,164 @@
+"""kill -9 of a serving desk: nothing acknowledged is lost or doubled, and routes come back equal."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import date, timedelta
+
+import httpx
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from helpers.desk import FIRST_DAY, book_as_requested, make_desk, trips
+from helpers.postgres import postgres_url
+from helpers.processes import start_process
+from hundredfold.core.errors import HundredfoldError
+from hundredfold.desk import storage
+
+pytestmark = pytest.mark.process
+
+
+DAY = f"/v1/days/{date.today() + timedelta(days=2)}"
+
+
+class Server:
+    """A desk in a process of its own."""
+
+    def __init__(self, url):
+        self.argv = [sys.executable, "-m", "hundredfold", "serve", "--port", "0", "--database-url", url, "--quiet"]
+        self.argv += ["--customers", "30", "--vehicles", "25", "--service", "research"]
+        self.start()
+
+    def start(self):
+        self.process = start_process(self.argv, stdout=subprocess.PIPE)
+        address = self.process.stdout.readline().split()[-1]
+        self.client = httpx.Client(base_url=address, timeout=600)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.client.close()
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=600) == 0
+        self.client.close()
+
+
+def call(server, number, places):
+    """A caller's request; sent again with the same reference it is the same request."""
+    trip = {
+        "rider": f"caller {number}",
+        "pickup": places[1 + number % 19],
+        "dropoff": places[20 + number % 17],
+        "pickup_time": f"{8 + number % 11}:{number % 6}0",
+        "reference": f"call-{number}",
+    }
+    quote = server.client.post(f"{DAY}/requests", json=trip).json()
+    choice = {"quote_id": quote["quote_id"], "choice": "as_requested"}
+    if quote["recommended"] is not None:
+        choice |= {"choice": "offer", "offer": quote["recommended"]}
+    answer = server.client.post(f"/v1/requests/{quote['request_id']}/response", json=choice)
+    assert answer.status_code == 200, answer.text
+    return quote["request_id"]
+
+
+def book_with_kills(url, callers, kills):
+    server = Server(url)
+    try:
+        book_and_kill(server, callers, kills)
+        server.stop()
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def book_and_kill(server, callers, kills):
+    rng = random.Random(0)
+    places = [place["name"] for place in server.client.get("/v1/places").json()]
+    killed_at = set(rng.sample(range(1, callers), kills))
+    acknowledged = []
+    for number in range(callers):
+        if number in killed_at:
+            before = server.client.get(DAY).json()
+            done = []
+
+            def call_once(number=number, done=done, server=server):
+                try:
+                    done.append(call(server, number, places))
+                except httpx.TransportError:
+                    return
+
+            caller = threading.Thread(target=call_once)
+            caller.start()
+            time.sleep(rng.uniform(0.0, 0.04))
+            server.kill()
+            caller.join()
+            server.start()
+            after = server.client.get(DAY).json()
+            booked = [view["request_id"] for view in after["bookings"] if view["status"] == "booked"]
+            assert booked[: len(acknowledged)] == acknowledged
+            assert len(booked) <= len(acknowledged) + 1
+            assert set(done) <= set(booked)
+            if after["version"] == before["version"]:
+                assert after["routes"] == before["routes"]
+            else:
+                # The call was booked: a further restart gives the same routes again.
+                server.kill()
+                server.start()
+                assert server.client.get(DAY).json() == after
+        acknowledged.append(call(server, number, places))
+    views = server.client.get(DAY).json()["bookings"]
+    assert [view["request_id"] for view in views if view["status"] == "booked"] == acknowledged
+    assert len({view["rider"] for view in views}) == len(views) == callers
+
+
+CASES = [pytest.param(4, 1, id="quick"), pytest.param(100, 50, id="whole-day", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("callers", "kills"), CASES)
+def test_kill_9_loses_and_doubles_no_booking_in_sqlite(tmp_path, callers, kills):
+    book_with_kills(f"sqlite:///{tmp_path / 'desk.db'}", callers, kills)
+
+
+@pytest.mark.slow
+def test_kill_9_loses_and_doubles_no_booking_in_postgresql():
+    with postgres_url() as url:
+        book_with_kills(url, callers=100, kills=50)
+
+
+def test_postgresql_rebuilds_the_same_routes_and_allows_one_desk(monkeypatch):
+    with postgres_url() as url:
+        desk = make_desk(url)
+        booked = [book_as_requested(desk, FIRST_DAY, trip) for trip in trips(desk, 8)]
+        desk.cancel(booked[3].request_id)
+        desk.undo(FIRST_DAY)
+        before = desk.day(FIRST_DAY)
+        monkeypatch.setattr(storage, "LOCK_SECONDS", 0.0)
+        with pytest.raises(HundredfoldError, match="another desk"):
+            make_desk(url)
+        desk.journal.close()
+        again = make_desk(url)
+        assert again.day(FIRST_DAY) == before
+        with again.journal.engine.begin() as connection:
+            # Ends the connection that holds the lock, as a restart of the database does.
+            connection.execute(text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"))
+        for _ in range(2):
+            with pytest.raises((DBAPIError, storage.JournalError)):
+                book_as_requested(again, FIRST_DAY, trips(again, 9)[8])
+        assert not again.journal.is_reachable()
+        assert again.day(FIRST_DAY) == before
+        again.journal.close()
+
+
+def test_a_second_desk_on_the_same_database_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "LOCK_SECONDS", 0.0)
+    first = storage.Journal(f"sqlite:///{tmp_path / 'desk.db'}")
+    with pytest.raises(HundredfoldError, match="another desk"):
+        storage.Journal(f"sqlite:///{tmp_path / 'desk.db'}")
+    first.close()
+    storage.Journal(f"sqlite:///{tmp_path / 'desk.db'}").close()

@@ -1,0 +1,166 @@
+"""The desk's page in real Chromium: a day booked by hand, at desktop and phone width."""
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import axe_core_python
+import pytest
+import uvicorn
+from playwright import sync_api as playwright
+
+from helpers.browser import BROWSER, CHROMIUM
+from helpers.desk import make_desk
+from hundredfold.desk.server import ServerOptions, create_app
+
+pytestmark = [BROWSER, pytest.mark.browser]
+
+MINUTES = 60_000  # in milliseconds; limits only guard against hangs
+TOKEN = "a secret of this test"
+expect = playwright.expect
+expect.set_options(timeout=10 * MINUTES)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A desk that asks for a token, on a free port of this machine."""
+    app = create_app(make_desk(f"sqlite:///{tmp_path_factory.mktemp('desk') / 'desk.db'}"), ServerOptions(token=TOKEN))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}/"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Clerk:
+    """Works with the page by keyboard."""
+
+    def __init__(self, browser, address, width, scheme):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(10 * MINUTES)
+        self.page = context.new_page()
+        self.problems = []
+        self.page.on("console", lambda line: self.problems.append(line.text) if line.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.goto(address)
+        self.page.fill("#token", TOKEN)
+        self.page.press("#token", "Enter")
+        self.page.wait_for_selector("#figures dd")
+        self.problems.clear()  # the browser reports the 401 before the token
+
+    def message(self, pattern):
+        expect(self.page.locator("#message")).to_have_text(re.compile(pattern))
+
+    def figure(self, name):
+        return self.page.locator("#figures div", has_text=name).locator("dd").inner_text()
+
+    def request(self, rider, pickup, dropoff, time_text):
+        for field, value in (("rider", rider), ("pickup", pickup), ("dropoff", dropoff), ("time", time_text)):
+            self.page.fill(f"#{field}", value)
+        self.page.press("#time", "Enter")
+        self.message("^Quoted")
+
+    def press(self, key):
+        self.page.keyboard.press(key)
+
+    @property
+    def places(self):
+        return self.page.evaluate("[...document.querySelectorAll('#places option')].map((one) => one.value)")
+
+
+def accessibility_faults(page):
+    """Serious faults that axe-core finds."""
+    page.evaluate((Path(axe_core_python.__file__).parent / "axe.min.js").read_text())
+    found = page.evaluate("axe.run().then((result) => result.violations)")
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+
+
+def test_a_day_is_booked_moved_undone_tried_and_closed(chromium, address):
+    clerk = Clerk(chromium, address, 1280, "light")
+    page, places = clerk.page, clerk.places
+    page.click("#next-day")
+    expect(page.locator("#bookings")).to_have_text("No requests on this day yet.")
+    moved = 0
+    for number in range(8):
+        clerk.request(f"caller {number}", places[3 * number], places[3 * number + 4], f"{9 + number % 4:02d}:10")
+        offers = page.locator("#quote [data-offer]").count()
+        moved += offers > 0
+        clerk.press("1" if offers else "0")
+        clerk.message(f"^Booked: caller {number}, pickup about")
+    assert moved > 0
+    assert clerk.figure("booked") == "8"
+    assert clerk.figure("offers accepted") == f"{moved} of {moved}"
+    assert page.locator("#map polyline").count() == page.locator("#vehicles button").count() > 0
+    assert page.locator("#timeline polygon").count() == 16
+    assert page.locator("#bookings tbody tr").count() == 8
+
+    driving = clerk.figure("driving")
+    page.click("#bookings tbody tr:first-child button:has-text('Without?')")
+    clerk.message("Tried, nothing was booked")
+    expect(page.locator("#what-if")).to_contain_text("less. Nothing was booked.")
+    page.click("#bookings tbody tr:first-child button:has-text('Cancel')")
+    clerk.message("^Cancelled: caller 7")
+    assert clerk.figure("booked") == "7"
+    page.keyboard.press("Escape")
+    clerk.press("u")
+    clerk.message("taken back")
+    assert (clerk.figure("booked"), clerk.figure("driving")) == ("8", driving)
+
+    clerk.request("caller 9", places[1], places[8], "10:00")
+    clerk.press("d")
+    clerk.message("^Noted: caller 9 declined")
+    page.click("#bookings button:has-text('caller 3')")
+    expect(page.locator("#rider-history")).to_contain_text("1 requests")
+    assert accessibility_faults(page) == []
+    page.click("#rider-dialog form button")
+    page.click("#close")
+    clerk.message("^The day is closed")
+    with page.expect_download() as download:
+        page.click("#manifests button >> nth=0")
+    assert Path(download.value.path()).read_text().startswith("vehicle,stop,time")
+    assert accessibility_faults(page) == []
+    assert clerk.problems == []
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(chromium, address):
+    clerk = Clerk(chromium, address, 390, "dark")
+    page, places = clerk.page, clerk.places
+    clerk.page.click("#next-day")
+    page.click("#next-day")
+    clerk.request("phone caller", places[2], places[9], "11:00")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert accessibility_faults(page) == []
+    page.click("#book-as-requested")
+    clerk.message("^Booked: phone caller")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert clerk.problems == []
+
+
+def test_refusals_are_told_and_text_stays_text(chromium, address):
+    clerk = Clerk(chromium, address, 1280, "dark")
+    page, places = clerk.page, clerk.places
+    for field, value in (("rider", "<img src=x onerror=alert(1)>"), ("pickup", places[0]), ("dropoff", places[1])):
+        page.fill(f"#{field}", value)
+    page.fill("#time", "10:00")
+    page.press("#time", "Enter")
+    clerk.message("rider")
+    assert page.locator("#message.bad").count() == 1
+    assert page.locator("img").count() == 0
+    page.fill("#rider", "somebody")
+    page.fill("#pickup", "Nowhere at all")
+    page.press("#pickup", "Enter")
+    clerk.message("no place of this name")
+    assert all("422" in line or "404" in line or "400" in line for line in clerk.problems)
