@@ -6,13 +6,51 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import tyro
 
+from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.main import exit_code
-from hundredfold.cli.output import note, print_rows
+from hundredfold.cli.output import Column, note, print_rows
 from hundredfold.core.errors import SettingsError, suggest
+
+# Columns of measured rates and costs; a benchmark has some of them, and others with --wide.
+COLUMNS: Final = (
+    Column("system"),
+    Column("oracle"),
+    Column("backend"),
+    Column("env", priority=2),
+    Column("instance", priority=2),
+    Column("num_envs", "envs"),
+    Column("threads", priority=4),
+    Column("steps_per_second", "steps per second"),
+    Column("samples_per_second", "samples per second"),
+    Column("samples_to_target", "samples to target"),
+    Column("solved", priority=2),
+    Column("cost", priority=2),
+    Column("gap_pct", "gap %"),
+    Column("seconds"),
+    Column("update_seconds", priority=2),
+    Column(("low", "high"), "lowest to highest", priority=3),
+    Column("ratio_to_hundredfold", "times hundredfold"),
+    Column("ratio_to_bare", "times plain torch"),
+    Column("efficiency", priority=2),
+    Column("times_one_gymnasium_env", "times one Gymnasium env", priority=2),
+    Column("ratio_to_python_loop", "times a Python loop", priority=2),
+    Column("goal", priority=4),
+)
+LEARNING_COLUMNS: Final = (
+    Column("arm"),
+    Column("target", decimals=2),
+    Column("reached"),
+    Column("samples_to_target", "samples until"),
+    Column(("low", "high"), "fewest to most", priority=2),
+    Column("seconds"),
+    Column(("seconds_low", "seconds_high"), "least to most", priority=3),
+    Column("samples_per_second", "samples per second", priority=2),
+    Column("best_total", "best total", decimals=2),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +73,38 @@ class BenchTrain:
     """Measurements of each library; the table has median, lowest and highest."""
     activation: Literal["relu", "silu", "tanh"] = "relu"
     """Activation of the networks; tanh is the default of Stable-Baselines3."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
+    json: bool = False
+    """Print a single JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchCage2Learning:
+    """Samples and seconds until a defender of cage2 reaches a total score, by seed.
+
+    Four trainings: plain, with a privileged critic, with memory, with both. Evaluations between epochs
+    are not part of the time. Run it again to continue where it stopped.
+    """
+
+    seeds: int = 3
+    """Runs per arm, with consecutive seeds."""
+    first_seed: int = 0
+    """Seed of the first run."""
+    arms: tuple[str, ...] = ("plain", "privileged", "memory", "both")
+    """Arms to train."""
+    targets: tuple[float, ...] = (-60.0, -54.57)
+    """Totals of the nine cells; a run ends when it reaches the highest."""
+    episodes: int = 100
+    """Episodes of an evaluation per red agent and horizon; 100 are 900 in all."""
+    interval: int = 5
+    """Epochs between evaluations."""
+    flags: str = ""
+    """Flags of `hundredfold train cage2` for all arms, written --flags="--steps 6e6 --threads 2"."""
+    save_dir: Path = Path("runs/cage2-learning")
+    """Where the run folders are written."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
 
@@ -53,6 +123,8 @@ class BenchStepping:
     """Customers of a day, for dvrp."""
     repeats: int = 5
     """Measurements of each; the table has median, lowest and highest."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
 
@@ -78,6 +150,8 @@ class BenchOracle:
     """Held-out instances of each size for the neural oracle; 0: without it."""
     peers: bool = True
     """Measure the other solvers as well."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
 
@@ -95,6 +169,8 @@ class BenchVector:
     """Duration of a measurement; the whole benchmark takes about 4 minutes at 0.8."""
     only: str = ""
     """Only workloads whose name contains this: CartPole, waiting, computing, dict."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
 
@@ -111,8 +187,72 @@ class BenchRay:
     """Print the prediction for 1,000, 10,000 and 100,000 envs instead of the measurement."""
     repeats: int = 5
     """Measured epochs."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
     json: bool = False
     """Print a single JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOffers:
+    """Learned offers on dvrp compared with the look-ahead heuristic, on fresh days.
+
+    Improvement in percent of driving minutes, the difference at equal minutes of shift, and CPU
+    milliseconds per decision. Look-ahead takes most of the time: about 0.5 s per day and core.
+    """
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Runs of one city that differ in their seed, trained with the default settings of dvrp."""
+    days: int = 1024
+    """Days per split."""
+    seed: int = 20261
+    """Seed of the days; must not have played a part in the choice of any setting."""
+    splits: tuple[Literal["known", "unseen_trips", "unseen_customers"], ...] = (
+        "known",
+        "unseen_trips",
+        "unseen_customers",
+    )
+    """Demand to evaluate on."""
+    futures: int = 16
+    """Sampled futures per offer of the look-ahead heuristic."""
+    policy_futures: tuple[int, ...] = ()
+    """Also evaluate the networks with look-ahead on top, with these numbers of futures."""
+    hindsight: bool = False
+    """Also evaluate the offers that are best when the whole day is known (0.5 s per day)."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
+    json: bool = False
+    """Print a single JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchDesk:
+    """Booking desk over HTTP: milliseconds of a quote on a full day, and many clerks at once."""
+
+    bookings: int = 100
+    """Bookings on the day when quotes are measured."""
+    quotes: int = 500
+    """Quotes that are measured, each with all offers that save driving."""
+    clerks: int = 50
+    """Clients that call at once, each waiting for its answer."""
+    seconds: float = 300.0
+    """Duration of the closed loop; 0: without it."""
+    run: str | None = None
+    """Run folder whose policy decides; by default the desk's policy without training."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
+    json: bool = False
+    """Print a single JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """Draw the pictures of the README again (extra: video)."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Runs of dvrp for the learning curves."""
+    folder: Path = Path("docs/pictures")
+    """Where pictures are written."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -121,7 +261,7 @@ def run(arguments: Sequence[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print("usage: python -m benchmarks NAME [--help]\n")
         for name, (_, summary) in BENCHMARKS.items():
-            print(f"  {name:10}{summary}")
+            print(f"  {name:16}{summary}")
         return 0 if argv else 2
     if argv[0] not in BENCHMARKS:
         raise SettingsError(f"unknown benchmark {argv[0]!r}; {suggest(argv[0], BENCHMARKS)}")
@@ -129,7 +269,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _train(arguments: Sequence[str]) -> int:
-    args = tyro.cli(BenchTrain, args=list(arguments), prog="python -m benchmarks train")
+    args = parse_flags(BenchTrain, arguments, "python -m benchmarks train")
     _require_at_least(1, args, "repeats")
     _require_at_least(0, args, "seeds")
     if args.env == "dvrp" and (args.algo != "ppo" or args.seeds):
@@ -161,12 +301,36 @@ def _train(arguments: Sequence[str]) -> int:
         title = "whole training, same hyperparameters, one torch thread"
     else:
         raise SettingsError(f"train {args.env} counts samples and needs --seeds, such as --seeds 5.")
-    print_rows(rows, command=command, as_json=args.json, title=title)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
+    return 0
+
+
+def _cage2_learning(arguments: Sequence[str]) -> int:
+    args = parse_flags(BenchCage2Learning, arguments, "python -m benchmarks cage2-learning")
+    _require_at_least(1, args, "seeds", "episodes", "interval")
+    if not args.arms or not args.targets:
+        raise SettingsError("cage2-learning needs at least one of --arms and one of --targets.")
+    from benchmarks.cage2_learning import Cage2LearningSettings, bench_cage2_learning
+
+    settings = Cage2LearningSettings(
+        arms=args.arms,
+        seeds=args.seeds,
+        first_seed=args.first_seed,
+        targets=args.targets,
+        episodes=args.episodes,
+        interval=args.interval,
+        flags=args.flags,
+        save_dir=args.save_dir,
+    )
+    rows = bench_cage2_learning(settings, on_progress=note)
+    title = f"cage2: until the total of nine cells ({args.episodes} episodes each) reaches a target; median of seeds"
+    command = ["benchmarks", "cage2-learning", *arguments]
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=LEARNING_COLUMNS, wide=args.wide)
     return 0
 
 
 def _stepping(arguments: Sequence[str]) -> int:
-    args = tyro.cli(BenchStepping, args=list(arguments), prog="python -m benchmarks stepping")
+    args = parse_flags(BenchStepping, arguments, "python -m benchmarks stepping")
     _require_at_least(1, args, "repeats", "num_envs", "threads")
     command = ["benchmarks", "stepping", *arguments]
     if args.env == "cage2":
@@ -189,12 +353,12 @@ def _stepping(arguments: Sequence[str]) -> int:
         sizes = args.num_envs or stepping.SIZES
         rows = stepping.bench_stepping(args.env, sizes, args.repeats, on_progress=note)
         title = f"{args.env}: efficiency is relative to num_envs batches of one env"
-    print_rows(rows, command=command, as_json=args.json, title=title)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
     return 0
 
 
 def _oracle(arguments: Sequence[str]) -> int:
-    args = tyro.cli(BenchOracle, args=list(arguments), prog="python -m benchmarks oracle")
+    args = parse_flags(BenchOracle, arguments, "python -m benchmarks oracle")
     _require_at_least(1, args, "num_instances", "num_requests", "repeats")
     _require_at_least(0, args, "neural_instances")
     from benchmarks.oracle import bench_oracle
@@ -212,12 +376,12 @@ def _oracle(arguments: Sequence[str]) -> int:
     )
     command = ["benchmarks", "oracle", *arguments]
     title = "routing: mean cost (driving minutes), gap to the reference, seconds per instance"
-    print_rows(rows, command=command, as_json=args.json, title=title)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
     return 0
 
 
 def _vector(arguments: Sequence[str]) -> int:
-    args = tyro.cli(BenchVector, args=list(arguments), prog="python -m benchmarks vector")
+    args = parse_flags(BenchVector, arguments, "python -m benchmarks vector")
     _require_at_least(1, args, "repeats")
     if args.seconds <= 0:
         raise SettingsError(f"--seconds must be above 0, got {args.seconds}.")
@@ -229,12 +393,19 @@ def _vector(arguments: Sequence[str]) -> int:
         raise SettingsError(f"no workload name contains {args.only!r}; workloads are {names}.")
     rows = bench_vector(selected, args.repeats, args.seconds, on_progress=note)
     title = "stepping without a policy; ratios are to the row of hundredfold with ratio 1"
-    print_rows(rows, command=["benchmarks", "vector", *arguments], as_json=args.json, title=title)
+    print_rows(
+        rows,
+        command=["benchmarks", "vector", *arguments],
+        as_json=args.json,
+        title=title,
+        columns=COLUMNS,
+        wide=args.wide,
+    )
     return 0
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    args = tyro.cli(BenchRay, args=list(arguments), prog="python -m benchmarks ray")
+    args = parse_flags(BenchRay, arguments, "python -m benchmarks ray")
     _require_at_least(1, args, "num_envs", "repeats")
     from benchmarks.ray_costs import bench_ray
 
@@ -243,7 +414,57 @@ def _ray(arguments: Sequence[str]) -> int:
     if args.json:
         rows = [*measured, *predicted]
     title = "one Ray actor, its policy and the learner; prediction with a policy lag of 1"
-    print_rows(rows, command=["benchmarks", "ray", *arguments], as_json=args.json, title=title)
+    print_rows(rows, command=["benchmarks", "ray", *arguments], as_json=args.json, title=title, wide=args.wide)
+    return 0
+
+
+def _offers(arguments: Sequence[str]) -> int:
+    args = parse_flags(BenchOffers, arguments, "python -m benchmarks offers")
+    _require_at_least(1, args, "days", "futures", "policy_futures")
+    if not args.runs:
+        raise SettingsError("offers needs run folders, such as runs/dvrp-1 runs/dvrp-2.")
+    from benchmarks.offers import OffersSettings, bench_offers
+
+    settings = OffersSettings(
+        days=args.days,
+        seed=args.seed,
+        splits=args.splits,
+        futures=args.futures,
+        policy_futures=args.policy_futures,
+        hindsight=args.hindsight,
+    )
+    rows = bench_offers(args.runs, settings, on_progress=note)
+    title = "dvrp: improvement in percent (95 % interval), minutes of shift, CPU ms per decision"
+    print_rows(rows, command=["benchmarks", "offers", *arguments], as_json=args.json, title=title, wide=args.wide)
+    return 0
+
+
+def _desk(arguments: Sequence[str]) -> int:
+    args = parse_flags(BenchDesk, arguments, "python -m benchmarks desk")
+    _require_at_least(1, args, "bookings", "quotes", "clerks")
+    from benchmarks.desk import bench_desk
+
+    rows = bench_desk(
+        bookings=args.bookings,
+        quotes=args.quotes,
+        clerks=args.clerks,
+        seconds=args.seconds,
+        run=args.run,
+        on_progress=note,
+    )
+    title = "booking desk over HTTP on loopback, SQLite with synchronous=FULL; milliseconds of a quote"
+    print_rows(rows, command=["benchmarks", "desk", *arguments], as_json=args.json, title=title, wide=args.wide)
+    return 0
+
+
+def _pictures(arguments: Sequence[str]) -> int:
+    args = parse_flags(Pictures, arguments, "python -m benchmarks pictures")
+    if not args.runs:
+        raise SettingsError("pictures needs run folders of dvrp, such as runs/dvrp-1 runs/dvrp-2.")
+    from benchmarks.pictures import draw_pictures
+
+    for path in draw_pictures(args.runs, args.folder, on_progress=note):
+        print(f"{path}  {path.stat().st_size / 1e3:,.0f} kB")
     return 0
 
 
@@ -257,10 +478,14 @@ def _require_at_least(least: int, args: Any, *names: str) -> None:
 
 BENCHMARKS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (_train, "training speed and samples to solve an env, compared with Stable-Baselines3"),
+    "cage2-learning": (_cage2_learning, "samples and time until a defender of cage2 reaches a score"),
     "stepping": (_stepping, "stepping speed of an env against the number of envs"),
     "vector": (_vector, "backends compared with vector envs of other libraries"),
     "ray": (_ray, "costs of collecting with Ray, and where the learner saturates"),
     "oracle": (_oracle, "routing oracles compared with OR-Tools, PyVRP and RL4CO"),
+    "desk": (_desk, "latency of the booking desk, and many clerks at once"),
+    "offers": (_offers, "learned offers of dvrp compared with look-ahead, at equal shift"),
+    "pictures": (_pictures, "draws the pictures of the README again"),
 }
 
 

@@ -25,13 +25,13 @@ from hundredfold.profiling.scaling import HUNDREDFOLD
 from hundredfold.training.build import Components, build
 from hundredfold.training.estimate import gradient_steps
 
-PRESETS: Final = ("default", "meta-train-64")
+PRESETS: Final = ("default", "returns", "meta-train-64")
 BARE: Final = "bare torch loop"
 MANY_EPOCHS: Final = 10_000
 
 
 def bench_dvrp_train(repeats: int = 5, on_progress: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Two rows per preset: whole epochs, and the bare loop."""
+    """A row of whole epochs per preset, and one of the bare loop for presets that learn from returns."""
     rows: list[dict[str, Any]] = []
     for preset in PRESETS:
         on_progress(f"preset {preset}")
@@ -52,31 +52,38 @@ def _preset_rows(preset: str, repeats: int, on_progress: Callable[[str], None]) 
         components.backend.broadcast(components.belief_model.params(exploring=True))
         components.collector.start(settings.seed)
         _epoch(components)  # compiles and allocates
-        bare = BareLoop(components.learner, components.settings)
-        bare.run()
+        learns_from_returns = settings.ppo.advantages == "gae"
+        bare = BareLoop(components.learner, components.settings) if learns_from_returns else None
+        if bare is not None:
+            bare.run()
         epochs, bare_seconds = [], []
         for number in range(repeats):
             on_progress(f"preset {preset}: {number + 1} of {repeats}")
             epochs.append(_epoch(components))
-            bare_seconds.append(bare.run())
+            if bare is not None:
+                bare_seconds.append(bare.run())
     finally:
         components.close()
     samples = components.settings.rollout.samples_per_epoch
     rate = summarise([samples / sum(phases.values()) for phases in epochs])
-    update = summarise([phases["update"] for phases in epochs])
-    bare_update = summarise(bare_seconds)
     medians = {name: summarise([phases[name] for phases in epochs]).median for name in epochs[0]}
     common = {"preset": preset, "num_envs": components.settings.rollout.num_envs, "repeats": repeats}
+    whole = {
+        "system": HUNDREDFOLD,
+        **common,
+        "samples_per_second": rate.median,
+        "low": rate.low,
+        "high": rate.high,
+        **{f"{name}_seconds": seconds for name, seconds in medians.items()},
+    }
+    if bare is None:
+        return [whole]
+    bare_update = summarise(bare_seconds)
     return [
         {
-            "system": HUNDREDFOLD,
-            **common,
-            "samples_per_second": rate.median,
-            "low": rate.low,
-            "high": rate.high,
-            **{f"{name}_seconds": seconds for name, seconds in medians.items()},
+            **whole,
             "gradient_steps": gradient_steps(components.settings),
-            "ratio_to_bare": update.median / bare_update.median,
+            "ratio_to_bare": medians["update"] / bare_update.median,
         },
         {
             "system": BARE,
