@@ -93,8 +93,9 @@ def run_forked(code, *, expect):
 
 
 def _execute(code, output, errors, environment, directory, _writer):
-    # The server keeps the signals of the moment it was started, which may be before any test.
+    # The server keeps the ignored and blocked signals of the moment it was started, which may be before any test.
     _reset_ignored_signals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for path, fd in ((output, 1), (errors, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, fd)

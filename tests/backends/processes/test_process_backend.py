@@ -55,6 +55,36 @@ def test_the_start_method_does_not_change_trajectories(method):
         assert_same_trajectory(record_trajectory(backend, SEED, 20), expected)
 
 
+FORK_SERVER_OF_THE_PROGRAM = """
+import multiprocessing, signal
+from contextlib import closing
+from multiprocessing import resource_tracker
+from hundredfold.backends.processes.backend import ProcessBackend
+from hundredfold.backends.settings import WorkerSettings
+from hundredfold.envs.corridor import Corridor
+
+def send_blocked(writer):
+    writer.send(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+
+if __name__ == "__main__":
+    resource_tracker.ensure_running()  # as in every program that has used multiprocessing before
+    with closing(ProcessBackend(Corridor, 2, WorkerSettings(workers=1, start_method="forkserver"))) as backend:
+        backend.reset(0)
+    context = multiprocessing.get_context("forkserver")
+    reader, writer = context.Pipe(duplex=False)
+    process = context.Process(target=send_blocked, args=(writer,))
+    process.start()
+    print(reader.recv())
+    process.join()
+"""
+
+
+def test_other_processes_of_a_fork_server_have_no_blocked_signals(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(FORK_SERVER_OF_THE_PROGRAM)
+    assert run_process([sys.executable, str(program)]).stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_the_number_of_workers_does_not_change_trajectories(workers):
     with closing(SerialBackend(ENV_CASES["corridor"], NUM_ENVS)) as backend:

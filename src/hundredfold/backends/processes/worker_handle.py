@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import inf
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any, NoReturn
@@ -56,6 +57,7 @@ class WorkerHandle:
         parent_socket, worker_socket = socket.socketpair()
         self.channel = ParentChannel(parent_socket, self.num_envs, shard.settings.step_timeout)
         try:
+            _start_helpers(context.get_start_method())
             with signals_blocked():
                 self.process = _start(context, worker_socket, shard)
             self.channel.send_worker_fds()
@@ -172,6 +174,18 @@ def signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _start_helpers(start_method: str | None) -> None:
+    """Start the processes of `multiprocessing` that outlive a worker, while no signal is blocked.
+
+    A fork server keeps the signal mask of the moment it starts, for all processes that the program asks of it. Starting
+    the resource tracker unblocks signals.
+    """
+    if start_method != "fork":
+        resource_tracker.ensure_running()
+    if start_method == "forkserver":
+        forkserver.ensure_running()
 
 
 def _start(context: BaseContext, worker_socket: socket.socket, shard: ShardSpec) -> Any:
