@@ -110,6 +110,23 @@ class BenchCage2Learning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BenchMemory:
+    """Policies with memory on CartPole without velocities, compared with RecurrentPPO of sb3-contrib.
+
+    Samples until the pole is balanced, and steps per second of training.
+    """
+
+    seeds: int = 3
+    """Trainings of each system; one of all three systems takes about two minutes."""
+    samples: int = 150_000
+    """Length of each training."""
+    wide: bool = False
+    """Show all columns, however wide the table gets."""
+    json: bool = False
+    """Print a single JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchStepping:
     """Steps per second of an env against the number of envs, without a policy."""
 
@@ -329,6 +346,18 @@ def _cage2_learning(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _memory(arguments: Sequence[str]) -> int:
+    args = parse_flags(BenchMemory, arguments, "python -m benchmarks memory")
+    _require_at_least(1, args, "seeds", "samples")
+    from benchmarks.memory import bench_memory
+
+    rows = bench_memory(args.seeds, args.samples, on_progress=note)
+    title = "CartPole without velocities: until a mean return of 475; same settings, one torch thread"
+    command = ["benchmarks", "memory", *arguments]
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
+    return 0
+
+
 def _stepping(arguments: Sequence[str]) -> int:
     args = parse_flags(BenchStepping, arguments, "python -m benchmarks stepping")
     _require_at_least(1, args, "repeats", "num_envs", "threads")
@@ -479,6 +508,7 @@ def _require_at_least(least: int, args: Any, *names: str) -> None:
 BENCHMARKS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     "train": (_train, "training speed and samples to solve an env, compared with Stable-Baselines3"),
     "cage2-learning": (_cage2_learning, "samples and time until a defender of cage2 reaches a score"),
+    "memory": (_memory, "policies with memory compared with RecurrentPPO of sb3-contrib"),
     "stepping": (_stepping, "stepping speed of an env against the number of envs"),
     "vector": (_vector, "backends compared with vector envs of other libraries"),
     "ray": (_ray, "costs of collecting with Ray, and where the learner saturates"),
