@@ -28,6 +28,42 @@ def test_a_child_of_a_background_job_has_default_signal_handlers():
     assert "SIG_DFL" in hangup
 
 
+# A fork server that a background job started, or one that a library started with signals blocked.
+FORKED_CHILD = """
+import signal, sys
+sys.path.insert(0, {tests!r})
+from multiprocessing import forkserver, resource_tracker
+from helpers import processes
+resource_tracker.ensure_running()  # unblocks signals
+{prepare}
+processes.PRELOADED.clear()
+forkserver.ensure_running()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+done = processes.run_forked('''
+import signal, time
+try:
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(0)
+except KeyboardInterrupt:
+    print("interrupted")
+''', expect=0)
+print(done.stdout)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "prepare",
+    ["signal.signal(signal.SIGINT, signal.SIG_IGN)", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])"],
+    ids=["ignored", "blocked"],
+)
+def test_a_forked_child_is_interrupted_whatever_its_server_inherited(prepare):
+    """In an interpreter of its own: the fork server of this one is running already."""
+    done = run_process([sys.executable, "-c", FORKED_CHILD.format(tests=str(TESTS), prepare=prepare)])
+    assert done.stdout.strip() == "interrupted"
+
+
 def direct_starts(path):
     """Calls of `subprocess` in a file, except for programs that are only there to run."""
     for node in ast.walk(ast.parse(path.read_text())):
