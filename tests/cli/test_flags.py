@@ -117,6 +117,7 @@ def test_help_in_a_pipe_has_no_colours(capsys, monkeypatch):
 def test_whole_numbers_and_parts_of_lists():
     assert [whole_number(text) for text in ("7", "-7", "1E2", "10.0")] == [7, -7, 100, 10]
     assert split_list("") == [""]
+    assert split_list(' {"rider": "Ada", "pickup": "a=b,c=d"}') == [' {"rider": "Ada", "pickup": "a=b,c=d"}']
     assert split_list('a={"x":1,"y":2},b=3') == ['a={"x":1,"y":2}', "b=3"]
 
 

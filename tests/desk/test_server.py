@@ -287,6 +287,9 @@ def test_quote_answers_one_request_without_a_server(capsys, tmp_path):
     quote = json.loads(capsys.readouterr().out)
     assert quote["as_requested"]["bookable"]
     assert "stops" in quote["as_requested"]["reason"]
+    as_json = json.dumps(dict(word.split("=") for word in request))
+    assert main.main([*arguments[:-4], as_json]) == 0
+    assert "as requested: pickup 09:10-09:40" in capsys.readouterr().out
     bookings.write_text(bookings.read_text().replace("SF General", "Atlantis"))
     assert main.main(arguments) == 2
     assert "row 2" in capsys.readouterr().err

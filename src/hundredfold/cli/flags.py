@@ -163,5 +163,7 @@ def _parse_item(item: PrimitiveConstructorSpec[Any], text: str) -> Any:
 
 
 def split_list(text: str) -> list[str]:
-    """Parts between commas; of key=value pairs only the commas before a key separate."""
+    """Parts between commas; of key=value pairs only the commas before a key separate, of a JSON object none."""
+    if text.lstrip().startswith("{"):
+        return [text]
     return re.split(r",(?=[A-Za-z_]\w*=)" if "=" in text else ",", text)
