@@ -1,8 +1,10 @@
 """Run folders that were damaged or come from strangers: settings, versions and absurd sizes."""
 
 import os
+import re
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +12,14 @@ import gymnasium
 import pytest
 
 import hundredfold
-from hundredfold.cli.main import main
+from hundredfold.cli.main import COMMANDS, main
 from hundredfold.config.presets import preset_settings
+from hundredfold.config.toml import to_table
 from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError
+from hundredfold.core.files import sealed_json
+from hundredfold.training.auto_config import auto_configure_once
 from hundredfold.training.run_folder import RunFolder
+from hundredfold.training.trust import executed_by
 
 
 @pytest.fixture
@@ -147,17 +153,83 @@ def test_a_module_that_only_a_copied_run_names_is_not_imported(own_run, tmp_path
     for use in (hundredfold.evaluate, make_vec, resume):
         with pytest.raises(SettingsError, match=r"imports the Python module 'strange_env'.*--trust-run"):
             use(strange)
-    for argv in (["evaluate", strange], ["train", "--resume", strange], ["train", "--eval", "--resume", strange]):
-        assert main([str(argument) for argument in argv]) == 2
+    for command in ("evaluate", "watch", "train --resume", "train --eval --resume"):
+        assert main([*command.split(), str(strange)]) == 2
         assert "--trust-run" in capsys.readouterr().err
     assert "strange_env" not in sys.modules
 
 
-def test_a_policy_is_loaded_and_a_report_written_without_trust(own_run, tmp_path):
+def test_a_policy_is_loaded_exported_and_reported_without_trust(own_run, tmp_path):
     strange = shutil.copytree(own_run, tmp_path / "downloaded")
     assert hundredfold.load(strange).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
-    hundredfold.api.write_run_report(RunFolder.open(strange))
+    for argv in (["report", strange], ["export", strange, "--torchscript"]):
+        assert main([str(argument) for argument in argv]) == 0
     assert "strange_env" not in sys.modules
+
+
+def test_commands_on_another_env_import_nothing_that_a_run_names(own_run, tmp_path, capsys):
+    strange = shutil.copytree(own_run, tmp_path / "downloaded")
+    commands = (
+        ["serve", "--port", "0", "--quiet"],
+        ["quote", "--request", "rider=Ada", "--policy", "none"],
+        ["train", "CartPole-v1", "--num-envs", "2", "--init-from"],
+        *(["evaluate", env, "--policy"] for env in ("dvrp", "cage2")),
+        *(["watch", env, "--policy"] for env in ("dvrp", "cage2")),
+        *(["watch", env, "--policy", policy, "--beside"] for env, policy in (("dvrp", "none"), ("cage2", "sleep"))),
+    )
+    for argv in commands:
+        assert main([*argv, str(strange)]) == 2
+        assert "strange_env:Strange-v0" in capsys.readouterr().err
+    assert "strange_env" not in sys.modules
+
+
+def test_a_comparison_continues_no_run_that_names_another_env_or_cluster(home, tmp_path, capsys):
+    common = ["compare", "corridor", "--save-dir", str(tmp_path), "--seeds", "1", "--num-envs", "2", "--steps", "64"]
+    argv = [*common, "--arm", "a: --learning-rate 0.1", "--arm", "b: --learning-rate 0.2"]
+    own = preset_settings("corridor")
+    ray = replace(own, machine=replace(own.machine, backend="ray"), ray=replace(own.ray, address="ray://stranger:1"))
+    for changed, named in ((preset_settings("strange_env:Strange-v0"), "env"), (ray, "ray.address")):
+        folder = RunFolder.create(changed, tmp_path, f"a-seed-{own.seed}")
+        folder.release()
+        assert main(argv) == 2
+        message = capsys.readouterr().err
+        assert "was trained with other settings" in message
+        assert named in message.partition("(")[2].partition(")")[0].split(", ")
+        shutil.rmtree(folder.path)
+    assert "strange_env" not in sys.modules
+
+
+def test_fitted_settings_in_a_file_name_nothing_to_import_or_join(home, tmp_path):
+    """Of a comparison or a sweep in a folder that somebody else made."""
+    asked = preset_settings("CartPole-v1")
+    strange = replace(
+        preset_settings("strange_env:Strange-v0"),
+        env_settings=replace(asked.env_settings, env_kwargs=("path=/",)),
+        machine=replace(asked.machine, backend="ray"),
+        ray=replace(asked.ray, address="ray://stranger:1"),
+        rollout=replace(asked.rollout, num_envs=3),
+    )
+    assert set(executed_by(strange)) == {"env", "env_kwargs", "address"}
+    file = tmp_path / "fitted.json"
+    file.write_text(sealed_json({"requested": to_table(asked), "fitted": to_table(strange)}))
+    fitted, _ = auto_configure_once(asked, (), file)
+    assert fitted.rollout.num_envs == 3
+    assert fitted.env == "CartPole-v1"
+    assert executed_by(fitted) == {}
+
+
+def test_the_table_of_what_is_executed_has_every_command(run, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "runs.md").read_text("utf-8")
+    table = text.partition("| command | executes |")[2].partition("\n\n")[0]
+    assert set(COMMANDS) <= {span.split()[0] for span in re.findall(r"`([^`]+)`", table)}
+    *_, last = table.splitlines()
+    assert last.endswith("| open no run folder |")
+    opened = []
+    monkeypatch.setattr(RunFolder, "settings_table", lambda folder: opened.append(folder))
+    for command in re.findall(r"`([^`]+)`", last):
+        with suppress(SystemExit):  # of wrong usage
+            main([command, str(run.path)])
+    assert not opened
 
 
 def test_trust_is_given_by_a_flag_or_by_naming_the_env(own_run, tmp_path):

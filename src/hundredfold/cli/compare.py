@@ -331,7 +331,7 @@ def _return_measure(options: CompareOptions, arms: Sequence[Arm]) -> _Measure:
 
     def returns(path: Path) -> Scores:
         note(f"evaluating {path}")
-        # The user named the env of all these runs.
+        # The user named the env of all these runs: `train_all` refuses folders with other settings.
         evaluation = evaluate(
             path, episodes=options.final_episodes, num_envs=num_envs, seed=seed, checkpoint="last", trust_run=True
         )
