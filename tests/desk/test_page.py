@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from playwright import sync_api as playwright
 
-from helpers.browser import BROWSER, CHROMIUM
+from helpers.browser import BROWSER, open_chromium
 from helpers.desk import make_desk
 from hundredfold.desk.server import ServerOptions, create_app
 
@@ -39,10 +39,8 @@ def address(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def chromium():
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+    with open_chromium() as browser:
         yield browser
-        browser.close()
 
 
 class Clerk:

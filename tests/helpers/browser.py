@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from helpers.processes import run_process
+from helpers.processes import HANG_SECONDS, run_process
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+if CHROMIUM is None and os.environ.get("REQUIRE_BROWSER"):
+    # Set by continuous integration, so that tests of pages are never skipped unnoticed.
+    raise RuntimeError("REQUIRE_BROWSER is set, but neither chromium nor google-chrome is installed")
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -27,7 +33,9 @@ FLAGS = (
     "--dump-dom",
 )
 
-BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: the program `chromium` is not installed")
+BROWSER = pytest.mark.skipif(
+    CHROMIUM is None, reason="needs a browser: neither chromium nor google-chrome is installed"
+)
 
 # The page posts what it contains to its frame, first as it is, then with curves against time.
 PROBE = """<script>
@@ -41,15 +49,18 @@ const waiting = setInterval(async () => {
     charts: all(".chart").length,
     drawn: all(".chart").filter((chart) => chart.querySelector(marks)).length,
     failed: all(".chart.failed").map((chart) => chart.textContent),
+    rows: all("tbody tr").length,
     wanted_width: document.documentElement.scrollWidth,
     given_width: document.documentElement.clientWidth,
   };
   // The first of the curves that can be switched from steps to time.
   const curve = all(".xtitle").findIndex((title) => title.textContent === "environment steps");
-  seen.by_steps = all(".xtitle")[curve].textContent;
-  document.querySelector("input[value=clock]").click();
-  await new Promise((done) => setTimeout(done, 200));
-  seen.by_time = all(".xtitle")[curve].textContent;
+  if (curve >= 0) {
+    seen.by_steps = all(".xtitle")[curve].textContent;
+    document.querySelector("input[value=clock]").click();
+    await new Promise((done) => setTimeout(done, 200));
+    seen.by_time = all(".xtitle")[curve].textContent;
+  }
   parent.postMessage(seen, "*");
 }, 50);
 </script>"""
@@ -92,6 +103,47 @@ REPLAY_PROBE = """<script>
   parent.postMessage(seen, "*");
 })();
 </script>"""
+
+
+@contextmanager
+def open_chromium():
+    """A browser that is driven by Playwright."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class WatchedPage:
+    """A page that records what goes wrong: errors in the console, failed requests, requests to other hosts.
+
+    Args:
+        browser: Browser of Playwright.
+        width: Width of the window in pixels.
+        scheme: Colour scheme, light or dark.
+    """
+
+    def __init__(self, browser, width, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(1000 * HANG_SECONDS)
+        self.page, self.problems, self.hosts = context.new_page(), [], set()
+        self.page.on("console", lambda line: self.problems.append(line.text) if line.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("requestfailed", lambda request: self.problems.append(f"{request.url}: {request.failure}"))
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    def open(self, address):
+        """Open an address and wait until everything that the page shows has been loaded."""
+        self.page.goto(address, wait_until="load")
+        self.page.evaluate("() => Promise.all([...document.images].map((image) => image.decode()))")
+        return self.page
+
+    @property
+    def overflow(self):
+        """Pixels by which the page is wider than the window."""
+        return self.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
 def inspect_page(page: Path, width: int, profile: Path, probe: str = PROBE) -> dict:

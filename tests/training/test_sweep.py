@@ -1,20 +1,29 @@
-"""Sweeps: ranges, trials in processes of their own, stopping early, going on after a kill."""
+"""Sweeps: ranges, trials in processes of their own or on a Ray cluster, stopping early, going on after a kill."""
 
 import json
 import signal
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("optuna")
 
+from helpers.browser import BROWSER, inspect_page
 from helpers.processes import run_process, start_process, wait_until
+from helpers.ray_pool import shared_cluster
 from hundredfold.cli.main import main
-from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError
+from hundredfold.cli.sweep import DEFAULT_SEARCH, SweepOptions, _space, _values
+from hundredfold.cli.train import base_settings, parse
+from hundredfold.config.toml import to_toml
+from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError, WorkerError
+from hundredfold.report.sweep_page import draw_sweep
 from hundredfold.training import sweep as training_sweep
 from hundredfold.training.run_folder import RunFolder
-from hundredfold.training.sweep import Evaluation, Sweep, SweepPlan, TrialResult, pareto_front, parse_range
+from hundredfold.training.search_ranges import as_flag, parse_range
+from hundredfold.training.sweep import Evaluation, Sweep, SweepPlan, TrialResult, pareto_front
+from hundredfold.training.trial_runs import STOPPED, RayTrainings, TrainingActor
 
 # Stands in for a training: writes evaluations of a known function of the learning rate.
 TRAINING = textwrap.dedent(
@@ -50,13 +59,13 @@ def start_stand_in(flags, log):
         return start_process([sys.executable, "-c", TRAINING, *arguments], stdout=output, stderr=output)
 
 
-def sweep(folder, *, flags=(), seeds=(0,), target=None, default=0.9):
+def sweep(folder, *, flags=(), seeds=(0,), target=None, default=0.9, start=start_stand_in):
     plan = SweepPlan(env="env", flags=tuple(flags), search=RATES, seeds=seeds, steps=4, target=target)
     space = {"learning_rate": parse_range("learning_rate", RATES["learning_rate"], 0.5)}
     events = []
 
     def start_run(given, log):
-        return start_stand_in([*given, *flags], log)
+        return start([*given, *flags], log)
 
     made = Sweep(folder, plan, space, {"learning_rate": default}, start_run=start_run, on_event=events.append)
     return made, events
@@ -94,6 +103,16 @@ def test_ranges_that_make_no_sense_are_refused(text, value):
         parse_range("x", text, value)
 
 
+@pytest.mark.parametrize("algo", DEFAULT_SEARCH)
+def test_ranges_searched_by_default_are_settings_of_their_algorithm(algo):
+    settings = base_settings("CartPole-v1", ["--algo", algo])
+    for name, found in _space(DEFAULT_SEARCH[algo], settings).items():
+        for value in (found.low, found.high):
+            flags = ["--algo", algo, *as_flag(name, value)]
+            _, changed = parse(flags, settings, SweepOptions, "sweep")
+            assert _values(changed)[name] == pytest.approx(value)
+
+
 def test_the_settings_as_given_are_tried_first_and_the_search_beats_them(tmp_path):
     made, _ = sweep(tmp_path, seeds=(0, 2))
     made.run(trials=6, parallel=2)
@@ -116,6 +135,24 @@ def test_unpromising_trials_are_stopped_early(tmp_path):
     assert made.counts()["finished"] == 8 - pruned
 
 
+def test_a_trial_whose_first_seeds_are_below_the_median_gets_no_further_ones(tmp_path):
+    made, _ = sweep(tmp_path, seeds=(0, 1, 2))
+    for rate in (0.1, 0.2, 0.3, 0.4):
+        made.study.enqueue_trial({"learning_rate": rate})
+    made.run(trials=5, parallel=1)
+    assert made.counts()["finished"] == 5
+    # The other trials have a median of 3.6 after one seed and of 4.1 after two.
+    active = made._next_trial()
+    for scores, below in (([3.7], False), ([3.7, 4.7], False), ([3.7, 4.3], True), ([1.0], True)):
+        active.results = [(score, 1.0, score) for score in scores]
+        active.seed_index = len(scores)
+        assert made._is_below_median(active) == below
+    made.active.append(active)
+    made._advance(active)
+    assert made.counts()["pruned"] == 1
+    assert not list(active.folder.glob("seed-*.log"))
+
+
 def test_a_target_stops_runs_and_counts_seconds(tmp_path):
     made, _ = sweep(tmp_path, target=0.3, flags=("--hang", "1"))
     made.run(trials=1, parallel=1)
@@ -131,6 +168,41 @@ def test_a_sweep_whose_first_trials_all_fail_shows_the_output(tmp_path):
     with pytest.raises(HundredfoldError, match="cannot train"):
         made.run(trials=9, parallel=1)
     assert made.counts()["failed"] == 3
+
+
+class LostRun:
+    """Stands in for a training whose node was lost."""
+
+    def poll(self):
+        raise WorkerError("its node was lost.")
+
+    def terminate(self):
+        raise AssertionError("a lost run cannot be asked to end")
+
+    def wait(self):
+        raise WorkerError("its node was lost.")
+
+
+def test_a_run_that_was_lost_with_its_node_is_started_again(tmp_path):
+    started = []
+
+    def start(flags, log):
+        started.append(log)
+        return LostRun() if len(started) < 3 else start_stand_in(flags, log)
+
+    made, events = sweep(tmp_path, start=start)
+    made.run(trials=1, parallel=1)
+    assert len(started) == 3
+    assert made.counts() == {"finished": 1, "pruned": 0, "failed": 0}
+    assert events.count("trial 0: its node was lost.") == 2
+
+
+def test_a_trial_that_is_lost_again_and_again_fails(tmp_path):
+    made, events = sweep(tmp_path, start=lambda flags, log: LostRun())
+    with pytest.raises(HundredfoldError, match="the last one was lost 3 times with its node"):
+        made.run(trials=9, parallel=2)
+    assert made.counts()["failed"] == 3
+    assert events.count("trial 0: its node was lost.") == 3
 
 
 def test_a_stopped_trial_goes_on_and_another_plan_is_refused(tmp_path):
@@ -209,6 +281,146 @@ def test_a_sweep_of_real_trainings_writes_settings_that_train_takes(capsys, tmp_
     assert metrics[-1]["eval/return_mean"] == rows[0]["evaluated_return"]
 
 
+def rows_of(capsys):
+    """Rows that a sweep has printed, without the times that they took."""
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.mark.process
+def test_ranges_come_from_a_file_and_trials_are_trained_in_parallel(capsys, tmp_path):
+    space = tmp_path / "space.toml"
+    space.write_text('[search]\nlearning_rate = "1e-3,3e-3"\nnum_steps = "16,32"\nactivation = "tanh,relu"\n')
+    flags = "--num-envs 8 --steps 512 --eval-interval 1 --eval-episodes 2 --trials 3 --seeds 2 --parallel 3 --json"
+    command = ["sweep", "cartpole", *flags.split(), "--save-dir", str(tmp_path), "--name", "s", "--space", str(space)]
+    # A flag takes precedence over the file.
+    assert main([*command, "--search", "num_steps=16,64"]) == 0
+    rows = rows_of(capsys)
+    assert sorted(row["trial"] for row in rows) == [0, 1, 2]
+    for row in rows:
+        assert row["learning_rate"] in (1e-3, 3e-3)
+        assert row["num_steps"] in (16, 64)
+        assert row["activation"] in ("tanh", "relu")
+        for seed in (42, 43):
+            run = RunFolder.open(tmp_path / "s" / "trials" / f"{row['trial']:04d}" / f"seed-{seed}")
+            used = _values(run.settings())
+            assert {name: used[name] for name in ("learning_rate", "num_steps", "activation", "seed")} == {
+                **{name: row[name] for name in ("learning_rate", "num_steps", "activation")},
+                "seed": seed,
+            }
+    # Trials were trained at the same time: each began before the first one had ended.
+    begun, ended = (
+        [path.stat().st_mtime for path in sorted((tmp_path / "s").glob(f"trials/*/{name}"))]
+        for name in ("seed-42/settings.toml", "seed-43.json")
+    )
+    assert max(begun) < min(ended)
+
+
+@pytest.mark.parametrize("text", ["learning_rate = 1", "[search]", "[ranges]\nlearning_rate = 'log:1e-4..1e-2'"])
+def test_a_file_without_ranges_is_refused(capsys, tmp_path, text):
+    space = tmp_path / "space.toml"
+    space.write_text(text)
+    assert main(["sweep", "cartpole", "--space", str(space), "--save-dir", str(tmp_path)]) == 2
+    assert "expected a table [search]" in capsys.readouterr().err
+
+
+@pytest.mark.ray
+def test_a_sweep_on_a_cluster_finds_the_same_trials_as_one_on_this_machine(capsys, tmp_path):
+    shared_cluster()
+    flags = "--search learning_rate=log:1e-4..1e-2 --num-envs 8 --steps 512 --eval-interval 1 --eval-episodes 2"
+    command = ["sweep", "cartpole", *flags.split(), "--trials", "2", "--save-dir", str(tmp_path), "--json"]
+    assert main([*command, "--name", "here"]) == 0
+    here = rows_of(capsys)
+    assert main([*command, "--name", "cluster", "--ray-address", "local"]) == 0
+    assert rows_of(capsys) == here
+    # It is continued without the cluster, as the plan is the same.
+    assert main([*command, "--name", "cluster"]) == 0
+    assert rows_of(capsys) == here
+
+
+@pytest.mark.ray
+def test_a_training_whose_actor_is_killed_ends_and_continues_from_its_checkpoint(tmp_path):
+    ray = shared_cluster()
+    trainings = RayTrainings("local", 1)
+    started = []
+
+    def start(flags, log):
+        started.append((trainings.start(flags, log), flags))
+        return started[-1][0]
+
+    flags = "--num-envs 8 --num-steps 16 --epochs 60 --save-interval 1 --eval-interval 2 --eval-episodes 2"
+    _, settings = parse(flags.split(), base_settings("cartpole", []), SweepOptions, "sweep")
+    plan = SweepPlan(env="cartpole", flags=(), search=RATES, seeds=(0,), steps=8 * 16 * 60)
+    space = {"learning_rate": parse_range("learning_rate", RATES["learning_rate"], 0.5)}
+    made = Sweep(tmp_path, plan, space, {"learning_rate": 1e-3}, start_run=start, on_event=lambda line: None)
+    made.start_file.write_text(to_toml(settings))
+    run = RunFolder(made.folder / "trials" / "0000" / "seed-0")
+    active = made._next_trial()
+    made.active.append(active)
+    made._advance(active)
+    wait_until(lambda: list(run.checkpoints.glob("*/manifest.json")), "the first checkpoint")
+    ray.kill(started[0][0].actor)
+    with pytest.raises(WorkerError, match="its node was lost or ended it"):
+        started[0][0].wait()
+    made.active.clear()
+    # Waits until nothing writes to the folder any more.
+    made.run(trials=1, parallel=1)
+    assert made.counts() == {"finished": 1, "pruned": 0, "failed": 0}
+    (_, flags) = started[1]
+    assert flags[:2] == ["--resume", str(run.path)]
+    assert len(started) == 2
+    trainings.close()
+
+
+@pytest.mark.ray
+def test_a_training_that_waits_for_cores_can_be_ended(tmp_path):
+    shared_cluster()
+    with pytest.warns(UserWarning, match="no node of the cluster has 1000 cores"):
+        trainings = RayTrainings("local", 1, cpus=1000)
+    waiting = trainings.start(["cartpole"], tmp_path / "seed-0.log")
+    assert waiting.poll() is None
+    waiting.terminate()
+    with pytest.raises(WorkerError, match="its node was lost or ended it"):
+        waiting.wait()
+    trainings.close()
+
+
+@pytest.mark.ray
+def test_a_node_without_the_folder_of_the_sweep_is_an_error(tmp_path):
+    shared_cluster()
+    trainings = RayTrainings("local", 1)
+    with pytest.raises(SettingsError, match=r"does not see .*/missing: .* share under the same path"):
+        trainings.start(["cartpole"], tmp_path / "missing" / "seed-0.log").wait()
+    trainings.close()
+
+
+def test_a_training_that_was_stopped_before_it_began_does_not_begin(tmp_path):
+    actor = TrainingActor()
+    actor.stop()
+    assert actor.train(["cartpole"], tmp_path / "seed-0.log", Path.cwd()) == STOPPED
+    assert not list(tmp_path.iterdir())
+
+
+@BROWSER
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_of_a_sweep_is_drawn_at_every_width(tmp_path, width):
+    results = [
+        TrialResult(n, {"learning_rate": 10.0**-n, "activation": "tanh"}, 100.0 - n * n, 5.0 + n, (90.0, 110.0 - n))
+        for n in range(1, 6)
+    ]
+    page = tmp_path / "sweep.html"
+    shares = {"learning_rate": 0.7, "activation": 0.3}
+    counts = {"finished": 5, "pruned": 2, "failed": 0}
+    page.write_text(draw_sweep("cartpole", results, counts, shares, target=None, command="hundredfold sweep"), "utf-8")
+    seen = inspect_page(page, width, tmp_path / "profile")
+    assert seen["sections"] == ["Trials", "Return against time", "Which settings matter", "Best trials"]
+    assert seen["charts"] == seen["drawn"] == 3
+    assert seen["failed"] == []
+    assert seen["rows"] == 5
+    assert seen["wanted_width"] <= seen["given_width"] <= width
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_sweep_killed_three_times_finds_the_same_trials(tmp_path):
@@ -234,6 +446,8 @@ def test_a_sweep_killed_three_times_finds_the_same_trials(tmp_path):
         (["--search", "learning_rate"], "expects NAME=RANGE"),
         (["--eval-interval", "0"], "--eval-interval must be at least 1"),
         (["--trials", "0"], "--trials must be at least 1"),
+        (["--trial-cpus", "-1"], "--trial-cpus must be at least 0"),
+        (["--trial-gpus", "nan"], "--trial-gpus must be at least 0"),
     ],
 )
 def test_bad_flags_get_a_clear_error(capsys, tmp_path, flags, words):

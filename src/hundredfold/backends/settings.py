@@ -83,8 +83,8 @@ class RaySettings:
     """Backend `ray`: which cluster to use, and how its actors run envs."""
 
     address: str = ""
-    """Ray cluster to join: auto, host:port or ray://host:port; empty = RAY_ADDRESS if it is set,
-    else a new cluster on this machine that ends with the run."""
+    """Ray cluster to join: auto, host:port or ray://host:port; local = a new cluster on this machine
+    that ends with the run; empty = RAY_ADDRESS if it is set, else local."""
     policy_lag: Annotated[int, Interval(ge=0, le=1)] = 0
     """Age of the collecting policy in updates; 1 = collect the next rollout during the update
     (faster, slightly off-policy), 0 = collect with the newest weights."""

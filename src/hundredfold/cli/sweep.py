@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,14 +19,16 @@ from hundredfold.cli.train import SaveDir, base_settings, explicit_settings, par
 from hundredfold.config.presets import AUTO
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import read_toml, to_toml, used_fields
-from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.errors import MissingExtraError, SettingsError, is_installed, suggest
 from hundredfold.core.files import write_atomically
 from hundredfold.envs.registry import ENVS, canonical_name, env_factory
 from hundredfold.training.auto_config import auto_configure_once
 from hundredfold.training.memory import spec_of
 from hundredfold.training.run_folder import RunFolder, check_name
+from hundredfold.training.trial_runs import RayTrainings, StartRun, start_training
 
 if TYPE_CHECKING:
+    from hundredfold.training.search_ranges import Distribution
     from hundredfold.training.sweep import Sweep, TrialResult
 
 HELP: Final = """usage: hundredfold sweep ENV --search NAME=RANGE [--search ...] [...]
@@ -48,9 +51,12 @@ DEFAULT_SEARCH: Final = {
         "update_epochs": "2..12",
         "clip_range": "0.1..0.3",
     },
-    "dqn": {"learning_rate": "log:1e-4..3e-3", "discount": "0.95..0.999"},
+    "dqn": {"learning_rate": "log:1e-4..3e-3", "gamma": "0.95..0.999"},
 }
-OWN_FLAGS: Final = ("--space", "--trials", "--seeds", "--parallel", "--target", "--save-dir", "--ckpt-dir", "--name")
+OWN_FLAGS: Final = (
+    *("--space", "--trials", "--seeds", "--parallel", "--target", "--save-dir", "--ckpt-dir", "--name"),
+    *("--ray-address", "--trial-cpus", "--trial-gpus"),
+)
 OWN_SWITCHES: Final = ("--json", "--no-json", "--wide", "--no-wide")
 SHOWN_TRIALS: Final = 10
 
@@ -67,6 +73,13 @@ class SweepOptions:
     """Runs per trial, with consecutive seeds; a trial's score is their mean."""
     parallel: int = 1
     """Trials trained at the same time."""
+    ray_address: str | None = None
+    """Ray cluster whose nodes train the trials: auto, host:port, ray://host:port, or local (a new cluster on
+    this machine). All nodes need hundredfold and the folder --save-dir, shared under the same path."""
+    trial_cpus: float = 1.0
+    """With --ray-address: cores that Ray reserves for a trial."""
+    trial_gpus: float = 0.0
+    """With --ray-address: GPUs that Ray reserves for a trial; it sees no others."""
     target: float | None = None
     """Evaluated return to reach: minimises the seconds until then, and stops runs there. By default
     the last evaluated return is maximised."""
@@ -99,8 +112,10 @@ def run(argv: Sequence[str]) -> int:
     if options.space is not None:
         search = {name: str(text) for name, text in _search_table(options.space).items()} | search
     search = search or DEFAULT_SEARCH.get(settings.algo, {})
-    sweep = _sweep(env, search, arguments, options, settings)
-    stopped = _run_until_stopped(sweep, options)
+    space = _space(search, settings)
+    with _trainings(options) as start_run:
+        sweep = _sweep(env, search, space, arguments, options, settings, start_run)
+        stopped = _run_until_stopped(sweep, options)
     if stopped and not options.json:
         note(f"stopped; run the same command again to continue {sweep.folder}")
     results = sweep.results()
@@ -153,20 +168,54 @@ def _check(options: SweepOptions, settings: RunSettings) -> None:
             raise SettingsError(f"--{name} must be at least 1, got {getattr(options, name)}.")
     if settings.evaluation.eval_interval < 1:
         raise SettingsError("sweep compares evaluations; --eval-interval must be at least 1.")
+    for name in ("trial_cpus", "trial_gpus"):
+        if not 0 <= getattr(options, name) < math.inf:
+            raise SettingsError(f"--{name.replace('_', '-')} must be at least 0, got {getattr(options, name)}.")
     check_name(options.name)
+    if not is_installed("optuna"):
+        raise MissingExtraError("optuna", "sweep", "sweep")
 
 
-def _sweep(
-    env: str, search: dict[str, str], arguments: Sequence[str], options: SweepOptions, settings: RunSettings
-) -> Sweep:
-    from hundredfold.training.sweep import Sweep, SweepPlan, parse_range
+@contextmanager
+def _trainings(options: SweepOptions) -> Iterator[StartRun]:
+    """What starts trainings: here, or on the nodes of a cluster."""
+    if options.ray_address is None:
+        yield start_training
+        return
+    cluster = RayTrainings(options.ray_address, options.parallel, cpus=options.trial_cpus, gpus=options.trial_gpus)
+    try:
+        yield cluster.start
+    finally:
+        cluster.close()
 
+
+def _space(search: dict[str, str], settings: RunSettings) -> dict[str, Distribution]:
+    """Parsed ranges by the name of the setting."""
+    from hundredfold.training.search_ranges import parse_range
+
+    if not search:
+        raise SettingsError(f"there are no default ranges for {settings.algo}; give --search NAME=RANGE.")
     present = _values(settings)
     for name in search:
         if name not in present:
             raise SettingsError(f"--search {name}: there is no setting of this name; {suggest(name, present)}")
-    space = {name: parse_range(name, text, present[name]) for name, text in search.items()}
+    return {name: parse_range(name, text, present[name]) for name, text in search.items()}
+
+
+def _sweep(
+    env: str,
+    search: dict[str, str],
+    space: dict[str, Distribution],
+    arguments: Sequence[str],
+    options: SweepOptions,
+    settings: RunSettings,
+    start_run: StartRun,
+) -> Sweep:
+    from hundredfold.training.sweep import Sweep, SweepPlan
+
     folder = options.save_dir / (options.name or f"sweep-{env.replace('/', '-').replace(':', '-')}")
+    if options.ray_address is not None:
+        folder = folder.resolve()  # the working directory of another node may be another one
     flags = list(arguments)
     for flag in OWN_FLAGS:
         flags = remove_flag(flags, flag)
@@ -190,7 +239,7 @@ def _sweep(
         plan,
         space,
         {name: start[name] for name in search},
-        start_run=start_training,
+        start_run=start_run,
         on_event=(lambda line: None) if options.json else note,
     )
     write_atomically(made.start_file, to_toml(settings))
@@ -220,21 +269,6 @@ def _run_until_stopped(sweep: Sweep, options: SweepOptions) -> bool:
     finally:
         signal.signal(signal.SIGTERM, before)
     return False
-
-
-def start_training(flags: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `hundredfold train` with these flags; it saves and ends when this process dies.
-
-    Its standard input is a pipe that this process holds open and never writes to.
-    """
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "hundredfold.cli.sweep", *flags],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in the terminal reaches the sweep alone, which ends its runs
-        )
 
 
 def _write_results(sweep: Sweep, command: Sequence[str]) -> None:

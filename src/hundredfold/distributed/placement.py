@@ -28,6 +28,8 @@ from hundredfold.distributed.actor import EnvActor
 # How long a cluster may take to accept a connection; Ray itself would retry for minutes.
 CONNECT_SECONDS: Final = 5.0
 CLIENT_PORT: Final = 10001
+# Address that stands for a cluster started on this machine, also where RAY_ADDRESS names another one.
+NEW_CLUSTER: Final = "local"
 # Logs at every start that a cluster requires a token.
 TOKEN_LOGGER: Final = "ray._private.authentication.authentication_token_setup"
 
@@ -98,6 +100,7 @@ def max_actors(ray: Any, actor_cpus: float) -> int:
 
 def _init_ray(ray: Any, settings: RaySettings, num_actors: int) -> None:
     address = settings.address or os.environ.get("RAY_ADDRESS", "")
+    address = "" if address == NEW_CLUSTER else address
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     logging.getLogger(TOKEN_LOGGER).setLevel(logging.ERROR)
     hint = ""

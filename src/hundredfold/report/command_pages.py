@@ -116,6 +116,8 @@ def draw_comparison(env: str, comparison: Comparison, command: str) -> str:
         progress=1.0,
         cards=[*_verdict_cards(comparison), *_arm_cards(comparison)],
         sections=sections,
+        kind="compare",
+        source="the runs beside this page; compare.json has all figures",
     )
 
 
@@ -321,6 +323,8 @@ def draw_scaling(rows: Sequence[Row], ideal: str, advice: str, command: str, mac
         progress=1.0,
         cards=cards,
         sections=sections,
+        kind="scale",
+        source="the measurements of this command",
     )
 
 

@@ -70,6 +70,8 @@ def render_run(folder: RunFolder) -> str:
         cards=[*(section.card for section in of_env if section.card is not None), *_cards(record)],
         # What the run achieved comes first, how it learned after that.
         sections=[*of_env, *video_sections(folder), learning, *others],
+        kind="run",
+        source="the run folder: settings.toml, metrics.jsonl, versions.json, checkpoints and report data",
     )
 
 
@@ -83,6 +85,8 @@ def render_page(
     progress: float,
     cards: Iterable[Card],
     sections: Sequence[Section],
+    kind: str,
+    source: str,
 ) -> str:
     """A page of sections as HTML.
 
@@ -95,6 +99,8 @@ def render_page(
         progress: Fraction of the progress bar.
         cards: Headline numbers.
         sections: Sections, in order.
+        kind: What the page shows, in a word above the heading: run, sweep, ...
+        source: Files that it was drawn from, for the footer.
     """
     has_replay = any(isinstance(item, Replay) for section in sections for item in section.contents)
     return (
@@ -109,6 +115,8 @@ def render_page(
             progress=progress,
             cards=cards,
             sections=[_section_context(section) for section in sections],
+            kind=kind,
+            source=source,
             style=replay_style() if has_replay else template_file("page.css"),
             plotly=get_plotlyjs(),
             script=template_file("page.js"),

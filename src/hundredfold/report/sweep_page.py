@@ -12,7 +12,8 @@ from hundredfold.core.formatting import format_count, format_duration, format_nu
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.page import render_page
 from hundredfold.report.run_sections import Card, Section, Table
-from hundredfold.training.sweep import TrialResult, describe, pareto_front
+from hundredfold.training.search_ranges import describe
+from hundredfold.training.sweep import TrialResult, pareto_front
 
 SHOWN_TRIALS: Final = 20
 
@@ -75,6 +76,8 @@ def draw_sweep(
             Card("training time", format_duration(sum(one.seconds for one in results)), "of all finished trials"),
         ],
         sections=sections,
+        kind="sweep",
+        source="the study beside this page; results.json has all figures, trials/ the runs",
     )
 
 

@@ -1,4 +1,4 @@
-"""Search for better settings with Optuna: every trial trains runs in processes of their own.
+"""Search for better settings with Optuna: every trial trains runs in processes of their own, here or on a cluster.
 
 The study lives in a SQLite file of the sweep's folder, next to the run folders, so that a sweep that
 was killed continues where it stopped: finished trials are kept, unfinished runs are resumed bit for
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,15 +17,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import optuna
 
-from hundredfold.core.errors import HundredfoldError, SettingsError
+from hundredfold.core.errors import HundredfoldError, SettingsError, WorkerError
 from hundredfold.core.files import write_atomically
 from hundredfold.training.run_folder import RunFolder
-
-try:
-    import optuna
-except ImportError as error:
-    raise SettingsError("sweep needs Optuna: pip install 'hundredfold[sweep]'.") from error
+from hundredfold.training.search_ranges import Distribution, as_flag, contains, describe
+from hundredfold.training.trial_runs import StartRun, TrialRun
 
 POLL_SECONDS: Final = 0.2
 # Trials before unpromising ones are stopped, and stages of a run in which they are compared.
@@ -36,62 +33,14 @@ NUM_STAGES: Final = 20
 MISSED_TARGET: Final = 2.0
 # Trials that may fail at the start before the sweep gives up.
 MAX_FIRST_FAILURES: Final = 3
+# A trial fails when its runs were lost this often with the node that they ran on.
+MAX_LOSSES: Final = 3
 LOG_LINES: Final = 12
 # Finished trials, besides one per setting, before the importance of settings is estimated.
 MIN_SPARE_TRIALS: Final = 3
 PLAN_FILE: Final = "sweep.json"
 
-Distribution = optuna.distributions.BaseDistribution
 Finish = optuna.trial.TrialState
-# Starts the training of one run: its flags, and the file for its output.
-StartRun = Callable[[Sequence[str], Path], "subprocess.Popen[bytes]"]
-
-
-def parse_range(name: str, text: str, value: Any) -> Distribution:
-    """The values to search for one setting.
-
-    Args:
-        name: Name of the setting, for errors.
-        text: `low..high`, `log:low..high` or choices separated by commas.
-        value: A value of the setting, from which its type is known.
-    """
-    logarithmic = text.startswith("log:")
-    low_text, dots, high_text = text.removeprefix("log:").partition("..")
-    if not dots:
-        choices = [_converted(name, choice, value) for choice in text.split(",")]
-        if logarithmic or len(set(choices)) < 2:
-            raise SettingsError(f"--search {name}={text}: expected low..high, log:low..high or several choices a,b,c.")
-        return optuna.distributions.CategoricalDistribution(choices)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"--search {name}={text}: {name} is not a number; give choices, such as {name}=a,b.")
-    low, high = _converted(name, low_text, value), _converted(name, high_text, value)
-    if not low < high or (logarithmic and low <= 0):
-        above = " above 0" if logarithmic else ""
-        raise SettingsError(f"--search {name}={text}: expected low..high with low < high, both{above}.")
-    if isinstance(value, int):
-        return optuna.distributions.IntDistribution(low, high, log=logarithmic)
-    return optuna.distributions.FloatDistribution(low, high, log=logarithmic)
-
-
-def _converted(name: str, text: str, value: Any) -> Any:
-    """A part of a range in the type of the setting."""
-    try:
-        if isinstance(value, bool):
-            return {"true": True, "false": False}[text.strip().lower()]
-        if isinstance(value, int):
-            number = float(text)
-            if number != int(number):
-                raise ValueError
-            return int(number)
-        if isinstance(value, float):
-            number = float(text)
-            if not math.isfinite(number):
-                raise ValueError
-            return number
-    except (ValueError, KeyError, OverflowError) as error:
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(value)]
-        raise SettingsError(f"--search {name}: expected {kind}, got {text!r}.") from error
-    return text
 
 
 class Evaluation(NamedTuple):
@@ -161,11 +110,17 @@ class _ActiveTrial:
     trial: optuna.Trial
     params: dict[str, Any]
     folder: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: TrialRun | None = None
     seed_index: int = 0
     reported: int = 0  # evaluations of the present run
     stage: int = -1  # of the last evaluation that was compared with other trials
+    losses: int = 0  # runs that were lost with their node
     results: list[tuple[float, float, float]] = field(default_factory=list)  # score, seconds, return by seed
+
+    @property
+    def scores(self) -> list[float]:
+        """Score of every finished seed."""
+        return [score for score, _, _ in self.results]
 
 
 class Sweep:
@@ -203,7 +158,7 @@ class Sweep:
             pruner=optuna.pruners.MedianPruner(PRUNING_STARTUP_TRIALS),
             load_if_exists=True,
         )
-        if all(_contains(space[name], defaults[name]) for name in space) and not self.study.get_trials(deepcopy=False):
+        if all(contains(space[name], defaults[name]) for name in space) and not self.study.get_trials(deepcopy=False):
             self.study.enqueue_trial(dict(defaults))
         self.active: list[_ActiveTrial] = []
 
@@ -299,16 +254,23 @@ class Sweep:
             self._finish(active)
             return
         if active.process is None:
-            self._start(active)
+            if self._is_below_median(active):
+                self._end(active, Finish.PRUNED)
+            else:
+                self._start(active)
             return
-        code = active.process.poll()
+        try:
+            code = active.process.poll()
+        except WorkerError as error:
+            self._lose(active, error)
+            return
         evaluations = list(read_evaluations(active.folder / f"seed-{self._seed(active)}"))
         if self._is_pruned(active, evaluations):
             self._end(active, Finish.PRUNED)
         elif self._reached_target(evaluations) is not None or code == 0:
             self._end_run(active, evaluations)
         elif code is not None:
-            self._fail(active, code)
+            self._fail(active, f"ended with exit code {code}")
 
     def _start(self, active: _ActiveTrial) -> None:
         seed = self._seed(active)
@@ -327,11 +289,7 @@ class Sweep:
         active.process = self.start_run(flags, active.folder / f"{run.name}.log")
 
     def _is_pruned(self, active: _ActiveTrial, evaluations: Sequence[Evaluation]) -> bool:
-        """Report new evaluations; whether the trial is not worth going on with.
-
-        Evaluations of the first seed are compared with those of other trials, and after each
-        further seed the mean over seeds.
-        """
+        """Report new evaluations of the first seed; whether they are too low beside those of other trials."""
         if active.seed_index > 0:
             return False
         new = False
@@ -343,6 +301,15 @@ class Sweep:
         # The first evaluation of a run says little about it.
         enough = len(evaluations) > 1 and self._reached_target(evaluations) is None
         return new and enough and active.trial.should_prune()
+
+    def _is_below_median(self, active: _ActiveTrial) -> bool:
+        """Whether the mean over the finished seeds is below the median of other trials over the same seeds."""
+        scores = active.scores
+        finished = [trial.user_attrs["scores"] for trial in self.study.get_trials(states=(Finish.COMPLETE,))]
+        if not scores or len(finished) < PRUNING_STARTUP_TRIALS:
+            return False
+        others = [np.mean(other[: len(scores)]) for other in finished]
+        return bool(np.mean(scores) < np.median(others))
 
     def _reached_target(self, evaluations: Sequence[Evaluation]) -> float | None:
         """Seconds until the target; None if there is none or it has not been reached."""
@@ -366,19 +333,26 @@ class Sweep:
 
     def _finish(self, active: _ActiveTrial) -> None:
         scores, seconds, returns = (list(column) for column in zip(*active.results, strict=True))
+        active.trial.set_user_attr("scores", scores)
         active.trial.set_user_attr("seconds", sum(seconds))
         active.trial.set_user_attr("returns", returns)
         self._end(active, Finish.COMPLETE, float(np.mean(scores)))
 
-    def _fail(self, active: _ActiveTrial, code: int) -> None:
+    def _lose(self, active: _ActiveTrial, error: WorkerError) -> None:
+        """Start a run again that was lost with its node: it resumes from its last checkpoint."""
+        active.process = None
+        active.losses += 1
+        self.on_event(f"trial {active.trial.number}: {error}")
+        if active.losses == MAX_LOSSES:
+            self._fail(active, f"was lost {MAX_LOSSES} times with its node")
+
+    def _fail(self, active: _ActiveTrial, reason: str) -> None:
         log = active.folder / f"seed-{self._seed(active)}.log"
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
         self._end(active, Finish.FAIL)
         ended = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.is_finished()]
         if len(ended) >= MAX_FIRST_FAILURES and all(trial.state == Finish.FAIL for trial in ended):
-            raise HundredfoldError(
-                f"the first {len(ended)} trials failed; the last one ended with exit code {code}:\n" + "\n".join(lines)
-            )
+            raise HundredfoldError(f"the first {len(ended)} trials failed; the last one {reason}:\n" + "\n".join(lines))
 
     def _end(self, active: _ActiveTrial, state: optuna.trial.TrialState, score: float | None = None) -> None:
         _terminate(active.process)
@@ -397,11 +371,9 @@ class Sweep:
 
     def _stop_all(self) -> None:
         """End all runs, which save themselves; their trials go on when the sweep is continued."""
-        for active in self.active:
-            if active.process is not None and active.process.poll() is None:
-                active.process.terminate()
-        for active in self.active:
-            _terminate(active.process)
+        for wait in (False, True):  # all at once, then one after the other
+            for active in self.active:
+                _terminate(active.process, wait=wait)
 
 
 def read_evaluations(run: Path) -> Iterator[Evaluation]:
@@ -425,35 +397,18 @@ def pareto_front(results: Sequence[TrialResult]) -> list[TrialResult]:
     return front
 
 
-def describe(params: Mapping[str, Any]) -> str:
-    """Settings as one line."""
-    return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in params.items()
-    )
-
-
-def as_flag(name: str, value: Any) -> list[str]:
-    """A setting as a flag of `train`."""
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", str(value)]
-
-
-def _contains(distribution: Distribution, value: Any) -> bool:
-    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
-        return value in distribution.choices
-    assert isinstance(distribution, optuna.distributions.IntDistribution | optuna.distributions.FloatDistribution)
-    return bool(distribution.low <= value <= distribution.high)
-
-
 def _stored(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
     return {"seconds": float(trial.user_attrs["seconds"]), "returns": tuple(trial.user_attrs["returns"])}
 
 
-def _terminate(process: subprocess.Popen[bytes] | None) -> None:
-    """End a run and wait until it has saved itself."""
-    if process is not None:
+def _terminate(process: TrialRun | None, *, wait: bool = True) -> None:
+    """End a run, and wait until it has saved itself."""
+    if process is None:
+        return
+    try:
         if process.poll() is None:
             process.terminate()
-        process.wait()
+        if wait:
+            process.wait()
+    except WorkerError:
+        return  # lost with its node, which has nothing left to end
