@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from helpers.desk import ENV, FIRST_DAY, make_desk, play_days
+from helpers.desk import ENV, FIRST_DAY, assert_saves_as_evaluated, make_desk, play_days, running
 from hundredfold.api import start_run, train
 from hundredfold.cli import main
 from hundredfold.cli.desk import DeskOptions, desk_policy
 from hundredfold.cli.train import read_desk
 from hundredfold.core.errors import SettingsError
 from hundredfold.desk.recorded import read_events, recorded_responses, trips_csv
-from hundredfold.desk.server import export_lines
+from hundredfold.desk.server import ServerOptions, create_app, export_lines
 from hundredfold.envs.dvrp.evaluation import EVALUATION_SEED, simulate_days
 from hundredfold.training.build import load_belief_model
 from hundredfold.training.run_folder import RunFolder
@@ -38,15 +38,34 @@ def run_folder(tmp_path_factory):
     return done.path
 
 
-def test_a_run_decides_at_the_desk_as_in_evaluation(run_folder):
+@pytest.mark.parametrize("num_days", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_run_saves_at_the_desk_what_evaluate_says(run_folder, num_days):
     policy = desk_policy(DeskOptions(run=str(run_folder)))
     days, population = simulate_days(
-        policy.act, policy.settings, 3, EVALUATION_SEED, shared_params=policy.beliefs.params(exploring=False)
+        policy.act, policy.settings, num_days, EVALUATION_SEED, shared_params=policy.beliefs.params(exploring=False)
     )
-    offers, accepted = play_days(make_desk(policy=policy, learn=False), days, population)
-    np.testing.assert_array_equal(offers, days.offers)
-    np.testing.assert_array_equal(accepted, days.accepted)
     assert days.made.any()
+    assert_saves_as_evaluated(make_desk(policy=policy, learn=False), days, population, policy.settings)
+
+
+def test_training_reads_a_running_desk_with_its_token(run_folder, tmp_path, monkeypatch):
+    policy = desk_policy(DeskOptions(run=str(run_folder)))
+    desk = make_desk(f"sqlite:///{tmp_path / 'desk.db'}", policy=policy)
+    days, population = simulate_days("always_largest", policy.settings, 1, EVALUATION_SEED)
+    play_days(desk, days, population)
+    expected = recorded_responses(read_events(str(tmp_path / "desk.db")), policy.settings).responses.arrays()
+    settings = RunFolder.open(run_folder).settings()
+    with running(create_app(desk, ServerOptions(token="a token of this desk"))) as address:
+        monkeypatch.delenv("HUNDREDFOLD_DESK_TOKEN", raising=False)
+        with pytest.raises(SettingsError, match="set HUNDREDFOLD_DESK_TOKEN"):
+            read_desk(address, settings, quiet=True)
+        monkeypatch.setenv("HUNDREDFOLD_DESK_TOKEN", "a token of this desk")
+        recorded = read_desk(address, settings, quiet=True).arrays()
+    assert len(expected["offer"]) > 0
+    for name, column in expected.items():
+        np.testing.assert_array_equal(recorded[name], column)
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_desk(address, settings, quiet=True)
 
 
 def test_training_continues_from_the_responses_of_a_desk(run_folder, tmp_path):

@@ -1,17 +1,14 @@
 """The desk's page in real Chromium: a day booked by hand, at desktop and phone width."""
 
 import re
-import threading
-import time
 from pathlib import Path
 
 import axe_core_python
 import pytest
-import uvicorn
 from playwright import sync_api as playwright
 
 from helpers.browser import BROWSER, open_chromium
-from helpers.desk import make_desk
+from helpers.desk import make_desk, running
 from hundredfold.desk.server import ServerOptions, create_app
 
 pytestmark = [BROWSER, pytest.mark.browser]
@@ -26,15 +23,8 @@ expect.set_options(timeout=10 * MINUTES)
 def address(tmp_path_factory):
     """A desk that asks for a token, on a free port of this machine."""
     app = create_app(make_desk(f"sqlite:///{tmp_path_factory.mktemp('desk') / 'desk.db'}"), ServerOptions(token=TOKEN))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join()
+    with running(app) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,10 @@
 """The HTTP API: booking a day, bad input, access, metrics and logs."""
 
+import csv
+import html
 import io
 import json
+import logging
 import socket
 from urllib.parse import quote as percent
 
@@ -10,9 +13,10 @@ import pytest
 import schemathesis
 from fastapi.testclient import TestClient
 
-from helpers.desk import FIRST_DAY, Clock, make_desk, trips
+from helpers.desk import FIRST_DAY, Clock, make_desk, own_city, trips
 from hundredfold.cli import desk as desk_cli
 from hundredfold.cli import main
+from hundredfold.desk.operations import JsonLog
 from hundredfold.desk.security import GuardSettings
 from hundredfold.desk.server import ServerOptions, create_app
 
@@ -107,9 +111,28 @@ BAD_TRIPS = {
     "no rider": ({"rider": ""}, 422, "invalid"),
     "long rider": ({"rider": "x" * 65}, 422, "invalid"),
     "trip of another rider": ({"trip": 3}, 422, "other_trip"),
+    "a year too far": ({"rider": "Ada"}, 422, "too_far_ahead"),
+    "line break": ({"rider": "Ada\nLovelace"}, 422, "invalid"),
+    "null character": ({"rider": "Ada\0"}, 422, "invalid"),
+    "half a character": ({"rider": "Ada \ud800"}, 422, "invalid"),
+    "disguised name": ({"rider": "Ada \u202eecalevoL"}, 422, "invalid"),
+    "no letter": ({"rider": "..."}, 422, "invalid"),
+    "appointment without its time": ({"appointment": True}, 422, "invalid"),
     **{
-        f"{name} in {field}": ({field: text}, 422, "invalid")
-        for field in ("rider", "pickup", "dropoff", "purpose", "pickup_time", "reference")
+        f"{name} in {field}": ({field: text}, 422, code)
+        for field, code in (
+            ("rider", "invalid"),
+            ("pickup", "unknown_place"),
+            ("dropoff", "unknown_place"),
+            ("purpose", "invalid"),
+            ("pickup_time", "invalid"),
+            ("appointment_time", "invalid"),
+            ("reference", "invalid"),
+            ("trip", "invalid"),
+            ("passengers", "invalid"),
+            ("pickup_window", "invalid"),
+            (HTML, "invalid"),
+        )
         for name, text in (("SQL", SQL), ("HTML", HTML))
     },
 }
@@ -119,11 +142,14 @@ BAD_TRIPS = {
 def test_a_bad_trip_is_refused_and_nothing_is_stored(untouched, changes, status, code):
     desk, client = untouched
     body = json.dumps({**TRIP, **changes})
-    answer = client.post(f"{DAY}/requests", content=body, headers={"content-type": "application/json"})
+    day = DAY.replace("2100", "2206") if code == "too_far_ahead" else DAY
+    answer = client.post(f"{day}/requests", content=body, headers={"content-type": "application/json"})
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (status, code), problem
-    assert "<script" not in answer.text
+    assert "script" not in answer.text
     assert "DROP" not in answer.text
+    assert problem["reason"].endswith((".", "?"))
+    assert "^" not in problem["reason"], "a pattern tells a clerk nothing"
     assert journal_rows(desk) == 0
 
 
@@ -141,7 +167,20 @@ def test_other_bad_requests_are_refused_and_nothing_is_stored(untouched):
         ("POST", "/v1/requests/none/response", {"quote_id": "a", "choice": "maybe"}, 422),
         ("POST", f"/v1/requests/{percent(SQL)}/response", {"quote_id": "a", "choice": "declined"}, 422),
         ("DELETE", "/v1/requests/none", None, 404),
-        ("GET", f"/v1/riders/{percent(HTML.replace('/', ''))}", None, 422),
+        ("GET", f"/v1/riders/{percent(HTML)}", None, 404),
+        ("GET", f"/v1/riders/{percent(SQL)}", None, 404),
+        ("GET", "/v1/riders/%00", None, 422),
+        ("POST", "/v1/days/2099-11-30/close", None, 409),
+        ("POST", f"{DAY}/undo", {"version": SQL}, 422),
+        ("POST", f"{DAY}/undo", {"version": 3}, 409),
+        *((("POST", f"{DAY}/what-if", {"cancel": text}, 422)) for text in (SQL, HTML)),
+        *((("POST", f"{DAY}/what-if", {"trip": {**TRIP, "rider": text}}, 422)) for text in (SQL, HTML)),
+        *((("POST", f"{DAY}/what-if", {"trip": {**TRIP, "pickup": text}}, 422)) for text in (SQL, HTML)),
+        *(
+            ("POST", "/v1/requests/none/response", {"quote_id": text, "choice": "declined"}, 422)
+            for text in (SQL, HTML)
+        ),
+        *(("POST", "/v1/requests/none/response", {"quote_id": "a", "choice": text}, 422) for text in (SQL, HTML)),
         ("GET", "/v1/riders/stranger", None, 404),
         ("GET", f"{DAY}/manifests/3.csv", None, 404),
         ("GET", "/v1/nothing", None, 404),
@@ -151,6 +190,8 @@ def test_other_bad_requests_are_refused_and_nothing_is_stored(untouched):
         answer = client.request(method, path, json=body)
         assert answer.status_code == status, (path, answer.text)
         assert set(answer.json()) == {"code", "reason", "quote"}
+        assert "script" not in answer.text
+        assert "DROP" not in answer.text
     malformed = client.post(f"{DAY}/requests", content=b'{"rider": ', headers={"content-type": "application/json"})
     assert malformed.status_code == 422
     assert journal_rows(desk) == 0
@@ -186,7 +227,8 @@ def test_data_needs_the_token_and_the_page_does_not(desk):
     client = TestClient(create_app(desk, ServerOptions(token=TOKEN)), base_url="https://desk.example.org")
     assert client.get("/").status_code == 200
     assert client.get("/healthz").status_code == 200
-    paths = (DAY, "/v1/export", "/v1/riders/customer-1", "/metrics", "/openapi.json", "/docs")
+    assert {client.get(path).status_code for path in ("/docs", "/openapi.json")} == {200}, "they describe, without data"
+    paths = (DAY, "/v1/export", "/v1/riders/customer-1", "/metrics")
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}):
         assert {client.get(path, headers=headers).status_code for path in paths} == {401}
     allowed = {"authorization": f"Bearer {TOKEN}"}
@@ -203,6 +245,105 @@ def test_pages_of_other_sites_do_not_reach_the_desk(client, desk):
     assert journal_rows(desk) == 0
 
 
+@pytest.mark.parametrize("origin", ["http://[", "null", "http://localhost:8300@evil.example", "http://", "\xff"])
+def test_a_malformed_origin_is_refused(client, origin):
+    assert client.get(DAY, headers={"origin": origin.encode("latin-1")}).status_code == 403
+
+
+def test_a_length_of_thousands_of_digits_is_refused(client):
+    answer = client.post(f"{DAY}/requests", content=b"{}", headers={"content-length": "9" * 5000})
+    assert answer.status_code == 413
+
+
+NAMES = (
+    "Smith, John",
+    "Siobhán O'Brien-Núñez",
+    "李小龍",
+    "محمد علي",
+    "Jean-Luc (b. 1940)",
+    "A&B Care #12/3",
+    "+1 555 0100",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_the_real_world_are_taken_and_found_again(client, desk, name):
+    booked = book(client, {**TRIP, "rider": f" {name}  "})
+    assert (booked.status_code, booked.json()["rider"]) == (200, name)
+    assert client.get(f"/v1/riders/{percent(name, safe='')}").json()["requests"] == 1
+    closed = client.post(f"{DAY}/close").json()
+    (row, _) = csv.DictReader(io.StringIO(closed["manifests"][0]["csv"]))
+    assert row["rider"] == ("'" + name if name[0] in "=+-@" else name)
+    assert desk.view(booked.json()["request_id"]).rider == name
+
+
+def test_composed_and_decomposed_letters_are_one_rider(client):
+    assert book(client, {**TRIP, "rider": "Zo\u00eb"}).status_code == 200
+    again = client.post(f"{DAY}/requests", json={**TRIP, "rider": "Zoe\u0308"})
+    assert (again.status_code, again.json()["code"]) == (409, "double_booking")
+
+
+def test_an_operators_own_city_is_served_with_its_names(capsys, tmp_path):
+    places = {"Depot": [0, 12, 9], "Main St #4": [12, 0, 15], "St. Mary's; Wing <B>": [9, 15, 0]}
+    rows = [
+        ("Smith, John", "Main St #4", "St. Mary's; Wing <B>", "09:00-09:30", "09:15-09:50"),
+        ("=Mary & Co", "St. Mary's; Wing <B>", "Main St #4", "11:00-11:30", "11:15-11:50"),
+    ]
+    own_city(tmp_path, places, rows)
+    files = ["--trips", str(tmp_path / "trips.csv"), "--travel-times", str(tmp_path / "matrix.csv"), "--customers", "2"]
+    files += ["--depot", "Depot"]
+    request = ["rider=Smith, John", "pickup=Main St #4", "dropoff=St. Mary's; Wing <B>", "appointment_time=10:00"]
+    assert main.main(["quote", *files, "--json", "--request", *request]) == 0
+    assert json.loads(capsys.readouterr().out)["as_requested"]["dropoff_window"]["late"] == 600
+    options = desk_cli.DeskOptions(
+        trips=str(tmp_path / "trips.csv"), travel_times=str(tmp_path / "matrix.csv"), depot="Depot", customers=2
+    )
+    client = TestClient(create_app(make_desk(policy=desk_cli.desk_policy(options))), base_url="http://localhost:8300")
+    trip = {"pickup": rows[1][1], "dropoff": rows[1][2], "pickup_time": "11:00"}
+    assert [place["name"] for place in client.get("/v1/places").json()] == list(places)
+    assert book(client, {**trip, "rider": "=Mary & Co"}).status_code == 200, "a rider of the operator's file"
+    assert client.get("/v1/riders/%3DMary & Co").json()["recurring_trips"][0]["pickup"] == rows[1][1]
+    manifest = client.post(f"{DAY}/close").json()["manifests"][0]
+    (first, _) = csv.DictReader(io.StringIO(manifest["csv"]))
+    assert (first["rider"], first["place"]) == ("'=Mary & Co", rows[1][1])
+    assert manifest["geojson"]["features"] == [], "places without coordinates"
+
+
+def test_a_mistake_of_the_desk_is_logged_without_names_and_answered(desk, monkeypatch):
+    log = io.StringIO()
+    client = TestClient(create_app(desk, ServerOptions(log=JsonLog(log))), base_url="http://localhost:8300")
+
+    def fail(rider):
+        raise RuntimeError(f"cannot read {rider}")
+
+    monkeypatch.setattr(desk, "rider", fail)
+    answer = client.get("/v1/riders/Ada Lovelace")
+    assert (answer.status_code, answer.json()["code"]) == (500, "error")
+    error, request = (json.loads(line) for line in log.getvalue().splitlines())
+    assert (error["event"], error["error"], error["route"]) == ("error", "RuntimeError", "/v1/riders/{rider}")
+    assert error["where"][-1].endswith(" fail")
+    assert (request["event"], request["status"]) == ("request", 500)
+    assert "Lovelace" not in log.getvalue()
+
+
+def test_lines_of_the_server_are_json_too(desk):
+    file = io.StringIO()
+    log = JsonLog(file)
+    log.emit(logging.LogRecord("uvicorn.error", logging.WARNING, "server.py", 1, "slow %s", ("client",), None))
+    line = json.loads(file.getvalue())
+    assert (line["event"], line["logger"], line["text"]) == ("log", "uvicorn.error", "slow client")
+
+
+def test_the_api_is_described_on_a_page(client):
+    page = client.get("/docs").text
+    paths = client.get("/openapi.json").json()["paths"]
+    assert len(paths) >= 14
+    for path in paths:
+        assert html.escape(path) in page
+    for field in ("appointment_time", "quote_id", "expected_saving_minutes", "hardConstraintOnPickupTime"):
+        assert field in page
+
+
 def test_requests_beyond_the_rate_are_refused(desk):
     options = ServerOptions(guard=GuardSettings(requests_per_second=0.001, burst=3))
     client = TestClient(create_app(desk, options), base_url="http://localhost")
@@ -211,7 +352,7 @@ def test_requests_beyond_the_rate_are_refused(desk):
 
 def test_logs_and_metrics_name_routes_but_no_riders(desk):
     log = io.StringIO()
-    client = TestClient(create_app(desk, ServerOptions(log=log)), base_url="http://localhost")
+    client = TestClient(create_app(desk, ServerOptions(log=JsonLog(log))), base_url="http://localhost")
     book(client, {**TRIP, "rider": "Ada Lovelace"})
     client.get("/v1/riders/Ada Lovelace")
     lines = [json.loads(line) for line in log.getvalue().splitlines()]

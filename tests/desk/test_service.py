@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
-from helpers.desk import ENV, FIRST_DAY, ApiDesk, Clock, book_as_requested, make_desk, play_days, trip_of, trips
+from helpers.desk import ENV, FIRST_DAY, Clock, assert_saves_as_evaluated, book_as_requested, make_desk, trip_of, trips
 from hundredfold.desk import population as desk_population
 from hundredfold.desk.models import DeskError, ResponseIn, TripIn, WhatIfIn
-from hundredfold.desk.server import create_app
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.evaluation import DayScorer, simulate_days
+from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.policies import PolicyOptions
 from hundredfold.routing.verifier import violations
 
@@ -21,7 +19,6 @@ MEDICAL = TripIn(rider="Ada", pickup="Union Square", dropoff="SF General", picku
 
 @pytest.mark.parametrize("num_days", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_the_desk_decides_and_saves_as_evaluate_says(num_days):
-    """The same offers on the same days, so the same driving minutes."""
     desk = make_desk(learn=False)
     days, population = simulate_days(
         "belief_greedy",
@@ -30,17 +27,8 @@ def test_the_desk_decides_and_saves_as_evaluate_says(num_days):
         SEED,
         options=PolicyOptions(beliefs=desk.beliefs.model, shift_penalty=ENV.effective_shift_penalty),
     )
-    api = ApiDesk(TestClient(create_app(desk), base_url="http://localhost"))
-    offers, accepted = play_days(api, days, population)
     assert days.made.any()
-    np.testing.assert_array_equal(offers, days.offers)
-    np.testing.assert_array_equal(accepted, days.accepted)
-    scores = DayScorer().scores(days, population, ENV)
-    for number in range(num_days):
-        view = api.close_day(FIRST_DAY.fromordinal(FIRST_DAY.toordinal() + number))
-        # The same oracle, unless the routes that grew with the bookings are even better.
-        assert scores.cost[number] * 0.98 <= view.driving_minutes <= scores.cost[number] + 1e-6
-        assert view.shift_minutes == scores.shift_minutes[number]
+    assert_saves_as_evaluated(desk, days, population, ENV)
 
 
 def test_a_quote_names_cost_windows_probability_and_a_reason():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import socket
 import sys
@@ -27,7 +28,8 @@ from hundredfold.envs.dvrp.settings import DvrpSettings, Service
 
 if TYPE_CHECKING:
     from hundredfold.desk.models import Quote, TripIn
-    from hundredfold.desk.service import Desk, DeskPolicy
+    from hundredfold.desk.quoter import DeskPolicy
+    from hundredfold.desk.service import Desk
 
 # The best policy without training that answers within milliseconds; lookahead is better and slower.
 DEFAULT_POLICY: Final = "belief_greedy"
@@ -81,7 +83,7 @@ class DeskOptions:
 
 def desk_policy(options: DeskOptions) -> DeskPolicy:
     """The policy that the options name, with the settings of its env."""
-    from hundredfold.desk.service import DeskPolicy
+    from hundredfold.desk.quoter import DeskPolicy
 
     fleet: dict[str, Any] = {
         "num_vehicles": options.vehicles,
@@ -135,6 +137,8 @@ class Serve(DeskOptions):
     """File with the secret that clients send as `Authorization: Bearer ...`."""
     tile_url: str | None = None
     """URL template of map tiles for the page, such as https://tiles.example.org/{z}/{x}/{y}.png."""
+    proxy_headers: bool = False
+    """Trust X-Forwarded-For and X-Forwarded-Proto of a proxy on this machine, for the rate limit."""
     quiet: bool = False
     """Log no requests."""
 
@@ -156,6 +160,7 @@ def run_serve(argv: Sequence[str]) -> int:
     require_serve_extra()
     import uvicorn
 
+    from hundredfold.desk.operations import JsonLog
     from hundredfold.desk.server import ServerOptions, create_app
     from hundredfold.desk.service import Desk
     from hundredfold.desk.storage import Journal
@@ -170,10 +175,19 @@ def run_serve(argv: Sequence[str]) -> int:
     policy = desk_policy(args)
     listener = _listen(args.host, args.port)
     desk = Desk(policy, Journal(args.database_url), with_service(settings, policy.settings.service))
-    log = None if args.quiet else sys.stderr
+    desk.warm_up()
+    log = JsonLog(None if args.quiet else sys.stderr)
+    for name in ("uvicorn", "asyncio"):
+        logging.getLogger(name).addHandler(log)
+        logging.getLogger(name).propagate = False
     options = ServerOptions(token=token, guard=parsed.guard, tile_url=args.tile_url, log=log)
     config = uvicorn.Config(
-        create_app(desk, options), log_level="warning", access_log=False, timeout_graceful_shutdown=10
+        create_app(desk, options),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=args.proxy_headers,
+        timeout_graceful_shutdown=10,
     )
     address = f"[{args.host}]" if ":" in args.host else args.host
     print(f"booking desk: http://{address}:{listener.getsockname()[1]}/", flush=True)
@@ -246,7 +260,7 @@ def run_quote(argv: Sequence[str]) -> int:
     args = parsed.quote
     policy = desk_policy(args)
     desk = Desk(policy, Journal("sqlite://"), with_service(parsed.desk, policy.settings.service))
-    day = desk.now().date() + timedelta(days=1)
+    day = desk.clock.today() + timedelta(days=1)
     if args.day is not None:
         _book_file(desk, day, args.day)
     try:
@@ -294,13 +308,12 @@ def _trip(fields: dict[str, Any], source: str) -> TripIn:
     from pydantic import ValidationError
 
     from hundredfold.desk.models import TripIn
+    from hundredfold.desk.text import problems_text
 
     try:
         return TripIn.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SettingsError(f"{source}: {where or 'the trip'}: {first['msg']}.") from error
+        raise SettingsError(f"{source}: {problems_text(error.errors())}") from error
 
 
 def _book_file(desk: Desk, day: Any, path: Path) -> None:

@@ -7,6 +7,7 @@ cancellations included, in their order, so that the same journal gives the same 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,10 +26,25 @@ from hundredfold.routing.incremental import IncrementalRoutes
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 from hundredfold.routing.problem import Solutions
 
-__all__ = ["Booking", "DeskDay", "Trial", "total_shift"]
+__all__ = ["Booking", "DeskDay", "FinalRoutes", "Trial", "total_shift"]
 
 # A day that exceeds the expected number of requests is given room for this many more.
 MORE_REQUESTS: Final = 32
+# Arrays of the true state with one row per request; the others are figures of the whole day.
+REQUEST_ARRAYS: Final = (
+    "customer_id",
+    "trip_id",
+    "type",
+    "cells",
+    "requested_windows",
+    "booked_windows",
+    "max_ride_minutes",
+    "tolerance",
+    "accepts",
+    "allowed",
+    "offers",
+    "accepted",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +72,14 @@ class Trial:
     cost: float  # driving minutes
     solution: Solutions
     feasible: bool  # whether everybody is served
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinalRoutes:
+    """Routes of a closed day, and the cost of the same bookings as requested after the same search."""
+
+    solution: Solutions
+    baseline_minutes: float
 
 
 class DeskDay(Dvrp):
@@ -101,12 +125,22 @@ class DeskDay(Dvrp):
 
     def with_more_room(self) -> DeskDay:
         """The same day with room for more requests."""
-        settings = replace(self.settings, num_customers=self.settings.num_customers + MORE_REQUESTS)
+        return self.copy(self.settings.num_customers + MORE_REQUESTS)
+
+    def copy(self, num_customers: int | None = None) -> DeskDay:
+        """The same day, to change without changing this one.
+
+        Args:
+            num_customers: Requests that it has room for; by default as many as this one.
+        """
+        settings = replace(self.settings, num_customers=num_customers or self.settings.num_customers)
         day = DeskDay(self.number, self.seed, self.population, settings)
-        for booking in self.bookings:
-            day.book(booking)
-        day.route_costs.routes.restore(_padded(self.routes, day.routes))
-        day.baseline.routes.restore(_padded(self.baseline.routes, day.baseline.routes))
+        day.bookings = list(self.bookings)
+        for own, other in ((self.routes, day.routes), (self.baseline.routes, day.baseline.routes)):
+            other.restore(_padded(own, other))
+        for name in REQUEST_ARRAYS:
+            day.true_state[name][:, : self.settings.num_customers] = self.true_state[name]
+        day._count()
         return day
 
     def observe_request(self, booking: Booking, allowed: BoolArray) -> StepBatch:
@@ -167,44 +201,59 @@ class DeskDay(Dvrp):
         self._count()
 
     def cancel(self, request_id: str) -> bool:
-        """Remove a booking; False if the routes would be late without it, which then stay as they are."""
+        """Remove a booking.
+
+        Where travel times violate the triangle inequality, a vehicle without this stop could be late
+        at another. Then all routes are built again.
+
+        Returns:
+            False if somebody would have no vehicle even then; the routes stay as they are.
+        """
         index = next(number for number, booking in enumerate(self.bookings) if booking.request_id == request_id)
-        keys = self._route_keys()
+        others, keys = [*self.bookings[:index], *self.bookings[index + 1 :]], self._route_keys()
+        before = self.routes.state()
         if not self.routes.remove(0, index, keys):
-            return False
-        # The baseline is only a figure: where a stop cannot be skipped, the day is inserted again.
+            self._insert_all(self.route_costs, others, [booking.booked_windows for booking in others])
+            if self.routes.unserved.any():
+                self.routes.restore(before)
+                return False
         if not self.baseline.routes.remove(0, index, keys):
-            self.baseline.clear(np.ones(1, bool))
-            for booking in (*self.bookings[:index], *self.bookings[index + 1 :]):
-                trip = booking.trip
-                self.baseline.riders[:] = booking.passengers
-                self.baseline.add(
-                    self.population.trips.cells[trip][None],
-                    booking.requested_windows[None],
-                    self.population.max_ride_minutes[trip][None],
-                    keys,
-                )
-        del self.bookings[index]
-        for array in self.true_state.values():
-            if array.ndim > 1 and array.shape[1] == self.settings.num_customers:
-                array[0, index:-1] = array[0, index + 1 :].copy()
-                array[0, -1] = 0
+            self._insert_all(self.baseline, others, [booking.requested_windows for booking in others])
+        self.bookings = others
+        for name in REQUEST_ARRAYS:
+            array = self.true_state[name]
+            array[0, index:-1] = array[0, index + 1 :].copy()
+            array[0, -1] = 0
         self._count()
         return True
 
     def baseline_cost(self) -> float:
         """Driving minutes of the same bookings as requested, with the penalty for whom that leaves unserved."""
-        routes = self.baseline.routes
-        return float(routes.driving_minutes[0] + UNSERVED_PENALTY_MINUTES * routes.unserved[0].sum())
+        return _penalised(self.baseline.routes)
 
-    def final_routes(self) -> Solutions:
-        """Routes of a longer search for the whole day, or the present ones if those are no worse."""
-        present = self.routes.solutions()
-        if not self.bookings:
-            return present
-        rows = self.routes.problems.rows(np.array([0]))
-        found = LNSOracle(LNSSettings(threads=self.settings.oracle_threads)).solve(rows)
-        return found if found.cost[0] < present.cost[0] else present
+    def final_search(self) -> Callable[[], FinalRoutes]:
+        """A longer search for the whole day, as booked and as requested, which may run while the day changes.
+
+        It returns the routes found, or those of now if they are no worse.
+        """
+        present = [routes.solutions() for routes in (self.routes, self.baseline.routes)]
+        rows = [routes.problems.rows(np.array([0])) for routes in (self.routes, self.baseline.routes)]
+        oracle = LNSOracle(LNSSettings(threads=self.settings.oracle_threads))
+
+        def search() -> FinalRoutes:
+            found = [oracle.solve(problems) for problems in rows] if self.bookings else present
+            best = [new if _penalised(new) < _penalised(old) else old for new, old in zip(found, present, strict=True)]
+            return FinalRoutes(best[0], _penalised(best[1]))
+
+        return search
+
+    def _insert_all(self, costs: RouteCosts, bookings: Sequence[Booking], windows: Sequence[FloatArray]) -> None:
+        """Build routes anew from bookings in their order."""
+        costs.clear(np.ones(1, bool))
+        for booking, times in zip(bookings, windows, strict=True):
+            costs.riders[:] = booking.passengers
+            cells = self.population.trips.cells[booking.trip][None]
+            costs.add(cells, times[None], self.population.max_ride_minutes[booking.trip][None], self._route_keys())
 
     def _write_request(self, booking: Booking) -> None:
         """Write a request behind the bookings; policies read it there."""
@@ -228,6 +277,11 @@ class DeskDay(Dvrp):
     def _route_keys(self) -> Keys:
         """(1,) RNG key of the search, the same as in the env."""
         return rng.spawn(self._episode_keys(), ROUTES_CHILD)
+
+
+def _penalised(routes: Solutions | IncrementalRoutes) -> float:
+    """Driving minutes of one day, with the penalty for whom the routes leave unserved."""
+    return float(routes.driving_minutes[0] + UNSERVED_PENALTY_MINUTES * routes.unserved[0].sum())
 
 
 def total_shift(bookings: list[Booking]) -> float:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from datetime import date, datetime
+from datetime import UTC, date
+from typing import Final
 
 import numpy as np
 
-from hundredfold.core.batch import FloatArray
+from hundredfold.core.batch import BoolArray, FloatArray
 from hundredfold.core.errors import suggest
 from hundredfold.desk.models import DeskError, Json, Quote, ResponseIn, TripIn, minutes_of
 from hundredfold.desk.population import DeskPopulation
 from hundredfold.desk.records import REQUEST, DayRecord, RequestRecord
 from hundredfold.desk.storage import Event
+from hundredfold.desk.text import CODE_CHARACTERS, has_code, normalised
+from hundredfold.desk.times import DeskClock
 from hundredfold.envs.dvrp.offers import servable_alone
 from hundredfold.envs.dvrp.population import GRID_MINUTES, ride_limits
 from hundredfold.envs.dvrp.settings import DvrpSettings
@@ -21,6 +23,9 @@ from hundredfold.envs.dvrp.trip_purposes import purpose_of
 from hundredfold.routing.problem import DROPOFF, EARLY, LATE, PICKUP
 
 __all__ = ["Intake", "response_data"]
+
+# Fields of a request's event that make it the same trip.
+CONTENT: Final = ("rider", "pickup", "dropoff", "passengers", "purpose", "is_appointment")
 
 
 class Intake:
@@ -30,26 +35,23 @@ class Intake:
         riders: Riders and trips of the desk.
         settings: Settings of the env.
         window_minutes: Width of windows around a wanted time.
-        now: The present time.
+        clock: The present time.
     """
 
     def __init__(
-        self,
-        riders: DeskPopulation,
-        settings: DvrpSettings,
-        window_minutes: float,
-        now: Callable[[], datetime] = datetime.now,
+        self, riders: DeskPopulation, settings: DvrpSettings, window_minutes: float, clock: DeskClock | None = None
     ) -> None:
-        self.riders, self.settings, self.window_minutes, self.now = riders, settings, window_minutes, now
+        self.riders, self.settings, self.window_minutes = riders, settings, window_minutes
+        self.clock = clock or DeskClock(UTC)
         self.city = riders.population.city
-        self.cells = {name: cell for cell, name in enumerate(self.city.names)}
+        self.cells = {normalised(name): cell for cell, name in enumerate(self.city.names)}
 
     def read(self, event: Event) -> RequestRecord:
         """The record of a request event; new riders and trips are numbered in order of appearance."""
         data = event.data
         windows = np.array(data["windows"])
         customer = self.riders.customer(data["rider"])
-        cells = (self.cells[data["pickup"]], self.cells[data["dropoff"]])
+        cells = (self.cells[normalised(data["pickup"])], self.cells[normalised(data["dropoff"])])
         trip = data.get("trip")
         if trip is None:
             trip = self.riders.trip(customer, cells, windows, purpose_of(data["purpose"]))
@@ -69,35 +71,69 @@ class Intake:
 
     def check(self, record: DayRecord, trip: TripIn) -> Event:
         """The event of a caller's request; a `DeskError` if it cannot be served on any route."""
-        cells = (self._cell(trip.pickup), self._cell(trip.dropoff))
+        data = self._data(trip)
+        cells, windows = (self._cell(trip.pickup), self._cell(trip.dropoff)), np.array(data["windows"])
         if cells[PICKUP] == cells[DROPOFF]:
             raise DeskError(422, "same_place", "Pickup and dropoff are the same place.")
         if trip.passengers > record.live.settings.capacity:
             seats = record.live.settings.capacity
             raise DeskError(422, "too_many", f"A vehicle has {seats} seats, not {trip.passengers}.")
-        windows = self._windows(trip, cells)
         self._require_possible(record.day, cells, windows)
-        self._require_no_other_trip(record, trip.rider, windows)
-        data: Json = {
-            "rider": trip.rider,
-            "pickup": trip.pickup,
-            "dropoff": trip.dropoff,
-            "passengers": trip.passengers,
-            "purpose": trip.purpose,
-            "windows": windows.tolist(),
-            "is_appointment": trip.appointment_time is not None,
-            "reference": trip.reference,
-        }
+        self.require_free(record, trip.rider, windows)
         if trip.trip is not None:
             self._require_recurring(trip, trip.trip, cells, windows)
-            data["trip"] = trip.trip
         return Event(REQUEST, record.day, secrets.token_hex(8), trip.rider, data)
 
+    def is_same(self, request: RequestRecord, trip: TripIn) -> bool:
+        """Whether a caller's request is the one that was recorded."""
+        data = self._data(trip)
+        same = all(getattr(request, name) == data[name] for name in CONTENT)
+        return same and request.windows.tolist() == data["windows"] and data.get("trip", request.trip) == request.trip
+
+    def free_offers(self, record: DayRecord, request: RequestRecord) -> BoolArray:
+        """(offers,) offers at whose times the rider has no other booking."""
+        windows = self.riders.population.offers.windows_of_all(request.windows)
+        free = np.ones(len(windows), bool)
+        for other in _bookings_of(record, request.rider, request.request_id):
+            free &= ~_overlaps(windows, other)
+        return free
+
+    def require_free(self, record: DayRecord, rider: str, windows: FloatArray, request_id: str = "") -> None:
+        """Raise a 409 if the rider has another booking at the same time: nobody is in two vehicles.
+
+        Args:
+            record: The day.
+            rider: The rider.
+            windows: (2, 2) time windows.
+            request_id: The request that these windows belong to.
+        """
+        if any(_overlaps(windows, other).any() for other in _bookings_of(record, rider, request_id)):
+            raise DeskError(409, "double_booking", "This rider is already booked at that time.")
+
+    def _data(self, trip: TripIn) -> Json:
+        """A request in the form of the journal."""
+        if trip.rider not in self.riders.riders and has_code(trip.rider):
+            unwanted = " ".join(sorted(CODE_CHARACTERS))
+            raise DeskError(422, "invalid", f"The name of a new rider must not have any of {unwanted}.")
+        cells = (self._cell(trip.pickup), self._cell(trip.dropoff))
+        data: Json = {
+            "rider": trip.rider,
+            "pickup": self.city.names[cells[PICKUP]],
+            "dropoff": self.city.names[cells[DROPOFF]],
+            "passengers": trip.passengers,
+            "purpose": trip.purpose,
+            "windows": self._windows(trip, cells).tolist(),
+            "is_appointment": trip.appointment or trip.appointment_time is not None,
+            "reference": trip.reference,
+        }
+        return data if trip.trip is None else {**data, "trip": trip.trip}
+
     def _cell(self, name: str) -> int:
-        if name not in self.cells:
+        cell = self.cells.get(normalised(name))
+        if cell is None:
             hint = suggest(name, self.cells, "GET /v1/places lists all.")
             raise DeskError(422, "unknown_place", f"There is no place of this name; {hint}")
-        return self.cells[name]
+        return cell
 
     def _windows(self, trip: TripIn, cells: tuple[int, int]) -> FloatArray:
         """(2, 2) requested windows."""
@@ -112,8 +148,7 @@ class Intake:
         return np.array([[start, start + width], [start + ride, start + ride + width]])
 
     def _require_possible(self, day: date, cells: tuple[int, int], windows: FloatArray) -> None:
-        now = self.now()
-        if day == now.date() and windows[PICKUP, LATE] < 60.0 * now.hour + now.minute:
+        if day == self.clock.today() and windows[PICKUP, LATE] < self.clock.minute():
             raise DeskError(422, "in_the_past", "The pickup time is in the past.")
         city, env, trips = self.city, self.settings, np.array([cells])
         alone = servable_alone(
@@ -133,17 +168,6 @@ class Intake:
                 f"ride takes {city.travel_minutes[cells]:.0f} minutes, and the day ends at minute {env.day_minutes}.",
             )
 
-    def _require_no_other_trip(self, record: DayRecord, rider: str, windows: FloatArray) -> None:
-        """A rider cannot be in two vehicles at a time."""
-        for other in record.requests.values():
-            if other.rider != rider or other.status != "booked" or other.booked_windows is None:
-                continue
-            booked = other.booked_windows
-            if windows[PICKUP, EARLY] < booked[DROPOFF, LATE] and booked[PICKUP, EARLY] < windows[DROPOFF, LATE]:
-                raise DeskError(
-                    409, "double_booking", f"This rider is already booked at that time (request {other.request_id})."
-                )
-
     def _require_recurring(self, trip: TripIn, number: int, cells: tuple[int, int], windows: FloatArray) -> None:
         customer = self.riders.riders.get(trip.rider)
         trips = self.riders.population.trips
@@ -154,6 +178,22 @@ class Intake:
             or not np.array_equal(trips.windows[number], windows)
         ):
             raise DeskError(422, "other_trip", f"Trip {number} is not this trip of the rider; omit it for a new trip.")
+
+
+def _bookings_of(record: DayRecord, rider: str, but: str) -> list[FloatArray]:
+    """(2, 2) windows of a rider's bookings, without one request."""
+    return [
+        other.booked_windows
+        for other in record.requests.values()
+        if other.rider == rider and other.status == "booked" and other.booked_windows is not None
+        if other.request_id != but
+    ]
+
+
+def _overlaps(windows: FloatArray, booked: FloatArray) -> BoolArray:
+    """(...,) whether trips of (..., 2, 2) windows can be under way at the same time as a booked one."""
+    starts_before = windows[..., PICKUP, EARLY] < booked[DROPOFF, LATE]
+    return np.asarray(starts_before & (booked[PICKUP, EARLY] < windows[..., DROPOFF, LATE]), bool)
 
 
 def response_data(quote: Quote, response: ResponseIn) -> Json:

@@ -9,9 +9,10 @@ import re
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from hundredfold.core.errors import HundredfoldError
+from hundredfold.desk.text import CLOCK_PATTERN, REFERENCE_PATTERN, plain_text, plain_words
 
 __all__ = [
     "AsRequested",
@@ -23,6 +24,7 @@ __all__ = [
     "DeskConfig",
     "DeskError",
     "Json",
+    "LastStep",
     "Manifest",
     "Offer",
     "Place",
@@ -37,6 +39,7 @@ __all__ = [
     "StopView",
     "TripIn",
     "TripView",
+    "UndoIn",
     "WhatIfIn",
     "WhatIfView",
     "Window",
@@ -47,12 +50,11 @@ __all__ = [
 Choice = Literal["offer", "as_requested", "declined"]
 Status = Literal["quoted", "booked", "declined", "denied", "cancelled"]
 
-# Letters, digits and what occurs in names and numbers of riders; nothing that a page or a query could take for code.
-RiderName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^\w[\w .'@-]*$")]
-PlaceName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^\w[\w .,'()&/-]*$")]
-Purpose = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^\w[\w .,'/-]*$")]
-Reference = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._:-]+$")]
-Clock = Annotated[str, Field(pattern=r"^([0-3]?[0-9]|4[0-7]):[0-5][0-9]$", examples=["08:30"])]
+RiderName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_text)]
+PlaceName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(plain_text)]
+Purpose = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(plain_words)]
+Reference = Annotated[str, Field(min_length=1, max_length=64, pattern=REFERENCE_PATTERN)]
+Clock = Annotated[str, Field(pattern=CLOCK_PATTERN, examples=["08:30"])]
 Minutes = Annotated[float, Field(ge=0.0, le=2880.0, allow_inf_nan=False)]
 OfferNumber = Annotated[int, Field(ge=0, le=10_000)]
 
@@ -101,7 +103,7 @@ class Window(Model):
     @model_validator(mode="after")
     def _in_order(self) -> Window:
         if self.late < self.early:
-            raise ValueError("late must not be before early")
+            raise ValueError("must not end before it begins")
         self.text = f"{clock(self.early)}-{clock(self.late)}"
         return self
 
@@ -116,20 +118,26 @@ class TripIn(Model):
     appointment_time: Clock | None = Field(default=None, description="Arrive by this time, HH:MM.")
     pickup_window: Window | None = None
     dropoff_window: Window | None = None
+    appointment: bool = Field(
+        default=False, description="The dropoff window ends with an appointment; implied by appointment_time."
+    )
     passengers: int = Field(default=1, ge=1, le=1000)
     purpose: Purpose = "other"
     trip: int | None = Field(default=None, ge=0, le=10**9, description="Number of a recurring trip of this rider.")
     reference: Reference | None = Field(
-        default=None, description="The caller's own id: the same reference on the same day returns the same request."
+        default=None,
+        description="The caller's own id: the same trip sent again on the same day with it is the same request.",
     )
 
     @model_validator(mode="after")
     def _one_time(self) -> TripIn:
         if (self.pickup_window is None) != (self.dropoff_window is None):
-            raise ValueError("pickup_window and dropoff_window come together")
+            raise ValueError("must have both of pickup_window and dropoff_window, or neither")
         given = [self.pickup_time, self.appointment_time, self.pickup_window]
         if sum(value is not None for value in given) != 1:
-            raise ValueError("give exactly one of pickup_time, appointment_time, and both windows")
+            raise ValueError("must have exactly one of pickup_time, appointment_time, and both windows")
+        if self.appointment and self.pickup_time is not None:
+            raise ValueError("has a pickup_time, which is no appointment; give appointment_time or both windows")
         return self
 
 
@@ -197,7 +205,7 @@ class ResponseIn(Model):
     @model_validator(mode="after")
     def _offer_given(self) -> ResponseIn:
         if (self.choice == "offer") != (self.offer is not None):
-            raise ValueError("offer is given if, and only if, the choice is offer")
+            raise ValueError("must name an offer if the choice is offer, and only then")
         return self
 
 
@@ -246,6 +254,25 @@ class RouteView(Model):
     stops: list[StopView]
 
 
+class UndoIn(Model):
+    """Which step to take back."""
+
+    version: int | None = Field(
+        default=None,
+        ge=0,
+        le=10**9,
+        description="The day's version that the caller knows; 409 if it has changed since.",
+    )
+
+
+class LastStep(Model):
+    """The step of a day that an undo takes back."""
+
+    kind: Literal["response", "cancel", "close"]
+    request_id: str | None
+    rider: str | None
+
+
 class DayView(Model):
     """Bookings, routes and figures of a day."""
 
@@ -266,6 +293,7 @@ class DayView(Model):
     offers_accepted: int
     denials: int
     cancellations: int
+    last_step: LastStep | None = Field(description="What an undo takes back; null if there is nothing to undo.")
 
 
 class WhatIfIn(Model):
@@ -344,6 +372,7 @@ class DeskConfig(Model):
     """Settings of the desk that a page shows or needs."""
 
     today: date
+    time_zone: str
     policy: str
     purposes: list[str]
     capacity: int

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 import time
+import traceback
 from datetime import UTC, datetime
-from typing import IO, Any
+from pathlib import PurePath
+from typing import IO, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from hundredfold.desk.security import App, Message, Receive, Scope, Send
+from hundredfold.desk.security import App, Message, Receive, Scope, Send, refuse
 
-__all__ = ["DeskMetrics", "Observer"]
+__all__ = ["DeskMetrics", "JsonLog", "Observer"]
 
+# Innermost calls that a line about an error names.
+MAX_FRAMES: Final = 12
 LATENCY_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -40,18 +44,49 @@ class DeskMetrics:
         return generate_latest(self.registry)
 
 
+class JsonLog(logging.Handler):
+    """Log lines as JSON objects, without personal data.
+
+    Args:
+        file: Where the lines go; None writes nothing.
+    """
+
+    def __init__(self, file: IO[str] | None) -> None:
+        super().__init__()
+        self.file = file
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Write one line."""
+        if self.file is not None:
+            at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            print(json.dumps({"at": at, "event": event, **fields}), file=self.file, flush=True)
+
+    def write_error(self, error: BaseException, **fields: Any) -> None:
+        """Write the kind of an error and where it was raised; its message may name riders."""
+        frames = traceback.extract_tb(error.__traceback__)
+        where = [f"{PurePath(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames]
+        self.write("error", **fields, error=type(error).__name__, where=where[-MAX_FRAMES:])
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line of another library, the server's for example."""
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            self.write_error(record.exc_info[1], logger=record.name)
+        else:
+            self.write("log", logger=record.name, level=record.levelname.lower(), text=record.getMessage())
+
+
 class Observer:
-    """ASGI middleware that counts and logs requests.
+    """ASGI middleware that counts and logs requests, and answers those that fail by a mistake of the desk.
 
     A log line names the route, such as /v1/riders/{rider}, never the path: riders are in paths.
 
     Args:
         app: The guarded API.
         metrics: Where requests are counted.
-        log: Where a JSON line per request goes; None logs nothing.
+        log: Where lines go.
     """
 
-    def __init__(self, app: App, metrics: DeskMetrics, log: IO[str] | None = sys.stderr) -> None:
+    def __init__(self, app: App, metrics: DeskMetrics, log: JsonLog) -> None:
         self.app, self.metrics, self.log = app, metrics, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +94,7 @@ class Observer:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 0
 
         async def send_and_note(message: Message) -> None:
             nonlocal status
@@ -69,18 +104,23 @@ class Observer:
 
         try:
             await self.app(scope, receive, send_and_note)
+        except Exception as error:
+            self.log.write_error(error, **_name(scope))
+            if status:
+                raise  # the answer has begun and cannot be replaced
+            await refuse(send_and_note, 500, "error", "The desk made a mistake; its log has the details.")
         finally:
             seconds = time.perf_counter() - start
-            route = getattr(scope.get("route"), "path", None) or "(none)"
-            method = scope["method"] if scope["method"] in METHODS else "(other)"
-            self.metrics.requests.labels(method, route, str(status)).inc()
-            self.metrics.seconds.labels(method, route).observe(seconds)
-            self._write("request", method=method, route=route, status=status, ms=round(1000.0 * seconds, 2))
+            name = _name(scope)
+            self.metrics.requests.labels(*name.values(), str(status)).inc()
+            self.metrics.seconds.labels(*name.values()).observe(seconds)
+            self.log.write("request", **name, status=status, ms=round(1000.0 * seconds, 2))
 
-    def _write(self, event: str, **fields: Any) -> None:
-        if self.log is not None:
-            at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            print(json.dumps({"at": at, "event": event, **fields}), file=self.log, flush=True)
+
+def _name(scope: Scope) -> dict[str, str]:
+    """Method and route of a request."""
+    method = scope["method"] if scope["method"] in METHODS else "(other)"
+    return {"method": method, "route": getattr(scope.get("route"), "path_format", None) or "(none)"}
 
 
 METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH")

@@ -13,6 +13,7 @@ import numpy as np
 
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import HundredfoldError
+from hundredfold.desk.text import normalised
 from hundredfold.envs.dvrp.population import Customers, Population, Trips, ride_limits
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.problem import DROPOFF, PICKUP
@@ -46,7 +47,7 @@ class TripKey:
 def rider_name(population: Population, customer: int) -> str:
     """Name under which the desk knows a customer: that of the operator's file, or customer-1 and so on."""
     ids = population.customers.ids
-    return ids[customer] if ids else f"customer-{customer + 1}"
+    return normalised(ids[customer]) if ids else f"customer-{customer + 1}"
 
 
 class DeskPopulation:

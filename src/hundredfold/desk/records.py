@@ -7,13 +7,14 @@ back after a restart.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 import numpy as np
 
 from hundredfold.core.batch import FloatArray
-from hundredfold.desk.day import Booking, DeskDay
+from hundredfold.desk.day import Booking, DeskDay, FinalRoutes
 from hundredfold.desk.models import DeskError, Json, Quote, Status
 from hundredfold.desk.storage import Event, StoredEvent
 from hundredfold.routing.problem import Solutions
@@ -21,6 +22,7 @@ from hundredfold.routing.solution import solutions_from_routes
 
 __all__ = [
     "CANCEL",
+    "CHANGES",
     "CLOSE",
     "OPEN",
     "QUOTE",
@@ -121,6 +123,8 @@ class DayRecord:
         self.day, self.new_day, self.read_request, self.max_bookings = day, new_day, read_request, max_bookings
         self.events: list[StoredEvent] = []
         self.undone: set[int] = set()
+        # The day before its last change, so that an undo need not build all routes again.
+        self.before: DayRecord | None = None
         self._clear({})
 
     def _clear(self, opened: Json) -> None:
@@ -128,8 +132,10 @@ class DayRecord:
         self.live = self.new_day(opened)
         self.requests: dict[str, RequestRecord] = {}
         self.by_reference: dict[str, str] = {}
-        self.final: Solutions | None = None
+        self.final: FinalRoutes | None = None
         self.cancellations = 0
+        # Cancelled bookings that are still on the routes.
+        self.passed_by: set[str] = set()
 
     @property
     def version(self) -> int:
@@ -141,10 +147,34 @@ class DayRecord:
         return self.final is not None
 
     @property
+    def solution(self) -> Solutions:
+        """The routes: those of the last optimisation if the day is closed."""
+        return self.live.routes.solutions() if self.final is None else self.final.solution
+
+    @property
+    def baseline_minutes(self) -> float:
+        """Driving minutes of the same bookings as requested."""
+        return self.live.baseline_cost() if self.final is None else self.final.baseline_minutes
+
+    @property
     def last_change(self) -> StoredEvent | None:
         """The change that an undo would take back."""
         changes = (stored for stored in reversed(self.events) if stored.event.kind in CHANGES)
         return next((stored for stored in changes if stored.seq not in self.undone), None)
+
+    @property
+    def travelling(self) -> list[Booking]:
+        """Bookings of riders who travel."""
+        return [booking for booking in self.live.bookings if booking.request_id not in self.passed_by]
+
+    def copy(self) -> DayRecord:
+        """The same day, to change without changing this one."""
+        day = copy(self)
+        day.events, day.undone, day.passed_by = list(self.events), set(self.undone), set(self.passed_by)
+        day.requests = {request_id: replace(request) for request_id, request in self.requests.items()}
+        day.by_reference = dict(self.by_reference)
+        day.live, day.before = self.live.copy(), None
+        return day
 
     def request(self, request_id: str) -> RequestRecord:
         """A request of this day."""
@@ -154,12 +184,25 @@ class DayRecord:
 
     def replay(self, events: Iterable[StoredEvent]) -> None:
         """Rebuild the day from its events."""
-        self.events = list(events)
+        self.events, self.before = list(events), None
         self.undone = {stored.event.data["seq"] for stored in self.events if stored.event.kind == UNDO}
         self._clear(next((stored.event.data for stored in self.events if stored.event.kind == OPEN), {}))
         for stored in self.events:
             if stored.seq not in self.undone and stored.event.kind != UNDO:
                 self.apply(stored.event)
+
+    def after_undo(self, undo: StoredEvent) -> DayRecord:
+        """The day without the change that an event undoes; this record must not be used any more."""
+        events = [*self.events, undo]
+        if self.before is None:
+            self.replay(events)
+            return self
+        day, seq = self.before, undo.event.data["seq"]
+        for stored in self.events[len(day.events) :]:
+            if stored.seq != seq:
+                day.apply(stored.event)
+        day.events, day.undone = events, {*self.undone, seq}
+        return day
 
     def apply(self, event: Event) -> None:
         """Change the day by one event."""
@@ -177,7 +220,11 @@ class DayRecord:
                 self.make_room()
                 self.live.book(record.booking(record.booked_windows))
         elif event.kind == CLOSE:
-            self.final = solutions_from_routes(self.live.routes.problems.rows(np.array([0])), [event.data["routes"]])
+            rows = self.live.routes.problems.rows(np.array([0]))
+            self.final = FinalRoutes(
+                solutions_from_routes(rows, [event.data["routes"]]),
+                event.data.get("baseline_minutes", self.live.baseline_cost()),
+            )
 
     def make_room(self) -> None:
         """Ensure that the day can take another request."""
@@ -187,11 +234,14 @@ class DayRecord:
             self.live = self.live.with_more_room()
 
     def _cancel(self, record: RequestRecord) -> None:
-        if record.status == "booked" and not self.live.cancel(record.request_id):
-            raise DeskError(
-                409, "cannot_skip", "Without this stop the vehicle would be late for another rider; keep the booking."
-            )
+        """Remove a booking from the routes where that is possible; a rider who does not travel is always recorded.
+
+        A closed day keeps its routes, and so does one on which somebody else would be late: the
+        vehicle then drives by without a stop.
+        """
         self.cancellations += 1
+        if record.status == "booked" and (self.is_closed or not self.live.cancel(record.request_id)):
+            self.passed_by.add(record.request_id)
 
 
 def requests_of(

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from hundredfold.core.bounds import AtLeastOne, Positive, check_bounds
 
-__all__ = ["Guard", "GuardSettings"]
+__all__ = ["Guard", "GuardSettings", "refuse"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,10 +25,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Paths that carry data; the page itself is public and asks for the token.
-PROTECTED: Final = ("/v1/", "/metrics", "/openapi.json", "/docs")
+# Paths that carry data; the page asks for the token, and the description of the API has no data.
+PROTECTED: Final = ("/v1/", "/metrics")
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 MAX_CLIENTS: Final = 10_000
+# Python refuses to read numbers of thousands of digits.
+MAX_LENGTH_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ class Guard:
             if len(body) > self.settings.max_body_bytes:
                 refusal, more = (413, "too_large", f"The body exceeds {self.settings.max_body_bytes} bytes."), False
         if refusal is not None:
-            await _refuse(send_with_headers, *refusal)
+            await refuse(send_with_headers, *refusal)
             return
         received = False
 
@@ -124,11 +126,11 @@ class Guard:
         if not self._is_within_rate((scope.get("client") or ("",))[0]):
             return 429, "too_many_requests", "Too many requests; try again in a second."
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self.settings.max_body_bytes:
+        if not length.isdigit() or len(length) > MAX_LENGTH_DIGITS or int(length) > self.settings.max_body_bytes:
             return 413, "too_large", f"The body exceeds {self.settings.max_body_bytes} bytes."
         host = headers.get(b"host", b"").decode("latin-1")
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        if origin is not None and _origin_host(origin.decode("latin-1")) != host:
             return 403, "other_origin", "The desk answers no requests of other sites."
         if self.token is None:
             if _host_name(host) not in LOCAL_NAMES:
@@ -149,6 +151,14 @@ class Guard:
         return allowed
 
 
+def _origin_host(origin: str) -> str | None:
+    """Host and port of an origin; None if it has none or is malformed."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
 def _host_name(host: str) -> str:
     try:
         return urlsplit(f"//{host}").hostname or ""
@@ -156,7 +166,8 @@ def _host_name(host: str) -> str:
         return ""
 
 
-async def _refuse(send: Send, status: int, code: str, reason: str) -> None:
+async def refuse(send: Send, status: int, code: str, reason: str) -> None:
+    """Send an error in the form of all errors of the desk."""
     body = json.dumps({"code": code, "reason": reason, "quote": None}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date
-from html import escape
 from importlib import resources
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 
 from hundredfold import __version__
+from hundredfold.desk.api_page import api_page
 from hundredfold.desk.models import (
     BookingView,
     ClosedDay,
@@ -34,15 +34,17 @@ from hundredfold.desk.models import (
     RiderName,
     RiderView,
     TripIn,
+    UndoIn,
     WhatIfIn,
     WhatIfView,
 )
-from hundredfold.desk.operations import DeskMetrics, Observer
+from hundredfold.desk.operations import DeskMetrics, JsonLog, Observer
 from hundredfold.desk.recorded import trips_csv
 from hundredfold.desk.security import Guard, GuardSettings
 from hundredfold.desk.service import Desk
 from hundredfold.desk.storage import JournalError
 from hundredfold.desk.tds import TripRequest, TripRequestResponse, answer_trip_request
+from hundredfold.desk.text import problems_text
 from hundredfold.desk.views import manifest_csv, manifest_geojson
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 
@@ -64,7 +66,7 @@ class ServerOptions:
     guard: GuardSettings = field(default_factory=GuardSettings)
     tile_url: str | None = None
     """URL template of map tiles for the page, such as https://tiles.example.org/{z}/{x}/{y}.png."""
-    log: IO[str] | None = None
+    log: JsonLog = field(default_factory=lambda: JsonLog(None))
     """Where a JSON line per request goes."""
 
 
@@ -129,9 +131,13 @@ def _day_routes(desk: Desk, metrics: DeskMetrics) -> APIRouter:
         return desk.day(day)
 
     @router.post("/undo")
-    def undo(day: Day) -> DayView:
-        """Take back the last response, cancellation or closing of the day."""
-        return desk.undo(day)
+    def undo(day: Day, step: UndoIn | None = None) -> DayView:
+        """Take back the last response, cancellation or closing of the day.
+
+        With the day's version in the body: 409 if the day has changed since, so that nobody takes back
+        the step of somebody else.
+        """
+        return desk.undo(day, None if step is None else step.version)
 
     @router.post("/what-if")
     def what_if(day: Day, change: WhatIfIn) -> WhatIfView:
@@ -192,7 +198,7 @@ def _request_routes(desk: Desk, metrics: DeskMetrics) -> APIRouter:
 def _other_routes(desk: Desk, metrics: DeskMetrics, options: ServerOptions) -> APIRouter:
     router = APIRouter(tags=["desk"])
 
-    @router.get("/v1/riders/{rider}")
+    @router.get("/v1/riders/{rider:path}")
     def read_rider(rider: Annotated[RiderName, Path(description="Id of a rider.")]) -> RiderView:
         """How often a rider was given offers, and what they responded."""
         return desk.rider(rider)
@@ -207,7 +213,8 @@ def _other_routes(desk: Desk, metrics: DeskMetrics, options: ServerOptions) -> A
         """What a page needs to know."""
         env, settings = desk.env_settings, desk.settings
         return DeskConfig(
-            today=desk.now().date(),
+            today=desk.clock.today(),
+            time_zone=str(desk.clock.zone),
             policy=desk.policy.name,
             purposes=list(PURPOSE_NAMES),
             capacity=env.capacity,
@@ -250,24 +257,6 @@ def _other_routes(desk: Desk, metrics: DeskMetrics, options: ServerOptions) -> A
     return router
 
 
-def api_page(schema: dict[str, Any]) -> str:
-    """A table of all calls with what they take and return."""
-    rows = []
-    for path, methods in schema["paths"].items():
-        for method, call in methods.items():
-            body = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-            takes = [*(item["name"] for item in call.get("parameters", [])), body.get("$ref", "").rpartition("/")[2]]
-            text = call.get("description", call["summary"])
-            cells = (method.upper(), path, ", ".join(filter(None, takes)), text)
-            rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
-    title = escape(schema["info"]["title"])
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><h1>{title}</h1>"
-        f"<p>{escape(schema['info']['description'])} Schemas: <a href=/openapi.json>/openapi.json</a>.</p>"
-        f"<table><tr><th>method<th>path<th>takes<th>does</tr>{''.join(rows)}</table></html>"
-    )
-
-
 def export_lines(desk: Desk) -> Iterator[str]:
     """Every event of the journal as a JSON line."""
     for stored in desk.journal.all_events():
@@ -292,9 +281,8 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input itself: it may contain anything.
-        parts = [f"{'.'.join(str(part) for part in item['loc'][1:])}: {item['msg']}" for item in error.errors()]
-        return JSONResponse(Problem(code="invalid", reason="; ".join(parts)[:1000]).model_dump(), status_code=422)
+        problem = Problem(code="invalid", reason=problems_text(error.errors(), skip=1))
+        return JSONResponse(problem.model_dump(), status_code=422)
 
     @app.exception_handler(HTTPException)
     def http_error(_request: Request, error: HTTPException) -> JSONResponse:

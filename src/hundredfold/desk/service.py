@@ -7,19 +7,17 @@ pricing takes milliseconds, and a quote must see the bookings of all others.
 from __future__ import annotations
 
 import hashlib
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeVar
 
 import numpy as np
 
 from hundredfold.core.batch import FloatArray
-from hundredfold.core.errors import SettingsError
-from hundredfold.desk.day import DeskDay
+from hundredfold.desk.day import DeskDay, FinalRoutes
 from hundredfold.desk.intake import Intake, response_data
 from hundredfold.desk.learning import DeskBeliefs, OfferResponse
 from hundredfold.desk.models import (
@@ -36,9 +34,11 @@ from hundredfold.desk.models import (
     WhatIfView,
 )
 from hundredfold.desk.population import DeskPopulation, FullPopulationError
-from hundredfold.desk.quoting import offer_of_minutes, offers_within, quote_offers
+from hundredfold.desk.quoter import WEEK, DeskPolicy, Quoter
+from hundredfold.desk.quoting import offer_of_minutes
 from hundredfold.desk.records import (
     CANCEL,
+    CHANGES,
     CLOSE,
     OPEN,
     QUOTE,
@@ -51,51 +51,24 @@ from hundredfold.desk.records import (
 )
 from hundredfold.desk.settings import DeskSettings
 from hundredfold.desk.storage import Event, Journal, StoredEvent
+from hundredfold.desk.times import DeskClock, zone_of
 from hundredfold.desk.views import booking_view, day_view, places, route_views, schedule_of, trip_views
-from hundredfold.envs.dvrp.acceptance.belief_model import AcceptanceModel
 from hundredfold.envs.dvrp.demand import population_for
-from hundredfold.envs.dvrp.heuristics import OfferPolicy
-from hundredfold.envs.dvrp.policies import SHIFT_PENALTY_POLICIES, PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.population import TYPE_NAMES
-from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.routing.lns_oracle import LNSOracle
 
-__all__ = ["Desk", "DeskPolicy"]
+__all__ = ["Desk"]
 
 Result = TypeVar("Result")
 
 # Days held in memory; others are rebuilt from the journal when needed.
 MAX_LIVE_DAYS: Final = 64
-WEEK: Final = timedelta(days=7)
 # Requests shown of one rider, the latest.
 HISTORY: Final = 100
-# Observation layouts whose size depends on the number of requests.
-SIZED_LAYOUTS: Final = ("booking", "requests")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeskPolicy:
-    """The policy that decides what is offered, and the env it was made for."""
-
-    name: str
-    """A policy of `POLICIES`, or the run folder of a trained one."""
-    settings: DvrpSettings
-    """Settings of its env: city, fleet, limits."""
-    act: OfferPolicy | None = None
-    """The trained policy; None for one of `POLICIES`."""
-    beliefs: AcceptanceModel | None = None
-    """Acceptance model of the run."""
-
-    @property
-    def env_settings(self) -> DvrpSettings:
-        """Settings of a day: all trips count, and neither fleet nor riders limit the number of requests."""
-        if self.settings.vehicles is not None:
-            raise SettingsError(
-                f"the desk routes identical vehicles, but {self.name} was trained with those of "
-                f"{self.settings.vehicles}; train without --vehicles for the desk."
-            )
-        settings = env_settings_for(self.act or self.name, self.settings, self.settings.effective_shift_penalty)
-        return replace(settings, split="all", num_vehicles=settings.fleet_size, population_size=None)
+# Requests for days further ahead than this are mistakes.
+MAX_DAYS_AHEAD: Final = 731
+# A closing waits for the search without the lock; after this many bookings in between it keeps the lock.
+MAX_SEARCHES: Final = 3
 
 
 class Desk:
@@ -105,7 +78,7 @@ class Desk:
         policy: Policy and settings of its env.
         journal: Where events are stored.
         settings: Quotes and limits; defaults if omitted.
-        now: The present time, with time zone; by default that of the system.
+        now: The present time, with any time zone; by default that of the system.
     """
 
     def __init__(
@@ -113,9 +86,10 @@ class Desk:
         policy: DeskPolicy,
         journal: Journal,
         settings: DeskSettings | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.policy, self.journal, self.settings, self.now = policy, journal, settings or DeskSettings(), now
+        self.policy, self.journal, self.settings = policy, journal, settings or DeskSettings()
+        self.clock = DeskClock(zone_of(self.settings.time_zone), now)
         self.env_settings = policy.env_settings
         self.base = population_for(policy.settings)
         self.fingerprint = self._fingerprint()
@@ -155,35 +129,48 @@ class Desk:
                 raise DeskError(409, "replaced", "The request has another quote by now; use that one.", quote)
             data = response_data(quote, response)
             if response.choice != "declined":
-                self._require_valid(record, request, quote, np.array(data["windows"]))
+                windows = np.array(data["windows"])
+                self.intake.require_free(record, request.rider, windows, request_id)
+                self._require_valid(record, request, quote, windows)
             self._commit(record, Event(RESPONSE, record.day, request_id, request.rider, data))
             self._learn(request, data)
             return booking_view(record.day, record.request(request_id), schedule_of(record))
 
     def cancel(self, request_id: str) -> BookingView:
-        """Cancel a request or a booking; a second time changes nothing."""
+        """Cancel a request or a booking, of a closed day too; a second time changes nothing."""
         with self.lock:
             record = self._record_of(request_id)
             request = record.request(request_id)
             if request.status == "cancelled":
                 return booking_view(record.day, request, {})
-            _require_open(record)
             self._commit(record, Event(CANCEL, record.day, request_id, request.rider))
             return booking_view(record.day, record.request(request_id), {})
 
-    def undo(self, day: date) -> DayView:
-        """Take back the last response, cancellation or closing of a day."""
+    def undo(self, day: date, version: int | None = None) -> DayView:
+        """Take back the last response, cancellation or closing of a day.
+
+        Args:
+            day: The day.
+            version: Version of the day that the caller knows. If the day has changed since, somebody
+                else's step would be taken back: then nothing is, and the status is 409.
+        """
         with self.lock:
             record = self._record(day)
             last = record.last_change
+            if version is not None and version != record.version:
+                raise DeskError(409, "day_moved_on", "The day has changed meanwhile; look again before you undo.")
             if last is None:
                 raise DeskError(409, "nothing_to_undo", f"Nothing on {day} can be undone.")
             event = last.event
             undo = Event(UNDO, day, event.request_id, event.rider, {"seq": last.seq})
-            stored = self.journal.append([undo], self.now())
-            if event.kind == RESPONSE:
-                self._learn(record.request(event.request_id or ""), event.data, forget=True)
-            record.replay([*record.events, *stored])
+            try:
+                stored = self.journal.append([undo], self.clock.now())
+                if event.kind == RESPONSE:
+                    self._learn(record.request(event.request_id or ""), event.data, forget=True)
+                self.days[day] = record = record.after_undo(stored[0])
+            except BaseException:
+                self._drop(record)
+                raise
             return day_view(record)
 
     def view(self, request_id: str) -> BookingView:
@@ -199,19 +186,69 @@ class Desk:
 
     def close_day(self, day: date) -> DayView:
         """Optimise the routes of the whole day a last time, and accept no further bookings."""
+        for _ in range(MAX_SEARCHES):
+            with self.lock:
+                record = self._record(day)
+                if record.is_closed:
+                    return day_view(record)
+                if not record.live.bookings and day < self.clock.today():
+                    raise DeskError(409, "nothing_to_close", f"{day} is in the past and has no bookings.")
+                version, search = record.version, record.live.final_search()
+            final = search()
+            with self.lock:
+                record = self._record(day)
+                if record.version == version:
+                    return self._close(record, final)
         with self.lock:
             record = self._record(day)
-            if not record.is_closed:
-                final = record.live.final_routes()
-                routes = [final.route(0, vehicle) for vehicle in range(final.lengths.shape[1])]
-                self._commit(record, Event(CLOSE, day, data={"routes": routes}))
-                self.beliefs.refit()
-            return day_view(record)
+            return day_view(record) if record.is_closed else self._close(record, record.live.final_search()())
 
     def what_if(self, day: date, change: WhatIfIn) -> WhatIfView:
         """The day after a change, without making it."""
         with self.lock:
-            return self._with_room(lambda: self._what_if(day, change))
+            changed, quote, before = self._with_room(lambda: self._changed(day, change))
+        # The copy is this caller's own: others need not wait for the search.
+        live = changed.live
+        solution = live.routes.solutions()
+        if change.vehicles is not None:
+            problems = live.routes.problems.rows(np.array([0]))
+            problems.fleet = replace(problems.fleet, num_vehicles=change.vehicles, free_vehicles=change.vehicles)
+            solution = LNSOracle().solve(problems)
+        unserved = [booking.request_id for row, booking in enumerate(live.bookings) if solution.unserved[0, row]]
+        names = {request.request_id: request.rider for request in changed.requests.values()}
+        feasible = not unserved and (quote is None or quote.as_requested.bookable)
+        driving = float(solution.driving_minutes[0])
+        return WhatIfView(
+            feasible=feasible,
+            driving_minutes=driving if feasible else None,
+            change_minutes=driving - before if feasible else None,
+            unserved=unserved,
+            routes=route_views(live, solution, live.bookings, names, changed.passed_by),
+            quote=quote,
+        )
+
+    def warm_up(self) -> None:
+        """Quote, book, cancel and close on a day that is thrown away, so that compiled kernels are loaded."""
+        with self.lock:
+            record, trips = self._new_record(self.clock.today()), self.riders.population.trips
+            for number in range(2):
+                request = RequestRecord(
+                    request_id=str(number),
+                    rider="",
+                    pickup="",
+                    dropoff="",
+                    passengers=1,
+                    purpose="other",
+                    windows=trips.windows[number],
+                    is_appointment=False,
+                    customer=0,
+                    trip=number,
+                )
+                free = np.ones(self.base.offers.num_offers, bool)
+                self.quoter.quote(record, request, free, self.base.offers.num_offers)
+                record.live.book(request.booking())
+            record.live.final_search()()
+            record.live.cancel("0")
 
     def places(self) -> list[Place]:
         """Places that trips may start and end at."""
@@ -229,7 +266,7 @@ class Desk:
             schedules = {day: schedule_of(record) for day, record in self.days.items()}
             found = requests_of(events, self.intake.read)
             requests = [request for _, request in found]
-            limit, recent = self.settings.max_offers_per_week, self._offers_this_week(rider)
+            limit, recent = self.settings.max_offers_per_week, self.quoter.offers_this_week(rider)
             return RiderView(
                 rider=rider,
                 requests=len(requests),
@@ -250,7 +287,7 @@ class Desk:
         self.days: OrderedDict[date, DayRecord] = OrderedDict()
         requests = list(self.journal.of_kinds(REQUEST))
         self.riders = DeskPopulation(self.base, self.env_settings, len(requests))
-        self.intake = Intake(self.riders, self.env_settings, self.settings.window_minutes, self.now)
+        self.intake = Intake(self.riders, self.env_settings, self.settings.window_minutes, self.clock)
         records = {stored.event.request_id: self.intake.read(stored.event) for stored in requests}
         self.day_of = {stored.event.request_id: stored.event.day for stored in requests}
         self.beliefs = DeskBeliefs(self.riders, self.env_settings, self.policy.beliefs, self.settings.learn)
@@ -265,10 +302,9 @@ class Desk:
             elif event.data["seq"] in responses:
                 undone = responses[event.data["seq"]]
                 self._learn(records[undone.request_id], undone.data, forget=True)
-        # Times at which riders were last given offers, by rider and request.
-        self.offered: dict[str, dict[str, datetime]] = {}
-        for stored in self.journal.of_kinds(QUOTE, since=self.now() - WEEK):
-            self._note_offers(stored)
+        self.quoter = Quoter(self.policy, self.settings, self.riders, self.beliefs, self.clock)
+        for stored in self.journal.of_kinds(QUOTE, since=self.clock.now() - WEEK):
+            self.quoter.note_offers(stored)
 
     def _with_room(self, call: Callable[[], Result]) -> Result:
         """Call a function; a second time, with more room, if there are too many new riders or trips."""
@@ -326,39 +362,49 @@ class Desk:
             opened = {"num_vehicles": env.fleet_size, "capacity": env.capacity, "fingerprint": self.fingerprint}
             events = (Event(OPEN, record.day, data=opened), *events)
         try:
+            before = record.copy() if any(event.kind in CHANGES for event in events) else record.before
             for event in events:
                 record.apply(event)
-            stored = self.journal.append(events, self.now())
+            stored = self.journal.append(events, self.clock.now())
         except BaseException:
-            # The day in memory may differ from the journal now: it is read again when needed.
-            self.days.pop(record.day, None)
+            self._drop(record)
             raise
         record.events += stored
+        record.before = before
         return stored
 
+    def _drop(self, record: DayRecord) -> None:
+        """Forget a day in memory that may differ from the journal; it is read again when needed."""
+        self.days.pop(record.day, None)
+
     def _request(self, day: date, trip: TripIn, number: int | None) -> Quote:
-        if day < self.now().date():
+        today = self.clock.today()
+        if day < today:
             raise DeskError(422, "in_the_past", f"{day} is in the past.")
+        if day > today + timedelta(days=MAX_DAYS_AHEAD):
+            raise DeskError(422, "too_far_ahead", f"{day} is more than two years ahead.")
         record = self._record(day)
         _require_open(record)
         known = record.by_reference.get(trip.reference or "")
         if known is not None:
-            quote = record.requests[known].quote
-            assert quote is not None, "a request and its quote are written together"
-            return quote
+            same = record.requests[known]
+            if not self.intake.is_same(same, trip):
+                raise DeskError(
+                    409, "reference_used", "Another request of this day has this reference; give each its own."
+                )
+            assert same.quote is not None, "a request and its quote are written together"
+            return same.quote
         event = self.intake.check(record, trip)
-        request = self.intake.read(event)
-        quote = self._quote(record, request, number)
+        quote = self._quote(record, self.intake.read(event), number)
         stored = self._commit(record, event, _quote_event(quote))
         self.day_of[quote.request_id] = day
-        self._note_offers(stored[-1])
+        self.quoter.note_offers(stored[-1])
         return quote
 
-    def _what_if(self, day: date, change: WhatIfIn) -> WhatIfView:
+    def _changed(self, day: date, change: WhatIfIn) -> tuple[DayRecord, Quote | None, float]:
+        """A copy of a day after a change, the quote of the trip that was added, and the driving minutes before."""
         record = self._record(day)
-        copy = self._new_record(day)
-        copy.replay(record.events)
-        quote: Quote | None = None
+        copy, quote = record.copy(), None
         if change.cancel is not None:
             if copy.request(change.cancel).status != "booked":
                 raise DeskError(409, "not_booked", "Only a booking can be cancelled on trial.")
@@ -369,83 +415,22 @@ class Desk:
             if quote.as_requested.bookable:
                 copy.requests[request.request_id] = request
                 copy.live.book(request.booking())
-        solution = copy.live.routes.solutions()
-        if change.vehicles is not None:
-            problems = copy.live.routes.problems.rows(np.array([0]))
-            problems.fleet = replace(problems.fleet, num_vehicles=change.vehicles, free_vehicles=change.vehicles)
-            solution = LNSOracle().solve(problems)
-        bookings = copy.live.bookings
-        unserved = [booking.request_id for row, booking in enumerate(bookings) if solution.unserved[0, row]]
-        names = {request.request_id: request.rider for request in copy.requests.values()}
-        feasible = not unserved and (quote is None or quote.as_requested.bookable)
-        driving = float(solution.driving_minutes[0])
-        return WhatIfView(
-            feasible=feasible,
-            driving_minutes=driving if feasible else None,
-            change_minutes=driving - record.live.cost if feasible else None,
-            unserved=unserved,
-            routes=route_views(copy.live, solution, bookings, names),
-            quote=quote,
-        )
+        return copy, quote, record.live.cost
+
+    def _close(self, record: DayRecord, final: FinalRoutes) -> DayView:
+        routes = [final.solution.route(0, vehicle) for vehicle in range(final.solution.lengths.shape[1])]
+        data = {"routes": routes, "baseline_minutes": final.baseline_minutes}
+        self._commit(record, Event(CLOSE, record.day, data=data))
+        self.beliefs.refit()
+        return day_view(record)
 
     def _quote(self, record: DayRecord, request: RequestRecord, number: int | None) -> Quote:
-        """Price a request."""
-        settings, notes = self.settings, []
-        record.make_room()
-        live = record.live
-        if self.beliefs.params is not None and live.beliefs_version != self.beliefs.version:
-            live.set_shared_params(self.beliefs.params)
-            live.beliefs_version = self.beliefs.version
-        limit = settings.max_offers_per_week
-        number = settings.offers_per_quote if number is None else number
-        if limit is not None and self._offers_this_week(request.rider) >= limit:
-            number = 0
-            notes.append(f"This rider was given offers {limit} times in the last seven days, the most allowed.")
-        purpose = int(self.riders.population.trips.purpose[request.trip])
-        priced = quote_offers(
-            live,
-            request.booking(),
-            self._policy_of(live),
-            self.beliefs.accept_probabilities(request.customer, purpose, request.trip),
-            offers_within(
-                self.base.offers,
-                settings.max_shift_minutes,
-                never_later=request.is_appointment and settings.appointments_on_time,
-            ),
-            number,
-        )
-        return Quote(
-            request_id=request.request_id,
-            quote_id=secrets.token_hex(8),
-            day=record.day,
-            version=record.version,
-            rider=request.rider,
-            expires_at=self.now() + timedelta(minutes=settings.quote_minutes),
-            servable=priced.servable,
-            as_requested=priced.as_requested,
-            offers=priced.offers,
-            recommended=priced.recommended,
-            policy=self.policy.name,
-            notes=notes,
-        )
-
-    def _policy_of(self, live: DeskDay) -> OfferPolicy | None:
-        """The policy of a day; None if the day exceeds what a network of fixed size was trained for."""
-        if self.policy.act is not None:
-            env = self.env_settings
-            outgrown = env.observation in SIZED_LAYOUTS and live.settings.num_customers != env.num_customers
-            return None if outgrown else self.policy.act
-        if live.policy is None:
-            name = self.policy.name
-            penalty = self.policy.settings.effective_shift_penalty if name in SHIFT_PENALTY_POLICIES else None
-            options = PolicyOptions(beliefs=self.beliefs.model, shift_penalty=penalty)
-            live.policy = make_policy(name, self.riders.population, live.settings, self.settings.seed, options)
-        return live.policy
+        return self.quoter.quote(record, request, self.intake.free_offers(record, request), number)
 
     def _require_valid(self, record: DayRecord, request: RequestRecord, quote: Quote, windows: FloatArray) -> None:
         """Raise a 409 with a new quote if this one has expired or its windows can no longer be served."""
         record.make_room()
-        if self.now() > quote.expires_at:
+        if self.clock.now() > quote.expires_at:
             code, reason = "expired", f"The quote expired after {self.settings.quote_minutes:g} minutes."
         elif record.version != quote.version and not record.live.trial(request.booking(windows)).feasible:
             code, reason = "day_changed", "Other bookings came in between, and no vehicle is free at these times now."
@@ -453,7 +438,7 @@ class Desk:
             return
         new = self._quote(record, request, None)
         stored = self._commit(record, _quote_event(new))
-        self._note_offers(stored[-1])
+        self.quoter.note_offers(stored[-1])
         raise DeskError(409, code, f"{reason} Here is a new quote.", new)
 
     def _learn(self, request: RequestRecord, data: Json, *, forget: bool = False) -> None:
@@ -466,15 +451,6 @@ class Desk:
             offer = offer_of_minutes(self.base.offers, minutes)
             if offer is not None:
                 change(OfferResponse(request.customer, request.trip, purpose, offer, is_accepted))
-
-    def _note_offers(self, stored: StoredEvent) -> None:
-        if stored.event.data["offers"]:
-            times = self.offered.setdefault(stored.event.rider or "", {})
-            times[stored.event.request_id or ""] = stored.at
-
-    def _offers_this_week(self, rider: str) -> int:
-        since = self.now() - WEEK
-        return sum(at >= since for at in self.offered.get(rider, {}).values())
 
 
 def _require_open(record: DayRecord) -> None:

@@ -31,6 +31,8 @@ class DeskSettings:
     """Never offer a dropoff later than a requested appointment."""
     max_offers_per_week: NonNegativeInt | None = None
     """Quotes with offers that one rider gets in seven days, at most; then the trip as requested only."""
+    time_zone: str | None = None
+    """Time zone of days and times of day, such as America/New_York; by default that of the machine."""
     learn: bool = True
     """Update the acceptance model with every response."""
     max_bookings: AtLeastOne = 1000

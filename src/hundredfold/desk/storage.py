@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -40,7 +41,7 @@ from sqlalchemy.pool import StaticPool
 
 from hundredfold.core.errors import HundredfoldError, SettingsError
 
-__all__ = ["Event", "Journal", "JournalError", "JournalRow", "StoredEvent", "migrate", "read_journal"]
+__all__ = ["Base", "Event", "Journal", "JournalError", "JournalRow", "StoredEvent", "migrate", "read_journal"]
 
 # Number of PostgreSQL's advisory lock, and seconds to wait until a killed process has released it.
 LOCK_NUMBER: Final = 0x68667364
@@ -237,7 +238,13 @@ def migrate(engine: Engine) -> None:
     config.set_main_option("script_location", str(resources.files("hundredfold.desk") / "migrations"))
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise HundredfoldError(
+                "the database was written by another version of hundredfold; update hundredfold, or use another "
+                "--database-url."
+            ) from error
 
 
 def _engine(url: str) -> Engine:

@@ -7,14 +7,16 @@ that of the desk; times without one are local.
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, datetime
 from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hundredfold.desk.models import DeskError, Offer, Quote, Reference, TripIn, clock
 from hundredfold.desk.service import Desk
+from hundredfold.desk.text import normalised, problems_text
+from hundredfold.desk.times import DeskClock
 from hundredfold.envs.dvrp.city import City, great_circle_km
 from hundredfold.envs.dvrp.trip_purposes import OTHER, PURPOSE_NAMES, purpose_of
 
@@ -22,9 +24,22 @@ __all__ = ["TripRequest", "TripRequestResponse", "answer_trip_request"]
 
 # A place counts as the address if it is this near.
 MAX_DISTANCE_KM: Final = 1.0
-MINUTE: Final = timedelta(minutes=1)
+# Codes of trip purposes: adult day program, dialysis, employment, grocery, health, medical, personal,
+# recreation, and public transit.
+PURPOSE_CODES: Final = {
+    "A": "social",
+    "D": "medical",
+    "E": "work",
+    "G": "shopping",
+    "HR": "medical",
+    "M": "medical",
+    "P": "errand",
+    "R": "recreation",
+    "T": "other",
+}
 
 Text = Annotated[str, Field(max_length=500)]
+Texts = Annotated[list[Text], Field(max_length=50)]
 
 
 class TdsModel(BaseModel):
@@ -33,20 +48,43 @@ class TdsModel(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+def _require_text(value: Any) -> Any:
+    """Numbers are no times here, though pydantic would take them for seconds since 1970."""
+    if not isinstance(value, str | datetime):
+        raise ValueError("must be a date and a time such as 2027-01-15T08:30:00-05:00")
+    return value
+
+
 class Time(TdsModel):
     """A point in time."""
 
-    time: datetime
+    time: Annotated[datetime, BeforeValidator(_require_text)]
+
+
+class GeographicLocation(TdsModel):
+    """Coordinates in degrees."""
+
+    lat: float = Field(ge=-90, le=90)
+    long: float = Field(ge=-180, le=180)
 
 
 class Address(TdsModel):
-    """An address, by the name of a place or by coordinates."""
+    """An address, by the name of a place or by coordinates, its own or those of `geographicLocation`."""
 
     addressName: Text | None = None
     street: Text | None = None
     city: Text | None = None
     lat: float | None = Field(default=None, ge=-90, le=90)
     long: float | None = Field(default=None, ge=-180, le=180)
+    geographicLocation: GeographicLocation | None = None
+
+    @property
+    def degrees(self) -> tuple[float, float] | None:
+        """Latitude and longitude; None if they are not given."""
+        if self.lat is not None and self.long is not None:
+            return self.lat, self.long
+        point = self.geographicLocation
+        return None if point is None else (point.lat, point.long)
 
 
 class CustomerInfo(TdsModel):
@@ -56,7 +94,10 @@ class CustomerInfo(TdsModel):
 
 
 class TripRequest(TdsModel):
-    """Telegram 1A: a client asks whether a trip is available."""
+    """Telegram 1A: a client asks whether a trip is available.
+
+    Every field of the published list is checked, also those that the desk has no use for.
+    """
 
     tripTicketId: Reference
     pickupAddress: Address
@@ -72,12 +113,19 @@ class TripRequest(TdsModel):
     customerInfo: CustomerInfo | None = None
     numOtherReservedPassengers: int | None = Field(default=None, ge=0, le=999)
     tripPurpose: Text | None = None
+    detoursPermissible: bool | None = None
+    specialAttributes: Texts | Text | None = None
+    transportServices: Texts | Text | None = None
+    detailedPickupLocationDescription: Text | None = None
+    detailedDropoffLocationDescription: Text | None = None
+    notesForDriver: Text | None = None
+    openAttribute: Text | None = None
 
     @model_validator(mode="after")
     def _has_time(self) -> TripRequest:
         times = (self.pickupTime, self.appointmentTime, self.dropoffTime, self.pickupWindowStartTime)
         if all(time is None for time in (*times, self.negotiatedPickupTime)):
-            raise ValueError("give pickupTime, pickupWindowStartTime, appointmentTime or dropoffTime")
+            raise ValueError("must have pickupTime, pickupWindowStartTime, appointmentTime or dropoffTime")
         return self
 
 
@@ -105,32 +153,29 @@ def answer_trip_request(desk: Desk, telegram: TripRequest) -> TripRequestRespons
 
     The trip is not booked. The quote's ids, with which it is booked, come in `openAttribute`.
     """
-    city, zone = desk.base.city, desk.now().tzinfo
+    city = desk.base.city
     pickup, dropoff = _place(city, telegram.pickupAddress), _place(city, telegram.dropoffAddress)
-    moment, fields = _time_fields(telegram, zone)
+    day, fields = _time_fields(telegram, desk.clock)
     customer = None if telegram.customerInfo is None else telegram.customerInfo.customerId
-    purpose = OTHER if telegram.tripPurpose is None else purpose_of(telegram.tripPurpose)
     fields |= {
         "rider": customer or f"ticket {telegram.tripTicketId}",
         "pickup": pickup,
         "dropoff": dropoff,
         "passengers": 1 + (telegram.numOtherReservedPassengers or 0),
-        "purpose": PURPOSE_NAMES[purpose],
+        "purpose": _purpose(telegram.tripPurpose),
         "reference": telegram.tripTicketId,
     }
     try:
         trip = TripIn.model_validate(fields)
-    except ValueError as error:
-        raise DeskError(
-            422, "invalid", "customerId or address contain characters that the desk does not take."
-        ) from error
+    except ValidationError as error:
+        raise DeskError(422, "invalid", problems_text(error.errors())) from error
     # An agreed time must not be negotiated again.
     is_fixed = telegram.hardConstraintOnPickupTime or telegram.negotiatedPickupTime is not None
-    quote = desk.request(moment, trip, 0 if is_fixed else None)
-    return _response(telegram, quote, city, (pickup, dropoff), zone)
+    quote = desk.request(day, trip, 0 if is_fixed else None)
+    return _response(telegram, quote, city, (pickup, dropoff), desk.clock)
 
 
-def _time_fields(telegram: TripRequest, zone: tzinfo | None) -> tuple[date, dict[str, Any]]:
+def _time_fields(telegram: TripRequest, desk_clock: DeskClock) -> tuple[date, dict[str, Any]]:
     """Day of the trip, and its time as a request of the desk has it."""
     arrival = telegram.appointmentTime or (telegram.dropoffTime if telegram.hardConstraintOnDropoffTime else None)
     pickup = telegram.negotiatedPickupTime or telegram.pickupWindowStartTime or telegram.pickupTime
@@ -141,16 +186,29 @@ def _time_fields(telegram: TripRequest, zone: tzinfo | None) -> tuple[date, dict
     else:
         assert telegram.dropoffTime is not None, "checked by TripRequest"
         moment, name = telegram.dropoffTime.time, "appointment_time"
-    local = moment if moment.tzinfo is None else moment.astimezone(zone)
+    try:
+        local = desk_clock.local(moment)
+    except OverflowError as error:
+        raise DeskError(422, "impossible", "The time lies outside of the calendar.") from error
     return local.date(), {name: clock(60.0 * local.hour + local.minute)}
+
+
+def _purpose(text: str | None) -> str:
+    """The desk's purpose for a code of the specification or for free text."""
+    if text is None:
+        return PURPOSE_NAMES[OTHER]
+    return PURPOSE_CODES.get(text.strip().upper()) or PURPOSE_NAMES[purpose_of(text)]
 
 
 def _place(city: City, address: Address) -> str:
     """The place of this name, or the nearest one to the coordinates."""
-    if address.addressName in city.names:
-        return address.addressName or ""
-    if address.lat is not None and address.long is not None and city.degrees is not None:
-        points = np.vstack([[address.lat, address.long], np.nan_to_num(city.degrees, nan=1e3)])
+    if address.addressName is not None:
+        wanted = normalised(address.addressName)
+        for name in city.names:
+            if normalised(name) == wanted:
+                return name
+    if address.degrees is not None and city.degrees is not None:
+        points = np.vstack([address.degrees, np.nan_to_num(city.degrees, nan=1e3)])
         distance = great_circle_km(points)[0, 1:]
         nearest = int(np.where(np.isnan(city.degrees[:, 0]), np.inf, distance).argmin())
         if distance[nearest] <= MAX_DISTANCE_KM:
@@ -161,7 +219,7 @@ def _place(city: City, address: Address) -> str:
 
 
 def _response(
-    telegram: TripRequest, quote: Quote, city: City, places: tuple[str, str], zone: tzinfo | None
+    telegram: TripRequest, quote: Quote, city: City, places: tuple[str, str], desk_clock: DeskClock
 ) -> TripRequestResponse:
     offer = next((offer for offer in quote.offers if offer.offer == quote.recommended), None)
     chosen = offer or quote.as_requested
@@ -170,8 +228,7 @@ def _response(
         return TripRequestResponse(tripTicketId=telegram.tripTicketId, tripAvailable=False, openAttribute=ids)
 
     def at(minute: float) -> Time:
-        midnight = datetime(quote.day.year, quote.day.month, quote.day.day, tzinfo=zone)
-        return Time(time=midnight + minute * MINUTE)
+        return Time(time=desk_clock.at(quote.day, minute))
 
     return TripRequestResponse(
         tripTicketId=telegram.tripTicketId,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Collection
 from datetime import date
 
 import numpy as np
 
 from hundredfold.desk.day import Booking, DeskDay, total_shift
-from hundredfold.desk.models import BookingView, DayView, Json, Place, RouteView, StopView, TripView, clock
+from hundredfold.desk.models import BookingView, DayView, Json, LastStep, Place, RouteView, StopView, TripView, clock
 from hundredfold.desk.quoting import window
 from hundredfold.desk.records import DayRecord, RequestRecord
 from hundredfold.envs.dvrp.city import City
@@ -52,9 +53,14 @@ def places(city: City) -> list[Place]:
 Schedule = dict[str, tuple[int, float, float]]
 
 
-def schedule_of(record: DayRecord) -> Schedule:
-    """Vehicle (from 1), pickup and dropoff minute of every booking, by request id."""
-    solution = record.final or record.live.routes.solutions()
+def schedule_of(record: DayRecord, solution: Solutions | None = None) -> Schedule:
+    """Vehicle (from 1), pickup and dropoff minute of every booking, by request id.
+
+    Args:
+        record: The day.
+        solution: Its routes, if they are at hand.
+    """
+    solution = solution or record.solution
     vehicles, minutes = solution.vehicle[0], solution.stop_minutes[0]
     return {
         booking.request_id: (int(vehicles[number]) + 1, float(minutes[2 * number + 1]), float(minutes[2 * number + 2]))
@@ -88,11 +94,10 @@ def booking_view(day: date, request: RequestRecord, schedule: Schedule) -> Booki
 
 def day_view(record: DayRecord) -> DayView:
     """Bookings, routes and figures of a day."""
-    live = record.live
-    solution = record.final or live.routes.solutions()
+    live, solution = record.live, record.solution
     names = {request.request_id: request.rider for request in record.requests.values()}
-    driving, baseline = float(solution.driving_minutes[0]), live.baseline_cost()
-    requests, schedule = list(record.requests.values()), schedule_of(record)
+    driving, baseline = float(solution.driving_minutes[0]), record.baseline_minutes
+    requests, schedule = list(record.requests.values()), schedule_of(record, solution)
     return DayView(
         day=record.day,
         version=record.version,
@@ -100,21 +105,33 @@ def day_view(record: DayRecord) -> DayView:
         depot=live.population.city.names[live.population.city.depot_cell],
         vehicles=live.settings.fleet_size,
         bookings=[booking_view(record.day, request, schedule) for request in requests],
-        routes=route_views(live, solution, live.bookings, names),
+        routes=route_views(live, solution, live.bookings, names, record.passed_by),
         driving_minutes=driving,
         baseline_minutes=baseline,
         saved_minutes=baseline - driving,
         saved_pct=float(improvement_pct(np.array(baseline), np.array(driving))),
-        shift_minutes=total_shift(live.bookings),
+        shift_minutes=total_shift(record.travelling),
         requests=len(requests),
         offers_made=sum(request.offer_made for request in requests),
         offers_accepted=sum(request.response.get("choice") == "offer" for request in requests),
         denials=sum(request.status == "denied" for request in requests),
         cancellations=record.cancellations,
+        last_step=_last_step(record),
     )
 
 
-def route_views(live: DeskDay, solution: Solutions, bookings: list[Booking], names: dict[str, str]) -> list[RouteView]:
+def _last_step(record: DayRecord) -> LastStep | None:
+    last = record.last_change
+    if last is None:
+        return None
+    return LastStep.model_validate(
+        {"kind": last.event.kind, "request_id": last.event.request_id, "rider": last.event.rider}
+    )
+
+
+def route_views(
+    live: DeskDay, solution: Solutions, bookings: list[Booking], names: dict[str, str], passed_by: Collection[str] = ()
+) -> list[RouteView]:
     """Routes with times, one per vehicle that is used.
 
     Args:
@@ -122,18 +139,18 @@ def route_views(live: DeskDay, solution: Solutions, bookings: list[Booking], nam
         solution: Routes of the bookings.
         bookings: In the order of the requests of the solution.
         names: Rider of each request id.
+        passed_by: Request ids at which vehicles drive by without a stop.
     """
     city, views = live.population.city, []
     for vehicle in range(solution.lengths.shape[1]):
-        route = solution.route(0, vehicle)
-        if not route:
-            continue
         stops, on_board, here, driving = [], 0, city.depot_cell, 0.0
-        for stop in route:
+        for stop in solution.route(0, vehicle):
             booking, side = bookings[(stop - 1) // 2], (stop - 1) % 2
             cell = int(live.population.trips.cells[booking.trip, side])
             driving += float(city.travel_minutes[here, cell])
             here = cell
+            if booking.request_id in passed_by:
+                continue
             on_board += booking.passengers if side == PICKUP else -booking.passengers
             minute = float(solution.stop_minutes[0, stop])
             stops.append(
@@ -148,15 +165,16 @@ def route_views(live: DeskDay, solution: Solutions, bookings: list[Booking], nam
                     on_board=on_board,
                 )
             )
-        views.append(
-            RouteView(
-                vehicle=vehicle + 1,
-                start_minute=float(solution.start_minutes[0, vehicle]),
-                end_minute=float(solution.end_minutes[0, vehicle]),
-                driving_minutes=driving + float(city.travel_minutes[here, city.depot_cell]),
-                stops=stops,
+        if stops:
+            views.append(
+                RouteView(
+                    vehicle=vehicle + 1,
+                    start_minute=float(solution.start_minutes[0, vehicle]),
+                    end_minute=float(solution.end_minutes[0, vehicle]),
+                    driving_minutes=driving + float(city.travel_minutes[here, city.depot_cell]),
+                    stops=stops,
+                )
             )
-        )
     return views
 
 
