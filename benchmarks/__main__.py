@@ -236,6 +236,10 @@ class BenchOffers:
     """Also evaluate the networks with look-ahead on top, with these numbers of futures."""
     hindsight: bool = False
     """Also evaluate the offers that are best when the whole day is known (0.5 s per day)."""
+    decision_times: bool = True
+    """Also measure CPU milliseconds per decision; takes as long as 256 days of every policy."""
+    results: Path | None = None
+    """Folder that keeps the scores of every policy in parts of 256 days: a second call continues there."""
     wide: bool = False
     """Show all columns, however wide the table gets."""
     json: bool = False
@@ -461,6 +465,8 @@ def _offers(arguments: Sequence[str]) -> int:
         futures=args.futures,
         policy_futures=args.policy_futures,
         hindsight=args.hindsight,
+        decision_times=args.decision_times,
+        results=args.results,
     )
     rows = bench_offers(args.runs, settings, on_progress=note)
     title = "dvrp: improvement in percent (95 % interval), minutes of shift, CPU ms per decision"

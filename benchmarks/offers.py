@@ -1,15 +1,22 @@
 """Learned offers compared with the look-ahead heuristic on fresh days of dvrp.
 
 Savings depend on how far trips are shifted, so policies are compared at equal shift: each run is
-evaluated at several shift penalties and interpolated, day by day, at the mean shift of look-ahead.
-Look-ahead uses the acceptance model of the first run, so that only the decisions differ.
+evaluated at growing shift penalties until it shifts less than look-ahead, and interpolated, day by
+day, at the mean shift of look-ahead. Look-ahead uses the acceptance model of the first run, so that
+only the decisions differ.
+
+The scores of every policy are kept in a folder in parts of 256 days, if one is given: a comparison
+that was interrupted continues there, and more days, runs or splits add to it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +24,7 @@ import numpy as np
 from hundredfold.cli.evaluate_dvrp_policies import EvaluatedPolicy, load_run_policy
 from hundredfold.core.batch import FloatArray
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.files import write_atomically
 from hundredfold.core.statistics import NUM_RESAMPLES
 from hundredfold.envs.dvrp.analysis import interpolated_at_shift
 from hundredfold.envs.dvrp.env import Dvrp
@@ -24,12 +32,17 @@ from hundredfold.envs.dvrp.evaluation import NO_EXPLORATION, DayScorer, DayScore
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.policies import PolicyOptions, env_settings_for, make_policy
 from hundredfold.envs.dvrp.settings import Split
+from hundredfold.training.checkpoint import MANIFEST, load_checkpoint
+from hundredfold.training.run_folder import RunFolder
 
 Row = dict[str, Any]
 
 # With the run's own penalty (0.002 by default) they span the shifts that look-ahead makes.
 SHIFT_PENALTIES: Final = (0.02, 0.04, 0.07, 0.12)
 TIMED_ENVS: Final = 256
+# Days that are simulated, scored and kept together.
+DAYS_PER_PART: Final = 256
+SCORE_NAMES: Final = tuple(field.name for field in fields(DayScores))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +56,8 @@ class OffersSettings:
         futures: Sampled futures per offer of the look-ahead heuristic.
         policy_futures: Numbers of sampled futures on top of the runs' networks.
         hindsight: Also evaluate the offers that are best when the whole day is known.
+        decision_times: Also measure CPU milliseconds per decision.
+        results: Folder for the scores of every policy; None keeps none.
     """
 
     days: int
@@ -51,6 +66,27 @@ class OffersSettings:
     futures: int
     policy_futures: tuple[int, ...]
     hindsight: bool
+    decision_times: bool = True
+    results: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A policy and what its scores depend on, apart from settings, split and seed."""
+
+    policy: EvaluatedPolicy
+    identity: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy.name}, shift penalty {self.shift_penalty}"
+
+    @property
+    def shift_penalty(self) -> float:
+        return self.policy.settings.effective_shift_penalty
+
+    def with_shift_penalty(self, penalty: float) -> _Compared:
+        return replace(self, policy=self.policy.with_shift_penalty(penalty))
 
 
 def bench_offers(runs: Sequence[str], settings: OffersSettings, on_progress: Callable[[str], None]) -> list[Row]:
@@ -58,10 +94,11 @@ def bench_offers(runs: Sequence[str], settings: OffersSettings, on_progress: Cal
 
     Intervals (95 %) are bootstrapped over days, and over runs where there are several.
     """
-    networks = [load_run_policy(folder, "best") for folder in runs]
-    if any(network.settings != networks[0].settings for network in networks):
+    networks = [_network(folder) for folder in runs]
+    first = networks[0].policy
+    if any(network.policy.settings != first.settings for network in networks):
         raise SettingsError("the runs have different settings of dvrp; compare runs that differ in their seed only.")
-    if not networks[0].takes_shift_penalty or networks[0].fitted is None:
+    if not first.takes_shift_penalty or first.fitted is None:
         raise SettingsError("offers compares runs trained with --observation offers and an acceptance model.")
     scorer = DayScorer()
     rows: list[Row] = []
@@ -72,16 +109,12 @@ def bench_offers(runs: Sequence[str], settings: OffersSettings, on_progress: Cal
 
 
 def _split_rows(
-    runs: Sequence[str], networks: Sequence[EvaluatedPolicy], settings: OffersSettings, evaluator: _Evaluator
+    runs: Sequence[str], networks: Sequence[_Compared], settings: OffersSettings, evaluator: _Evaluator
 ) -> list[Row]:
     heuristic = _heuristic(networks[0], settings.futures)
     lookahead = evaluator.scores(heuristic)
-    own = [evaluator.scores(network) for network in networks]
-    curves = [
-        [scores, *(evaluator.scores(network.with_shift_penalty(penalty)) for penalty in SHIFT_PENALTIES)]
-        for network, scores in zip(networks, own, strict=True)
-    ]
     shift = float(lookahead.shift_minutes.mean())
+    curves = [_curve(network, evaluator, shift) for network in networks]
     at_equal_shift = [
         interpolated_at_shift(
             [scores.improvement_pct for scores in curve],
@@ -90,28 +123,41 @@ def _split_rows(
         )
         for curve in curves
     ]
+    difference = np.stack(at_equal_shift) - lookahead.improvement_pct
     rows = [
-        _row(f"look-ahead, {settings.futures} futures", [lookahead], evaluator.decision_ms(heuristic)),
-        _row("network", own, evaluator.decision_ms(networks[0])),
+        _row(f"look-ahead, {settings.futures} futures", [lookahead], evaluator.decision_ms(heuristic.policy)),
+        _row("network", [curve[0] for curve in curves], evaluator.decision_ms(networks[0].policy)),
         {
             "policy": "network - look-ahead, at equal shift",
-            **_interval(np.stack(at_equal_shift) - lookahead.improvement_pct),
+            **_interval(difference),
+            "lowest": float(difference.mean(axis=1).min()),
+            "highest": float(difference.mean(axis=1).max()),
             "shift_minutes": shift,
         },
     ]
     for samples in settings.policy_futures:
-        with_futures = [load_run_policy(folder, "best", samples) for folder in runs]
+        with_futures = [_network(folder, samples) for folder in runs]
         scores = [evaluator.scores(policy) for policy in with_futures]
-        rows.append(_row(f"network + {samples} futures", scores, evaluator.decision_ms(with_futures[0])))
+        rows.append(_row(f"network + {samples} futures", scores, evaluator.decision_ms(with_futures[0].policy)))
     if settings.hindsight:
-        unmasked = replace(networks[0].settings, mask_mode="none")
-        best = evaluator.scores(EvaluatedPolicy(name="hindsight", policy="hindsight", settings=unmasked))
+        unmasked = replace(networks[0].policy.settings, mask_mode="none")
+        policy = EvaluatedPolicy(name="hindsight", policy="hindsight", settings=unmasked)
+        best = evaluator.scores(_Compared(policy, "hindsight"))
         rows.append(_row("hindsight", [best], None))
         for row in rows:
-            if "lowest" not in row:  # a difference
-                continue
-            row["of_hindsight_pct"] = 100.0 * row["mean"] / float(best.improvement_pct.mean())
+            if "failed" in row:  # not a difference
+                row["of_hindsight_pct"] = 100.0 * row["mean"] / float(best.improvement_pct.mean())
     return rows
+
+
+def _curve(network: _Compared, evaluator: _Evaluator, shift: float) -> list[DayScores]:
+    """Scores at the run's own shift penalty and at larger ones, until the mean shift is below `shift`."""
+    curve = [evaluator.scores(network)]
+    for penalty in SHIFT_PENALTIES:
+        if curve[-1].shift_minutes.mean() < shift:
+            break
+        curve.append(evaluator.scores(network.with_shift_penalty(penalty)))
+    return curve
 
 
 class _Evaluator:
@@ -122,26 +168,57 @@ class _Evaluator:
     ) -> None:
         self.settings, self.split, self.scorer, self.on_progress = settings, split, scorer, on_progress
 
-    def scores(self, evaluated: EvaluatedPolicy) -> DayScores:
-        start = time.perf_counter()
+    def scores(self, compared: _Compared) -> DayScores:
+        """Scores of all days, from the folder of results where they are there."""
+        total = self.settings.days
+        parts = [
+            self._part(compared, first, min(DAYS_PER_PART, total - first)) for first in range(0, total, DAYS_PER_PART)
+        ]
+        return DayScores(*(np.concatenate([getattr(part, name) for part in parts]) for name in SCORE_NAMES))
+
+    def _part(self, compared: _Compared, first: int, days: int) -> DayScores:
+        file = self._file(compared, first, days)
+        if file is not None and file.exists():
+            stored = json.loads(file.read_text())["scores"]
+            return DayScores(*(np.array(stored[name]) for name in SCORE_NAMES))
+        start = time.process_time()
+        scores = self._simulated(compared.policy, first, days)
+        self.on_progress(
+            f"{self.split}, days {first} to {first + days - 1}: {compared.name}: "
+            f"{scores.improvement_pct.mean():.2f} %, {time.process_time() - start:.0f} s of CPU"
+        )
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = {"policy": compared.name, "split": self.split, "seed": self.settings.seed, "first_day": first}
+            part["scores"] = {name: getattr(scores, name).tolist() for name in SCORE_NAMES}
+            write_atomically(file, json.dumps(part))
+        return scores
+
+    def _simulated(self, evaluated: EvaluatedPolicy, first: int, num_days: int) -> DayScores:
         env_settings = replace(evaluated.settings, split=self.split)
         days, population = simulate_days(
             evaluated.policy,
             env_settings,
-            self.settings.days,
+            num_days,
             self.settings.seed,
+            first_day=first,
             shared_params=evaluated.shared_params,
             options=evaluated.options,
         )
-        scores = self.scorer.scores(days, population, env_settings)
-        self.on_progress(
-            f"{self.split}: {evaluated.name}, shift penalty {env_settings.effective_shift_penalty}: "
-            f"{scores.improvement_pct.mean():.2f} %, {time.perf_counter() - start:.0f} s"
-        )
-        return scores
+        return self.scorer.scores(days, population, env_settings)
 
-    def decision_ms(self, evaluated: EvaluatedPolicy) -> float:
+    def _file(self, compared: _Compared, first: int, days: int) -> Path | None:
+        if self.settings.results is None:
+            return None
+        # Costs do not depend on the number of threads.
+        settings = replace(compared.policy.settings, split=self.split, oracle_threads=1)
+        described = f"{compared.identity} {settings} {self.settings.seed} {first} {days}"
+        return self.settings.results / f"{hashlib.sha256(described.encode()).hexdigest()[:32]}.json"
+
+    def decision_ms(self, evaluated: EvaluatedPolicy) -> float | None:
         """CPU milliseconds per caller, for what the policy reads and for its decision."""
+        if not self.settings.decision_times:
+            return None
         options = evaluated.options
         env_settings = env_settings_for(
             evaluated.policy, replace(evaluated.settings, split=self.split), options.shift_penalty
@@ -162,11 +239,21 @@ class _Evaluator:
         return 1e3 * seconds / (TIMED_ENVS * env_settings.num_customers)
 
 
-def _heuristic(network: EvaluatedPolicy, futures: int) -> EvaluatedPolicy:
-    assert network.fitted is not None
-    options = PolicyOptions(beliefs=network.fitted.model, lookahead=LookaheadSettings(samples=futures))
-    unmasked = replace(network.settings, mask_mode="none")
-    return EvaluatedPolicy(name="look-ahead", policy="lookahead", settings=unmasked, options=options)
+def _network(folder: str, futures: int = 0) -> _Compared:
+    """The best checkpoint of a run, with sampled futures on top; identified by its checksums."""
+    run = RunFolder.open(Path(folder))
+    epoch = load_checkpoint(run, "best", set()).epoch
+    checksums = (run.checkpoints / f"{epoch:06d}" / MANIFEST).read_bytes()
+    identity = f"{hashlib.sha256(checksums).hexdigest()} {futures}"
+    return _Compared(load_run_policy(folder, "best", futures), identity)
+
+
+def _heuristic(network: _Compared, futures: int) -> _Compared:
+    assert network.policy.fitted is not None
+    options = PolicyOptions(beliefs=network.policy.fitted.model, lookahead=LookaheadSettings(samples=futures))
+    unmasked = replace(network.policy.settings, mask_mode="none")
+    policy = EvaluatedPolicy(name="look-ahead", policy="lookahead", settings=unmasked, options=options)
+    return _Compared(policy, f"look-ahead {futures} with the beliefs of {network.identity}")
 
 
 def _row(name: str, scores: Sequence[DayScores], decision_ms: float | None) -> Row:

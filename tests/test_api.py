@@ -136,3 +136,17 @@ def test_device_cuda_falls_back_to_the_cpu_with_a_warning(tmp_path):
         pytest.skip("this machine has a CUDA device")
     with pytest.warns(UserWarning, match="no CUDA device"):
         hundredfold.train("corridor", save_dir=tmp_path, device="cuda", **QUICK)
+
+
+def test_the_shift_penalty_is_chosen_when_a_policy_is_evaluated(corridor_run, tmp_path):
+    settings = {"preset": "default", "num_customers": 5, "num_envs": 8, "epochs": 2, "eval_interval": 0}
+    run = hundredfold.train("dvrp", save_dir=tmp_path, name="offers", **settings)
+    shifts = {
+        penalty: hundredfold.evaluate(run.path, episodes=8, shift_penalty=penalty).info["shift_minutes_total"].mean()
+        for penalty in (None, 0.0, 10.0)
+    }
+    assert shifts[10.0] == 0.0 < shifts[None] <= shifts[0.0]
+    with pytest.raises(SettingsError, match=r"shift_penalty=0.1 changes nothing .* corridor"):
+        hundredfold.evaluate(corridor_run.path, shift_penalty=0.1)
+    with pytest.raises(SettingsError, match="policy random does not read it"):
+        hundredfold.evaluate("dvrp", policy="random", shift_penalty=0.1)

@@ -395,6 +395,7 @@ def evaluate(
     max_steps: int = 10_000,
     seed: int = 9999,
     checkpoint: str = "best",
+    shift_penalty: float | None = None,
     backend: str | None = None,
     make_env: Callable[[], Any] | None = None,
     network: NetworkFunction | None = None,
@@ -412,6 +413,8 @@ def evaluate(
         max_steps: Steps after which an episode is truncated.
         seed: Seed of the episodes.
         checkpoint: "best", "last" or an epoch.
+        shift_penalty: For runs on dvrp with the observation `offers`: driving minutes charged per minute of
+            shift, by which the policy weighs offers and the env rewards them; by default that of the training.
         backend: Where envs run; by default that of the run (auto if it is ray).
         make_env: Function that makes the env, for runs on a user's function.
         network: Function that makes the network, for runs that were trained with one.
@@ -422,8 +425,10 @@ def evaluate(
         raise SettingsError(f"episodes must be at least 1, got {episodes}, and so must max_steps, got {max_steps}.")
     if policy is None and not Path(target).exists():
         raise SettingsError(f"{target} is not a run folder; to evaluate a baseline on an env, pass --policy random.")
+    if policy is not None and shift_penalty is not None:
+        raise SettingsError(f"shift_penalty is for trained policies; the policy {policy} does not read it.")
     trained = load(target, checkpoint, network=network) if policy is None else None
-    settings, factory = evaluation_envs(target, make_env, trust_run)
+    settings, factory = evaluation_envs(target, make_env, trust_run, shift_penalty)
     # Third-party envs may be costly: no more of them than for training.
     most = MAX_PARALLEL_EPISODES if settings.env in ENVS else settings.rollout.num_envs
     most = most if num_envs is None else min(max(num_envs, 1), MAX_PARALLEL_EPISODES)

@@ -180,6 +180,14 @@ def test_old_decisions_are_replaced_when_the_buffer_is_full():
     assert sorted(copy.sample(np.arange(5), CPU).costs[:, 0].tolist()) == [3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("change", [{"algo": "dqn"}, {"engine": "sb3"}])
+def test_only_ppo_and_futures_train_a_per_action_network(tmp_path, change):
+    with pytest.raises(SettingsError, match=r"--architecture per_action works with --.* only"):
+        hundredfold.train(
+            "dvrp", save_dir=tmp_path, observation="offers", architecture="per_action", epochs=1, **change
+        )
+
+
 def test_futures_need_estimates_and_a_per_action_network():
     with pytest.raises(SettingsError, match="--future-samples"):
         make_learner(PPOSettings(advantages="futures"), env=DvrpSettings(num_customers=6, observation="offers"))

@@ -50,3 +50,26 @@ def test_intervals_cover_the_spread_of_runs_and_of_days():
     alike, spread = offers._interval(same_runs), offers._interval(apart)
     assert alike["ci_low"] < alike["mean"] < alike["ci_high"]
     assert spread["ci_high"] - spread["ci_low"] > 2.0 * (alike["ci_high"] - alike["ci_low"])
+
+
+def test_an_interrupted_comparison_continues_from_its_results(capsys, monkeypatch, run_folder, tmp_path):
+    monkeypatch.setattr(offers, "TIMED_ENVS", 2)
+    monkeypatch.setattr(offers, "DAYS_PER_PART", 2)
+
+    def rows(days: int, *flags: str):
+        capsys.readouterr()
+        command = ["offers", str(run_folder), "--splits", "known", "--futures", "1", "--days", str(days)]
+        assert main([*command, *flags]) == 0
+        return json.loads(capsys.readouterr().out)["rows"]
+
+    results = ("--results", str(tmp_path / "results"), "--json")
+    rows(2, *results)
+    kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "results").iterdir()}
+    continued = rows(4, *results)
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # read, not computed again
+    at_once = rows(4, "--json")
+    for one, other in zip(continued, at_once, strict=True):
+        assert {**one, "decision_ms": None} == {**other, "decision_ms": None}
+
+    rows(2, *results, "--seed", "5")
+    assert len(list((tmp_path / "results").iterdir())) > len(kept) * 2  # days of another seed are other days

@@ -173,6 +173,33 @@ def test_the_upper_bound_is_evaluated_beside_policies(capsys):
     assert alone["mean"] == bound["mean"]
 
 
+def test_policies_are_printed_best_first_and_privileged_ones_last(capsys):
+    baselines = "privileged_largest,greedy_expected,hindsight,random"
+    arguments = [
+        "evaluate",
+        "dvrp",
+        "--policy",
+        "none",
+        "--baselines",
+        baselines,
+        *FEW,
+        "--splits",
+        "unseen_trips,known",
+    ]
+    assert call(*arguments) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first = [line[0].rstrip(",:") for line in lines if line]
+    names = {"none", "random", "greedy_expected", "privileged_largest", "hindsight"}
+    printed = [line for line in lines if line and line[0] in names]
+    assert len(printed) == 2 * len(names), first
+    for rows in (printed[:5], printed[5:]):
+        saved = [float(row[1]) for row in rows]
+        assert saved[:3] == sorted(saved[:3], reverse=True)
+        assert {row[0] for row in rows[3:]} == {"privileged_largest", "hindsight"}
+    titles = [line for line in lines if "dvrp," in line]
+    assert ["unseen_trips" in " ".join(title) for title in titles] == [True, False]
+
+
 def test_tables_are_printed_with_titles(capsys):
     arguments = ["evaluate", "dvrp", "--policy", "thompson", "--fairness", "--belief-metrics", *FEW]
     assert call(*arguments) == 0

@@ -69,6 +69,15 @@ def test_belief_model_learns_the_same_from_actors(actors, tmp_path):
     assert_same_run(there.path, here.path)
 
 
+def test_actors_estimate_the_same_futures(actors, tmp_path):
+    futures = {"advantages": "futures", "architecture": "per_action", "observation": "offers", "future_samples": 1}
+    day = {**SMALL, "epochs": 4, "num_customers": 6, "num_steps": 0, "lns_iterations": 1, "oracle_threads": 1}
+    here = hundredfold.train("dvrp", save_dir=tmp_path, name="here", backend="in_process", **day, **futures)
+    there = hundredfold.train("dvrp", save_dir=tmp_path, name="there", **day, **futures, **ON_RAY)
+    assert_same_run(there.path, here.path)
+    assert all(epoch["cost_variance"] > 0.0 for epoch in there.metrics)  # learned from estimated costs
+
+
 def test_actors_collect_for_a_privileged_critic(actors, tmp_path):
     settings = {**SMALL, "epochs": 3, "critic": "privileged", "horizons": (20,), "hidden_sizes": (16,), "channels": ()}
     here = hundredfold.train("cage2", save_dir=tmp_path, name="here", **settings)

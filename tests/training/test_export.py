@@ -1,5 +1,6 @@
 """Policy export: ONNX and TorchScript files give the actions of the run's policy."""
 
+import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
@@ -12,6 +13,7 @@ from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
 from hundredfold.cli.main import main
 from hundredfold.core.errors import HundredfoldError
+from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.registry import callable_factory, env_factory
 from hundredfold.training.export import export_torchscript
 from hundredfold.training.run_folder import RunFolder
@@ -141,3 +143,19 @@ def test_a_policy_acts_and_is_exported_where_its_env_is_not_installed(tmp_path):
     assert hundredfold.export(run.path, torchscript=True, checkpoint="last")[0].is_file()
     with pytest.raises(HundredfoldError, match="no env called 'NotInstalled/Pole-v3'"):
         hundredfold.evaluate(run.path, episodes=1)
+
+
+def test_an_exported_policy_of_offers_takes_the_shift_penalty_as_an_input(tmp_path):
+    run, policy, observation, mask = trained(tmp_path, *CASES["actions described one by one"])
+    (path,) = hundredfold.export(run.path, torchscript=True, checkpoint="last")
+    exported = torch.jit.load(str(path))
+    no_change, moved = 12, {}
+    mask = torch.ones((len(observation["shift_cost"]), policy.spec.num_logits), dtype=torch.bool)
+    minutes = Dvrp(np.arange(1), RunFolder.open(run.path).settings().env_settings).offers.total_minutes
+    for penalty in (0.0, 0.01, 10.0):
+        priced = {**observation, "shift_cost": np.tile(penalty * minutes, (len(mask), 1)).astype(np.float32)}
+        action = exported({name: torch.from_numpy(array) for name, array in priced.items()}, mask)[1]
+        assert_array_equal(action, policy.act(priced, mask.numpy()))
+        moved[penalty] = minutes[action].mean()
+    assert moved[0.0] > moved[0.01] >= moved[10.0]
+    assert (action == no_change).all()  # no shift is worth ten minutes of driving for each of its own

@@ -50,7 +50,7 @@ class NetworkSettings:
     architecture: Architecture = "mlp"
     """Policy network: `mlp` reads the whole observation; `per_action` scores each action by its own
     features with shared weights (dvrp with --observation offers); `joint` scores them without
-    sharing, for comparison."""
+    sharing, for comparison. The last two for --algo ppo, on returns or --advantages futures."""
     hidden_sizes: tuple[Annotated[int, Interval(ge=1, le=1_000_000)], ...] = (64, 64)
     """Units of each hidden layer."""
     activation: Activation = "relu"
@@ -92,6 +92,7 @@ class NetworkSettings:
     def ppo_only(self) -> list[str]:
         """Flags of these settings that only the PPO of this package has."""
         named = {
+            f"--architecture {self.architecture}": self.architecture != "mlp",
             "--critic privileged": self.critic == "privileged",
             "--memory gru": self.memory == "gru",
             "network=": bool(self.network_function),

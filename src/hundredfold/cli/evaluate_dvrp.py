@@ -46,7 +46,7 @@ from hundredfold.envs.dvrp.evaluation import (
 )
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.offers import OfferDirections
-from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
+from hundredfold.envs.dvrp.policies import POLICIES, PRIVILEGED_POLICIES, SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.population import TYPE_NAMES
 from hundredfold.envs.dvrp.settings import CityName, DvrpSettings, Split
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
@@ -76,7 +76,7 @@ ACCEPTED: Final = Column("accepted_pct", "accepted %", decimals=1)
 ACCEPTANCE: Final = (Column("offers"), Column("predicted_pct", "predicted %", decimals=1), ACCEPTED)
 LAYOUTS: Final = {
     "policies": TableLayout(
-        "driving minutes saved; minutes moved and offers per day",
+        "driving minutes saved, best first and privileged policies last; minutes moved and offers per day",
         (
             POLICY,
             *SAVED,
@@ -256,7 +256,8 @@ def run(argv: Sequence[str]) -> int:
         print_rows(rows, command=["evaluate", *argv], as_json=True)
         return 0
     for name, rows in tables.items():
-        print_tables(LAYOUTS[name], _without_small_neighbourhoods(rows) if name == "fairness" else rows, args.wide)
+        shown = SHOWN_ROWS[name](rows) if name in SHOWN_ROWS else rows
+        print_tables(LAYOUTS[name], shown, args.wide)
     if not args.wide:
         note("more columns with --wide")
     return 0
@@ -273,6 +274,13 @@ def print_tables(layout: TableLayout, rows: Sequence[Row], wide: bool) -> None:
         print()
 
 
+def _best_first(rows: Sequence[Row]) -> list[Row]:
+    """Policies by what they save; those that know what no policy can know come last."""
+    splits = list(dict.fromkeys(row["split"] for row in rows))
+    privileged = (*PRIVILEGED_POLICIES, UPPER_BOUND)
+    return sorted(rows, key=lambda row: (splits.index(row["split"]), row["policy"] in privileged, -row["mean"]))
+
+
 def _without_small_neighbourhoods(rows: Sequence[Row]) -> list[Row]:
     """Fairness rows with only the largest of a city's many neighbourhoods; --json has all."""
     shown: list[Row] = []
@@ -282,6 +290,13 @@ def _without_small_neighbourhoods(rows: Sequence[Row]) -> list[Row]:
         smallest = sizes[-NEIGHBOURHOODS_SHOWN:][0] if sizes else 0
         shown += [row for row in own if row["by"] != "neighbourhood" or row["requests"] >= smallest]
     return shown
+
+
+# How the rows of a table are ordered or shortened where it is printed; --json has all, as evaluated.
+SHOWN_ROWS: Final[dict[str, Callable[[Sequence[Row]], list[Row]]]] = {
+    "policies": _best_first,
+    "fairness": _without_small_neighbourhoods,
+}
 
 
 @dataclass(slots=True)

@@ -157,7 +157,11 @@ def _extended(riders: DeskPopulation, settings: DvrpSettings, source: BayesianTy
     has_memory = source is None or len(source.trip_accept_rates) > 0
     has_groups = source is None or bool(source.groups)
     model = bayesian_type_model(
-        riders.population, prior_for(settings), trip_memory=has_memory, stranger_prior=has_groups
+        riders.population,
+        prior_for(settings),
+        trip_memory=has_memory,
+        stranger_prior=has_groups,
+        forgetting=0.0 if source is None else source.forgetting,
     )
     if source is not None:
         model.tolerance_probs[:] = source.tolerance_probs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from hundredfold.config.devices import torch_device
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import RunSettings
 from hundredfold.core.batch import with_prefix, without_prefix
+from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import EnvFactory, SharedParams
+from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.registry import callable_factory, env_factory
 from hundredfold.training.build import load_belief_model, policy_from_weights
 from hundredfold.training.checkpoint import load_checkpoint, save_checkpoint
@@ -65,7 +68,7 @@ def export_policy_folder(run: str | Path, path: str | Path, checkpoint: str = "b
 
 
 def evaluation_envs(
-    target: str | Path, make_env: Callable[[], Any] | None, trust_run: bool
+    target: str | Path, make_env: Callable[[], Any] | None, trust_run: bool, shift_penalty: float | None = None
 ) -> tuple[RunSettings, EnvFactory]:
     """Settings and env factory of a run, or of an env by its preset.
 
@@ -73,13 +76,27 @@ def evaluation_envs(
         target: Run folder, or a built-in env or Gymnasium id.
         make_env: Function that makes the env, for runs on a user's function.
         trust_run: Import the module of an env that only the run folder names.
+        shift_penalty: Shift penalty of dvrp instead of that of the training.
     """
     is_run = (Path(target) / "settings.toml").exists()
     settings = RunFolder.open(Path(target)).settings() if is_run else preset_settings(str(target))
     if is_run and make_env is None:
         # Evaluation never joins the cluster of a run.
         require_trust(RunFolder.open(Path(target)), settings, {"address"}, trust_run)
+    if shift_penalty is not None:
+        settings = _with_shift_penalty(settings, shift_penalty)
     # A policy needs no privileged arrays, so these envs have none.
     if make_env is None:
         return settings, env_factory(settings.env, settings.env_settings)
     return settings, callable_factory(make_env, settings.env_settings if is_run else None)
+
+
+def _with_shift_penalty(settings: RunSettings, shift_penalty: float) -> RunSettings:
+    """The same settings with another shift penalty, for policies that observe it."""
+    env_settings = settings.env_settings
+    if not isinstance(env_settings, DvrpSettings) or env_settings.observation != "offers":
+        raise SettingsError(
+            f"shift_penalty={shift_penalty:g} changes nothing here: it is an input of policies of dvrp that were "
+            f"trained with observation='offers', and this is {settings.env} without it."
+        )
+    return replace(settings, env_settings=replace(env_settings, shift_penalty=shift_penalty))

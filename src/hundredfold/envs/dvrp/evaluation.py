@@ -254,18 +254,20 @@ def simulate_days(
     num_envs: int = 256,
     on_progress: Callable[[int], None] = lambda days: None,
     *,
+    first_day: int = 0,
     shared_params: SharedParams | None = None,
     options: PolicyOptions = NO_OPTIONS,
 ) -> tuple[SimulatedDays, Population]:
     """Simulate the first day of `num_days` envs, in batches of at most `num_envs`.
 
-    Arguments as in `evaluate_policy`; the split is that of the settings.
+    Arguments as in `evaluate_policy`; the split is that of the settings. `first_day` is the number of
+    the first env: days do not depend on the others, so a long evaluation can be done in parts.
     """
     settings = env_settings_for(policy, settings, options.shift_penalty)
     batches: list[SimulatedDays] = []
     population: Population | None = None
     for first in range(0, num_days, num_envs):
-        env = Dvrp(np.arange(first, min(first + num_envs, num_days)), settings)
+        env = Dvrp(first_day + np.arange(first, min(first + num_envs, num_days)), settings)
         population = env.population
         act = policy
         if isinstance(act, str):

@@ -232,7 +232,7 @@ def test_nothing_is_left_running_after_the_last_epoch():
 
 
 def test_an_error_in_a_background_refit_is_raised_with_its_traceback(monkeypatch):
-    def broken_evidence(responses, likelihood):
+    def broken_evidence(responses, likelihood, forgetting):
         raise ValueError("no evidence")
 
     monkeypatch.setattr("hundredfold.envs.dvrp.acceptance.bayes.trip_evidence", broken_evidence)

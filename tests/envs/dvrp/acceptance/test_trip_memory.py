@@ -43,11 +43,11 @@ def columns(calls):
     return responses.rows()
 
 
-def remembering(prior, num_customers=3, num_trips=9):
-    return BayesianTypeModel(num_customers, prior, num_trips=num_trips)
+def remembering(prior, num_customers=3, num_trips=9, forgetting=0.0):
+    return BayesianTypeModel(num_customers, prior, num_trips=num_trips, forgetting=forgetting)
 
 
-def enumerated(model, calls, customer, noise):
+def enumerated(model, calls, customer, noise, forgetting=0.0):
     """P(type) and P(accept) by trip of a customer, summing over all tolerances of all its trips."""
     mine = [call for call in calls if call[0] == customer]
     trips = sorted({call[1] for call in mine})
@@ -61,9 +61,10 @@ def enumerated(model, calls, customer, noise):
         joint = model.type_shares[kind]
         for trip, pair in of_trip.items():
             joint *= pairs[kind, purpose[trip], pair]
-        for _, trip, _, offer, accepted in mine:
+        for number, (_, trip, _, offer, accepted) in enumerate(mine):
             chance = assumed[offer, of_trip[trip]]
-            joint *= chance if accepted else 1 - chance
+            later = sum(call[1] == trip for call in mine[number + 1 :])
+            joint *= (chance if accepted else 1 - chance) ** ((1 - forgetting) ** later)
         types[kind] += joint
         for trip, pair in of_trip.items():
             accepts[trip] += joint * likelihood[:, pair]
@@ -72,12 +73,13 @@ def enumerated(model, calls, customer, noise):
 
 @pytest.mark.parametrize("noise", [0.0, 0.15])
 @pytest.mark.parametrize("guessed", [False, True])
-def test_posteriors_equal_brute_force_enumeration(noise, guessed):
+@pytest.mark.parametrize("forgetting", [0.0, 0.3])
+def test_posteriors_equal_brute_force_enumeration(noise, guessed, forgetting):
     prior = guessed_prior(10, noise) if guessed else prior_for(DvrpSettings(response_noise=noise))
-    model = remembering(prior)
+    model = remembering(prior, forgetting=forgetting)
     model.refit(columns(CALLS))
     for customer in (0, 1):
-        types, accepts = enumerated(model, CALLS, customer, noise)
+        types, accepts = enumerated(model, CALLS, customer, noise, forgetting)
         assert_allclose(model.beliefs[customer], types, rtol=1e-9)
         for trip, expected in accepts.items():
             purpose = next(call[2] for call in CALLS if call[1] == trip)
@@ -193,3 +195,35 @@ def test_hidden_types_and_tolerances_are_not_read():
     two.refit(responses)
     for name, array in one.state().items():
         assert_array_equal(two.state()[name], array)
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_forgetting_follows_a_customer_whose_tolerance_has_changed(has_memory):
+    prior = prior_for(DvrpSettings(response_noise=0.05))
+    calls = [(0, 0, 4, 0, True)] * 12 + [(0, 0, 4, 0, False)] * 4
+    expected = {}
+    for forgetting in (0.0, 0.3):
+        model = BayesianTypeModel(1, prior, num_trips=int(has_memory), forgetting=forgetting)
+        model.refit(columns(calls))
+        expected[forgetting] = model.accept_probabilities(np.array([0]), np.array([4]), np.array([0]))[0, 0]
+        for number in range(1, len(calls) + 1):  # one by one from the prior, under the same curves
+            if number == 1:
+                model.beliefs[:] = model.type_shares
+            model.observe(columns(calls[:number]))
+        found = model.accept_probabilities(np.array([0]), np.array([4]), np.array([0]))[0, 0]
+        assert_allclose(found, expected[forgetting], atol=1e-5)
+    assert expected[0.3] < expected[0.0] - 0.02
+
+
+def test_what_is_expected_of_a_stranger_depends_on_the_purpose_of_the_trip():
+    # Customers 0 to 9 refuse every shift of purpose 0 and accept every one of purpose 4; 10 is a stranger.
+    calls = [
+        (customer, 2 * customer + (purpose == 4), purpose, 0, purpose == 4)
+        for customer in range(10)
+        for purpose in (0, 4)
+    ]
+    model = BayesianTypeModel(11, guessed_prior(10), num_trips=22)
+    model.refit(columns(calls * 5))
+    stranger = np.full(2, 10)
+    refused, accepted = model.accept_probabilities(stranger, np.array([0, 4]), np.array([20, 21]))[:, 0]
+    assert accepted > refused + 0.2

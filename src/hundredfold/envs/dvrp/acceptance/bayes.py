@@ -11,8 +11,10 @@ Tolerance curves and type shares are learned by expectation-maximisation (Dempst
 needs a tenth of the responses that one rate per type, purpose and offer needs for the same held-out
 log loss.
 
-Tolerances do not drift in this env, so nothing is forgotten but what leaves the response buffer: a
-smaller buffer is a shorter memory.
+Tolerances do not drift in this env, so by default nothing is forgotten but what leaves the response
+buffer. Where they do, `forgetting` lets old responses count less: the likelihood of a response is
+raised to a power that falls with every later response to the same trip (exponential forgetting, a
+power prior in the sense of Ibrahim and Chen 2000). Inference stays exact under these likelihoods.
 """
 
 from __future__ import annotations
@@ -57,12 +59,20 @@ class BayesianTypeModel:
             every response for one to a trip of its own.
         groups: (customers,) group of each customer, one array per attribute, for the prior of
             customers without responses; without any they get the type shares.
+        forgetting: Share of its weight that a response loses with every later response to the same
+            trip, or without trip memory to the customer's trips of the same purpose.
     """
 
     def __init__(
-        self, population_size: int, prior: AcceptancePrior, *, num_trips: int = 0, groups: Sequence[IntArray] = ()
+        self,
+        population_size: int,
+        prior: AcceptancePrior,
+        *,
+        num_trips: int = 0,
+        groups: Sequence[IntArray] = (),
+        forgetting: float = 0.0,
     ) -> None:
-        self.population_size = population_size
+        self.population_size, self.forgetting = population_size, forgetting
         self.prior = prior
         self.groups = groups
         self.likelihood = accept_likelihood(prior.noise, prior.offers)
@@ -149,8 +159,8 @@ class BayesianTypeModel:
     def _evidence(self, responses: Responses) -> Evidence:
         likelihood = np.clip(self.likelihood, MIN_NOISE, 1.0 - MIN_NOISE)
         if len(self.trip_accept_rates):
-            return trip_evidence(responses, likelihood)
-        return response_evidence(responses, likelihood, self.prior.num_purposes)
+            return trip_evidence(responses, likelihood, self.forgetting)
+        return response_evidence(responses, likelihood, self.prior.num_purposes, self.forgetting)
 
     def _maximise_tolerances(self, probs: FloatArray, evidence: Evidence, posterior: TypePosterior) -> FloatArray:
         """M-step: tolerance probabilities from the expected tolerances behind all evidence."""
@@ -192,7 +202,12 @@ class BayesianTypeModel:
 
 
 def bayesian_type_model(
-    population: Population, prior: AcceptancePrior, *, trip_memory: bool = True, stranger_prior: bool = True
+    population: Population,
+    prior: AcceptancePrior,
+    *,
+    trip_memory: bool = True,
+    stranger_prior: bool = True,
+    forgetting: float = 0.0,
 ) -> BayesianTypeModel:
     """The Bayesian model of a population.
 
@@ -201,12 +216,14 @@ def bayesian_type_model(
         prior: Priors over tolerances and types.
         trip_memory: Whether the tolerances of every recurring trip are remembered.
         stranger_prior: Whether customers without responses are known by their attributes.
+        forgetting: Share of its weight that a response loses with every later one.
     """
     return BayesianTypeModel(
         population.size,
         prior,
         num_trips=len(population.trips.purpose) if trip_memory else 0,
         groups=customer_groups(population) if stranger_prior else (),
+        forgetting=forgetting,
     )
 
 
@@ -260,17 +277,37 @@ class TypePosterior:
     log_evidence: float  # log P(responses) in nats
 
 
-def trip_evidence(responses: Responses, likelihood: FloatArray) -> Evidence:
+def response_weights(groups: IntArray, forgetting: float) -> FloatArray | None:
+    """(responses,) weights that fall with every later response of the same group; None if all count alike.
+
+    Args:
+        groups: (responses,) group of each response, oldest first.
+        forgetting: Share of the weight that is lost with every later response.
+    """
+    if forgetting == 0.0:
+        return None
+    # The age of a response: how many later ones its group has.
+    _, group, size = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(group, kind="stable")
+    last = np.cumsum(size) - 1
+    age = np.empty(len(groups), np.int64)
+    age[order] = last[group[order]] - np.arange(len(groups))
+    return np.asarray((1.0 - forgetting) ** age, np.float64)
+
+
+def trip_evidence(responses: Responses, likelihood: FloatArray, forgetting: float = 0.0) -> Evidence:
     """A piece of evidence per trip: the product over its responses.
 
     Args:
         responses: Responses to offers.
         likelihood: (offers, levels x levels) P(accept | tolerances), strictly in 0..1.
+        forgetting: Share of its weight that a response loses with every later one.
     """
     trip, first, piece = np.unique(responses.trip, return_index=True, return_inverse=True)
     num_offers = len(likelihood)
     cell = (responses.accepted * len(trip) + piece) * num_offers + responses.offer
-    counts = np.bincount(cell, minlength=2 * len(trip) * num_offers).reshape(2, len(trip), num_offers)
+    weights = response_weights(piece, forgetting)
+    counts = np.bincount(cell, weights, 2 * len(trip) * num_offers).reshape(2, len(trip), num_offers)
     order = np.argsort(responses.purpose[first], kind="stable")
     refused, accepted = counts[:, order].astype(np.float64)
     log_likelihood = refused @ np.log1p(-likelihood) + accepted @ np.log(likelihood)
@@ -286,7 +323,9 @@ def trip_evidence(responses: Responses, likelihood: FloatArray) -> Evidence:
     )
 
 
-def response_evidence(responses: Responses, likelihood: FloatArray, num_purposes: int) -> Evidence:
+def response_evidence(
+    responses: Responses, likelihood: FloatArray, num_purposes: int, forgetting: float = 0.0
+) -> Evidence:
     """A piece of evidence per purpose, offer and outcome: responses are independent given the type.
 
     Arguments as in `trip_evidence`.
@@ -295,7 +334,10 @@ def response_evidence(responses: Responses, likelihood: FloatArray, num_purposes
     outcomes = np.stack([1.0 - likelihood, likelihood], axis=1).reshape(2 * num_offers, -1)
     pieces = num_purposes * len(outcomes)
     cell = (responses.purpose.astype(np.int64) * num_offers + responses.offer) * 2 + responses.accepted
-    given, count = np.unique(responses.customer.astype(np.int64) * pieces + cell, return_counts=True)
+    customer = responses.customer.astype(np.int64)
+    given, row = np.unique(customer * pieces + cell, return_inverse=True)
+    weights = response_weights(customer * num_purposes + responses.purpose, forgetting)
+    count = np.bincount(row, weights, len(given))
     return Evidence(
         purpose=np.repeat(np.arange(num_purposes), len(outcomes)),
         trip=np.full(pieces, -1),

@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import numpy as np
+from annotated_types import Interval
 
 from hundredfold.core.batch import Arrays, FloatArray, IntArray, State, StepBatch, with_prefix, without_prefix
 from hundredfold.core.bounds import AtLeastOne, Fraction, NonNegativeInt, check_bounds
@@ -57,6 +58,9 @@ class AcceptanceModelSettings:
     stranger_prior: bool = True
     """Expect of customers without responses what others of their age, occupation and neighbourhood
     responded; off, what all others did. `bayes` only."""
+    acceptance_forgetting: Annotated[float, Interval(ge=0.0, lt=1.0)] = 0.0
+    """Share of its weight that a response loses with every later response to the same trip, for
+    customers whose tolerances change over time; 0 forgets nothing. `bayes` only."""
     acceptance_buffer_size: AtLeastOne = 64_000
     """Responses stored for refits, first in, first out."""
     acceptance_refit_interval: NonNegativeInt = 0
@@ -346,7 +350,11 @@ def _new_type_model(
 ) -> TypeModel:
     if settings.acceptance_model == "bayes":
         return bayesian_type_model(
-            population, prior, trip_memory=settings.trip_memory, stranger_prior=settings.stranger_prior
+            population,
+            prior,
+            trip_memory=settings.trip_memory,
+            stranger_prior=settings.stranger_prior,
+            forgetting=settings.acceptance_forgetting,
         )
     # Imported on use: it needs torch.
     from hundredfold.envs.dvrp.acceptance.embedding import EmbeddingTypeModel
