@@ -123,12 +123,14 @@ def test_the_public_interface_is_this():
     assert sorted(hundredfold.__all__) == [
         "LoadedPolicy",
         "TrainedRun",
+        "Video",
         "__version__",
         "evaluate",
         "export",
         "export_policy_folder",
         "load",
         "make_vec",
+        "record_video",
         "train",
     ]
     assert set(api.__all__) <= set(hundredfold.__all__)
@@ -136,7 +138,7 @@ def test_the_public_interface_is_this():
 
 
 def test_every_public_function_documents_its_parameters():
-    for name in ("evaluate", "export", "export_policy_folder", "load", "make_vec", "train"):
+    for name in ("evaluate", "export", "export_policy_folder", "load", "make_vec", "record_video", "train"):
         function = getattr(hundredfold, name)
         parameters = [one for one in function.__annotations__ if one != "return"]
         for parameter in parameters:

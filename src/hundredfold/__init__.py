@@ -18,29 +18,34 @@ from hundredfold.interop.gymnasium import make_vec, register
 
 if TYPE_CHECKING:
     from hundredfold.algorithms.loaded_policy import LoadedPolicy
-    from hundredfold.api import TrainedRun, evaluate, export, export_policy_folder, load, train
+    from hundredfold.api import TrainedRun, evaluate, export, export_policy_folder, load, record_video, train
+    from hundredfold.training.video import Video
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "LoadedPolicy": "hundredfold.algorithms.loaded_policy",
     "TrainedRun": "hundredfold.api",
+    "Video": "hundredfold.training.video",
     "evaluate": "hundredfold.api",
     "export": "hundredfold.api",
     "export_policy_folder": "hundredfold.api",
     "load": "hundredfold.api",
+    "record_video": "hundredfold.api",
     "train": "hundredfold.api",
 }
 
 __all__ = [
     "LoadedPolicy",
     "TrainedRun",
+    "Video",
     "__version__",
     "evaluate",
     "export",
     "export_policy_folder",
     "load",
     "make_vec",
+    "record_video",
     "train",
 ]
 

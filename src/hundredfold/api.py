@@ -47,7 +47,7 @@ from hundredfold.training.video import record_video as record
 if TYPE_CHECKING:
     from hundredfold.envs.dvrp.acceptance.model import Responses
 
-__all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "train"]
+__all__ = ["TrainedRun", "evaluate", "export", "export_policy_folder", "load", "record_video", "train"]
 
 MAX_PARALLEL_EPISODES = 256
 # Days simulated for the report of a finished dvrp run, fewer if they would take longer than the time
@@ -464,7 +464,7 @@ def record_video(
         target: Run folder; with `policy`, a built-in env or Gymnasium id.
         policy: Baseline instead of a trained policy: "random".
         episodes: Number of episodes.
-        max_steps: Steps after which an episode is cut off.
+        max_steps: Steps after which an episode is truncated.
         seed: Seed of the episodes.
         checkpoint: "best", "last" or an epoch.
         make_env: Function that makes the env with `render_mode="rgb_array"`, for runs on a user's function.

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.browser import BROWSER, inspect_page
 from helpers.training_runs import read_metrics
 from hundredfold.cli.compare import _arms
 from hundredfold.cli.main import main
@@ -142,6 +143,26 @@ def test_arms_by_flags_are_trained_with_the_same_seeds_and_evaluated_on_the_same
     page = (tmp_path / "compare.html").read_text("utf-8")
     for words in ("Learning curves", "Compared with fast", "Probability of improvement", record["verdicts"]["all"][:9]):
         assert words in page
+
+
+@pytest.fixture(scope="module")
+def comparison_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    assert main([*CORRIDOR, "--save-dir", str(folder), "--json"]) == 0
+    return folder / "compare.html"
+
+
+@BROWSER
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_of_a_comparison_is_drawn_at_every_width(comparison_page, tmp_path, width):
+    seen = inspect_page(comparison_page, width, tmp_path / "profile")
+    assert seen["sections"][0] == "Learning curves"
+    # Scores, differences, probabilities of improvement and learning curves.
+    assert seen["charts"] == seen["drawn"] == 4
+    assert seen["failed"] == []
+    assert (seen["by_steps"], seen["by_time"]) == ("environment steps", "wall-clock time (s)")
+    assert seen["wanted_width"] <= seen["given_width"] <= width
 
 
 def test_arms_come_from_settings_files(tmp_path):

@@ -115,6 +115,16 @@ def test_the_rate_of_a_training_does_not_count_its_set_up(monkeypatch):
     assert display.steps_per_second == 10.0
 
 
+@pytest.mark.parametrize(
+    ("collected", "left"), [(20, "left 3.0 s"), (49, "left 0 s"), (50, "left 0 s"), (51, "left 0 s")]
+)
+def test_the_time_left_ends_at_zero_also_where_envs_run_ahead(monkeypatch, collected, left):
+    display = TrainingDisplay(total_steps=50, done_steps=0, quiet=True)
+    monkeypatch.setattr(TrainingDisplay, "steps_per_second", 10.0)
+    display.advance(collected)
+    assert left in display.line(1, 2, {})
+
+
 def test_the_progress_of_a_training_fits_80_columns():
     stream = io.StringIO()
     display = TrainingDisplay(total_steps=50_000_000, done_steps=0, quiet=True)

@@ -6,8 +6,21 @@ import re
 import pytest
 
 import hundredfold
-from helpers.browser import BROWSER, REPLAY_PROBE, inspect_page
+from helpers.browser import BROWSER, REPLAY_PROBE, WatchedPage, inspect_page, open_chromium
 from hundredfold.cli import main
+
+PLAY_VIDEO = """async () => {
+  const video = document.querySelector("video");
+  await video.play();
+  while (video.currentTime === 0) await new Promise((done) => setTimeout(done, 20));
+  return {
+    width: video.videoWidth,
+    height: video.videoHeight,
+    duration: video.duration,
+    played: video.currentTime,
+    shown: video.getBoundingClientRect().width,
+  };
+}"""
 
 
 def call(*argv):
@@ -90,6 +103,14 @@ def test_a_day_of_dvrp_is_recorded_with_calls_offers_and_routes(capsys, tmp_path
     assert served == list(range(1, 2 * len(day["calls"]) + 1))
 
 
+def test_the_same_seed_gives_the_same_page_of_a_day(capsys, tmp_path):
+    pages = [tmp_path / f"{name}.html" for name in ("first", "second", "other")]
+    for page, seed in zip(pages, (3, 3, 4), strict=True):
+        assert call("watch", "dvrp", "--policy", "random", "--seed", seed, "--output", page) == 0
+    first, second, other = (page.read_bytes() for page in pages)
+    assert first == second != other
+
+
 def test_two_policies_answer_the_same_calls_side_by_side(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("watch", "dvrp", "--policy", "none", "--beside", "random", "--episodes", "2") == 0
@@ -164,6 +185,25 @@ def test_watching_a_run_writes_videos_into_it_and_shows_them_in_its_report(capsy
     assert gif == str(run.path / "videos" / "best-seed3.gif")
     assert "return: " in captured.err
     assert "<video controls" in (run.path / "report.html").read_text("utf-8")
+
+
+@BROWSER
+@pytest.mark.browser
+def test_a_browser_plays_the_video_of_a_report(capsys, tmp_path):
+    tiny = {"num_envs": 2, "num_steps": 8, "epochs": 1, "eval_episodes": 1, "backend": "in_process"}
+    run = hundredfold.train("Acrobot-v1", save_dir=tmp_path, name="run", video_interval=1, eval_max_steps=30, **tiny)
+    with open_chromium() as browser:
+        for width in (390, 1280):
+            opened = WatchedPage(browser, width)
+            page = opened.open((run.path / "report.html").as_uri())
+            page.wait_for_selector("html[data-charts=drawn]")
+            seen = page.evaluate(PLAY_VIDEO)
+            assert (seen["width"], seen["height"]) == (500, 500)
+            assert seen["duration"] > 0
+            assert seen["played"] > 0
+            assert 0 < seen["shown"] <= width
+            assert opened.overflow == 0
+            assert opened.problems == []
 
 
 def test_watching_an_env_without_a_policy_says_what_is_missing(capsys):

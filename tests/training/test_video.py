@@ -10,8 +10,8 @@ from numpy.testing import assert_array_equal
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hundredfold
-from hundredfold import api
 from hundredfold.core.errors import EnvError, MissingExtraError, SettingsError
+from hundredfold.envs.registry import ENVS
 from hundredfold.training import video
 from hundredfold.training.checkpoint import load_checkpoint
 from hundredfold.training.run_folder import RunFolder
@@ -45,14 +45,16 @@ class Squares(gymnasium.Env):
 
 
 def test_a_video_has_every_state_of_an_episode_and_none_of_the_next():
-    recorded = api.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array"), episodes=2)
+    recorded = hundredfold.record_video(
+        "CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array"), episodes=2
+    )
     assert [int(frame[0, 0, 0]) for frame in recorded.frames] == [0, 10, 20, 30] * 2
     assert recorded.returns == [3.0, 3.0]
     assert recorded.fps == 10
 
 
 def test_equal_seeds_give_equal_frames_and_files(tmp_path):
-    first, second, other = (api.record_video("CartPole-v1", policy="random", seed=seed) for seed in (1, 1, 2))
+    first, second, other = (hundredfold.record_video("CartPole-v1", policy="random", seed=seed) for seed in (1, 1, 2))
     assert len(first.frames) == len(second.frames) == int(first.returns[0]) + 1
     for one, same in zip(first.frames, second.frames, strict=True):
         assert_array_equal(one, same)
@@ -62,8 +64,8 @@ def test_equal_seeds_give_equal_frames_and_files(tmp_path):
 
 
 def test_files_have_the_frames_of_the_video(tmp_path):
-    mp4, gif = api.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array")).write(
-        tmp_path / "squares"
+    mp4, gif = hundredfold.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array")).write(
+        str(tmp_path / "squares")
     )
     assert (mp4.name, gif.name) == ("squares.mp4", "squares.gif")
     # Odd sizes are cut to even ones; the codec changes colours a little.
@@ -74,20 +76,22 @@ def test_files_have_the_frames_of_the_video(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["squares.gif", "squares.mp4"]
 
 
-@pytest.mark.parametrize("env", ["cartpole", "corridor", "cage2"])
-def test_built_in_envs_are_recorded(env):
-    recorded = api.record_video(env, policy="random", max_steps=3)
+@pytest.mark.parametrize("env", [*ENVS, "Acrobot-v1"])
+def test_built_in_envs_and_gymnasiums_own_are_recorded(env):
+    recorded = hundredfold.record_video(env, policy="random", max_steps=3)
     assert 2 <= len(recorded.frames) <= 4
     assert recorded.frames[0].dtype == np.uint8
+    assert recorded.frames[0].std() > 0
+    assert any((frame != recorded.frames[0]).any() for frame in recorded.frames[1:])
 
 
 def test_an_env_without_pictures_is_an_error_that_says_what_to_do():
     with pytest.raises(SettingsError, match="render_mode='rgb_array'"):
-        api.record_video("CartPole-v1", policy="random", make_env=Squares)
+        hundredfold.record_video("CartPole-v1", policy="random", make_env=Squares)
     with pytest.raises(EnvError, match="returned NoneType; a video needs an image"):
-        api.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array", picture=False))
+        hundredfold.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array", picture=False))
     with pytest.raises(EnvError, match=r"render\(\) of CartPole-v1 failed: DependencyNotInstalled: no pencil"):
-        api.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array", picture="fails"))
+        hundredfold.record_video("CartPole-v1", policy="random", make_env=lambda: Squares("rgb_array", picture="fails"))
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch):

@@ -98,7 +98,7 @@ class WatchVideo(Watch):
     policy: str | None = None
     """Baseline to play instead of a trained policy: random."""
     max_steps: int = 1000
-    """Steps after which an episode is cut off."""
+    """Steps after which an episode is truncated."""
     trust_run: bool = False
     """Import the module of an env that only the run folder names, if the run was not made here."""
 

@@ -91,12 +91,13 @@ class TrainingDisplay:
 
     def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
         """An epoch as one line of text."""
+        # Negative at the end where asynchronous envs are a few steps ahead of the last rollout.
         left = (self.total_steps - self.done_steps) / max(self.steps_per_second, 1e-9)
         parts = [
             f"epoch {number}/{num_epochs}",
             f"steps {self.done_steps:,}",
             f"{self.steps_per_second:,.0f} steps/s",
-            f"left {format_duration(left)}",
+            f"left {format_duration(left) if left >= 1 else '0 s'}",
             f"return {self.return_text}",
         ]
         if "eval/return_mean" in metrics:

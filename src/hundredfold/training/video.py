@@ -36,17 +36,28 @@ WITHOUT_DISPLAY: Final = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """Frames of whole episodes."""
+    """Frames of whole episodes.
 
-    frames: list[Array]  # each (height, width, 3) uint8
+    Args:
+        frames: Each (height, width, 3) uint8; every state of an episode, its last one included.
+        fps: Frames per second.
+        returns: Return of every episode.
+    """
+
+    frames: list[Array]
     fps: int
-    returns: list[float]  # one per episode
+    returns: list[float]
 
-    def write(self, stem: Path) -> tuple[Path, Path]:
-        """Write `stem`.mp4 and `stem`.gif, replacing older files; returns both paths."""
+    def write(self, stem: str | Path) -> tuple[Path, Path]:
+        """Write `stem`.mp4 and `stem`.gif, replacing older files; returns both paths.
+
+        Args:
+            stem: Path without suffix; missing folders are created.
+        """
         require_video()
         import imageio.v3 as iio
 
+        stem = Path(stem)
         stem.parent.mkdir(parents=True, exist_ok=True)
         mp4, gif = (stem.with_name(f"{stem.name}{suffix}") for suffix in (".mp4", ".gif"))
         # The codec needs even sizes.
@@ -85,7 +96,7 @@ def record_video(
         make_actor: Makes the policy for the spec of the env.
         episodes: Number of episodes.
         seed: Seed of the episodes.
-        max_steps: Steps after which an episode is cut off.
+        max_steps: Steps after which an episode is truncated.
         shared_params: Parameters of the run's belief model.
     """
     for variable, value in WITHOUT_DISPLAY.items():

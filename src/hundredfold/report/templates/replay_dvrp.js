@@ -226,8 +226,8 @@ replayScenes.dvrpDay = (stage, data, day, begin, end, callsUntil) => {
 
   const lines = add(columns, "div", "card lines");
   add(lines, "h2", "", "Calls, offers and rides");
-  add(lines, "p", "subtitle", "A row per call, by pickup time. Upper bar: pickup window, lower bar: dropoff window; " +
-    "frames: as requested; line: the ride in its van's colour.");
+  add(lines, "p", "subtitle", "A row per call, by pickup time; \u2713 accepted an offer, \u2717 refused one, others got none. " +
+    "Upper bar: pickup window, lower bar: dropoff window; frames: as requested; line: the ride in its van's colour.");
   const axis = add(lines, "div", "axis");
   for (let hour = Math.ceil(begin / 60); hour * 60 <= end; hour += end - begin > 600 ? 3 : 2) {
     add(axis, "span", "", clock(hour * 60)).style.left = percent(hour * 60);
@@ -284,15 +284,23 @@ replayScenes.dvrpDay = (stage, data, day, begin, end, callsUntil) => {
       `at ${place(cellOf(last.stop))}.`;
   }
 
+  // Vans in the depot stand side by side below it, smaller than those on the road.
+  function parkedAt(number) {
+    const x = clamp(depot[0] + 19 * (number - (vans.length - 1) / 2), 10, width - 10);
+    return `translate(${x.toFixed(1)} ${(depot[1] + 20).toFixed(1)}) scale(0.7)`;
+  }
+
   function drawVans(minute) {
-    for (const { route, trail, group, badge } of vans) {
+    for (const [number, { route, trail, group, badge }] of vans.entries()) {
       const { leg, share, index } = vanAt(route, minute);
       const a = xy(leg.from), b = xy(leg.to);
       group.style.display = a && b ? "" : "none";
       if (!a || !b) continue;
       const at = [a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])];
-      group.setAttribute("transform", `translate(${at[0].toFixed(1)} ${at[1].toFixed(1)})`);
-      group.classList.toggle("parked", minute < route.start_minutes || minute >= route.end_minutes);
+      const isParked = minute < route.start_minutes || minute >= route.end_minutes;
+      const shownAt = isParked && depot ? parkedAt(number) : `translate(${at[0].toFixed(1)} ${at[1].toFixed(1)})`;
+      group.setAttribute("transform", shownAt);
+      group.classList.toggle("parked", isParked);
       const count = onBoard(route, minute).length;
       badge.textContent = count ? `+${count}` : "";
       const path = minute < route.start_minutes ? [] : route.legs.slice(0, index + 1).map((one) => xy(one.from)).filter(Boolean);
