@@ -89,7 +89,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open site/index.html"
 
-# The pictures of the README, from runs of dvrp: make pictures RUNS="runs/a runs/b"
+# The pictures of the README, from runs of dvrp and a replay of cage2 in Chromium: make pictures RUNS="runs/a runs/b"
 RUNS ?= $(wildcard runs/dvrp-*)
 pictures: setup
 	$(BIN)/python -m benchmarks pictures $(RUNS)

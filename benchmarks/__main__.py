@@ -268,7 +268,7 @@ class BenchDesk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """Draw the pictures of the README again (extra: video)."""
+    """Draw the pictures of the README again; needs Chromium."""
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Runs of dvrp for the learning curves."""

@@ -1,31 +1,46 @@
 """`python -m benchmarks pictures RUN...`: draws the pictures of the README again.
 
-A replay of cage2 as GIF, the learning curves of runs on dvrp, and the stepping speed of cage2 against
-the number of envs, measured on the spot.
+A replay page of cage2, photographed in Chromium, as GIF; the learning curves of runs on dvrp; and the
+stepping speed of cage2 against the number of envs, measured on the spot.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Final
 
-import gymnasium
 import numpy as np
+from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from benchmarks.cage2_stepping import bench_stepping
-from hundredfold.envs.cage2.blue_agent import BlueAgent
+from hundredfold.cli.cage2 import blue_policy
+from hundredfold.core.errors import SettingsError
+from hundredfold.envs.cage2.episodes import record_episodes, replay_legend, replay_record
+from hundredfold.report.replay import Replay
+from hundredfold.report.replay import write_replay as write_page
 from hundredfold.training.metrics import read_metrics
 from hundredfold.training.run_folder import RunFolder
 
+# The replay: its last step, the seed of the episode, and how it is shown.
 FRAMES: Final = 30
-FRAME_MILLISECONDS: Final = 900
-GIF_WIDTH: Final = 720
+SEED: Final = 1
+FRAME_MILLISECONDS, LAST_MILLISECONDS = 700, 4000
+PAGE_WIDTH, GIF_WIDTH, COLOURS_OF_GIF = 1080, 860, 64
+SHOW_STEP: Final = """(step) => {
+  const slider = document.querySelector(".position");
+  slider.value = step;
+  slider.dispatchEvent(new Event("input"));
+}"""
 SIZES: Final = (1, 3, 10, 30, 100, 300, 1000)
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 104, 46, 16, 34
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT, FONT = 640, 340, 84, 62, 18, 30, 17
 COLOURS: Final = ("#0a7abf", "#d1600a", "#169470", "#b2508e", "#8a6d00")
 
 Points = Sequence[tuple[float, float]]
@@ -51,19 +66,56 @@ def draw_pictures(runs: Sequence[str], folder: Path, on_progress: Callable[[str]
 
 
 def write_replay(path: Path) -> None:
-    """An episode of the shipped policy against the b_line red agent."""
-    from PIL import Image
-
-    env: Any = gymnasium.make("hundredfold/CAGE2-v0", render_mode="rgb_array", red="b_line")
-    agent = BlueAgent.load()
-    observation, _ = env.reset(seed=1)
+    """The replay page of the shipped policy beside no defence, on the same seed, step by step as a GIF."""
+    with TemporaryDirectory() as folder:
+        shots = photograph(replay_page(Path(folder) / "replay.html"), FRAMES)
+    width, height = shots[0].width, max(shot.height for shot in shots)
     frames = []
-    for _ in range(FRAMES):
-        frame = Image.fromarray(env.render())
-        height = round(GIF_WIDTH * frame.height / frame.width)
-        frames.append(frame.resize((GIF_WIDTH, height)).quantize(32, dither=Image.Dither.NONE))
-        observation, *_ = env.step(agent.act(observation["bits"] if isinstance(observation, dict) else observation))
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=FRAME_MILLISECONDS, loop=0, optimize=True)
+    for shot in shots:
+        # A panel grows with its decoys; the picture keeps its size.
+        frame = Image.new("RGB", (width, height), shot.getpixel((0, 0)))
+        frame.paste(shot)
+        frames.append(frame.resize((GIF_WIDTH, round(height * GIF_WIDTH / width)), Image.Resampling.LANCZOS))
+    palette = frames[-1].quantize(COLOURS_OF_GIF, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    first, *others = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+    milliseconds = [FRAME_MILLISECONDS] * len(others) + [LAST_MILLISECONDS]
+    first.save(path, save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True)
+
+
+def replay_page(path: Path) -> Path:
+    """Write the page that `hundredfold watch cage2 --policy shipped --beside sleep` writes, with plain names."""
+    episode = []
+    for name, shown in (("shipped", "trained agent"), ("sleep", "no defence")):
+        policy, settings = blue_policy(name, "best", SEED)
+        settings = replace(settings, red="b_line", horizons=(FRAMES,))
+        episode.append(replay_record(record_episodes(policy, settings, 1, SEED), shown, 0))
+    replay = Replay("cage2", {"legend": replay_legend(), "episodes": [episode]}, unit="step")
+    return write_page(path, replay, heading="cage2", facts=())
+
+
+def photograph(page: Path, last: int) -> list[Image.Image]:
+    """The panels of a replay page at every step, in Chromium.
+
+    Args:
+        page: The page.
+        last: Last step.
+    """
+    browser_program = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser_program is None:
+        raise SettingsError("pictures of a replay need a browser: install chromium or google-chrome.")
+    shots = []
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=browser_program, args=["--no-sandbox", "--disable-gpu"])
+        opened = browser.new_page(viewport={"width": PAGE_WIDTH, "height": PAGE_WIDTH}, color_scheme="light")
+        opened.goto(page.as_uri())
+        # The controls would stay in front of the panels.
+        opened.add_style_tag(content=".controls { display: none } * { transition: none !important }")
+        for step in range(last + 1):
+            opened.evaluate(SHOW_STEP, step)
+            picture = opened.locator(".stage .panels").screenshot()
+            shots.append(Image.open(BytesIO(picture)).convert("RGB"))
+        browser.close()
+    return shots
 
 
 def learning_curves(runs: Sequence[str]) -> str:
@@ -94,16 +146,20 @@ class Axis:
 
     def place(self, values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
         """From a value to its place between two coordinates."""
-        low, high = (min(values), max(values)) if self.logarithmic else (0.0, max(values))
+        low, high = (self.lowest(values), max(values)) if self.logarithmic else (0.0, max(values))
         scale = math.log10 if self.logarithmic else float
         span = scale(high) - scale(low) or 1.0
         return lambda value: start + (scale(value) - scale(low)) / span * (end - start)
+
+    def lowest(self, values: Sequence[float]) -> float:
+        """The power of ten at which a logarithmic axis starts."""
+        return 10.0 ** math.floor(math.log10(min(values)))
 
     def ticks(self, values: Sequence[float]) -> list[float]:
         """Round values to label."""
         if self.logarithmic:
             first, last = (math.floor(math.log10(bound)) for bound in (min(values), max(values)))
-            return [10.0**power for power in range(first, last + 1) if min(values) <= 10.0**power <= max(values)]
+            return [10.0**power for power in range(first, last + 1)]
         step = 10.0 ** math.floor(math.log10(max(values) / 2))
         step *= next(factor for factor in (1, 2, 5, 10) if max(values) / (step * factor) <= 6)
         return np.arange(0.0, max(values) + 1e-9, step).tolist()
@@ -117,20 +173,29 @@ def chart(series: Mapping[str, Points], horizontal: Axis, vertical: Axis) -> str
     parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>']
     for tick in horizontal.ticks(xs):
         parts.append(_line(across(tick), TOP, across(tick), HEIGHT - BOTTOM))
-        parts.append(_text(across(tick), HEIGHT - BOTTOM + 16, f"{tick:,.10g}", "middle"))
+        parts.append(_text(across(tick), HEIGHT - BOTTOM + 22, label(tick), "middle"))
     for tick in vertical.ticks(ys):
         parts.append(_line(LEFT, up(tick), WIDTH - RIGHT, up(tick)))
-        parts.append(_text(LEFT - 6, up(tick) + 4, f"{tick:,.10g}", "end"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, horizontal.title, "middle"))
-    parts.append(f'<g transform="rotate(-90 14 {HEIGHT / 2})">{_text(14, HEIGHT / 2, vertical.title, "middle")}</g>')
+        parts.append(_text(LEFT - 8, up(tick) + 6, label(tick), "end"))
+    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, horizontal.title, "middle"))
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(f'<g transform="rotate(-90 22 {middle})">{_text(22, middle, vertical.title, "middle")}</g>')
     for number, (name, points) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
         path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        below = HEIGHT - BOTTOM - 12 - 17 * (len(series) - 1 - number)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="3"/>')
+        below = HEIGHT - BOTTOM - 40 - (FONT + 6) * (len(series) - 1 - number)
         parts.append(_text(WIDTH - RIGHT - 12, below, name, "end", colour))
     body = "\n".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}">\n{body}\n</svg>\n'
+
+
+def label(value: float) -> str:
+    """A tick in few characters: 10 M for ten million."""
+    for size, unit in ((1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:
@@ -138,5 +203,5 @@ def _line(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _text(x: float, y: float, text: str, anchor: str, colour: str = "#3c4248") -> str:
-    style = f'font-family="system-ui, sans-serif" font-size="12" fill="{colour}" text-anchor="{anchor}"'
+    style = f'font-family="system-ui, sans-serif" font-size="{FONT}" fill="{colour}" text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

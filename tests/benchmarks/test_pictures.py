@@ -3,9 +3,11 @@
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from benchmarks import pictures
+from helpers.browser import BROWSER
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,8 +25,16 @@ def test_a_chart_places_points_between_its_axes():
     assert axis.ticks([9.7]) == [0, 2, 4, 6, 8]
 
 
+def test_ticks_are_labelled_in_few_characters():
+    assert [pictures.label(value) for value in (0, 0.5, 300, 1000, 2_500, 1e7)] == [
+        *("0", "0.5", "300", "1 k", "2.5 k", "10 M")
+    ]
+
+
+@BROWSER
+@pytest.mark.browser
 def test_the_replay_is_the_same_every_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "FRAMES", 3)
+    monkeypatch.setattr(pictures, "FRAMES", 2)
     for name in ("one.gif", "two.gif"):
         pictures.write_replay(tmp_path / name)
     assert (tmp_path / "one.gif").read_bytes() == (tmp_path / "two.gif").read_bytes()
