@@ -112,7 +112,7 @@ def auto_configure_once(settings: RunSettings, given: Container[str], file: Path
         write_atomically(file, sealed_json(table))
     found = table["fitted"]
     fitted = apply_table(default_settings(settings.env, found), found, str(file))
-    # Whoever wrote the file: what is imported, called and joined is what the user names.
+    # Others may have written the file: what is imported, called and joined is what the user names.
     return replace(fitted, env=settings.env, env_settings=settings.env_settings, ray=settings.ray), lines
 
 
