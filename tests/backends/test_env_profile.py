@@ -32,6 +32,7 @@ class HangsInStep(third_party_envs.DiceEnv):
     """Does not return from its first step."""
 
     def step(self, action):
+        announce_hang()
         threading.Event().wait()
 
 
@@ -82,6 +83,7 @@ def test_an_env_is_profiled_in_another_process():
     assert pids == []
 
 
+@pytest.mark.usefixtures("only_hung_envs_time_out")
 def test_a_hanging_env_does_not_block_the_choice():
     settings = WorkerSettings(step_timeout=0.3)
     found = choose_backend(callable_factory(HangsInStep), 4, settings)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from helpers.processes import HANG_SECONDS
 from hundredfold.core.errors import SettingsError
 from hundredfold.routing.instances import loose_instances, random_instances
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
@@ -97,12 +98,17 @@ def test_more_iterations_lower_the_mean_cost():
     assert mean[0] > mean[1] > mean[2]
 
 
-def test_a_time_limited_search_is_feasible_and_no_worse():
+def test_a_time_limited_search_is_feasible_and_never_worse_than_its_first_routes():
     problems = random_instances(1, 60, seed=7)
-    LNSOracle(QUICK).solve(problems)
-    solutions = LNSOracle(LNSSettings(seconds=0.3)).solve(problems)
-    assert violations(problems, solutions) == []
-    assert solutions.cost[0] <= LNSOracle(QUICK).solve(problems).cost[0]
+    first = LNSOracle(LNSSettings(lns_iterations=0, final_restarts=1)).solve(problems).cost[0]
+    seconds, cost = 0.1, first
+    # How far it gets depends on how busy the machine is: given more time, it gets somewhere.
+    while cost >= first:
+        assert seconds < HANG_SECONDS
+        solutions = LNSOracle(LNSSettings(seconds=seconds)).solve(problems)
+        assert violations(problems, solutions) == []
+        cost, seconds = solutions.cost[0], 4 * seconds
+        assert cost <= first
 
 
 @pytest.mark.parametrize(
