@@ -95,6 +95,36 @@ def test_damaged_versions_do_not_stop_a_report(run):
     assert "versions.json cannot be read" in path.read_text()
 
 
+def make_link(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+VERSIONS_DAMAGE = {
+    "nested": lambda path: path.write_text("{" * 100_000),
+    "bits": lambda path: path.write_bytes(path.read_bytes().replace(b"hundredfold", b"hundredgold")),
+    "list": lambda path: path.write_text("[1]"),
+    "binary": lambda path: path.write_bytes(bytes(range(256))),
+    "empty": lambda path: path.write_bytes(b""),
+    "link": make_link,
+    "folder": lambda path: (path.unlink(), path.mkdir()),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", VERSIONS_DAMAGE.values(), ids=VERSIONS_DAMAGE)
+def test_versions_that_are_damaged_while_a_run_trains_do_not_fail_it_at_its_end(tmp_path, damage):
+    run = hundredfold.train(
+        "corridor",
+        save_dir=tmp_path,
+        on_epoch=lambda epoch: damage(RunFolder(epoch.path).versions_file),
+        **{"epochs": 1, "num_envs": 2, "num_steps": 4, "eval_interval": 0},
+    )
+    assert run.finished
+    assert RunFolder(run.path).report_file.exists()
+    assert hundredfold.train(resume=run.path, epochs=2, report=False).finished
+
+
 def test_a_network_too_large_for_its_weights_is_refused_before_memory_is_taken(run):
     text = run.settings_file.read_text()
     hidden = text[text.index("hidden_sizes") : text.index("]", text.index("hidden_sizes")) + 1]
