@@ -431,6 +431,11 @@ def test_quote_answers_one_request_without_a_server(capsys, tmp_path):
     as_json = json.dumps(dict(word.split("=") for word in request))
     assert main.main([*arguments[:-4], as_json]) == 0
     assert "as requested: pickup 09:10-09:40" in capsys.readouterr().out
+    for odd in ("0_9:00-09:30", "09:00", "09:00-9:75", "09:00-09:30-10:00", ""):
+        bookings.write_text(bookings.read_text().replace("09:00-09:30", odd))
+        assert main.main(arguments) == 2
+        assert "row 2, column pickup_window: expected a window like 08:30-09:00" in capsys.readouterr().err
+        bookings.write_text(bookings.read_text().replace(f"General,{odd},", "General,09:00-09:30,"))
     bookings.write_text(bookings.read_text().replace("SF General", "Atlantis"))
     assert main.main(arguments) == 2
     assert "row 2" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, read_table
 from hundredfold.envs.dvrp.offers import OfferDirections
 from hundredfold.envs.dvrp.policies import POLICIES, PRIVILEGED_POLICIES
 from hundredfold.envs.dvrp.settings import DvrpSettings, Service
+from hundredfold.envs.dvrp.trip_rows import clock_minutes
 
 if TYPE_CHECKING:
     from hundredfold.desk.models import Quote, TripIn
@@ -338,9 +339,7 @@ def _book_file(desk: Desk, day: Any, path: Path) -> None:
 
 
 def _window(table: CsvTable, row: int, column: str, text: str) -> Any:
-    early, _, late = text.partition("-")
-    try:
-        minutes = [60 * int(hours) + int(rest) for hours, rest in (part.strip().split(":") for part in (early, late))]
-    except ValueError:
-        raise table.error(row, column, "expected a window like 08:30-09:00.") from None
-    return {"early": minutes[0], "late": minutes[1]}
+    early, _, late = (clock_minutes(part.strip()) for part in text.partition("-"))
+    if early is None or late is None:
+        raise table.error(row, column, "expected a window like 08:30-09:00.")
+    return {"early": early, "late": late}

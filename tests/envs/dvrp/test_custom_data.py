@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -188,6 +189,13 @@ BROKEN_TRIPS = {
     "two types": (2, "flexibility", TYPE_TEXTS[3], "row 4, column flexibility: customer 1 has"),
     "unknown type": (2, "flexibility", "grumpy", "row 4, column flexibility: 'grumpy' is not a customer type"),
     "tolerance": (4, TOLERANCES[0], "nan", f"row 6, column {TOLERANCES[0]}: 'nan'"),
+    "underscore": (4, TOLERANCES[0], "1_0", f"row 6, column {TOLERANCES[0]}: '1_0'"),
+    "underscore in a time": (
+        1,
+        "arrival_time_window",
+        "1_0:00-11:00",
+        "row 3, column arrival_time_window: '1_0:00-11:00'",
+    ),
 }
 
 
@@ -195,6 +203,23 @@ BROKEN_TRIPS = {
 def test_errors_in_trips_name_row_and_column(files, number, column, text, message):
     files.set(number, column, text)
     with pytest.raises(SettingsError, match=rf"trips\.csv, {message}"):
+        population_for(files.settings())
+
+
+@pytest.mark.parametrize(
+    ("column", "usual"),
+    [("passengers", "1"), ("wheelchair", "0"), ("from_lat", "37"), ("from_lon", "-122"), ("to_gps", "[37.7, -122.4]")],
+)
+@pytest.mark.parametrize("odd", ["1_0", "\N{ARABIC-INDIC DIGIT ONE}"])
+def test_numbers_of_trips_have_plain_digits_only(files, column, usual, odd):
+    """Python also accepts underscores between digits, and the digits of other scripts."""
+    columns = {"from_lat": "37", "from_lon": "-122", "to_gps": "[37.7, -122.4]"} | {column: usual}
+    files.header += columns
+    for row in files.trips:
+        row += columns.values()
+    text = f"[{odd}, -122.4]" if column == "to_gps" else odd
+    files.set(2, column, text)
+    with pytest.raises(SettingsError, match=rf"trips\.csv, row 4, column {column}: {re.escape(repr(text))}"):
         population_for(files.settings())
 
 
