@@ -11,11 +11,13 @@ import re
 import resource
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 import hundredfold
 from hundredfold.cli import main
+from hundredfold.envs.dvrp.data_template import write_template
 
 VALUES = (
     *("", " ", "-", "--", "x", "é", "\x1b[31m", "a" * 5000, "None", "null", "true", "auto", "0x10", "1_0", "1,2"),
@@ -23,8 +25,9 @@ VALUES = (
     *("/", ".", "..", "../..", "~", "/dev/null", "/proc/self/mem", "no/such/file", "a=b", "=", "[]", "{}", "%s", "1;2"),
 )
 # How much work is done: a large value is valid and only takes long.
-WORK = {"epochs", "episodes", "steps", "days", "seeds", "updates"}
+WORK = {"epochs", "episodes", "steps", "days", "seeds", "updates", "trials", "parallel"}
 SIZES = ["--epochs", "1", "--num-envs", "2", "--num-steps", "4", "--eval-episodes", "2", "--quiet"]
+TRIP = ("rider=Ada", "pickup=Ferry Building", "dropoff=SF General", "pickup_time=09:10")
 SECONDS = 5.0
 HANG_SECONDS = 900
 CODES = {0, 1, 2, 130}
@@ -54,6 +57,12 @@ def commands(run):
         "scale": ["scale", "corridor", "--num-envs", "2", "--seconds", "0.1"],
         "train-oracle": ["train-oracle", "--updates", "1", "--num-customers", "3", "--quiet"],
         "doctor": ["doctor"],
+        "sweep": ["sweep", "corridor", "--trials", "1", "--search", "learning_rate=1e-3..1e-2", *SIZES[:-1]],
+        "serve": ["serve", "--customers", "3", "--port", "0", "--database-url", "sqlite://", "--quiet"],
+        "quote": ["quote", "--customers", "3", "--policy", "none", "--request", *TRIP],
+        "data": ["data", "check", str(Path(run).parent / "data" / "trips.csv"), "--num-customers", "3"],
+        "watch run": ["watch", run],
+        "watch dvrp": ["watch", "dvrp", "--policy", "none"],
     }
 
 
@@ -63,7 +72,8 @@ WORKERS = (
     *("cli.cage2.evaluate_table", "cli.evaluate_dvrp._evaluate", "cli.compare.train_all", "cli.export.export"),
     *("cli.report.write_run_report", "cli.train_oracle.make_training", "envs.cage2.conformance.verify"),
     *("cli.watch.record_video", "envs.cage2.episodes.record_episodes", "envs.cage2.conformance.check_returns"),
-    *("profiling.scaling.profile_env", "profiling.scaling.measure_scaling"),
+    *("profiling.scaling.profile_env", "profiling.scaling.measure_scaling", "envs.dvrp.evaluation.simulate_days"),
+    *("training.sweep.Sweep", "desk.service.Desk", "cli.data.check_data"),
 )
 
 
@@ -74,7 +84,9 @@ class WorkBegins(BaseException):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     settings = {"epochs": 1, "num_envs": 2, "num_steps": 4, "eval_interval": 0}
-    return str(hundredfold.train("corridor", save_dir=tmp_path_factory.mktemp("runs"), **settings).path)
+    folder = tmp_path_factory.mktemp("runs")
+    write_template(folder / "data")
+    return str(hundredfold.train("corridor", save_dir=folder, **settings).path)
 
 
 @pytest.fixture
@@ -86,8 +98,13 @@ def flags(run, capsys):
         call([*argv, "--help"])
         text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
         found[name] = sorted(set(re.findall(r"--[a-z][a-z0-9-]*", text)) - {"--help"})
+    assert all(found[name] for name in found if name != "envs"), found
     assert sum(map(len, found.values())) > 300
     return found
+
+
+def test_every_command_is_tried():
+    assert {argv[0] for argv in commands("run").values()} == set(main.COMMANDS)
 
 
 def call(argv):
@@ -103,6 +120,7 @@ def cases(run, flags, number, seed=0):
     rng = random.Random(seed)
     made = []
     pairs = [(name, flag) for name, named in flags.items() for flag in named]
+    rng.shuffle(pairs)  # a small sample has flags of many commands
     while len(made) < number:
         name, flag = pairs[len(made) % len(pairs)]
         argv, value = commands(run)[name], rng.choice(VALUES)
