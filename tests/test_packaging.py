@@ -1,5 +1,6 @@
 """Installing: what the Makefile installs, whether the constraints pin all of it, and the built package."""
 
+import ast
 import os
 import re
 import shutil
@@ -8,14 +9,16 @@ import tarfile
 import tomllib
 import venv
 import zipfile
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import hundredfold
 from helpers.processes import run_process
+from hundredfold.cli import main
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -47,6 +50,77 @@ def installed_requirements(requirements):
             if further.marker is None or any(further.marker.evaluate({"extra": extra}) for extra in extras):
                 waiting.append(further)
     return {name for name, _ in found}
+
+
+# Imported by the adapter for RL4CO policies, which the user brings together with it.
+BROUGHT_BY_USERS = {"tensordict"}
+
+
+def imports_of(path):
+    """Names that a file of the package imports at run time, and whether that is when it is imported itself."""
+
+    def walk(node, at_once):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            if isinstance(child, ast.Import):
+                yield from ((alias.name, at_once) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                yield child.module, at_once
+                yield from ((f"{child.module}.{alias.name}", at_once) for alias in child.names)
+            yield from walk(child, at_once and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    return list(walk(ast.parse(path.read_text("utf-8")), True))
+
+
+def third_party_imports():
+    """By module of the package: the distributions it imports, and whether at once."""
+    distributions = packages_distributions()
+    found = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        found[module] = set()
+        for name, at_once in imports_of(path):
+            top = name.split(".")[0]
+            if top not in sys.stdlib_module_names and top not in ("hundredfold", *BROUGHT_BY_USERS):
+                names = distributions.get(top, [top])
+                found[module] |= {(canonicalize_name(one), at_once) for one in names}
+    return found
+
+
+def declared(*groups):
+    return {canonicalize_name(Requirement(text).name) for group in groups for text in group}
+
+
+def test_every_import_of_the_package_is_declared():
+    """The wheel below is tried with all packages of this environment, which would hide a missing one."""
+    extras = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs")}
+    known = declared(PROJECT["dependencies"], *extras.values())
+    found = third_party_imports()
+    missing = {module: {name for name, _ in names} - known for module, names in found.items()}
+    assert {module: names for module, names in missing.items() if names} == {}
+    used = {name for names in found.values() for name, _ in names}
+    assert {"numpy", "torch", "fastapi", "optuna", "ray", "ortools", "imageio"} <= used
+    assert declared(PROJECT["dependencies"]) - used == set(), "declared and never imported"
+
+
+def test_modules_of_the_core_import_extras_only_when_they_are_used():
+    """All that commands and the Python interface import at once, directly or not."""
+    found, core = third_party_imports(), declared(PROJECT["dependencies"])
+    waiting = {command.function.partition(":")[0] for command in main.COMMANDS.values()}
+    waiting |= {"hundredfold.__main__", "hundredfold.api", *hundredfold._MODULES.values()}
+    reached = set()
+    while waiting:
+        module = waiting.pop()
+        reached.add(module)
+        assert {name for name, at_once in found[module] if at_once} <= core, module
+        path = ROOT / "src" / Path(*module.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        names = [name for name, at_once in imports_of(path) if at_once and name in found]
+        parents = [module.rpartition(".")[0]] if "." in module else []
+        waiting |= {*names, *parents} - reached
+    assert "hundredfold.algorithms.ppo" in reached
+    assert len(reached) > 100
 
 
 def test_constraints_pin_every_package_that_is_installed():
