@@ -108,8 +108,9 @@ def photograph(page: Path, last: int) -> list[Image.Image]:
         browser = started.chromium.launch(executable_path=browser_program, args=["--no-sandbox", "--disable-gpu"])
         opened = browser.new_page(viewport={"width": PAGE_WIDTH, "height": PAGE_WIDTH}, color_scheme="light")
         opened.goto(page.as_uri())
-        # The controls would stay in front of the panels.
-        opened.add_style_tag(content=".controls { display: none } * { transition: none !important }")
+        # The controls would stay in front of the panels; a white page needs no colour of the palette.
+        style = ":root { --page: #ffffff } .controls { display: none } * { transition: none !important }"
+        opened.add_style_tag(content=style)
         for step in range(last + 1):
             opened.evaluate(SHOW_STEP, step)
             picture = opened.locator(".stage .panels").screenshot()

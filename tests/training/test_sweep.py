@@ -164,9 +164,10 @@ def test_a_target_stops_runs_and_counts_seconds(tmp_path):
 
 
 def test_a_sweep_whose_first_trials_all_fail_shows_the_output(tmp_path):
-    made, _ = sweep(tmp_path, flags=("--fail", "1"))
+    made, events = sweep(tmp_path, flags=("--fail", "1"))
     with pytest.raises(HundredfoldError, match="cannot train"):
         made.run(trials=9, parallel=1)
+    assert events[1] == f"trial 0: failed; see the logs in {tmp_path / 'trials' / '0000'}"
     assert made.counts()["failed"] == 3
 
 

@@ -24,6 +24,8 @@ from hundredfold.training.stop import read_stop
 Row = dict[str, float | None]
 
 EVALUATED = "eval/return_mean"
+# Phases with a smaller share of the time of a run are not shown: they would be 0.0 %.
+MIN_PHASE_SHARE = 0.0005
 
 ReportData = dict[str, Any]
 
@@ -84,13 +86,14 @@ class RunRecord:
         return next((row[key] for row in reversed(self.epochs) if row.get(key) is not None), None)
 
     def phases(self) -> dict[str, float]:
-        """Seconds spent in each phase of the whole run, longest first."""
+        """Seconds spent in each phase of the whole run, longest first, without negligible ones."""
         totals = {
             key.removeprefix("time/"): sum(row.get(key) or 0.0 for row in self.epochs)
             for key in self.keys
             if key.startswith("time/")
         }
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+        least = MIN_PHASE_SHARE * sum(totals.values())
+        return {name: spent for name, spent in sorted(totals.items(), key=lambda item: -item[1]) if spent >= least}
 
 
 def read_record(folder: RunFolder) -> RunRecord:

@@ -16,6 +16,7 @@ from hundredfold.training.search_ranges import describe
 from hundredfold.training.sweep import TrialResult, pareto_front
 
 SHOWN_TRIALS: Final = 20
+MAX_TICKS: Final = 15
 
 
 def draw_sweep(
@@ -47,8 +48,8 @@ def draw_sweep(
         ),
         Section(
             "Return against time",
-            "Trials on the line are best for their training time (Pareto front): no other trial has both a higher last "
-            "evaluated return and a shorter training.",
+            "Finished trials on the line are best for their training time (Pareto front): no other finished trial has "
+            "both a higher last evaluated return (mean over seeds) and a shorter training (sum over seeds).",
             [return_against_seconds(results)],
         ),
     ]
@@ -67,12 +68,12 @@ def draw_sweep(
     return render_page(
         title=f"{env}: settings searched",
         heading=f"{env}, settings searched",
-        facts=[", ".join(f"{number} {name}" for name, number in counts.items() if number), command],
-        status=format_count(sum(counts.values()), "trial"),
+        facts=[command],
+        status=f"{format_count(sum(counts.values()), 'trial')}: {_ends(counts)}",
         finished=True,
         progress=1.0,
         cards=[
-            Card("best trial", f"{_score(best, target)}", f"trial {best.number}: {describe(best.params)}", wide=True),
+            Card(*_best(best, target), f"trial {best.number}: {describe(best.params)}"),
             Card("training time", format_duration(sum(one.seconds for one in results)), "of all finished trials"),
         ],
         sections=sections,
@@ -103,7 +104,7 @@ def history(results: Sequence[TrialResult], measure: str, is_seconds: bool) -> g
         line={"color": COLOURS[1], "width": 2, "shape": "hv"},
         name="best so far",
     )
-    figure.update_xaxes(title_text="trial")
+    figure.update_xaxes(title_text="trial", tick0=0, dtick=max(1, round(numbers[-1] / MAX_TICKS)))
     figure.update_yaxes(title_text=measure)
     return figure
 
@@ -122,7 +123,7 @@ def return_against_seconds(results: Sequence[TrialResult]) -> go.Figure:
             mode=mode,
             name=name,
             marker={"color": colour, "size": 9},
-            line={"color": colour, "width": 2},
+            line={"color": colour, "width": 2, "shape": "hv"},
             text=[f"trial {one.number}: {describe(one.params)}" for one in shown],
             hovertemplate="%{x:.1f} s: %{y:.4g}<br>%{text}",
         )
@@ -146,10 +147,17 @@ def importance(importances: Mapping[str, float]) -> go.Figure:
     return figure
 
 
-def _score(result: TrialResult, target: float | None) -> str:
+def _best(result: TrialResult, target: float | None) -> tuple[str, str]:
+    """What the best trial has reached: name and value."""
     if target is None:
-        return format_number(result.score)
-    return f"{format_number(target)} after {format_duration(-result.score)}"
+        return "best evaluated return", format_number(result.score)
+    return f"shortest time to a return of {format_number(target)}", format_duration(-result.score)
+
+
+def _ends(counts: Mapping[str, int]) -> str:
+    """How trials ended, such as 6 finished, 3 stopped early."""
+    words = {"pruned": "stopped early"}
+    return ", ".join(f"{number} {words.get(end, end)}" for end, number in counts.items() if number)
 
 
 def _table(results: Sequence[TrialResult], target: float | None) -> Table:

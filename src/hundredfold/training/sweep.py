@@ -360,7 +360,8 @@ class Sweep:
         number = active.trial.number
         self.study.tell(number, score, state=state)
         if score is None:
-            self.on_event(f"trial {number}: {'stopped early' if state == Finish.PRUNED else 'failed'}")
+            failed = f"failed; see the logs in {active.folder}"
+            self.on_event(f"trial {number}: {'stopped early' if state == Finish.PRUNED else failed}")
         else:
             best = self.study.best_trial
             self.on_event(f"trial {number}: {self.describe_score(score)}; best is trial {best.number}")
