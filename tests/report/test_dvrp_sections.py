@@ -20,7 +20,7 @@ from hundredfold.envs.dvrp.policies import POLICIES, make_policy
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.report_data import record_report_data
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.report.dvrp_day import clock, route_map, timetable, vehicle_timeline, window_chart
+from hundredfold.report.dvrp_day import route_map, timetable, vehicle_timeline, window_chart
 from hundredfold.report.dvrp_figures import acceptance_maps, policy_bars, trade_off
 from hundredfold.report.dvrp_sections import DESCRIPTIONS, dvrp_sections, verdict
 from hundredfold.report.page import write_report
@@ -407,10 +407,6 @@ def test_squares_without_an_offer_are_blank_and_many_squares_have_no_text():
         texts = [text for row in heatmap.text for text in row]
         assert None not in texts
         assert [text for text in texts if text] == ["75"] * shown
-
-
-def test_clock_formats_minutes_after_midnight():
-    assert [clock(minutes) for minutes in (0.0, 489.6, 1439.0)] == ["00:00", "08:10", "23:59"]
 
 
 @BROWSER

@@ -15,7 +15,6 @@ from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.output import Row, print_rows
 from hundredfold.cli.train import num_customers_flag
 from hundredfold.core.errors import SettingsError, suggest
-from hundredfold.envs.dvrp.csv_files import DataError
 from hundredfold.envs.dvrp.data_check import DataSummary, check_data, problem_row
 from hundredfold.envs.dvrp.data_template import write_template
 from hundredfold.envs.dvrp.settings import DvrpSettings, Service
@@ -108,21 +107,14 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _check(args: Check, command: Sequence[str]) -> int:
-    settings = args.settings()
-    summary: DataSummary | None = None
-    try:
-        summary = check_data(settings)
-        problems = [summary.fleet_problem] if summary.fleet_problem else []
-        rows: list[Row] = [{"kind": "problem", "text": text} for text in problems]
-    except DataError as error:
-        problems = [str(problem) for problem in error.problems]
-        rows = [problem_row(problem) for problem in error.problems]
-    except SettingsError as error:
-        problems = [str(error)]
-        rows = [{"kind": "problem", "text": str(error)}]
-    if summary is not None:
-        rows += [{"kind": "figure", "name": name, "text": text} for name, text in summary.figures.items()]
-        rows += [{"kind": "note", "text": text} for text in summary.notes]
+    summary = check_data(args.settings())
+    rows: list[Row] = [problem_row(problem) for problem in summary.problems]
+    problems = [str(problem) for problem in summary.problems]
+    if summary.fit_problem:
+        rows.append({"kind": "problem", "text": summary.fit_problem})
+        problems.append(summary.fit_problem)
+    rows += [{"kind": "figure", "name": name, "text": text} for name, text in summary.figures.items()]
+    rows += [{"kind": "note", "text": text} for text in summary.notes]
     if args.json:
         print_rows(rows, command=command, as_json=True)
     else:
@@ -130,12 +122,13 @@ def _check(args: Check, command: Sequence[str]) -> int:
     return PROBLEMS_FOUND if problems else 0
 
 
-def _print(args: Check, summary: DataSummary | None, problems: Sequence[str]) -> None:
-    if summary is not None:
-        for name, text in summary.figures.items():
-            _print_wrapped(f"{name:15}{text}", " " * 15)
-        for text in summary.notes:
-            _print_wrapped(f"note: {text}", "  ")
+def _print(args: Check, summary: DataSummary, problems: Sequence[str]) -> None:
+    for name, text in summary.figures.items():
+        _print_wrapped(f"{name:15}{text}", " " * 15)
+    for text in summary.notes:
+        _print_wrapped(f"note: {text}", "  ")
+    if len(problems) > 1:
+        print(f"{len(problems)} problems:")
     for text in problems:
         _print_wrapped(f"problem: {text}", "  ")
     if not problems:

@@ -9,6 +9,7 @@ __all__ = [
     "MISSING",
     "axis_time_unit",
     "format_bytes",
+    "format_clock",
     "format_count",
     "format_duration",
     "format_interval",
@@ -101,6 +102,13 @@ def format_duration(seconds: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
+
+
+def format_clock(minutes: float) -> str:
+    """Minutes after midnight as a time of day: 489.6 is 08:10, -30 is 23:30 the day before."""
+    whole = round(float(minutes))
+    text = f"{whole // 60:02d}:{whole % 60:02d}"
+    return text if whole >= 0 else f"{format_clock(whole + 1440)} the day before"
 
 
 def parse_duration(text: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hundredfold.core.formatting import format_count, format_number
+from hundredfold.core.formatting import format_clock, format_count, format_number
 from hundredfold.report.figures import BLUE, COLOURS, VERMILION
 
 Day = dict[str, Any]
@@ -114,7 +114,9 @@ def timetable(day: Day, solution: Day) -> list[list[str | float | None]]:
         for number, ((stop, minute, cell), aboard) in enumerate(zip(stops, _on_board(route["stops"]), strict=True), 1):
             customer = day["calls"][(stop - 1) // 2]["customer"]
             what = "pickup" if stop % 2 else "dropoff"
-            rows.append([vehicle, number, clock(minute), what, str(customer), day["city"]["names"][cell], aboard])
+            rows.append(
+                [vehicle, number, format_clock(minute), what, str(customer), day["city"]["names"][cell], aboard]
+            )
     return rows
 
 
@@ -195,7 +197,7 @@ def window_chart(day: Day) -> go.Figure:
     """A row per customer: requested and booked windows, the scheduled ride, refused offers."""
     calls = sorted(enumerate(day["calls"]), key=lambda item: item[1]["requested"][0][0], reverse=True)
     ride = _rides(day["after"])
-    rows = [f"{clock(call['requested'][0][0])} {call['purpose']} " for _, call in calls]
+    rows = [f"{format_clock(call['requested'][0][0])} {call['purpose']} " for _, call in calls]
     places = list(range(len(calls)))
     zero = [call["requested"][0][0] for _, call in calls]
     figure = go.Figure()
@@ -264,12 +266,6 @@ def window_chart(day: Day) -> go.Figure:
     figure.update_xaxes(title_text="minutes from requested pickup", dtick=30)
     figure.update_yaxes(tickvals=places, ticktext=rows, range=[-0.7, len(calls) - 0.3], showgrid=False)
     return figure
-
-
-def clock(minutes: float) -> str:
-    """Minutes after midnight as a time of day: 489.6 is 08:10."""
-    whole = round(minutes)
-    return f"{whole // 60:02d}:{whole % 60:02d}"
 
 
 def _add_places(figure: go.Figure, city: Day, frame: Frame) -> None:
@@ -369,12 +365,12 @@ def _add_scale(figure: go.Figure, frame: Frame) -> None:
 def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
     """Hover texts of all stops of a route, including the depot at both ends."""
     names = day["city"]["names"]
-    texts = [f"{clock(route['start_minutes'])} leaves the depot"]
+    texts = [f"{format_clock(route['start_minutes'])} leaves the depot"]
     for stop, minute, cell in zip(route["stops"], route["stop_minutes"], path[1:-1], strict=True):
         call = day["calls"][(stop - 1) // 2]
         action = "picks up" if stop % 2 else "drops off"
-        texts.append(f"{clock(minute)} {action} {_who(call)}<br>{escape(names[cell])}")
-    return [*texts, f"{clock(route['end_minutes'])} back at the depot"]
+        texts.append(f"{format_clock(minute)} {action} {_who(call)}<br>{escape(names[cell])}")
+    return [*texts, f"{format_clock(route['end_minutes'])} back at the depot"]
 
 
 def _call_text(call: Day) -> str:
@@ -384,7 +380,7 @@ def _call_text(call: Day) -> str:
     outcome = call["response"]
     if outcome != "no offer":
         outcome += f": {pickup_moved}, {dropoff_moved}"
-    pickup, dropoff = (f"{clock(w[0])} to {clock(w[1])}" for w in call["booked"])
+    pickup, dropoff = (f"{format_clock(w[0])} to {format_clock(w[1])}" for w in call["booked"])
     return f"{_who(call)} (flexible: {call['type']})<br>pickup {pickup}, dropoff {dropoff}<br>{outcome}"
 
 

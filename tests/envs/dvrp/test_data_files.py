@@ -121,7 +121,7 @@ def test_a_missing_window_follows_from_the_other_and_the_direct_ride(tmp_path):
     data = read_data(settings(write(tmp_path / "trips.csv", rows), travel_times=matrix))
     # The appointment at 7:10 is the latest arrival; the ride of 17 minutes counts as 20.
     assert data.rows.windows[0].tolist() == [[380, 410], [400, 430]]
-    assert any("have no pickup window" in note for note in data.notes)
+    assert any("without a pickup window" in note for note in data.notes)
 
 
 def test_travel_times_follow_from_straight_lines_and_a_speed(tmp_path):
@@ -237,7 +237,7 @@ def no_coordinates(rows, _):
 # Name: whether there is a matrix, the changes, and what the answer names.
 WRONG_FILES = {
     "no customer column": (False, [heading("Customer", "note")], ["trips.csv has no column customer"]),
-    "misspelt heading": (False, [heading("Customer", "custommer")], ["client_id); did you mean custommer?"]),
+    "misspelt heading": (False, [heading("Customer", "custommer")], ["user_id); did you mean custommer?"]),
     "no place": (False, [heading("From", "a"), heading("from_lat", "b")], ["has no column from (also called"]),
     "no time": (False, [heading("pickup_time", "a")], ["has no column pickup_window"]),
     "everything missing": (
@@ -261,9 +261,66 @@ WRONG_FILES = {
     "not a date": (False, [cell(3, "Date", "31.02.2026")], ["row 3, column Date: '31.02.2026' is not a date"]),
     "latitude": (False, [cell(3, "from_lat", "248.1")], ["row 3, column from_lat: '248.1' is not a latitude"]),
     "text as longitude": (False, [cell(3, "to_lon", "east")], ["row 3, column to_lon: 'east' is not a longitude"]),
-    "far place": (False, [cell(2, "From", "Sydney"), exchange_coordinates], ["row 2, column From: the place 'Sydney'"]),
+    "far place": (
+        False,
+        [cell(2, "From", "Sydney"), cell(2, "To", "Manly"), exchange_coordinates],
+        ["row 2, column From and 1 more cell: the place 'Sydney' at -33.900, 151.200 is 16,330 km from the middle"],
+    ),
+    "exchanged coordinates": (
+        False,
+        [cell(5, "from_lat", "11.47"), cell(5, "from_lon", "48.11")],
+        ["row 5, column From: the place 'Klinik' is at 11.470, 48.110 here, but at 48.110, 11.470 in row 2"],
+    ),
+    "coordinates of another place": (
+        True,
+        [cell(2, "to_lat", "48.17"), cell(2, "to_lon", "11.59")],
+        ["row 2, column To: the place 'Klinik' is at 48.170, 11.590 here", "these are the coordinates of 'Markt'."],
+    ),
+    "one name for two places": (
+        False,
+        [cell(2, "to_lat", "48.2"), cell(2, "to_lon", "11.7")],
+        ["row 2, column To: the place 'Klinik' is at 48.200", "another place needs another name."],
+    ),
+    "same place": (
+        False,
+        [cell(2, "To", "Bahnhof"), cell(2, "to_lat", "48.14"), cell(2, "to_lon", "11.56")],
+        ["row 2, column To: pickup and dropoff are the same place, 'Bahnhof'"],
+    ),
+    "a place without a name does not count": (
+        False,
+        [no_coordinates, cell(2, "To", "")],
+        ["row 2, column To: the place is missing", "has no coordinates for 5 of its 5 places (Bahnhof, "],
+    ),
+    "headings in another language": (
+        False,
+        [heading("Customer", "Kunde"), heading("pickup_time", "Abholzeit"), cell(3, "Date", "soon")],
+        [
+            "no column customer (also called traveler_id, traveller_id, customer_id, client_id, client, rider_id,",
+            "no column pickup_window (also called departure_time_window, pickup_time,",
+            "row 3, column Date: 'soon'",
+        ],
+    ),
+    "places, times and people": (
+        False,
+        [
+            added_column("passengers", "2"),
+            cell(3, "from_lat", "11.59"),
+            cell(3, "from_lon", "48.17"),
+            cell(4, "pickup_time", "23:50"),
+            cell(5, "passengers", "99"),
+            cell(6, "passengers", "none"),
+            cell(7, "Customer", ""),
+        ],
+        [
+            "row 3, column From: the place 'Markt' is at 11.590, 48.170 here",
+            "row 4, column pickup_time: no vehicle can serve this trip: its dropoff may be as late as 24:",
+            "row 5, column passengers: 99 people, 0 of them in wheelchairs, have places in no vehicle",
+            "row 6, column passengers: 'none'",
+            "row 7, column Customer",
+        ],
+    ),
     "passengers": (False, [added_column("passengers", "0")], ["column passengers: '0' is not a number of people"]),
-    "wheelchair": (False, [added_column("wheelchair", "maybe")], ["column wheelchair: 'maybe' is neither yes, no"]),
+    "wheelchair": (False, [added_column("wheelchair", "maybe")], ["'maybe' is neither yes (yes, y, true, x, ja,"]),
     "flexibility": (False, [added_column("flexibility", "grumpy")], ["column flexibility: 'grumpy' is not a customer"]),
     "tolerance": (
         False,
@@ -319,9 +376,39 @@ def test_a_wrong_file_gets_one_answer_that_names_all_its_problems(tmp_path, has_
     text = str(caught.value)
     for message in messages:
         assert message in text
-    expected = len([message for message in messages if not message.endswith(("problems", "mean Bahnhof"))])
+    same = ("problems", "mean Bahnhof", "of 'Markt'.", "another name.")
+    expected = len([message for message in messages if not message.endswith(same)])
     assert len(caught.value.problems) == expected, text
     assert len(text) < 2000
+
+
+def test_points_of_one_place_may_differ_a_little_and_those_of_an_area_more(tmp_path):
+    rows = trip_rows()
+    for number, row in enumerate(rows[1:]):
+        for column in (4, 6):
+            row[column] = f"{float(row[column]) + 0.002 * (number % 5):.4f}"
+    read_data(settings(write(tmp_path / "trips.csv", rows)))
+    for number, row in enumerate(rows[1:]):
+        for column in (4, 6):
+            row[column] = f"{float(row[column]) + 0.01 * (number % 7):.4f}"
+    areas = write(tmp_path / "areas.csv", rows)
+    read_data(settings(areas, travel_times=write(tmp_path / "matrix.csv", matrix_rows())))
+    with pytest.raises(DataError, match="another place needs another name"):
+        read_data(settings(areas))
+
+
+def test_trips_within_an_area_of_the_matrix_are_noted(tmp_path):
+    rows = trip_rows()
+    rows[3][3] = rows[3][2]
+    trips = write(tmp_path / "trips.csv", [row[:4] + row[8:] for row in rows])
+    data = read_data(settings(trips, travel_times=write(tmp_path / "matrix.csv", matrix_rows())))
+    assert "trips.csv: 1 trip to the place of the pickup, with a ride of 0 minutes: row 4." in data.notes
+
+
+@pytest.mark.parametrize("text", ["Ja", "oui", "SI", "1"])
+def test_yes_is_understood_in_several_languages(tmp_path, text):
+    rows = [[*row, "wheelchair" if number == 0 else text] for number, row in enumerate(trip_rows())]
+    assert read_data(settings(write(tmp_path / "trips.csv", rows))).rows.wheelchairs.all()
 
 
 @pytest.mark.parametrize(
@@ -384,7 +471,7 @@ def test_days_keep_the_places_and_shifts_of_the_vehicles(tmp_path):
     problems = days.problems(days.requested_windows, population, own)
     assert np.array_equal(problems.riders, population.riders[days.trip_id])
     assert problems.fleet.types == population.vehicle_types
-    assert check_data(own).fleet_problem.endswith(
+    assert check_data(own).fit_problem.endswith(
         f"add vehicles to {vehicles}, make shifts longer, or lower --customers."
     )
 
@@ -405,7 +492,7 @@ def test_without_vehicles_passengers_take_seats(tmp_path):
     path = write(tmp_path / "trips.csv", group_trips())
     data = read_data(settings(path))
     assert data.riders.max() == 5
-    assert any("16 trips need a wheelchair place, but no vehicles were given" in note for note in data.notes)
+    assert any("16 trips with a wheelchair, but no vehicles were given" in note for note in data.notes)
     with pytest.raises(DataError, match="5 people, 0 of them in wheelchairs, have places in no vehicle"):
         read_data(settings(path, capacity=4))
 
@@ -418,7 +505,7 @@ WRONG_VEHICLES = {
     "backwards": ((1, 5, "05:00"), "row 2, column Shift end: the shift ends before it starts"),
     "no places": ((3, 2, "0"), "row 4, column Seats: the vehicle has neither seats"),
     "too small": ((3, 2, "3"), "4 people, 0 of them in wheelchairs, have places in no vehicle; add seats"),
-    "too early": ((2, 4, "23:00"), "no vehicle can serve this trip: .* or a shift"),
+    "too early": ((2, 4, "23:00"), "a vehicle must leave the depot by .* and no shift of a vehicle"),
 }
 
 
@@ -441,12 +528,45 @@ def test_a_fleet_that_is_too_small_is_named_with_one_that_suffices(tmp_path):
     for row in rows[1:]:
         row[8] = "08:00-08:05"
     small = settings(write(tmp_path / "trips.csv", rows), num_customers=10, num_vehicles=2, capacity=1)
-    problem = check_data(small).fleet_problem
+    problem = check_data(small).fit_problem
     assert "2 vehicles cannot serve all 10 requests on 16 of 16 sampled days; " in problem
     enough = int(problem.split("--num-vehicles ")[1].partition(")")[0])
     larger = settings(small.trips, num_customers=10, num_vehicles=enough, capacity=1)
     assert unserved_days(population_for(larger), larger) == 0
-    assert check_data(larger).fleet_problem == ""
+    assert check_data(larger).fit_problem == ""
+
+
+def test_a_fleet_that_is_too_small_is_named_together_with_wrong_rows(tmp_path):
+    rows = trip_rows(customers=20, trips=1)
+    for row in rows[1:]:
+        row[8] = "08:00-08:05"
+    rows[0].append("passengers")
+    for number, row in enumerate(rows[1:]):
+        row.append("99" if number == 2 else "1")
+    small = settings(write(tmp_path / "trips.csv", rows), num_customers=10, num_vehicles=1, capacity=1)
+    summary = check_data(small)
+    assert [problem.cells for problem in summary.problems] == [[(4, "passengers")]]
+    assert summary.fit_problem.startswith("1 vehicle cannot serve all 10 requests on 16 of 16 sampled days; ")
+    assert summary.fit_problem.endswith("(The rows above were left out here.)")
+    few = check_data(settings(small.trips, num_customers=25, capacity=1))
+    assert len(few.problems) == 1
+    assert "19 customers with trips, but num_customers is 25" in few.fit_problem
+
+
+def test_one_person_is_not_called_people(tmp_path):
+    rows = trip_rows()
+    rows[0].append("wheelchair")
+    for number, row in enumerate(rows[1:]):
+        row.append("yes" if number == 3 else "")
+    vehicles = write(tmp_path / "vehicles.csv", [["count", "seats", "wheelchairs"], ["1", "1", ""], ["1", "4", ""]])
+    own = settings(write(tmp_path / "trips.csv", rows), vehicles=vehicles)
+    assert "row 5, column wheelchair: 1 person, 1 of them in wheelchairs, has places" in str(
+        check_data(own).problems[0]
+    )
+    rows[4][-1] = ""
+    own = settings(write(tmp_path / "trips.csv", rows), vehicles=vehicles, num_customers=2)
+    figures = check_data(own).figures
+    assert figures["vehicles"] == "1 vehicle with 1 seat, 00:00 to 24:00; 1 vehicle with 4 seats, 00:00 to 24:00"
 
 
 def test_requests_per_day_that_differ_from_the_file_are_noted(tmp_path):

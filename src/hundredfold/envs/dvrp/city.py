@@ -166,11 +166,16 @@ def travel_seconds(degrees: FloatArray, city_seed: int) -> IntArray:
 
 
 def great_circle_km(degrees: FloatArray) -> FloatArray:
-    """(cells, cells) great-circle distances in km, by the haversine formula."""
-    latitude, longitude = np.radians(degrees).T
-    north = np.sin((latitude[:, None] - latitude) / 2.0) ** 2
-    east = np.sin((longitude[:, None] - longitude) / 2.0) ** 2
-    chord = north + np.cos(latitude[:, None]) * np.cos(latitude) * east
+    """(cells, cells) great-circle distances in km."""
+    return distances_km(degrees[:, None], degrees)
+
+
+def distances_km(starts: FloatArray, ends: FloatArray) -> FloatArray:
+    """(...) great-circle distances in km between (..., 2) points in degrees, by the haversine formula."""
+    (start_lat, start_lon), (end_lat, end_lon) = (np.moveaxis(np.radians(points), -1, 0) for points in (starts, ends))
+    north = np.sin((start_lat - end_lat) / 2.0) ** 2
+    east = np.sin((start_lon - end_lon) / 2.0) ** 2
+    chord = north + np.cos(start_lat) * np.cos(end_lat) * east
     return np.asarray(2.0 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(chord)), np.float64)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from hundredfold.core.errors import SettingsError, suggest
-from hundredfold.core.formatting import printable
+from hundredfold.core.formatting import format_count, printable
 
 DELIMITERS: Final = ",;\t|"
 # Problems and rows that a message names; the rest is counted.
@@ -49,7 +49,8 @@ class Problem:
         if len(rows) == 1:
             place = f"row {row}"
         elif len({name for _, name in self.cells}) > 1:
-            return f"{self.path}, row {row}, column {column} and {len(rows) - 1:,} more cells: {self.text}"
+            more = format_count(len(rows) - 1, "more cell")
+            return f"{self.path}, row {row}, column {column} and {more}: {self.text}"
         elif len(rows) <= MAX_ROWS:
             place = f"rows {', '.join(rows[:-1])} and {rows[-1]}"
         else:
@@ -85,6 +86,14 @@ class Problems:
     def found(self) -> list[Problem]:
         """All problems, in order of discovery."""
         return list(self._found.values())
+
+    def rows_of(self, path: Path) -> set[int]:
+        """Rows of a file that have a problem."""
+        return {row for problem in self.found if problem.path == path for row, _ in problem.cells if row is not None}
+
+    def are_of_rows_of(self, path: Path) -> bool:
+        """Whether all problems are of single rows of one file, so that its other rows can be used."""
+        return all(problem.path == path and problem.cells[0][0] is not None for problem in self.found)
 
     def add(
         self, path: Path, text: str, *, row: int | None = None, column: str | None = None, kind: str | None = None

@@ -15,8 +15,8 @@ import numpy as np
 
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
-from hundredfold.core.errors import SettingsError, suggest
-from hundredfold.core.formatting import printable
+from hundredfold.core.errors import suggest
+from hundredfold.core.formatting import format_clock, format_count, printable
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     TOLERANCE_BRANCH,
@@ -27,7 +27,7 @@ from hundredfold.envs.dvrp.city import (
     positions_from_travel,
     scaled_positions,
 )
-from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, finite_number, read_table
+from hundredfold.envs.dvrp.csv_files import MAX_ROWS, CsvTable, Problems, finite_number, read_table
 from hundredfold.envs.dvrp.population import (
     GRID_MINUTES,
     TYPE_NAMES,
@@ -45,7 +45,8 @@ from hundredfold.envs.dvrp.population import (
 from hundredfold.envs.dvrp.recorded_responses import read_recorded_responses
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.travel_times import Places, given_places, read_travel_times, straight_line_places
-from hundredfold.envs.dvrp.trip_rows import COLUMNS, TYPE_TEXTS, UNKNOWN_TYPE, TripRows, read_trip_rows
+from hundredfold.envs.dvrp.trip_columns import DROPOFF_WINDOW, PICKUP_WINDOW, find_heading
+from hundredfold.envs.dvrp.trip_rows import TYPE_TEXTS, UNKNOWN_TYPE, TripRows, read_trip_rows
 from hundredfold.envs.dvrp.vehicle_rows import read_vehicle_types
 from hundredfold.routing.problem import DROPOFF, EARLY, LATE, MAX_RIDERS, PICKUP, WHEELCHAIR, TravelTable, VehicleType
 
@@ -85,21 +86,39 @@ def read_data(settings: DvrpSettings) -> CustomData:
     Raises:
         DataError: Names all problems of all files.
     """
-    assert settings.trips is not None
     problems = Problems()
+    data = collect_data(settings, problems)
+    problems.raise_any()
+    assert data is not None, "data that cannot be read is a problem"
+    return data
+
+
+def collect_data(settings: DvrpSettings, problems: Problems) -> CustomData | None:
+    """Read the files that the settings name, as far as they are readable.
+
+    Args:
+        settings: As for `read_data`.
+        problems: Collects what is wrong; rows with a problem are not included.
+
+    Returns:
+        The data; None if too much is missing to go on.
+    """
+    assert settings.trips is not None
     notes: list[str] = []
     matrix = None if settings.travel_times is None else read_travel_times(settings.travel_times, problems)
     kinds = () if settings.vehicles is None else read_vehicle_types(settings.vehicles, settings.day_minutes, problems)
     table = read_table(settings.trips, "trips", problems)
     rows = None if table is None else read_trip_rows(table, settings.travel_times is not None, problems, notes)
     if table is None or rows is None or (matrix is None and settings.travel_times is not None):
-        problems.raise_any()
-        raise SettingsError(f"{settings.trips} has no trips.")
+        return None
     notes[:0] = table.notes
-    before = len(problems)
     places = _places(matrix, rows, table, settings, problems, notes)
-    places_are_known = len(problems) == before
-    cells = np.array([[places.index.get(label, -1) for label in pair] for pair in rows.places])
+    if not places.names:
+        return None
+    places_are_known = problems.are_of_rows_of(table.path)
+    index = places.index
+    cells = np.array([[index.get(label, -1) for label in pair] for pair in rows.places])
+    _check_same_place(rows, cells, table, matrix is not None, problems, notes)
     windows = _complete_windows(rows.windows, cells, places.minutes, table, notes)
     rows = replace(rows, windows=windows, types=_complete_types(rows, settings, notes))
     if rows.tolerance is None and settings.recorded_responses is None:
@@ -111,7 +130,7 @@ def read_data(settings: DvrpSettings) -> CustomData:
         depot_cell=_depot_cell(places, settings, notes, problems),
         degrees=places.degrees,
     )
-    included = _is_within_hours(rows, settings)
+    included = _is_within_hours(rows, settings) & _has_no_problem(table, problems)
     riders = _riders(rows, settings, notes)
     data = CustomData(table, rows, cells, places, city, riders, kinds, included, tuple(notes))
     if settings.vehicles is None:
@@ -122,12 +141,13 @@ def read_data(settings: DvrpSettings) -> CustomData:
         _check_places(data, kinds, more, problems)
         if places_are_known:
             _check_servable(data, kinds, settings, problems)
-    problems.raise_any()
-    if not included.any():
-        raise SettingsError(
-            f"{table.path}: no trip lies between minutes {settings.earliest_pickup} and {settings.latest_dropoff} of "
-            "the day; widen earliest_pickup and latest_dropoff."
+    if not included.any() and not len(problems):
+        problems.add(
+            table.path,
+            f"has no trip between minutes {settings.earliest_pickup} and {settings.latest_dropoff} of the day; widen "
+            "earliest_pickup and latest_dropoff.",
         )
+    included &= _has_no_problem(table, problems)
     return data
 
 
@@ -170,6 +190,28 @@ def _places(
     return straight_line_places(rows, table, settings.speed_kmh, settings.detour_factor, problems)
 
 
+def _check_same_place(
+    rows: TripRows, cells: IntArray, table: CsvTable, has_matrix: bool, problems: Problems, notes: list[str]
+) -> None:
+    """Name trips from a place to itself: a problem between points, a note in a matrix, whose places may be areas."""
+    same = np.flatnonzero((cells[:, PICKUP] >= 0) & (cells[:, PICKUP] == cells[:, DROPOFF]))
+    for row in () if has_matrix else same:
+        problems.add(
+            table.path,
+            f"pickup and dropoff are the same place, {printable(rows.places[row][0])!r}; correct or remove the trip.",
+            row=table.row_numbers[row],
+            column=rows.place_columns[DROPOFF],
+            kind="same place",
+        )
+    if has_matrix and len(same):
+        first = ", ".join(str(table.row_numbers[row]) for row in same[:MAX_ROWS])
+        more = f" and {len(same) - MAX_ROWS:,} more" if len(same) > MAX_ROWS else ""
+        notes.append(
+            f"{table.path.name}: {format_count(len(same), 'trip')} to the place of the pickup, with a ride of 0 "
+            f"minutes: {'row' if len(same) == 1 else 'rows'} {first}{more}."
+        )
+
+
 def _complete_windows(
     windows: FloatArray, cells: IntArray, minutes: FloatArray, table: CsvTable, notes: list[str]
 ) -> FloatArray:
@@ -183,10 +225,10 @@ def _complete_windows(
         start = windows[missing, other, EARLY] + sign * ride[missing]
         complete[missing, side] = np.maximum(start[:, None] + (0.0, WINDOW_MINUTES), (0.0, 1.0))
         if missing.any():
+            name, place = ("pickup", "before") if side == PICKUP else ("dropoff", "after")
             notes.append(
-                f"{table.path.name}: {missing.sum():,} trips have no {('pickup', 'dropoff')[side]} window; it was set "
-                f"to the direct ride {'before' if side == PICKUP else 'after'} the other one, {WINDOW_MINUTES:.0f} "
-                "minutes wide."
+                f"{table.path.name}: {format_count(int(missing.sum()), 'trip')} without a {name} window; it was set to "
+                f"the direct ride {place} the other one, {WINDOW_MINUTES:.0f} minutes wide."
             )
     return complete
 
@@ -238,14 +280,19 @@ def _is_within_hours(rows: TripRows, settings: DvrpSettings) -> BoolArray:
     return np.asarray(begins & ends, bool)
 
 
+def _has_no_problem(table: CsvTable, problems: Problems) -> BoolArray:
+    """(rows,) whether each trip is without a problem so far."""
+    return ~np.isin(table.row_numbers, list(problems.rows_of(table.path)))
+
+
 def _riders(rows: TripRows, settings: DvrpSettings, notes: list[str]) -> IntArray:
     """(rows,) riders, packed; without vehicle types a wheelchair takes a seat."""
     if settings.vehicles is not None:
         return np.asarray(rows.passengers - rows.wheelchairs + WHEELCHAIR * rows.wheelchairs, np.int64)
     if rows.wheelchairs.any():
         notes.append(
-            f"{(rows.wheelchairs > 0).sum():,} trips need a wheelchair place, but no vehicles were given: each takes a "
-            "seat (vehicles)."
+            f"{format_count(int((rows.wheelchairs > 0).sum()), 'trip')} with a wheelchair, but no vehicles were given: "
+            "a wheelchair takes a seat (vehicles)."
         )
     return rows.passengers
 
@@ -254,14 +301,15 @@ def _check_places(data: CustomData, kinds: Sequence[VehicleType], vehicles: str,
     """Add a problem for trips with more people or wheelchairs than any vehicle has places for."""
     table = data.table
     fits = np.any([has_places(kind, data.riders) for kind in kinds], axis=0)
-    name = next((name for name in ("passengers", "wheelchair") if table.find((name, *COLUMNS[name].aliases))), "")
+    headings = [heading for name in ("passengers", "wheelchair") if (heading := find_heading(table, name))]
     for number in np.flatnonzero(~fits):
-        people, wheelchairs = data.rows.passengers[number], data.rows.wheelchairs[number]
+        people, wheelchairs = int(data.rows.passengers[number]), int(data.rows.wheelchairs[number])
         problems.add(
             table.path,
-            f"{people} people, {wheelchairs} of them in wheelchairs, have places in no vehicle; {vehicles}.",
+            f"{people} {'person' if people == 1 else 'people'}, {wheelchairs} of them in wheelchairs, "
+            f"{'has' if people == 1 else 'have'} places in no vehicle; {vehicles}.",
             row=table.row_numbers[number],
-            column=table.find((name, *COLUMNS[name].aliases)) if name else None,
+            column=headings[0] if headings else None,
             kind="places",
         )
 
@@ -273,20 +321,49 @@ def _check_servable(data: CustomData, kinds: Sequence[VehicleType], settings: Dv
     in_time = np.stack([servable_trips(rows.windows, cells, city, settings, kind) for kind in kinds])
     checked = data.included & (cells >= 0).all(axis=1) & ~np.isnan(rows.windows).any(axis=(1, 2)) & fits.any(axis=0)
     servable = ~checked | (fits & in_time).any(axis=0)
-    column = next(name for name in ("dropoff_window", "pickup_window") if table.find((name, *COLUMNS[name].aliases)))
+    within_day = servable_trips(rows.windows, cells, city, settings)
+    heading = find_heading(table, DROPOFF_WINDOW) or find_heading(table, PICKUP_WINDOW)
     for number in np.flatnonzero(~servable):
-        pickup, dropoff = cells[number]
-        available = rows.windows[number, DROPOFF, LATE] - rows.windows[number, PICKUP, EARLY]
+        kind, reason = _why_unservable(data, int(number), bool(within_day[number]), settings)
         problems.add(
             table.path,
-            f"no vehicle can serve this trip: the direct ride takes "
-            f"{city.travel_minutes[pickup, dropoff]:.1f} of the {available:.0f} minutes from earliest "
-            f"pickup to latest dropoff, and the trip must fit into the day of {settings.day_minutes} "
-            f"minutes{' or a shift' if data.vehicle_types else ''} (from depot to depot) and the ride-time limit.",
+            f"no vehicle can serve this trip: {reason}.",
             row=table.row_numbers[number],
-            column=table.find((column, *COLUMNS[column].aliases)),
-            kind="unservable",
+            column=heading,
+            kind=f"unservable {kind}",
         )
+
+
+def _why_unservable(data: CustomData, number: int, within_day: bool, settings: DvrpSettings) -> tuple[str, str]:
+    """What a trip lacks time for, in a word and in a sentence."""
+    (pickup, dropoff), window = data.cells[number], data.rows.windows[number]
+    minutes, depot, service = data.city.travel_minutes, data.city.depot_cell, settings.service_minutes
+    ride = minutes[pickup, dropoff]
+    available = window[DROPOFF, LATE] - window[PICKUP, EARLY]
+    if ride + service > available:
+        at_the_stop = f" and the stop {service:g}" if service else ""
+        return "window", (
+            f"the direct ride takes {ride:.1f}{at_the_stop} of the {available:.0f} minutes from earliest pickup to "
+            "latest dropoff"
+        )
+    day_end = format_clock(settings.day_minutes)
+    if window[DROPOFF, LATE] > settings.day_minutes:
+        return (
+            "late",
+            f"its dropoff may be as late as {format_clock(window[DROPOFF, LATE])}, but the day ends at {day_end}",
+        )
+    leave = window[PICKUP, LATE] - minutes[depot, pickup]
+    back = max(window[DROPOFF, EARLY], window[PICKUP, EARLY] + service + ride) + service + minutes[dropoff, depot]
+    away = (
+        f"a vehicle must leave the depot by {format_clock(leave)} and is back at {format_clock(back)} at the earliest"
+    )
+    if within_day:
+        return "shift", (
+            f"{away}, and no shift of a vehicle with places for it covers that; lengthen a shift in {settings.vehicles}"
+        )
+    if leave < 0.0 or back > settings.day_minutes:
+        return "day", f"{away}, outside of the day from 00:00 to {day_end}"
+    return "limit", "within its windows and the ride-time limit there is no time for it"
 
 
 def _row_keys(rows: TripRows, settings: DvrpSettings, branch: int) -> Keys:

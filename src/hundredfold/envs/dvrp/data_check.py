@@ -9,8 +9,10 @@ from typing import Final
 import numpy as np
 
 from hundredfold.core import rng
-from hundredfold.envs.dvrp.csv_files import Problem
-from hundredfold.envs.dvrp.custom_data import CustomData, population_of, read_data
+from hundredfold.core.errors import SettingsError
+from hundredfold.core.formatting import format_clock, format_count
+from hundredfold.envs.dvrp.csv_files import DataError, Problem, Problems
+from hundredfold.envs.dvrp.custom_data import CustomData, collect_data, population_of
 from hundredfold.envs.dvrp.demand import DemandSampler
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import day_problems, fleet_for
@@ -29,23 +31,34 @@ FLEET_GROWTH: Final = 1.2
 class DataSummary:
     """What an operator's data contains: figures by name, and what was assumed or looks odd."""
 
-    figures: dict[str, str]
+    figures: dict[str, str]  # empty if the files have problems
     notes: tuple[str, ...]
-    fleet_problem: str  # empty if the fleet serves all sampled days
+    problems: tuple[Problem, ...]  # of the files
+    fit_problem: str  # why the files do not fit the settings, such as a fleet that is too small; empty if they do
 
 
 def check_data(settings: DvrpSettings) -> DataSummary:
     """Read all files, and solve some days of them without offers.
 
+    Days are solved also if single trips have problems: those are left out, so that a fleet that is
+    too small is named at once.
+
     Args:
         settings: Files, requests per day and fleet.
-
-    Raises:
-        DataError: Names all problems of all files.
-        SettingsError: The files are fine, but do not fit the settings.
     """
-    data = read_data(settings)
-    population = population_of(data, settings)
+    problems = Problems()
+    data = collect_data(settings, problems)
+    if data is None or not problems.are_of_rows_of(data.table.path):
+        return DataSummary({}, (), tuple(problems.found), "")
+    try:
+        population = population_of(data, settings)
+    except DataError as error:
+        return DataSummary({}, (), (*problems.found, *error.problems), "")
+    except SettingsError as error:
+        return DataSummary({}, (), tuple(problems.found), _without_wrong_rows(str(error), problems))
+    fleet = _without_wrong_rows(fleet_problem(population, settings), problems)
+    if len(problems):
+        return DataSummary({}, (), tuple(problems.found), fleet)
     notes, dates = list(data.notes), Counter(day for day in data.rows.dates if day is not None)
     if dates:
         per_day = sum(dates.values()) / len(dates)
@@ -54,7 +67,11 @@ def check_data(settings: DvrpSettings) -> DataSummary:
                 f"The file has {per_day:.0f} trips per day, but {settings.num_customers} requests are simulated: "
                 f"consider --customers {round(per_day)}."
             )
-    return DataSummary(_figures(data, population, settings), tuple(notes), fleet_problem(population, settings))
+    return DataSummary(_figures(data, population, settings), tuple(notes), (), fleet)
+
+
+def _without_wrong_rows(text: str, problems: Problems) -> str:
+    return f"{text} (The rows above were left out here.)" if text and len(problems) else text
 
 
 def _figures(data: CustomData, population: Population, settings: DvrpSettings) -> dict[str, str]:
@@ -68,7 +85,7 @@ def _figures(data: CustomData, population: Population, settings: DvrpSettings) -
         "places": f"{len(data.places.names):,}",
         "depot": data.city.names[data.city.depot_cell],
         "direct ride": f"median {np.median(drives):.0f} min, longest {drives.max():.0f} min",
-        "pickups": f"{_clock(rows.windows[:, 0, 0].min())} to {_clock(rows.windows[:, 0, 1].max())}",
+        "pickups": f"{format_clock(rows.windows[:, 0, 0].min())} to {format_clock(rows.windows[:, 0, 1].max())}",
     }
     if dates:
         figures["days"] = (
@@ -76,20 +93,17 @@ def _figures(data: CustomData, population: Population, settings: DvrpSettings) -
             f"({min(dates.values())} to {max(dates.values())})"
         )
     fleet = fleet_for(population, settings)
-    figures["simulated day"] = f"{settings.num_customers} requests, {fleet.num_vehicles} vehicles"
+    figures["simulated day"] = f"{settings.num_customers} requests, {format_count(fleet.num_vehicles, 'vehicle')}"
     if fleet.types:
         figures["vehicles"] = "; ".join(_describe(kind) for kind in fleet.types)
     return figures
 
 
 def _describe(kind: VehicleType) -> str:
-    wheelchairs = f" and {kind.wheelchairs} wheelchair places" if kind.wheelchairs else ""
-    shift = f"{_clock(kind.shift[0])} to {_clock(kind.shift[1])}"
-    return f"{kind.count} {kind.name or 'vehicles'} with {kind.seats} seats{wheelchairs}, {shift}"
-
-
-def _clock(minutes: float) -> str:
-    return f"{int(minutes) // 60:02d}:{int(minutes) % 60:02d}"
+    wheelchairs = f" and {format_count(kind.wheelchairs, 'wheelchair place')}" if kind.wheelchairs else ""
+    shift = f"{format_clock(kind.shift[0])} to {format_clock(kind.shift[1])}"
+    name = f"{kind.count} {kind.name}" if kind.name else format_count(kind.count, "vehicle")
+    return f"{name} with {format_count(kind.seats, 'seat')}{wheelchairs}, {shift}"
 
 
 def fleet_problem(population: Population, settings: DvrpSettings) -> str:
@@ -99,8 +113,8 @@ def fleet_problem(population: Population, settings: DvrpSettings) -> str:
         return ""
     fleet = fleet_for(population, settings)
     found = (
-        f"{fleet.num_vehicles} vehicles cannot serve all {settings.num_customers} requests on {unserved} of "
-        f"{FLEET_DAYS} sampled days"
+        f"{format_count(fleet.num_vehicles, 'vehicle')} cannot serve all {settings.num_customers} requests on "
+        f"{unserved} of {FLEET_DAYS} sampled days"
     )
     if fleet.types:
         return f"{found}; add vehicles to {settings.vehicles}, make shifts longer, or lower --customers."
@@ -108,7 +122,7 @@ def fleet_problem(population: Population, settings: DvrpSettings) -> str:
     while number < settings.num_customers:
         number = min(settings.num_customers, max(number + 1, int(number * FLEET_GROWTH)))
         if not unserved_days(population, replace(settings, num_vehicles=number)):
-            return f"{found}; {number} vehicles can (--num-vehicles {number}), or lower --customers."
+            return f"{found}; {format_count(number, 'vehicle')} can (--num-vehicles {number}), or lower --customers."
     return f"{found}, and not even one vehicle per request can; lower --customers."
 
 

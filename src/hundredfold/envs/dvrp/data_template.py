@@ -11,8 +11,8 @@ from typing import Final
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.population import Population, synthetic_population
 from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.envs.dvrp.trip_columns import COLUMNS, Column
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
-from hundredfold.envs.dvrp.trip_rows import COLUMNS, Column
 from hundredfold.envs.dvrp.vehicle_rows import COLUMNS as VEHICLE_COLUMNS
 from hundredfold.routing.problem import DROPOFF, PICKUP
 

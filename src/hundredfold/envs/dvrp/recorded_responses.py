@@ -11,8 +11,8 @@ from hundredfold.core.batch import BoolArray, IntArray
 from hundredfold.core.formatting import printable
 from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, read_table
 from hundredfold.envs.dvrp.offers import OfferTable
+from hundredfold.envs.dvrp.trip_columns import COLUMNS
 from hundredfold.envs.dvrp.trip_purposes import normalise_text
-from hundredfold.envs.dvrp.trip_rows import COLUMNS
 
 # The columns that identify a trip in a file of recorded responses. With fewer, the response of one
 # trip could be taken for that of another.

@@ -7,10 +7,11 @@ from typing import ClassVar
 import numpy as np
 
 from hundredfold.core.batch import Array
+from hundredfold.core.formatting import format_clock
 from hundredfold.envs.dvrp.env import Dvrp, improvement_pct
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
 from hundredfold.envs.rendering import BLUE, CARD, GREEN, INK, LINE, RED, SOFT, Canvas, LastStep, Point
-from hundredfold.routing.problem import DROPOFF, EARLY, LATE, PICKUP
+from hundredfold.routing.problem import DROPOFF, PICKUP
 
 
 class DvrpRendering:
@@ -84,8 +85,8 @@ class DvrpRendering:
             lines += [
                 "",
                 f"customer {int(state['customer_id'][0, number])}: {PURPOSE_NAMES[env.population.trips.purpose[trip]]}",
-                f"pickup {_clock(windows[PICKUP, EARLY])} to {_clock(windows[PICKUP, LATE])} at {names[cells[0]]}",
-                f"dropoff {_clock(windows[DROPOFF, EARLY])} to {_clock(windows[DROPOFF, LATE])} at {names[cells[1]]}",
+                f"pickup {' to '.join(map(format_clock, windows[PICKUP]))} at {names[cells[0]]}",
+                f"dropoff {' to '.join(map(format_clock, windows[DROPOFF]))} at {names[cells[1]]}",
             ]
         return lines
 
@@ -97,8 +98,3 @@ class DvrpRendering:
             return "no offer was made"
         answer = "accepted" if state["accepted"][0, call] else "refused"
         return f"{offers.names[offer]}: {answer}"
-
-
-def _clock(minutes: float) -> str:
-    whole = round(float(minutes))
-    return f"{whole // 60:02d}:{whole % 60:02d}"

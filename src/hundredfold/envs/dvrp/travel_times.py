@@ -13,6 +13,7 @@ from hundredfold.core.errors import suggest
 from hundredfold.core.formatting import format_duration, printable
 from hundredfold.envs.dvrp.city import great_circle_km
 from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, heading_key, read_table
+from hundredfold.envs.dvrp.place_positions import MAX_AREA_KM, MAX_PLACE_KM, check_distances, place_positions
 from hundredfold.envs.dvrp.trip_rows import TripRows
 
 # Units that the first cell of the matrix may name, in minutes.
@@ -22,8 +23,6 @@ MAX_DRIVE_MINUTES: Final = 1440.0
 MIN_MEDIAN_MINUTES: Final = 1.0
 # Faster than any road vehicle between two places, in km per hour of straight line.
 MAX_SPEED_KMH: Final = 200.0
-# Places further from the middle of the others are mistakes.
-MAX_PLACE_KM: Final = 1000.0
 # The file names the unit of its own; without a unit these are seconds.
 DEFAULT_UNIT: Final = "seconds"
 
@@ -152,7 +151,7 @@ def given_places(
                     column=column,
                     kind=f"unknown place in {column}",
                 )
-    places = Places(labels, minutes, _mean_degrees(labels, rows))
+    places = Places(labels, minutes, place_positions(labels, rows, table, MAX_AREA_KM, problems))
     if places.degrees is not None and not len(problems):
         _check_speed(places, matrix, problems)
     return places
@@ -170,8 +169,8 @@ def straight_line_places(
         detour_factor: Length of the road relative to the straight line.
         problems: Collects what is wrong.
     """
-    labels = tuple(dict.fromkeys(label for pair in rows.places for label in pair))
-    degrees = _mean_degrees(labels, rows)
+    labels = tuple(dict.fromkeys(label for pair in rows.places for label in pair if label))
+    degrees = place_positions(labels, rows, table, MAX_PLACE_KM, problems)
     if degrees is None or np.isnan(degrees).any():
         missing = labels if degrees is None else [labels[number] for number in np.flatnonzero(np.isnan(degrees[:, 0]))]
         shown = ", ".join(printable(label) for label in missing[:5])
@@ -181,46 +180,12 @@ def straight_line_places(
             "travel times. Add the columns from_lat, from_lon, to_lat and to_lon, or give travel times.",
         )
         return Places(labels, np.zeros((len(labels), len(labels))), None)
-    _check_distances(degrees, labels, rows, table, problems)
+    check_distances(degrees, labels, rows, table, problems)
     minutes = 60.0 * detour_factor * great_circle_km(degrees) / speed_kmh
     np.fill_diagonal(minutes, 0.0)
     if len(labels) > 1 and not minutes.any():
         problems.add(table.path, "has the same coordinates for all places, so every route costs nothing.")
     return Places(labels, minutes, degrees)
-
-
-def _mean_degrees(labels: tuple[str, ...], rows: TripRows) -> FloatArray | None:
-    """(places, 2) mean coordinates over all trips of a place, NaN for places without any."""
-    if rows.degrees is None:
-        return None
-    index = {label: number for number, label in enumerate(labels)}
-    cells = np.array([[index.get(label, -1) for label in pair] for pair in rows.places])
-    known = (cells >= 0) & ~np.isnan(rows.degrees).any(axis=2)
-    sums, counts = np.zeros((len(labels), 2)), np.zeros((len(labels), 1))
-    np.add.at(sums, cells[known], rows.degrees[known])
-    np.add.at(counts, cells[known], 1.0)
-    return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
-
-
-def _check_distances(
-    degrees: FloatArray, labels: tuple[str, ...], rows: TripRows, table: CsvTable, problems: Problems
-) -> None:
-    """Add a problem for places that are far away from all others."""
-    middle = np.median(degrees, axis=0)
-    distance = np.array([great_circle_km(np.stack([middle, point]))[0, 1] for point in degrees])
-    far = {labels[number] for number in np.flatnonzero(distance > MAX_PLACE_KM)}
-    for row, pair in enumerate(rows.places if far else ()):
-        for side, label in enumerate(pair):
-            if label in far:
-                number = labels.index(label)
-                problems.add(
-                    table.path,
-                    f"the place {printable(label)!r} at {degrees[number, 0]:.3f}, {degrees[number, 1]:.3f} is "
-                    f"{distance[number]:,.0f} km from the middle of the others; are latitude and longitude exchanged?",
-                    row=table.row_numbers[row],
-                    column=rows.place_columns[side],
-                    kind="far place",
-                )
 
 
 def _check_speed(places: Places, matrix: Path, problems: Problems) -> None:

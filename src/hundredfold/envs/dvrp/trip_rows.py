@@ -10,14 +10,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from hundredfold.core.batch import FloatArray, IntArray
-from hundredfold.core.errors import suggest
-from hundredfold.core.formatting import printable
-from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, finite_number, heading_key
+from hundredfold.core.formatting import format_count, printable
+from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, finite_number
+from hundredfold.envs.dvrp.trip_columns import (
+    COLUMNS,
+    DROPOFF_WINDOW,
+    PICKUP_WINDOW,
+    check_columns,
+    find_heading,
+    note_unknown_columns,
+)
 from hundredfold.envs.dvrp.trip_purposes import OTHER, normalise_text, purpose_of
 from hundredfold.routing.problem import DROPOFF, EARLY, LATE, PICKUP
 
@@ -35,93 +42,14 @@ SINGLE_TIME_WINDOW: Final = 30.0
 MAX_PASSENGERS: Final = 100
 
 
-class Column(NamedTuple):
-    """A column of the file of trips."""
-
-    aliases: tuple[str, ...]  # other headings that are understood
-    meaning: str
-    required: bool = False
-
-
-_FROM, _TO = ("from", "origin", "pickup"), ("to", "destination", "dropoff")
-_LATITUDE, _LONGITUDE = ("lat", "latitude"), ("lon", "lng", "longitude")
-
-
-def _coordinate_aliases(sides: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{side}_{name}" for side in sides for name in names)[1:]
-
-
-_PICKUP, _DROPOFF = "pickup_window", "dropoff_window"
-COLUMNS: Final[dict[str, Column]] = {
-    "customer": Column(
-        ("traveler_id", "traveller_id", "customer_id", "client_id", "client", "rider_id", "passenger_id", "user_id"),
-        "Who travels: any text, the same in all trips of one customer.",
-        required=True,
-    ),
-    "from": Column(
-        ("origin_h3", "origin", "pickup_place", "pickup_location", "pickup_address", "departure_location"),
-        "Place of the pickup: a name, an address or a cell. As in the travel times, if there are any.",
-    ),
-    "to": Column(
-        ("destination_h3", "destination", "dropoff_place", "dropoff_location", "dropoff_address", "arrival_location"),
-        "Place of the dropoff.",
-    ),
-    "from_lat": Column(
-        _coordinate_aliases(_FROM, _LATITUDE), "Latitude of the pickup in degrees. Needed without travel times."
-    ),
-    "from_lon": Column(_coordinate_aliases(_FROM, _LONGITUDE), "Longitude of the pickup in degrees."),
-    "to_lat": Column(_coordinate_aliases(_TO, _LATITUDE), "Latitude of the dropoff in degrees."),
-    "to_lon": Column(_coordinate_aliases(_TO, _LONGITUDE), "Longitude of the dropoff in degrees."),
-    "from_gps": Column(
-        ("origin_gps", "pickup_gps"), "Latitude and longitude of the pickup in one cell: [48.14, 11.58]."
-    ),
-    "to_gps": Column(("destination_gps", "dropoff_gps"), "Latitude and longitude of the dropoff in one cell."),
-    _PICKUP: Column(
-        ("departure_time_window", "pickup_time", "departure_time", "requested_pickup", "requested_pickup_time"),
-        "When the customer wants to be picked up: 08:00-08:30. A single time, 08:00, is read as the half hour from "
-        "then on. Empty: it follows from the dropoff and the direct ride.",
-    ),
-    _DROPOFF: Column(
-        ("arrival_time_window", "dropoff_time", "arrival_time", "appointment", "appointment_time"),
-        "When the customer wants to arrive: 08:20-08:50. A single time is read as the half hour before it. Empty: it "
-        "follows from the pickup and the direct ride.",
-    ),
-    "date": Column(
-        ("trip_date", "service_date", "day"),
-        "Day of the trip: 2026-03-02, 02.03.2026 or 03/02/2026. Only counted, to say how many trips a day has.",
-    ),
-    "purpose": Column(
-        ("trip_purpose",),
-        "What the trip is for: work, return home, school, medical, shopping, errand, dining, recreation or social; "
-        "other words are understood where they contain one of these, and count as other where not.",
-    ),
-    "passengers": Column(
-        ("riders", "party_size", "persons"), "People who travel together, wheelchair users included. Empty: 1."
-    ),
-    "wheelchair": Column(
-        ("wheelchairs", "wheelchair_users"), "How many of them need a wheelchair place, or yes or no. Empty: none."
-    ),
-    "flexibility": Column(
-        (),
-        "Only to simulate customers whom you know: late, early, none or both, that is, whether they accept a later "
-        "dropoff or an earlier pickup. Empty: sampled. What your customers accept is what the agent learns.",
-    ),
-    "earlier_minutes": Column(
-        ("flexibility_pickup_earlier",), "Only to simulate: how much earlier the pickup may be, in minutes."
-    ),
-    "later_minutes": Column(
-        ("flexibility_dropoff_later",), "Only to simulate: how much later the dropoff may be, in minutes."
-    ),
-    "age": Column((), "Age of the customer in years. Helps to predict what new customers accept."),
-    "occupation": Column((), "Occupation of the customer, any text."),
-}
-
 _CLOCK: Final = r"(?:\d{4}-\d{2}-\d{2}[T ])?(\d{1,2})[:.h](\d{2})(?::\d{2})?\s*([ap]\.?m\.?)?"
 _TIME: Final = re.compile(_CLOCK, re.ASCII | re.IGNORECASE)
 _WINDOW: Final = re.compile(rf"{_CLOCK}\s*(?:-|\u2013|\u2014|to)\s*{_CLOCK}", re.ASCII | re.IGNORECASE)
 _GPS: Final = re.compile(r"\[?\(?\s*(-?\d+\.?\d*)\s*,\s*(-?\d+\.?\d*)\s*\)?\]?", re.ASCII)
 _DATE_FORMATS: Final = ("%Y-%m-%d", "%d.%m.%Y", "%d.%m.%y", "%Y/%m/%d")
-_YES_NO: Final = {"": 0, "yes": 1, "y": 1, "true": 1, "x": 1, "no": 0, "n": 0, "false": 0}
+_YES: Final = ("yes", "y", "true", "x", "ja", "j", "oui", "s\u00ed", "si", "s\u00ec", "sim", "tak")
+_NO: Final = ("no", "n", "false", "-", "nein", "non", "nee", "n\u00e3o", "nao", "nie")
+_YES_NO: Final = {"": 0, **dict.fromkeys(_YES, 1), **dict.fromkeys(_NO, 0)}
 
 
 @dataclass(slots=True)
@@ -150,7 +78,7 @@ class _Reader:
 
     def __init__(self, table: CsvTable, problems: Problems) -> None:
         self.table, self.problems = table, problems
-        self.headings = {name: table.find((name, *column.aliases)) for name, column in COLUMNS.items()}
+        self.headings = {name: find_heading(table, name) for name in COLUMNS}
 
     def has(self, *names: str) -> bool:
         """Whether the file has all of these columns."""
@@ -196,23 +124,22 @@ def read_trip_rows(table: CsvTable, has_matrix: bool, problems: Problems, notes:
         notes: Collects what was assumed.
 
     Returns:
-        The trips, with placeholders where cells are wrong; None if there are none.
+        The trips, with placeholders where cells are wrong; None without trips or a needed column.
     """
     reader = _Reader(table, problems)
-    has_columns = _check_columns(reader)
+    has_columns = check_columns(table, problems)
     if not table.rows:
         problems.add(table.path, "has a header but no trips; add one row per trip.")
-    if not table.rows or not has_columns:
         return None
-    _note_unknown_columns(table, notes)
+    note_unknown_columns(table, notes)
     customer, customer_ids = _customers(reader)
     degrees = _degrees(reader)
     places, place_columns = _places(reader, None if has_matrix else degrees)
-    windows = np.stack([_windows(reader, _PICKUP, notes), _windows(reader, _DROPOFF, notes)], axis=1)
+    windows = np.stack([_windows(reader, PICKUP_WINDOW, notes), _windows(reader, DROPOFF_WINDOW, notes)], axis=1)
     _check_windows(reader, windows)
     wheelchairs = _wheelchairs(reader)
     passengers = reader.numbers("passengers", _is_group, f"a number of people from 1 to {MAX_PASSENGERS}", 1.0)
-    return TripRows(
+    rows = TripRows(
         customer=customer,
         customer_ids=customer_ids,
         types=_types(reader, customer, customer_ids),
@@ -226,42 +153,19 @@ def read_trip_rows(table: CsvTable, has_matrix: bool, problems: Problems, notes:
         dates=_dates(reader),
         tolerance=_tolerances(reader),
     )
+    # Without a column that is needed the other columns were only read to name their problems as well.
+    return rows if has_columns else None
 
 
 def _is_group(value: float) -> bool:
     return 1 <= value <= MAX_PASSENGERS and value == int(value)
 
 
-def _check_columns(reader: _Reader) -> bool:
-    """Add a problem for every column that is missing and needed; True if there is none."""
-    required = [name for name, column in COLUMNS.items() if column.required]
-    missing = {name: COLUMNS[name].aliases for name in required if not reader.has(name)}
-    for side in ("from", "to"):
-        if not (reader.has(side) or reader.has(f"{side}_lat", f"{side}_lon") or reader.has(f"{side}_gps")):
-            missing[side] = COLUMNS[side].aliases
-    if not (reader.has(_PICKUP) or reader.has(_DROPOFF)):
-        missing[_PICKUP] = COLUMNS[_PICKUP].aliases
-    present = [printable(heading) for heading in reader.table.header if heading]
-    for name, aliases in missing.items():
-        hint = suggest(name, present[:50], f"its columns are {', '.join(present[:12])}.")
-        known = ", ".join(aliases[:4])
-        reader.problems.add(reader.table.path, f"has no column {name} (also called {known}); {hint}")
-    return not missing
-
-
-def _note_unknown_columns(table: CsvTable, notes: list[str]) -> None:
-    known = {key for name, column in COLUMNS.items() for key in (name, *column.aliases)}
-    unknown = [heading for heading in table.header if heading and heading_key(heading) not in known]
-    if unknown:
-        shown = ", ".join(printable(heading) for heading in unknown[:8])
-        notes.append(f"{table.path.name}: columns that are not used: {shown}{', ...' if len(unknown) > 8 else ''}.")
-
-
 def _customers(reader: _Reader) -> tuple[IntArray, tuple[str, ...]]:
     """(rows,) customers from 0, and their ids: numbers in their order, others as they appear."""
     texts = reader.texts("customer")
     for row, text in enumerate(texts):
-        if not text:
+        if not text and reader.has("customer"):
             reader.add(row, "customer", "the customer is missing; any text will do.")
     ids = list(dict.fromkeys(texts))
     values = [finite_number(text) for text in ids]
@@ -342,7 +246,7 @@ def _places(reader: _Reader, degrees: FloatArray | None) -> tuple[list[tuple[str
             point = None if degrees is None else degrees[row, number]
             if not text and point is not None and not np.isnan(point).any():
                 texts[row] = f"{point[0]:.3f}, {point[1]:.3f}"
-            elif not text:
+            elif not text and reader.has(column):
                 reader.add(row, column, "the place is missing; give its name or its coordinates.", "missing")
         labels.append(texts)
     return list(zip(*labels, strict=True)), (headings[0], headings[1])
@@ -364,7 +268,9 @@ def _windows(reader: _Reader, name: str, notes: list[str]) -> FloatArray:
         start, end = times[0] or 0.0, times[-1] or 0.0
         if len(times) == 1:
             single += 1
-            start, end = (start, start + SINGLE_TIME_WINDOW) if name == _PICKUP else (end - SINGLE_TIME_WINDOW, end)
+            start, end = (
+                (start, start + SINGLE_TIME_WINDOW) if name == PICKUP_WINDOW else (end - SINGLE_TIME_WINDOW, end)
+            )
         elif end <= start:
             reader.add(
                 row,
@@ -375,10 +281,10 @@ def _windows(reader: _Reader, name: str, notes: list[str]) -> FloatArray:
             continue
         windows[row] = max(start, 0.0), end
     if single:
-        side = "from it on" if name == _PICKUP else "before it"
+        side = "from it on" if name == PICKUP_WINDOW else "before it"
         notes.append(
-            f"{reader.table.path.name}, column {reader.heading(name)}: {single:,} single times were read as the "
-            f"{SINGLE_TIME_WINDOW:.0f} minutes {side}."
+            f"{reader.table.path.name}, column {reader.heading(name)}: {format_count(single, 'single time')} read as "
+            f"the {SINGLE_TIME_WINDOW:.0f} minutes {side}."
         )
     return windows
 
@@ -402,11 +308,13 @@ def _check_windows(reader: _Reader, windows: FloatArray) -> None:
     """Add a problem for trips without a time or with a dropoff before the pickup, whose windows become NaN."""
     for row, window in enumerate(windows):
         if window[DROPOFF, EARLY] < window[PICKUP, EARLY] or window[DROPOFF, LATE] < window[PICKUP, EARLY]:
-            reader.add(row, _DROPOFF, "the dropoff window begins before the pickup window.", "first")
+            reader.add(row, DROPOFF_WINDOW, "the dropoff window begins before the pickup window.", "first")
             window[:] = np.nan
-    column = _PICKUP if reader.has(_PICKUP) else _DROPOFF
-    for row, (pickup, dropoff) in enumerate(zip(reader.texts(_PICKUP), reader.texts(_DROPOFF), strict=True)):
-        if not pickup and not dropoff:
+    column = PICKUP_WINDOW if reader.has(PICKUP_WINDOW) else DROPOFF_WINDOW
+    for row, (pickup, dropoff) in enumerate(
+        zip(reader.texts(PICKUP_WINDOW), reader.texts(DROPOFF_WINDOW), strict=True)
+    ):
+        if not pickup and not dropoff and reader.has(column):
             reader.add(row, column, "the trip has no time; give a pickup or a dropoff window.", "no time")
 
 
@@ -427,7 +335,8 @@ def _wheelchairs(reader: _Reader) -> IntArray:
     for row, text in enumerate(reader.texts("wheelchair")):
         value = _YES_NO.get(text.lower(), reader.table.number(text))
         if value is None or not 0 <= value <= MAX_PASSENGERS or value != int(value):
-            reader.add(row, "wheelchair", f"{printable(text)!r} is neither yes, no nor a number of wheelchairs.", "no")
+            expected = f"yes ({', '.join(_YES)}), no ({', '.join(_NO)}) nor a number of wheelchairs"
+            reader.add(row, "wheelchair", f"{printable(text)!r} is neither {expected}.", "no")
         else:
             places[row] = int(value)
     return places

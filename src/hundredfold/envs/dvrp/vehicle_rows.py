@@ -6,7 +6,8 @@ from typing import Final
 
 from hundredfold.core.formatting import printable
 from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, read_table
-from hundredfold.envs.dvrp.trip_rows import Column, clock_minutes
+from hundredfold.envs.dvrp.trip_columns import Column
+from hundredfold.envs.dvrp.trip_rows import clock_minutes
 from hundredfold.routing.problem import VehicleType
 
 MAX_COUNT: Final = 10_000
