@@ -26,6 +26,12 @@ def user_data_directory(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def long_lines(monkeypatch):
+    """Messages stand on one line, so that tests find their sentences; tests of the layout set another width."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture(autouse=True)
 def default_interrupt_handler():
     """Set before every test: some library may have changed it in the one before."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.processes import run_process
-from hundredfold.backends import make_backend
+from hundredfold.backends import auto_select, make_backend
 from hundredfold.cli import main
 from hundredfold.training.run_folder import RunFolder
 
@@ -265,6 +265,34 @@ def test_help_of_a_gymnasium_env_shows_the_settings_that_would_be_chosen(capsys)
     for flag in ("num-envs", "num-steps", "hidden-sizes"):
         chosen = re.search(rf"--{flag} (\S+):", captured.err).group(1)
         assert re.search(rf"--{flag} .*?\(default: {chosen}\)", captured.out, re.DOTALL)
+
+
+def test_help_of_a_gymnasium_env_shows_the_settings_that_a_run_uses(capsys, tmp_path, monkeypatch):
+    profiles = []
+
+    def profile_once(*arguments, **options):
+        """The same measurement for help and run, whatever else the machine does."""
+        profiles.append(profiles[0] if profiles else auto_select.profile_env(*arguments, **options))
+        return profiles[0]
+
+    monkeypatch.setattr("hundredfold.training.auto_config.profile_env", profile_once)
+    argv = ["train", "CartPole-v1", "--epochs", "1", "--eval-episodes", "2"]
+    assert call(*argv, "--help") == 0
+    text = capsys.readouterr().out
+    assert call(*argv, "--save-dir", tmp_path, "--name", "short", "--quiet") == 0
+    assert len(profiles) == 2
+    used = RunFolder.open(tmp_path / "short").settings()
+    compared = {
+        **{name: getattr(used.rollout, name) for name in ("num_envs", "num_steps")},
+        **{name: getattr(used.ppo, name) for name in ("learning_rate", "gamma", "gae_lambda", "clip_range")},
+        **{name: getattr(used.ppo, name) for name in ("update_epochs", "num_minibatches", "entropy_coefficient")},
+        "hidden_sizes": used.network.hidden_sizes,
+        "eval_interval": used.evaluation.eval_interval,
+    }
+    for name, value in compared.items():
+        shown = re.search(rf"--{name.replace('_', '-')} .*?\(default: (.*?)\)", text, re.DOTALL).group(1)
+        expected = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        assert shown == expected, name
 
 
 def test_help_of_evaluate_names_the_flags_of_every_env(capsys):

@@ -110,7 +110,10 @@ def test_arms_are_evaluated_after_the_same_number_of_episodes():
         num_envs_arms(start, [64, 96], spec)
 
 
-def test_arms_by_flags_are_trained_with_the_same_seeds_and_evaluated_on_the_same_episodes(capsys, tmp_path):
+def test_arms_by_flags_are_trained_with_the_same_seeds_and_evaluated_on_the_same_episodes(
+    capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
     argv = [*CORRIDOR, "--save-dir", str(tmp_path)]
     assert main(argv) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.operator_trips import write_operator_trips
 from hundredfold.cli import main, train
 from hundredfold.config.presets import preset_settings
 
@@ -114,7 +115,7 @@ def test_training_on_custom_data_writes_a_report_and_keeps_the_data(capsys, tmp_
     arguments = ["train", "dvrp", *write_city(tmp_path), *QUICK, "--customers", "8"]
     assert call(*arguments, "--save-dir", tmp_path / "runs", "--name", "own") == 0
     page = (tmp_path / "runs" / "own" / "report.html").read_text("utf-8")
-    assert "This run saves" in page
+    assert "The offers of this run" in page
     assert "No depot was given: it is the most central place" in page
     # The run keeps its data, wherever it is moved, and refuses changed data.
     for name in ("trips.csv", "times.csv"):
@@ -130,13 +131,69 @@ def test_training_on_custom_data_writes_a_report_and_keeps_the_data(capsys, tmp_
         assert "data/trips.csv was changed after the run started" in capsys.readouterr().err
 
 
+def test_a_raw_export_becomes_a_page_with_a_verdict_in_three_commands(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_operator_trips(tmp_path / "trips.csv")
+    assert call("data", "check", "trips.csv") == 1
+    assert "lower num_customers (--customers 22)" in capsys.readouterr().out
+    assert call("data", "check", "trips.csv", "--customers", "8") == 0
+    printed = capsys.readouterr().out
+    command = printed.rpartition("Train with: hundredfold ")[2].split()
+    assert command == ["train", "dvrp", "--trips", "trips.csv", "--customers", "8"]
+    assert call(*command, *QUICK, "--save-dir", "runs", "--name", "own") == 0
+    page = (tmp_path / "runs" / "own" / "report.html").read_text("utf-8")
+    page = page.replace("\xa0", " ")
+    cards = page[page.index('<dl class="cards">') : page.index("</dl>")]
+    assert "The offers of this run" in cards
+    assert "95 % interval" in cards
+    assert "training" in cards
+    for text in ("Your data", "straight lines between coordinates", "Klinikum Süd", "Gartenstraße 1"):
+        assert text in page
+
+
+WRONG_EXPORTS = {
+    "exchanged, too many and no time": (
+        [(3, 3, "11,5904"), (3, 4, "48,1699"), (5, 11, "99"), (7, 8, "")],
+        ["exchanged", "99 people", "the trip has no time", "customers with trips, but num_customers is 30"],
+    ),
+    "another place, itself and a wrong date": (
+        [(2, 5, "Bahnhof"), (3, 1, "31.02.2026"), (4, 5, "Gartenstraße 18")],
+        ["these are the coordinates of 'Dialysezentrum'", "'31.02.2026' is not a date", "are the same place"],
+    ),
+    "headings in German": (
+        [(1, 0, "Kunde"), (2, 12, "manchmal"), (3, 11, "viele")],
+        ["has no column customer (also called", "'manchmal' is neither yes (yes,", "'viele' is not a number of people"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "messages"), WRONG_EXPORTS.values(), ids=WRONG_EXPORTS)
+def test_an_export_with_several_problems_gets_one_answer(capsys, tmp_path, monkeypatch, changes, messages):
+    """`changes` are a row, counted as in a spreadsheet, a column from 0 and its new text."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    rows = [line.split(";") for line in write_operator_trips(tmp_path / "trips.csv").read_text("cp1252").splitlines()]
+    for row, column, text in changes:
+        rows[row - 1][column] = text
+    (tmp_path / "trips.csv").write_text("\n".join(map(";".join, rows)), "utf-8")
+    assert call("data", "check", "trips.csv") == 1
+    captured = capsys.readouterr()
+    assert max(map(len, captured.out.splitlines())) <= 80
+    answer = " ".join(captured.out.split())
+    for message in messages:
+        assert message in answer
+    assert call("train", "dvrp", "--trips", "trips.csv") == 2
+    refusal = " ".join(capsys.readouterr().err.split())
+    assert all(message in refusal for message in messages if "num_customers" not in message)
+
+
 def test_sample_files_pass_the_check(capsys, tmp_path):
     assert call("data", "template", tmp_path / "own") == 0
     paths = capsys.readouterr().out.split()
     assert call("data", "check", *paths[:2], "--vehicles", paths[2]) == 0
     printed = capsys.readouterr().out
     assert "480" in printed
-    assert "2 minibus early with 8 seats and 1 wheelchair places, 05:00 to 15:00" in " ".join(printed.split())
+    assert "2 minibus early with 8 seats and 1 wheelchair place, 05:00 to 15:00" in " ".join(printed.split())
     assert "No problems. Train with: hundredfold train dvrp --trips" in printed
 
 

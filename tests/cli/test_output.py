@@ -4,15 +4,18 @@ import contextlib
 import inspect
 import io
 import json
+import sys
 
 import pytest
 from rich.console import Console
 
 import benchmarks.__main__ as benchmarks
+from helpers.operator_trips import write_operator_trips
+from helpers.processes import run_process
 from hundredfold.cli import cage2, estimate, evaluate, evaluate_dvrp, info, output, scale
 from hundredfold.cli.main import main
 from hundredfold.cli.output import Column, fit_columns, print_rows
-from hundredfold.training.console import TrainingDisplay, progress_bar
+from hundredfold.training.console import TrainingDisplay, describe_run, progress_bar
 
 LONG_RUN = "runs/a-folder-with-a-rather-long-name/dvrp-2026-11-18-015822-42"
 NAMES = {
@@ -96,14 +99,27 @@ def test_a_pipe_without_columns_is_80_wide(capsys, monkeypatch):
     assert "more columns with --wide" in captured.err
 
 
-def test_notes_are_wrapped_between_words_on_a_terminal_only(capsys, monkeypatch):
-    text = "a note of many words " * 10
-    output.note(text)
-    assert capsys.readouterr().err == f"{text}\n"
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "50")
-    output.note(text)
-    assert max(map(len, capsys.readouterr().err.splitlines())) <= 50
+@pytest.mark.parametrize("columns", [50, 120])
+def test_notes_are_wrapped_between_words(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    output.note("a note of many words " * 10)
+    lines = capsys.readouterr().err.splitlines()
+    assert columns - 12 < max(map(len, lines)) <= columns
+    assert " ".join(" ".join(lines).split()) == ("a note of many words " * 10).strip()
+
+
+@pytest.mark.process
+def test_messages_in_a_pipe_are_80_wide(tmp_path):
+    """Standard error of the command whose automatic settings give the longest reasons, and a long error."""
+    argv = [sys.executable, "-m", "hundredfold"]
+    environment = {"COLUMNS": "", "PYTHONUTF8": "1"}
+    shown = run_process([*argv, "train", "CartPole-v1", "--help"], env=environment)
+    refused = run_process(
+        [*argv, "train", "CartPole-v1", "--algo", "dqn", "--hidden-sizes", "0"], expect=2, env=environment
+    )
+    for text in (shown.stdout, shown.stderr, refused.stderr):
+        assert text
+        assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 def test_the_rate_of_a_training_does_not_count_its_set_up(monkeypatch):
@@ -123,6 +139,22 @@ def test_the_time_left_ends_at_zero_also_where_envs_run_ahead(monkeypatch, colle
     monkeypatch.setattr(TrainingDisplay, "steps_per_second", 10.0)
     display.advance(collected)
     assert left in display.line(1, 2, {})
+
+
+def test_the_rate_after_an_epoch_is_that_of_the_summary(tmp_path):
+    """Time that the metrics do not count, such as the set-up of an engine, is not in the rate of an epoch either."""
+    rows = [{"epoch": n, "total_steps": 100 * n, "wall_seconds": 4.0 * n} for n in (1, 2)]
+    display = TrainingDisplay(total_steps=200, done_steps=0, quiet=True)
+    for row in rows:
+        display.advance(100)
+        display.epoch(row["epoch"], 2, row)
+        assert f"steps {row['total_steps']:,}  25 steps/s" in display.line(row["epoch"], 2, row)
+        assert display._fields()["rate"] == "25"
+    assert "trained 200 steps in 2 epochs, 8.0 s, 25 steps/s" in describe_run(tmp_path, rows)
+    resumed = TrainingDisplay(total_steps=300, done_steps=200, done_seconds=8.0, quiet=True)
+    resumed.advance(100)
+    resumed.epoch(3, 3, {"total_steps": 300, "wall_seconds": 10.0})
+    assert resumed.steps_per_second == 50.0
 
 
 def test_the_progress_of_a_training_fits_80_columns():
@@ -149,17 +181,68 @@ def test_the_progress_of_a_training_fits_80_columns():
         *(["data", "check", "--help"], ["export", "--help"], ["envs", "--help"], ["scale", "--help"]),
         *(["train", "dvrp", "--help"], ["evaluate", "dvrp", "--help"], ["evaluate", "cage2", "--help"]),
         *(["watch", "--help"], ["report", "--help"], ["verify", "--help"], ["train-oracle", "--help"]),
+        *(["serve", "--help"], ["quote", "--help"], ["data", "template", "--help"], ["envs", "dvrp"]),
+        *(["train", "CartPole-v1", "--help"], ["compare", "corridor", "--help"], ["sweep", "corridor", "--help"]),
+        ["data", "check", "trips.csv", "--customers", "8"],
         ["estimate", "corridor", "--no-measure"],
         ["evaluate", "corridor", "--policy", "random", "--episodes", "2", "--backend", "in_process"],
         ["evaluate", "cage2", "--policy", "sleep", "--episodes", "2"],
     ],
     ids=" ".join,
 )
-def test_quick_commands_fit_80_columns(argv, capsys, monkeypatch):
+def test_quick_commands_fit_80_columns(argv, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    write_operator_trips(tmp_path / "trips.csv")
     with contextlib.suppress(SystemExit):
         assert main(argv) == 0
-    text = capsys.readouterr().out
-    assert text
+    captured = capsys.readouterr()
+    assert captured.out
+    assert_fits_80_columns(captured)
+
+
+def assert_fits_80_columns(captured):
+    """Neither stream has a line that is longer or cut."""
+    text = captured.out + captured.err
     assert [line for line in text.splitlines() if len(line) > 80] == []
     assert "…" not in text
+
+
+def test_commands_of_a_run_fit_80_columns(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    short = ["--num-envs", "4", "--num-steps", "16", "--hidden-sizes", "8", "--eval-episodes", "4"]
+    arms = ["--arm", "fast: --learning-rate 0.01", "--arm", "slow: --learning-rate 1e-5"]
+    for argv in (
+        ["train", "corridor", *short, "--epochs", "2", "--save-dir", "runs", "--name", "first"],
+        ["train", "--resume", "runs/first"],
+        ["train", "--resume", "runs/first", "--epochs", "3"],
+        ["evaluate", "runs/first", "--episodes", "4"],
+        ["report", "runs/first"],
+        ["watch", "runs/first"],
+        ["export", "runs/first", "--torchscript", "policy.pt"],
+        ["compare", "corridor", *short, "--steps", "128", "--final-episodes", "4", *arms, "--save-dir", "arms"],
+        ["scale", "corridor", "--num-envs", "1,2", "--seconds", "0.1"],
+    ):
+        assert main(argv) == 0, argv
+        captured = capsys.readouterr()
+        assert captured.out or captured.err
+        assert_fits_80_columns(captured)
+
+
+def test_compare_wide_shows_every_column(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    argv = [
+        *("compare", "corridor", "--num-envs", "4", "--num-steps", "16", "--hidden-sizes", "8", "--steps", "128"),
+        *("--eval-episodes", "4", "--final-episodes", "4", "--save-dir", str(tmp_path)),
+        *("--arm", "fast: --learning-rate 0.01", "--arm", "slow: --learning-rate 1e-5"),
+    ]
+    assert main(argv) == 0
+    narrow = capsys.readouterr()
+    assert "iqm" not in narrow.out
+    assert "more columns with --wide" in narrow.err
+    assert main([*argv, "--wide"]) == 0
+    wide = capsys.readouterr()
+    for word in ("iqm", "update", "level"):  # headings are wrapped between words
+        assert word in wide.out.split()
+    assert "--wide" not in wide.err

@@ -1,7 +1,9 @@
 """Numba decorators: the cache follows all sources, and private flags are still accepted."""
 
+import ctypes
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numba
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import hundredfold
+from helpers.processes import run_process
 from helpers.training_runs import run_python
 from hundredfold.core import numba_kernels
 from hundredfold.core.numba_kernels import KEPT_CACHES, NUMBA_FLAGS, PRIVATE_FLAGS, cache_dir, kernel
@@ -141,6 +144,57 @@ def test_a_cache_directory_that_cannot_be_written_gives_one_warning(tmp_path):
     done = run_python(DRAW, expect=0, env=env)
     assert done.stderr.count("cannot write to /proc/no/such/directory") == 1
     assert "Traceback" not in done.stderr
+
+
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, PR_CAPBSET_DROP = 1, 2, 3, 24
+
+
+def obey_permissions():
+    """Let the user root obey the permissions of files, like everybody else, from the next program on."""
+    if os.getuid() == 0:
+        libc = ctypes.CDLL(None)
+        for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER):
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+@pytest.fixture
+def read_only_install(tmp_path):
+    """Environment of a program whose package and home cannot be written; skips where root ignores permissions."""
+    package, home, temporary = (tmp_path / name for name in ("site/hundredfold", "home", "temporary"))
+    shutil.copytree(Path(hundredfold.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    home.mkdir()
+    temporary.mkdir()
+    folders = [package.parent, *(path for path in package.parent.rglob("*") if path.is_dir()), home]
+    for folder in folders:
+        folder.chmod(0o555)
+    write = f"import os; print(any(os.access(path, os.W_OK) for path in {[str(package), str(home)]!r}))"
+    if "True" in run_process([sys.executable, "-c", write], preexec_fn=obey_permissions).stdout:
+        pytest.skip("this system lets root write everywhere, and its capabilities cannot be dropped")
+    of_user = {f"XDG_{name}_HOME": str(home / name) for name in ("CACHE", "CONFIG", "DATA")}
+    yield {
+        **of_user,
+        "NUMBA_CACHE_DIR": "",
+        "PYTHONPATH": str(package.parent),
+        "HOME": str(home),
+        "TMPDIR": str(temporary),
+    }
+    for folder in folders:
+        folder.chmod(0o755)
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.name == "nt", reason="permissions of folders are those of POSIX")
+def test_a_read_only_install_without_a_writable_home_trains_with_one_warning(read_only_install):
+    temporary = Path(read_only_install["TMPDIR"])
+    argv = [
+        *(sys.executable, "-m", "hundredfold", "train", "corridor", "--epochs", "1", "--num-envs", "4"),
+        *("--num-steps", "8", "--eval-episodes", "2", "--save-dir", "runs", "--name", "first"),
+    ]
+    done = run_process(argv, env=read_only_install, cwd=temporary, preexec_fn=obey_permissions)
+    warning = f"compiled kernels are cached in {temporary}/hundredfold-kernels-{os.getuid()}"
+    assert " ".join(done.stderr.split()).count(warning) == done.stderr.count("warning:") == 1
+    assert "Traceback" not in done.stderr
+    assert (temporary / "runs" / "first" / "report.html").exists()
 
 
 def test_private_flags_are_known_to_this_version_of_numba():

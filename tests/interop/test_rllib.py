@@ -1,5 +1,6 @@
 """RLlib: next-step autoreset, action masks, `--engine rllib`, and built-in envs in RLlib itself."""
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
 from hundredfold.envs.next_step import with_ignored_actions
 from hundredfold.interop.rllib.envs import FlatVectorEnv
 from hundredfold.rollout.rollout_buffer import RolloutSettings
+from hundredfold.training.console import describe_run
 
 NUM_ENVS = 5
 SEED = 3
@@ -161,7 +163,7 @@ def test_input_stats_are_those_of_random_actions():
     assert torch.equal(again.inputs.mean, network.inputs.mean)
 
 
-def test_rllib_run_is_recorded_evaluated_and_loaded(tmp_path):
+def test_rllib_run_is_recorded_evaluated_and_loaded(tmp_path, capfd):
     shared_cluster()
     run = hundredfold.train(
         "cage2",
@@ -178,11 +180,15 @@ def test_rllib_run_is_recorded_evaluated_and_loaded(tmp_path):
         workers=2,
         actor_cpus=0.5,
         report=False,
-        quiet=True,
     )
     assert run.finished
     rows = read_metrics(run.path)
     assert [row["total_steps"] for row in rows] == [120, 240]
+    # The last line of the progress and the summary have the same steps and the same rate.
+    shown = re.search(r"epoch 2/2  steps (240)  (\S+) steps/s", capfd.readouterr().err).groups()
+    assert (
+        re.match(r"trained (\S+) steps in 2 epochs, .*, (\S+) steps/s", describe_run(run.path, rows)).groups() == shown
+    )
     assert {"policy_loss", "value_loss", "entropy"} <= rows[1].keys()
     assert "eval/return_mean" in rows[1]
     evaluated = hundredfold.evaluate(run.path, episodes=3, checkpoint="last", backend="in_process")

@@ -224,7 +224,7 @@ def test_place_names_on_the_map_do_not_overlap(report_data):
 
 def test_every_policy_of_the_comparison_is_explained(folder, report_data):
     write_report_data(folder, report_data)
-    glossary = dvrp_sections(folder)[0].contents[-1]
+    glossary = dvrp_sections(folder)[0].contents[1]
     assert [row[0] for row in glossary.rows] == list(dict.fromkeys(row["policy"] for row in report_data["policies"]))
     assert all(row[1] for row in glossary.rows)
     assert set(DESCRIPTIONS) == {*POLICIES, UPPER_BOUND}
@@ -329,37 +329,51 @@ def verdict_text(report_data, heuristics, **changes):
     run |= {"cost": 970.0, "baseline_cost": 1005.0, "shift_minutes": 120.0}
     card = verdict({**report_data, "days": 64, "policies": [run], "equal_shift": heuristics, **changes})
     assert card.value == "3.4 %"
-    return card.note
+    return "\n".join([card.note, *card.details])
 
 
 def test_the_verdict_states_savings_interval_days_and_minutes_moved(report_data):
     text = verdict_text(report_data, [heuristic("lookahead", 30.0, -4.0, -6.0, -2.0)])
-    assert text.startswith(
-        "This run saves 35 of 1,005 driving minutes a day (95 % interval 2.5 to 4.3 %, 64 simulated days) "
-        "and moves customers by 120 minutes a day, 15 per customer; "
+    sentence, *details = text.splitlines()
+    assert sentence == (
+        "The offers of this run save 35 of 1,005 driving minutes a day; "
+        "no heuristic that needs no training does better."
     )
-    assert text.endswith(").")
+    assert details[:2] == [
+        "How sure: 64 simulated days; 95 % interval 2.5 to 4.3 %.",
+        "What it costs: times of customers are moved by 120 minutes a day, 15 minutes per customer.",
+    ]
+    assert all(len(line) < 200 and line.endswith(".") for line in (sentence, *details))
+
+
+def test_the_verdict_says_when_savings_may_be_chance_or_are_none(report_data):
+    run = {**report_data["policies"][0], "mean": -0.4, "ci_low": -1.0, "ci_high": 0.2, "failed": 1}
+    run |= {"cost": 1009.0, "baseline_cost": 1005.0, "shift_minutes": 120.0}
+    card = verdict({**report_data, "days": 64, "policies": [run], "equal_shift": []})
+    assert card.note.startswith("The offers of this run add 4 driving minutes to 1,005 a day, which may be chance; ")
+    assert card.details[-1] == f"1 day with a customer who was not served: such a day counts as {MINUS}100 %."
 
 
 def test_the_verdict_names_the_best_heuristic(report_data):
     weak = heuristic("random", 4.0, -20.0, -25.0, -15.0)
     worse = verdict_text(report_data, [weak, heuristic("lookahead", 30.0, -4.0, -6.0, -2.0)])
-    assert "no heuristic that needs no training does better on the same days: the best of them, lookahead, " in worse
-    assert "saves 4.0 minutes a day less at equal minutes moved (95 % interval of the difference " in worse
+    assert "; no heuristic that needs no training does better." in worse
+    assert "Best heuristic on the same days: lookahead. When both move customers equally, it saves 4.0 " in worse
     assert f"{MINUS}6.0 to {MINUS}2.0" in worse
     unclear = verdict_text(report_data, [weak, heuristic("lookahead", 36.0, 1.0, -2.0, 4.0, shift=250.0)])
     assert "does clearly better" in unclear
-    assert "saves 1.0 minutes a day more while moving customers by 250 minutes a day" in unclear
+    assert "lookahead. Moving customers by 250 minutes, it saves 1.0 minutes a day more than this run" in unclear
     # One that is surely better is named before one that may be.
     much = heuristic("belief_largest", 40.0, 4.0, -2.0, 10.0, shift=250.0)
     better = verdict_text(report_data, [much, heuristic("lookahead", 36.0, 3.0, 1.0, 5.0)])
-    assert "heuristics that need no training do better on the same days: the best of them, lookahead, " in better
+    assert "; the heuristic lookahead, which needs no training, does better when both move customers equally." in better
 
 
 def test_the_verdict_says_that_lookahead_was_left_out_and_why(report_data):
     weak = [heuristic("random", 4.0, -20.0, -25.0, -15.0)]
-    assert "lookahead was left out, as there was no time" in verdict_text(report_data, weak, left_out=["lookahead"])
-    assert "lookahead was left out, as it needs an acceptance model" in verdict_text(report_data, weak)
+    no_time = verdict_text(report_data, weak, left_out=["lookahead"])
+    assert "Not compared: the heuristic lookahead; there was no time for it." in no_time
+    assert "the heuristic lookahead; it needs an acceptance model." in verdict_text(report_data, weak)
     assert "compared with no heuristic" in verdict_text(report_data, [])
     assert "so few days do not tell" in verdict_text(report_data, weak, days=2)
 
@@ -376,10 +390,10 @@ def test_the_first_card_is_the_verdict(folder, report_data):
     write_report_data(folder, report_data)
     page = write_report(folder).read_text("utf-8")
     cards = page[page.index('<dl class="cards">') :]
-    assert cards.index("This run saves") < cards.index("best evaluated return")
+    assert cards.index("The offers of this run") < cards.index("best evaluated return")
     # Data of earlier versions compare no heuristics.
     write_report_data(folder, {key: part for key, part in report_data.items() if key != "equal_shift"})
-    assert "per customer." in dvrp_sections(folder)[0].card.note
+    assert "a heuristic" not in dvrp_sections(folder)[0].card.note
 
 
 def test_offers_never_made_are_blank():

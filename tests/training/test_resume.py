@@ -96,6 +96,33 @@ def test_an_extended_run_equals_one_of_that_length_from_the_start(tmp_path, sett
     assert RunFolder.open(short.path).settings() == RunFolder.open(whole.path).settings()
 
 
+# The presets of dvrp and cage2 with every schedule that ends with the run turned off.
+NO_SCHEDULES = {"anneal_learning_rate": False, "anneal_entropy": False}
+EXTENDED_ENVS = {
+    "dvrp": {
+        **NO_SCHEDULES,
+        "acceptance_refit": "inline",
+        "epsilon_end": 0.1,
+        "epsilon_start": 0.1,
+        "num_customers": 5,
+        "lns_iterations": 0,
+        "oracle_threads": 1,
+    },
+    "cage2": {**NO_SCHEDULES, "num_steps": 30},
+}
+
+
+@pytest.mark.parametrize(("env", "settings"), EXTENDED_ENVS.items(), ids=EXTENDED_ENVS)
+def test_an_extended_run_of_dvrp_and_cage2_equals_one_of_that_length(tmp_path, env, settings):
+    short = {"num_envs": 2, "eval_interval": 0, "save_interval": 100, "hidden_sizes": (8,), "threads": 1}
+    options = {**short, **settings, "save_dir": tmp_path, "report": False, "quiet": True}
+    whole = hundredfold.train(env, name="whole", epochs=3, **options)
+    assert RunFolder.open(whole.path).settings().length_schedules == []
+    first = hundredfold.train(env, name="short", epochs=2, **options)
+    extended = hundredfold.train(resume=first.path, epochs=3, report=False, quiet=True)
+    assert_same_run(whole.path, extended.path)
+
+
 def test_extending_a_run_names_the_schedules_that_depend_on_its_length(tmp_path, capsys):
     run = hundredfold.train("corridor", save_dir=tmp_path, report=False, **SMALL)
     assert main(["train", "--resume", str(run.path), "--episodes", "24"]) == 2

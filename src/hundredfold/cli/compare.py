@@ -10,7 +10,6 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -106,6 +105,8 @@ class CompareOptions:
     """Settings file (TOML); flags override it."""
     save_dir: SaveDir = Path("runs/compare")
     """Where the run folders, compare.json and compare.html are written."""
+    wide: bool = False
+    """Show all columns, however wide the tables get."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -133,7 +134,7 @@ def run(argv: Sequence[str]) -> int:
     comparison = measure(options, arms).compare(arms, [(arm.name, path) for arm, _, path in runs], options.target)
     command = ["compare", *argv]
     _write_results(env, options.save_dir, comparison, command)
-    _print_results(env, comparison, command, options.json)
+    _print_results(env, comparison, command, options)
     note(f"report {options.save_dir / 'compare.html'}")
     return 0
 
@@ -370,25 +371,30 @@ def _dvrp_measure(options: CompareOptions, arms: Sequence[Arm]) -> _Measure:
 # --- results
 
 
-def _print_results(env: str, comparison: Comparison, command: Sequence[str], as_json: bool) -> None:
-    if as_json:
+def _print_results(env: str, comparison: Comparison, command: Sequence[str], options: CompareOptions) -> None:
+    if options.json:
         rows = [*comparison.scores, *({"table": "training", **row} for row in comparison.training)]
         print_rows(rows, command=command, as_json=True)
         return
     unit = "improvement in %" if env == "dvrp" else "return"
-    show = partial(print_rows, command=command, as_json=False, hint=False)
+
+    def show(rows: Sequence[Row], summarise: Callable[[Row], Row], title: str) -> None:
+        shown = [summarise(row) | (row if options.wide else {}) for row in rows]
+        print_rows(shown, command=command, as_json=False, title=title, wide=options.wide, hint=False)
+
     for split, verdict in comparison.verdicts.items():
         rows = [row for row in comparison.scores if row["split"] == split]
         of_split = "" if split == "all" else f", {split.replace('_', ' ')}"
-        show([_shown_scores(row) for row in rows], title=f"{env}{of_split}: {unit} (95 % interval)")
+        show(rows, _shown_scores, f"{env}{of_split}: {unit} (95 % interval)")
         if len(rows) > 1:
-            title = f"compared with {rows[0]['arm']}, paired"
-            show([_shown_difference(row) for row in rows[1:]], title=title)
+            show(rows[1:], _shown_difference, f"compared with {rows[0]['arm']}, paired")
             print_text(verdict)
             print()
     level = comparison.training[0]["level"]
     title = f"{env}: training, and until the mean over seeds is {format_table_number(level)}"
-    show([_shown_training(row) for row in comparison.training], title=title)
+    show(comparison.training, _shown_training, title)
+    if not options.wide:
+        note("more columns with --wide")
 
 
 def _shown_scores(row: Row) -> Row:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -88,6 +89,17 @@ class Check:
             service=self.service,
         )
 
+    def train_flags(self) -> str:
+        """The flags of `train dvrp` for the same data and settings."""
+        given = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name != "json" and getattr(self, field.name) != field.default
+        }
+        names = {"num_customers": "customers"}
+        flags = ((f"--{names.get(name, name).replace('_', '-')}", str(value)) for name, value in given.items())
+        return shlex.join(part for flag in flags for part in flag)
+
 
 def run(argv: Sequence[str]) -> int:
     """Write a template, or check files; 1 if they have a problem."""
@@ -132,9 +144,7 @@ def _print(args: Check, summary: DataSummary, problems: Sequence[str]) -> None:
     for text in problems:
         _print_wrapped(f"problem: {text}", "  ")
     if not problems:
-        files = f"--trips {args.trips}" + (f" --travel-times {args.travel_times}" if args.travel_times else "")
-        files += f" --vehicles {args.vehicles}" if args.vehicles else ""
-        _print_wrapped(f"No problems. Train with: hundredfold train dvrp {files}", "  ")
+        _print_wrapped(f"No problems. Train with: hundredfold train dvrp {args.train_flags()}", "  ")
 
 
 def _print_wrapped(text: str, indent: str) -> None:

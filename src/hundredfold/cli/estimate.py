@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hundredfold.cli.output import Row, note, print_rows
+from hundredfold.cli.output import Column, Row, note, print_rows
 from hundredfold.cli.train import automatic_defaults, base_settings, parse
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.files import write_atomically
-from hundredfold.core.formatting import format_duration
+from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.estimate import ENOUGH_EPOCHS, ENVS_MEMORY, Estimate, estimate_run
 
+COLUMNS = (Column("what"), Column("value"), Column("unit"), Column("reason"))
 HELP = """usage: hundredfold estimate ENV [flags of train]
        [--write-config FILE] [--no-measure] [--json]
 
@@ -62,6 +63,8 @@ def run(argv: Sequence[str]) -> int:
         list(estimate_rows(estimate)),
         command=["estimate", *argv],
         as_json=options.json,
+        columns=COLUMNS,
+        hint=False,
         wide=options.wide,
         title=f"estimate for {env}: {settings.rollout.num_envs} envs",
     )
@@ -85,9 +88,9 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
     for name, size in estimate.memory.items():
         third_party = name == ENVS_MEMORY and estimate.settings.env not in ENVS
         how = "measured, with their worker processes" if third_party else "counted on the arrays"
-        yield _row(f"memory: {name}", round(size / 2**20, 2), "MB", how)
-    total = round(sum(estimate.memory.values()) / 2**20, 2)
-    yield _row("memory: total", total, "MB", "without the networks")
+        if size:
+            yield _memory_row(f"memory: {name}", size, how)
+    yield _memory_row("memory: total", sum(estimate.memory.values()), "without the networks")
     yield _row("largest num_envs", estimate.largest_num_envs, "", "fits into half of the free memory")
     timing = estimate.timing
     if timing is not None:
@@ -102,6 +105,11 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
     for change in estimate.recommendations:
         what = f"recommended: --{change.setting.replace('_', '-')}"
         yield _row(what, change.recommended, f"instead of {change.present}", change.reason)
+
+
+def _memory_row(what: str, size: int, reason: str) -> Row:
+    number, unit = format_bytes(size).split()
+    return _row(what, float(number), unit, reason) | {"bytes": size}
 
 
 def _row(what: str, value: object, unit: str, reason: str) -> Row:

@@ -1,4 +1,4 @@
-"""Messages on standard error: wrapped between words on a terminal, one line each in a log."""
+"""Messages on standard error, wrapped between words to the width of the terminal, `COLUMNS`, or 80 in a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["note", "wrap"]
 
 def note(text: str) -> None:
     """Print a message to standard error."""
-    print(wrap(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+    print(wrap(text, shutil.get_terminal_size().columns), file=sys.stderr, flush=True)
 
 
 def wrap(text: str, width: int) -> str:

@@ -30,7 +30,7 @@ from hundredfold.training.run_folder import RunFolder
 
 COLUMNS = (
     "policy",
-    "demand",
+    "customers",
     "saved (%)",
     "95 % interval (%)",
     "driving (min)",
@@ -40,15 +40,17 @@ COLUMNS = (
     "vehicles",
     "failed days",
 )
+# On whose requests a policy was evaluated.
+SPLITS = {"known": "known", "unseen_trips": "known, new trips", "unseen_customers": "new"}
 STOP_COLUMNS = ("vehicle", "stop", "time", "what", "customer", "place", "customers on board")
 # What each policy does, for readers who do not know its name.
 DESCRIPTIONS = {
     "none": "Offers nothing: every trip is booked as requested. The reference for all savings.",
     "random": "Makes one of the 16 offers at random to every customer.",
     "always_largest": "Always asks for the largest change of times.",
-    "greedy_optimistic": "Makes the offer that shortens the present routes most, as if it were certainly accepted.",
-    "greedy_expected": "Makes the offer that shortens the present routes most, times how often customers accept it.",
-    "belief_greedy": "Makes the offer that shortens the routes most, times the chance that this customer accepts it.",
+    "greedy_optimistic": "Makes the offer that would shorten the present routes most, as if everybody accepted.",
+    "greedy_expected": "Makes the offer that shortens the present routes most, given how often customers accept it.",
+    "belief_greedy": "Makes the offer that shortens the present routes most, given how likely this customer accepts.",
     "belief_largest": "Asks for the largest change that this customer will probably accept.",
     "thompson": "Draws a type for the customer from what is known, and asks for the largest change that type accepts.",
     "lookahead": (
@@ -122,7 +124,7 @@ def _policies(report_data: ReportData) -> list[Section]:
         "planner plans all bookings anew, the same for all policies. Policies that use what is known about a customer "
         "share this run's acceptance model. All numbers are means per day: driving minutes of the whole fleet, and "
         f"minutes by which pickups and dropoffs of all customers were moved.{_days_note(report_data)}",
-        [policy_bars(same_days), table, _glossary(rows)],
+        [policy_bars(same_days), _glossary(rows), table],
         columns=2,
         card=verdict(report_data),
     )
@@ -151,51 +153,64 @@ def _glossary(rows: list[dict[str, Any]]) -> Table:
 
 
 def verdict(report_data: ReportData) -> Card:
-    """What the run saved and moved, how sure that is, and whether a heuristic does better."""
+    """What the run saved, how sure that is, and whether a heuristic does better: a sentence, then the details."""
     run = report_data["policies"][0]
-    saved, baseline = run["baseline_cost"] - run["cost"], run["baseline_cost"]
-    moved = run["shift_minutes"]
-    text = (
-        f"This run saves {format_number(round(saved, 1))} of {format_number(round(baseline))} driving minutes a day "
-        f"(95 % interval {fixed(run['ci_low'], 1)} to {fixed(run['ci_high'], 1)} %, "
-        f"{format_count(report_data['days'], 'simulated day')}) and moves customers by {moved:,.0f} minutes a day, "
-        f"{moved / report_data['num_customers']:.0f} per customer"
-    )
-    if run["failed"]:
-        text += f"; {format_count(run['failed'], 'day')} with an unserved customer counted as {MINUS}100 %"
+    saved, moved = run["baseline_cost"] - run["cost"], run["shift_minutes"]
+    days = format_count(report_data["days"], "simulated day")
+    details = [
+        f"How sure: {days}; 95 % interval {fixed(run['ci_low'], 1)} to {fixed(run['ci_high'], 1)} %.",
+        f"What it costs: times of customers are moved by {moved:,.0f} minutes a day, "
+        f"{moved / report_data['num_customers']:.0f} minutes per customer.",
+    ]
+    sentence = _savings(saved, run)
     # Absent from data of earlier versions.
     if "equal_shift" in report_data:
-        text += f"; {_heuristics_note(report_data)}"
-    return Card("driving minutes saved", f"{fixed(run['mean'], 1)} %", f"{text}.", wide=True)
+        compared, more = _heuristics(report_data)
+        sentence += compared
+        details += more
+    if run["failed"]:
+        unserved = format_count(run["failed"], "day")
+        details.append(f"{unserved} with a customer who was not served: such a day counts as {MINUS}100 %.")
+    return Card("driving minutes saved", f"{fixed(run['mean'], 1)} %", f"{sentence}.", wide=True, details=details)
 
 
-def _heuristics_note(report_data: ReportData) -> str:
-    """Whether one of the heuristics, which need no training, does better than the run."""
+def _savings(saved: float, run: dict[str, Any]) -> str:
+    """The beginning of the verdict: driving minutes a day, and whether they could be chance."""
+    minutes = f"{format_number(round(abs(saved), 1))} of {format_number(round(run['baseline_cost']))} driving minutes"
+    if saved < 0:
+        minutes = f"{format_number(round(-saved, 1))} driving minutes to {format_number(round(run['baseline_cost']))}"
+    text = f"The offers of this run {'save' if saved >= 0 else 'add'} {minutes} a day"
+    return f"{text}, which may be chance" if run["ci_low"] <= 0 <= run["ci_high"] else text
+
+
+def _heuristics(report_data: ReportData) -> tuple[str, list[str]]:
+    """Whether one of the heuristics, which need no training, does better than the run: in short, and the figures."""
     rows = report_data["equal_shift"]
-    names = {row["policy"] for row in rows}
-    missing = ""
-    if LOOKAHEAD not in names:
+    missing = []
+    if LOOKAHEAD not in {row["policy"] for row in rows}:
         reason = "there was no time for it" if LOOKAHEAD in report_data["left_out"] else "it needs an acceptance model"
-        missing = f" ({LOOKAHEAD} was left out, as {reason})"
+        missing = [f"Not compared: the heuristic {LOOKAHEAD}; {reason}."]
     if not rows:
-        return f"it was compared with no heuristic{missing}"
+        return "; it was compared with no heuristic", missing
     if report_data["days"] < MIN_DAYS:
-        return f"so few days do not tell whether a heuristic that needs no training does better{missing}"
+        return "; so few days do not tell whether a heuristic that needs no training does better", missing
     better = [row for row in rows if row["ci_low"] > 0]
     best = max(better or rows, key=lambda row: float(row["mean"]))
-    low, high = fixed(best["ci_low"], 1), fixed(best["ci_high"], 1)
-    moved = "at equal minutes moved"
-    if best["shift_minutes"] > best["baseline_shift_minutes"]:
-        moved = f"while moving customers by {best['shift_minutes']:,.0f} minutes a day"
-    more = "more" if best["mean"] >= 0 else "less"
-    difference = (
-        f"the best of them, {best['policy']}, saves {abs(best['mean']):.1f} minutes a day {more} {moved} (95 % "
-        f"interval of the difference {low} to {high})"
+    as_gentle = best["shift_minutes"] <= best["baseline_shift_minutes"]
+    moved = (
+        "When both move customers equally" if as_gentle else f"Moving customers by {best['shift_minutes']:,.0f} minutes"
+    )
+    figures = (
+        f"Best heuristic on the same days: {best['policy']}. {moved}, it saves {abs(best['mean']):.1f} minutes a day "
+        f"{'more' if best['mean'] >= 0 else 'less'} than this run (95 % interval of the difference: "
+        f"{fixed(best['ci_low'], 1)} to {fixed(best['ci_high'], 1)} minutes)."
     )
     if better:
-        return f"heuristics that need no training do better on the same days: {difference}{missing}"
-    clearly = "" if best["ci_high"] < 0 else "clearly "
-    return f"no heuristic that needs no training does {clearly}better on the same days: {difference}{missing}"
+        equally = " when both move customers equally" if as_gentle else ""
+        short = f"; the heuristic {best['policy']}, which needs no training, does better{equally}"
+    else:
+        short = f"; no heuristic that needs no training does {'' if best['ci_high'] < 0 else 'clearly '}better"
+    return short, [figures, *missing]
 
 
 def _data(report_data: ReportData) -> list[Section]:
@@ -245,7 +260,7 @@ def _days_note(report_data: ReportData) -> str:
 def _cells(row: dict[str, Any]) -> list[Cell]:
     return [
         row["policy"],
-        row["split"].replace("_", " "),
+        SPLITS.get(row["split"], row["split"]),
         fixed(row["mean"]),
         f"{fixed(row['ci_low'])} to {fixed(row['ci_high'])}",
         *(round(row[key], 1) for key in ("cost", "offers_made", "offers_accepted")),

@@ -22,6 +22,7 @@ from hundredfold.core.formatting import (
     format_large_number,
     format_number,
 )
+from hundredfold.envs.registry import ENVS
 from hundredfold.report.figures import COLOURS
 from hundredfold.report.html import template_file, templates
 from hundredfold.report.replay import Replay, replay_script, replay_style
@@ -185,6 +186,8 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _facts(record: RunRecord) -> Iterator[str]:
+    if record.env in ENVS:
+        yield ENVS[record.env].summary
     yield f"seed {record.settings.get('seed')}"
     yield f"started {record.started.day} {record.started:%B %Y, %H:%M}"
     yield record.name

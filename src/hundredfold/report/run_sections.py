@@ -62,6 +62,7 @@ class Card(NamedTuple):
     value: str
     note: str
     wide: bool = False  # as wide as the page
+    details: Sequence[str] = ()  # a line each, below the note
 
 
 @dataclass(frozen=True, slots=True)

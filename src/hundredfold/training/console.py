@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from hundredfold.config.devices import memory_used
 from hundredfold.config.run import RunSettings
 from hundredfold.core.failures import Failure
-from hundredfold.core.formatting import format_bytes, format_duration, format_large_number
+from hundredfold.core.formatting import format_bytes, format_count, format_duration, format_large_number
 from hundredfold.core.terminal import note, wrap
 from hundredfold.envs.registry import ENVS
 from hundredfold.training.run_folder import RunFolder
@@ -31,12 +31,15 @@ class TrainingDisplay:
     Args:
         total_steps: Steps of the whole run.
         done_steps: Steps before this process started.
+        done_seconds: Seconds of training before this process started.
         quiet: Print nothing.
     """
 
-    def __init__(self, *, total_steps: int, done_steps: int, quiet: bool = False) -> None:
+    def __init__(self, *, total_steps: int, done_steps: int, done_seconds: float = 0.0, quiet: bool = False) -> None:
         self.total_steps = total_steps
         self.done_steps = self.start_steps = done_steps
+        self.start_seconds = done_seconds
+        self.epoch_rate: float | None = None
         self.quiet = quiet
         self.started = time.perf_counter()
         self.console = Console(stderr=True, highlight=False)
@@ -55,16 +58,23 @@ class TrainingDisplay:
 
     @property
     def steps_per_second(self) -> float:
+        """Steps per second of this process: by the metrics after an epoch, as in the summary, by the clock within."""
+        if self.epoch_rate is not None:
+            return self.epoch_rate
         return (self.done_steps - self.start_steps) / max(time.perf_counter() - self.started, 1e-9)
 
     def advance(self, steps: int) -> None:
         """Count newly collected steps."""
         self.done_steps += steps
+        self.epoch_rate = None
         if self.progress is not None:
             self.progress.update(self.task, completed=self.done_steps, **self._fields())
 
     def epoch(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of a complete epoch."""
+        seconds = metrics.get("wall_seconds", 0.0) - self.start_seconds
+        steps = metrics.get("total_steps", self.done_steps) - self.start_steps
+        self.epoch_rate = steps / seconds if seconds > 0 else None
         shown = metrics.get("return_mean")
         self.return_text = self.return_text if shown is None else f"{shown:.2f}"
         if self.progress is not None:
@@ -79,15 +89,17 @@ class TrainingDisplay:
         """Show the first failure of an env with its traceback, and from then on their number."""
         if not self.num_failures and first is not None:
             above = " The env's own traceback is above." if first.traceback else ""
+            if first.traceback and not self.quiet:
+                self.console.print(first.traceback, markup=False, soft_wrap=True, end="")
             self.print(
-                f"{first.traceback}warning: an env failed; failed envs are restarted and their episodes truncated. "
-                f"Further failures are only counted.\n  {first}{above}"
+                "warning: an env failed; failed envs are restarted and their episodes truncated. Further failures are "
+                f"only counted.\n  {first}{above}"
             )
         self.num_failures = num_failures
 
     @property
     def failure_text(self) -> str:
-        return f"{self.num_failures:,} env {'failure' if self.num_failures == 1 else 'failures'}"
+        return format_count(self.num_failures, "env failure")
 
     def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
         """An epoch as one line of text."""
@@ -108,8 +120,7 @@ class TrainingDisplay:
 
     def print(self, text: str) -> None:
         if not self.quiet:
-            shown = wrap(text, self.console.width) if self.console.is_terminal else text
-            self.console.print(shown, markup=False, soft_wrap=True)
+            self.console.print(wrap(text, self.console.width), markup=False, soft_wrap=True)
 
     def close(self) -> None:
         if self.progress is not None:
@@ -228,7 +239,7 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
     last = metrics[-1]
     evaluations = [row for row in metrics if row.get("eval/return_mean") is not None]
     lines = [
-        f"trained {last['total_steps']:,} steps in {last['epoch']} epochs, "
+        f"trained {last['total_steps']:,} steps in {format_count(last['epoch'], 'epoch')}, "
         f"{format_duration(last['wall_seconds'])}, "
         f"{last['total_steps'] / last['wall_seconds']:,.0f} steps/s"
     ]

@@ -114,6 +114,7 @@ class Run:
         self.display = TrainingDisplay(
             total_steps=self.num_epochs * self.settings.rollout.samples_per_epoch,
             done_steps=counters.total_steps,
+            done_seconds=counters.wall_seconds,
             quiet=quiet,
         )
 

@@ -185,7 +185,7 @@ def _places(
         return given_places(*matrix, rows, table, Path(str(settings.travel_times)), problems)
     notes.append(
         f"No travel times were given: they are straight lines between coordinates, {settings.detour_factor:g} times as "
-        f"long by road, at {settings.speed_kmh:g} km/h (detour_factor, speed_kmh)."
+        f"long by road, at {settings.speed_kmh:g} km/h (change it with --detour-factor and --speed-kmh)."
     )
     return straight_line_places(rows, table, settings.speed_kmh, settings.detour_factor, problems)
 
@@ -269,7 +269,9 @@ def _depot_cell(places: Places, settings: DvrpSettings, notes: list[str], proble
     if DEFAULT_DEPOT in places.names:
         return places.index[DEFAULT_DEPOT]
     depot = most_central_cell(places.minutes)
-    notes.append(f"No depot was given: it is the most central place, {printable(places.names[depot])} (depot).")
+    notes.append(
+        f"No depot was given: it is the most central place, {printable(places.names[depot])} (change it with --depot)."
+    )
     return depot
 
 
@@ -292,7 +294,7 @@ def _riders(rows: TripRows, settings: DvrpSettings, notes: list[str]) -> IntArra
     if rows.wheelchairs.any():
         notes.append(
             f"{format_count(int((rows.wheelchairs > 0).sum()), 'trip')} with a wheelchair, but no vehicles were given: "
-            "a wheelchair takes a seat (vehicles)."
+            "a wheelchair takes a seat (name them with --vehicles)."
         )
     return rows.passengers
 
