@@ -276,9 +276,10 @@ def test_help_of_a_gymnasium_env_shows_the_settings_that_a_run_uses(capsys, tmp_
         return profiles[0]
 
     monkeypatch.setattr("hundredfold.training.auto_config.profile_env", profile_once)
+    monkeypatch.setenv("COLUMNS", "80")  # one column of flags
     argv = ["train", "CartPole-v1", "--epochs", "1", "--eval-episodes", "2"]
     assert call(*argv, "--help") == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert call(*argv, "--save-dir", tmp_path, "--name", "short", "--quiet") == 0
     assert len(profiles) == 2
     used = RunFolder.open(tmp_path / "short").settings()
@@ -290,7 +291,7 @@ def test_help_of_a_gymnasium_env_shows_the_settings_that_a_run_uses(capsys, tmp_
         "eval_interval": used.evaluation.eval_interval,
     }
     for name, value in compared.items():
-        shown = re.search(rf"--{name.replace('_', '-')} .*?\(default: (.*?)\)", text, re.DOTALL).group(1)
+        shown = re.search(rf"--{name.replace('_', '-')} [A-Z,.]+ .*?\(default: (.*?)\)", text).group(1)
         expected = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         assert shown == expected, name
 

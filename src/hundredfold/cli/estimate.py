@@ -109,7 +109,7 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
 
 def _memory_row(what: str, size: int, reason: str) -> Row:
     number, unit = format_bytes(size).split()
-    return _row(what, float(number), unit, reason) | {"bytes": size}
+    return {**_row(what, float(number), unit, reason), "bytes": size}
 
 
 def _row(what: str, value: object, unit: str, reason: str) -> Row:
