@@ -49,7 +49,7 @@ class RunOptions:
 
     preset: str | None = None
     """Settings to start from: auto (the env's own, or fitted to a Gymnasium env and the device) or
-    by-device (a table by device); dvrp also has default, meta-train-64 and meta-train-256, cage2
+    by-device (a table by device); dvrp also has default, returns, meta-train-64 and meta-train-256, cage2
     has rllib-20x5."""
     config: Path | None = None
     """Settings file (TOML), such as a run's settings.toml; flags override it."""

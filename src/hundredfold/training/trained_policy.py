@@ -85,6 +85,9 @@ def evaluation_envs(
         require_trust(RunFolder.open(Path(target)), settings, {"address"}, trust_run)
     if shift_penalty is not None:
         settings = _with_shift_penalty(settings, shift_penalty)
+    if isinstance(settings.env_settings, DvrpSettings):
+        # Estimates of all offers are for training only.
+        settings = replace(settings, env_settings=replace(settings.env_settings, future_samples=0))
     # A policy needs no privileged arrays, so these envs have none.
     if make_env is None:
         return settings, env_factory(settings.env, settings.env_settings)
