@@ -55,15 +55,16 @@ LEARNING_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTrain:
-    """Training with PPO and DQN, compared with Stable-Baselines3 (if installed).
+    """Training with PPO, DQN and PQN, compared with Stable-Baselines3 (if installed).
 
-    Steps per second on CartPole; with --seeds, samples until an env is solved. On dvrp: seconds per
-    epoch by phase, and updates compared with a plain torch loop.
+    Steps per second on CartPole; with --seeds, samples and seconds until an env is solved. PQN is
+    compared with DQN (with --seeds also PPO). On dvrp: seconds per epoch by phase, and updates
+    compared with a plain torch loop.
     """
 
     env: Annotated[Literal["cartpole", "acrobot", "lunarlander", "cage2", "dvrp"], tyro.conf.Positional] = "cartpole"
     """Env; acrobot, lunarlander (needs Box2D) and cage2 need --seeds."""
-    algo: Literal["ppo", "dqn"] = "ppo"
+    algo: Literal["ppo", "dqn", "pqn"] = "ppo"
     """Learning algorithm."""
     engine: Literal["sb3", "rllib"] = "sb3"
     """Library to compare with; rllib collects and trains on cage2 with Ray."""
@@ -294,7 +295,9 @@ def _train(arguments: Sequence[str]) -> int:
     _require_at_least(1, args, "repeats")
     _require_at_least(0, args, "seeds")
     if args.env == "dvrp" and (args.algo != "ppo" or args.seeds):
-        raise SettingsError("train dvrp measures epochs of PPO: it cannot be combined with --algo dqn or --seeds.")
+        raise SettingsError(
+            "train dvrp measures epochs of PPO: it cannot be combined with --algo dqn, --algo pqn or --seeds."
+        )
     if args.engine == "rllib" and (args.env != "cage2" or args.algo != "ppo" or args.seeds):
         raise SettingsError(
             "--engine rllib works with PPO on cage2 only: python -m benchmarks train cage2 --engine rllib."
@@ -309,7 +312,8 @@ def _train(arguments: Sequence[str]) -> int:
         from benchmarks.learning import bench_learning
 
         rows = bench_learning(args.env, args.algo, args.seeds, on_progress=note)
-        title = f"samples to solve {args.env}: same settings, deterministic evaluation"
+        settings = "own settings" if args.algo == "pqn" else "same settings"
+        title = f"samples to solve {args.env}: {settings}, deterministic evaluation"
     elif args.env == "dvrp":
         from benchmarks.dvrp_train import bench_dvrp_train
 
@@ -319,7 +323,8 @@ def _train(arguments: Sequence[str]) -> int:
         from benchmarks.train import bench_train
 
         rows = bench_train(args.repeats, args.activation, args.algo, on_progress=note)
-        title = "whole training, same hyperparameters, one torch thread"
+        settings = "own" if args.algo == "pqn" else "same"
+        title = f"whole training, {settings} hyperparameters, one torch thread"
     else:
         raise SettingsError(f"train {args.env} counts samples and needs --seeds, such as --seeds 5.")
     print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)

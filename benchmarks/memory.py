@@ -146,7 +146,7 @@ def train_recurrent_ppo(run: RunSettings, seed: int) -> LearningResult:
         seed=seed,
     )
     evaluation_envs = DummyVecEnv([lambda: gymnasium.make(ENV)] * NUM_ENVS)
-    seconds, best, solved_at = 0.0, -np.inf, None
+    seconds, best, solved_at, seconds_to_target = 0.0, -np.inf, None, 0.0
     chunk = EVALUATION_INTERVAL * samples_per_update
     total = 0
     while total < run.length.steps:
@@ -158,7 +158,11 @@ def train_recurrent_ppo(run: RunSettings, seed: int) -> LearningResult:
         mean = float(np.mean(evaluate_policy(model, evaluation_envs, EPISODES, warn=False)[0]))
         best = max(best, mean)
         if mean >= TARGET and solved_at is None:
-            solved_at = total
+            solved_at, seconds_to_target = total, seconds
     return LearningResult(
-        samples=solved_at or total, solved=solved_at is not None, best=best, steps_per_second=total / seconds
+        samples=solved_at or total,
+        solved=solved_at is not None,
+        best=best,
+        steps_per_second=total / seconds,
+        seconds=seconds_to_target or seconds,
     )

@@ -9,7 +9,7 @@ from typing import Final
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
-from hundredfold.config.presets import preset_settings
+from hundredfold.config.presets import PQN_STEPS, preset_settings
 from hundredfold.config.run import Algorithm, EvaluationSettings, LengthSettings, MachineSettings, RunSettings
 from hundredfold.envs.registry import settings_class
 from hundredfold.rollout.rollout_buffer import RolloutSettings
@@ -60,6 +60,17 @@ def lunarlander() -> RunSettings:
     return replace(start, ppo=ppo)
 
 
+def pqn(env: str, *, epochs: int) -> RunSettings:
+    """PQN with the settings of `hundredfold train ENV --algo pqn`, in this process."""
+    start = preset_settings(env, algo="pqn")
+    return replace(
+        start,
+        rollout=RolloutSettings(num_envs=32, num_steps=PQN_STEPS),
+        evaluation=EvaluationSettings(eval_interval=epochs, eval_episodes=EPISODES),
+        machine=MachineSettings(backend="in_process", device="cpu", threads=1),
+    )
+
+
 def cage2() -> RunSettings:
     """Masked cage2, far from convergence: compares early learning."""
     start = preset_settings("cage2")
@@ -86,6 +97,8 @@ TASKS: Final[dict[tuple[str, Algorithm], Task]] = {
     ("acrobot", "dqn"): Task(
         -100.0, lambda: classic("Acrobot-v1", "dqn", num_envs=8, num_steps=256, samples=100_000, epochs=2)
     ),
+    ("cartpole", "pqn"): Task(475.0, lambda: pqn("CartPole-v1", epochs=8)),
+    ("acrobot", "pqn"): Task(-100.0, lambda: pqn("Acrobot-v1", epochs=8)),
     ("lunarlander", "ppo"): Task(200.0, lunarlander),
     ("lunarlander", "dqn"): Task(
         200.0, lambda: classic("LunarLander-v3", "dqn", num_envs=8, num_steps=512, samples=500_000, epochs=4)

@@ -1,14 +1,16 @@
-"""Training speed of PPO and DQN compared with Stable-Baselines3, with the same hyperparameters.
+"""Training speed of PPO, DQN and PQN compared with Stable-Baselines3, with the same hyperparameters.
 
 Both take the same number of env steps and of gradient steps, on batches and networks of the same
 size, with one torch thread. Stable-Baselines3 steps Gymnasium's CartPole-v1 serially in this
 process (its fastest way for so cheap an env); hundredfold steps its batch env, or the same
-Gymnasium env. Whole training is measured: collecting and learning.
+Gymnasium env. Whole training is measured: collecting and learning. PQN, which Stable-Baselines3
+does not have, is compared with the DQN of both, each with its own number of gradient steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -17,6 +19,8 @@ from benchmarks.measure import interleaved_rates, ratio_rows
 from hundredfold.algorithms.actor_critic import ACTIVATIONS, Activation, NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.algorithms.pqn import PQNSettings
+from hundredfold.config.presets import PQN_STEPS
 from hundredfold.config.run import Algorithm, LengthSettings, MachineSettings, RunSettings
 from hundredfold.core.errors import is_installed
 from hundredfold.envs.registry import settings_class
@@ -28,13 +32,17 @@ from hundredfold.training.build import build
 CASES: Final[dict[Algorithm, tuple[tuple[str, int], ...]]] = {
     "ppo": (("cartpole", 256), ("CartPole-v1", 64)),
     "dqn": (("cartpole", 64), ("CartPole-v1", 8)),
+    "pqn": (("cartpole", 64), ("CartPole-v1", 32)),
 }
 
-HIDDEN: Final[dict[Algorithm, tuple[int, ...]]] = {"ppo": (64, 64), "dqn": (128, 128)}
-# Steps per env in one measurement. DQN takes a gradient step for every other sample: fewer do.
+HIDDEN: Final[dict[Algorithm, tuple[int, ...]]] = {"ppo": (64, 64), "dqn": (128, 128), "pqn": (128, 128)}
+# Steps per env in one measurement of PPO.
 NUM_STEPS: Final = 128
 UPDATES_PER_REPEAT: Final = 3
+# Samples in one measurement. DQN takes a gradient step for every other sample: fewer do.
 DQN_SAMPLES: Final = 2_048
+PQN_SAMPLES: Final = 32_768
+DQN_SYSTEM: Final = "hundredfold, DQN"
 PPO_SETTINGS = PPOSettings(
     learning_rate=3e-4, anneal_learning_rate=False, update_epochs=4, num_minibatches=4, entropy_coefficient=0.0
 )
@@ -59,18 +67,22 @@ def _case_rows(
     env: str, num_envs: int, algo: Algorithm, network: NetworkSettings, repeats: int, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     subjects = {HUNDREDFOLD: _hundredfold(env, num_envs, algo, network)}
+    if algo == "pqn":
+        subjects[DQN_SYSTEM] = _hundredfold(env, num_envs, "dqn", network)
     if is_installed("stable_baselines3"):
         make = _stable_baselines_ppo if algo == "ppo" else _stable_baselines_dqn
-        subjects["stable-baselines3"] = make(num_envs, network)
+        subjects["stable-baselines3" if algo != "pqn" else "stable-baselines3, DQN"] = make(num_envs, network)
     rates = interleaved_rates(subjects, repeats, lambda name: on_progress(f"{algo}, {env}, {num_envs} envs: {name}"))
     rows = ratio_rows(rates, algo=algo, num_envs=num_envs, threads=1, activation=network.activation)
-    return [{"env": env if row["system"] == HUNDREDFOLD else "CartPole-v1", **row} for row in rows]
+    return [{"env": env if row["system"].startswith(HUNDREDFOLD) else "CartPole-v1", **row} for row in rows]
 
 
 def _hundredfold(env: str, num_envs: int, algo: Algorithm, network: NetworkSettings) -> Callable[[], int]:
     """A function that trains for some updates and returns the number of env steps."""
-    num_steps = NUM_STEPS if algo == "ppo" else DQN_SAMPLES // num_envs
-    updates = UPDATES_PER_REPEAT if algo == "ppo" else 1
+    num_steps = {"ppo": NUM_STEPS, "dqn": DQN_SAMPLES // num_envs, "pqn": PQN_STEPS}[algo]
+    updates = {"ppo": UPDATES_PER_REPEAT, "dqn": 1, "pqn": PQN_SAMPLES // (PQN_STEPS * num_envs)}[algo]
+    if algo == "pqn":  # as its preset
+        network = replace(network, normalise_observations=True)
     settings = RunSettings(
         env=env,
         algo=algo,
@@ -78,6 +90,7 @@ def _hundredfold(env: str, num_envs: int, algo: Algorithm, network: NetworkSetti
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         ppo=PPO_SETTINGS,
         dqn=DQN_SETTINGS,
+        pqn=PQNSettings(),
         network=network,
         machine=MachineSettings(device="cpu", threads=1),
         env_settings=settings_class(env)(),

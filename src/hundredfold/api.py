@@ -104,7 +104,7 @@ def train(
     Args:
         env: Name of a built-in env, a Gymnasium id, or a function that makes a Gymnasium env. Not
             needed with `resume`, unless the run was trained on a function.
-        algo: Learning algorithm, "ppo" (default) or "dqn".
+        algo: Learning algorithm, "ppo" (default), "dqn" or "pqn".
         preset: Settings to start from, as for `--preset`.
         engine: Training library: "hundredfold" (default), "sb3" or "rllib".
         resume: Run folder to continue, bit for bit; a larger `steps`, `episodes` or `epochs` (total

@@ -19,11 +19,11 @@ METRICS = [
 
 
 def test_the_first_evaluation_that_reaches_the_target_counts():
-    assert learning_result(METRICS, target=9.0) == LearningResult(400, True, 9.0, 500 / 5.0)
+    assert learning_result(METRICS, target=9.0) == LearningResult(400, True, 9.0, 500 / 5.0, 4.0)
 
 
 def test_a_run_that_never_reaches_the_target_counts_whole_and_unsolved():
-    assert learning_result(METRICS, target=10.0) == LearningResult(500, False, 9.0, 500 / 5.0)
+    assert learning_result(METRICS, target=10.0) == LearningResult(500, False, 9.0, 500 / 5.0, 5.0)
 
 
 @pytest.mark.parametrize(("name", "algo"), TASKS)
@@ -44,6 +44,22 @@ def test_both_systems_train_the_same_task(monkeypatch):
         assert row["solved"] == 1
         assert row["samples_to_target"] == 128
         assert row["ratio_to_hundredfold"] == 1.0
+
+
+def test_pqn_is_trained_beside_dqn_and_ppo(monkeypatch):
+    pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
+    trained = []
+
+    def train_once(task, engine, seed):
+        settings = task.settings()
+        trained.append((settings.algo, engine, settings.env))
+        return LearningResult(1_000, True, 500.0, 100.0, 10.0)
+
+    monkeypatch.setattr(learning, "train_once", train_once)
+    rows = bench_learning("cartpole", "pqn", 1, on_progress=lambda text: None)
+    algorithms = [("pqn", "hundredfold"), ("dqn", "hundredfold"), ("ppo", "hundredfold"), ("dqn", "sb3")]
+    assert trained == [(*one, "CartPole-v1") for one in algorithms]
+    assert [row["seconds"] for row in rows] == [10.0] * 4
 
 
 def test_interrupting_one_run_stops_the_benchmark(monkeypatch):

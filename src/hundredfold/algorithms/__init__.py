@@ -1,1 +1,1 @@
-"""Learning algorithms: PPO and DQN, their networks, distributions and policies."""
+"""Learning algorithms: PPO, DQN and PQN, their networks, distributions and policies."""

@@ -338,11 +338,8 @@ class ActorCritic(nn.Module):
             keep_values: Adapt the value head so that its outputs in the env's units stay the same;
                 False for a network that has learned nothing yet.
         """
-        old_mean, old_std = float(self.value_mean), float(self.value_std)
         if keep_values:
-            head = self.value_head
-            head.weight *= old_std / std
-            head.bias.copy_((head.bias * old_std + old_mean - mean) / std)
+            rescale_head(self.value_head, float(self.value_mean), float(self.value_std), mean, std)
         self.value_mean.fill_(mean)
         self.value_std.fill_(std)
 
@@ -369,12 +366,20 @@ class ActorCritic(nn.Module):
         return logits if self.logit_bias is None else logits + observation[self.logit_bias]
 
 
+def rescale_head(head: nn.Linear, old_mean: float, old_std: float, mean: float, std: float) -> None:
+    """Change a head that predicts normalised values to another normalisation of the same values."""
+    head.weight *= old_std / std
+    head.bias.copy_((head.bias * old_std + old_mean - mean) / std)
+
+
 def tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     """The arrays as tensors: shared memory on the CPU, copies elsewhere."""
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def multilayer_perceptron(widths: tuple[int, ...], outputs: int, activation: Activation, gain: float) -> nn.Sequential:
+def multilayer_perceptron(
+    widths: tuple[int, ...], outputs: int, activation: Activation, gain: float, layer_norm: bool = False
+) -> nn.Sequential:
     """Hidden layers between these widths (the first is the inputs') and a linear head.
 
     Args:
@@ -382,8 +387,9 @@ def multilayer_perceptron(widths: tuple[int, ...], outputs: int, activation: Act
         outputs: Units of the head.
         activation: Activation function of the hidden layers.
         gain: Gain of the head's orthogonal initialisation.
+        layer_norm: Layer normalisation (Ba et al. 2016) before each activation.
     """
-    return nn.Sequential(*_layers(widths, activation), make_linear(widths[-1], outputs, gain))
+    return nn.Sequential(*_layers(widths, activation, layer_norm), make_linear(widths[-1], outputs, gain))
 
 
 def _per_action_actor(spec: EnvSpec, settings: NetworkSettings) -> PerActionActor | None:
@@ -435,10 +441,13 @@ def _flat(array: Tensor, spec: ArraySpec) -> Tensor:
     return torch.cat(one_hot, dim=-1).float()
 
 
-def _layers(widths: tuple[int, ...], activation: Activation) -> nn.Sequential:
+def _layers(widths: tuple[int, ...], activation: Activation, layer_norm: bool = False) -> nn.Sequential:
     layers: list[nn.Module] = []
     for num_inputs, num_outputs in pairwise(widths):
-        layers += [make_linear(num_inputs, num_outputs, gain=math.sqrt(2)), ACTIVATIONS[activation]()]
+        layers.append(make_linear(num_inputs, num_outputs, gain=math.sqrt(2)))
+        if layer_norm:
+            layers.append(nn.LayerNorm(num_outputs))
+        layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers)
 
 

@@ -251,22 +251,13 @@ class DQN:
     def _optimiser_step(self) -> None:
         """Adam step with gradient clipping; skipped when the gradient is not finite."""
         self.gradient_steps += 1
-        gradient, max_norm = self.gradients.gradient, self.settings.max_gradient_norm
-        norm = float(torch.linalg.vector_norm(gradient))
-        if math.isfinite(norm):
-            if norm > max_norm:
-                gradient *= max_norm / norm
-            self.optimiser.step()
+        if self.optimiser.clipped_step(self.settings.max_gradient_norm):
             self.skipped_in_a_row = 0
             return
         self.skipped_gradients += 1
         self.skipped_in_a_row += 1
         if self.skipped_in_a_row >= MAX_SKIPPED_GRADIENTS:
-            raise TrainingError(
-                f"gradients were not finite {self.skipped_in_a_row} times in a row (gradient step "
-                f"{self.gradient_steps}); check the env's rewards and observations for huge "
-                "numbers, or lower the learning rate."
-            )
+            raise_not_finite(self.skipped_in_a_row, self.gradient_steps)
 
     def _update_target(self, tau: float) -> None:
         self.target_weights.lerp_(self.gradients.weights, tau)
@@ -394,13 +385,27 @@ def sample_minibatches(
     )
 
 
-def check_supported(spec: EnvSpec) -> None:
-    """Raise a SettingsError for envs that DQN cannot train on."""
+def check_supported(spec: EnvSpec, algorithm: str = "DQN") -> None:
+    """Raise a SettingsError for envs that Q-learning cannot train on.
+
+    Args:
+        spec: Observation and action spec of the env.
+        algorithm: Name of the algorithm, for the message.
+    """
     if spec.continuous_action is not None:
-        raise SettingsError(f"{spec.name} has continuous actions; DQN needs one discrete action. Use PPO.")
+        raise SettingsError(f"{spec.name} has continuous actions; {algorithm} needs one discrete action. Use PPO.")
     if len(spec.action_nvec) > 1:
         raise SettingsError(
-            f"actions of {spec.name} have {len(spec.action_nvec)} dimensions; DQN needs one discrete action. Use PPO."
+            f"actions of {spec.name} have {len(spec.action_nvec)} dimensions; {algorithm} needs one discrete action. "
+            "Use PPO."
         )
     if any(image_layout(array) for array in spec.observation.values()):
-        raise SettingsError(f"{spec.name} observes images, which DQN does not support. Use PPO.")
+        raise SettingsError(f"{spec.name} observes images, which {algorithm} does not support. Use PPO.")
+
+
+def raise_not_finite(in_a_row: int, gradient_step: int) -> None:
+    """Raise a TrainingError after so many gradients in a row that were not finite."""
+    raise TrainingError(
+        f"gradients were not finite {in_a_row} times in a row (gradient step {gradient_step}); check the env's "
+        "rewards and observations for huge numbers, or lower the learning rate."
+    )

@@ -268,15 +268,9 @@ class PPO:
             return
         weight = max(1.0 / (self.updates + 1), self.settings.value_norm_momentum)
         mean, std = float(self.network.value_mean), float(self.network.value_std)
-        new_mean, new_variance = float(returns.mean()), float(returns.var())
-        mixed_mean = (1 - weight) * mean + weight * new_mean
-        mixed_square = (1 - weight) * (std**2 + mean**2) + weight * (new_variance + new_mean**2)
-        variance = max(mixed_square - mixed_mean**2, 0.0)
-        # Returns that hardly vary must not blow up the first one that does.
-        floor = max(MIN_RELATIVE_STD * abs(mixed_mean), 1e-4)
         # A new network's values mean nothing yet; those of another run's weights do.
         is_new = self.updates == 0 and (mean, std) == (0.0, 1.0)
-        self.network.rescale_values(mixed_mean, max(variance**0.5, floor), keep_values=not is_new)
+        self.network.rescale_values(*mixed_mean_and_std(mean, std, returns, weight), keep_values=not is_new)
 
     # -- minibatches and losses -----------------------------------------------------------------
 
@@ -442,6 +436,24 @@ class PPO:
     def load_weights(self, weights: State) -> None:
         """Start from the weights of another run; optimisers and schedules start anew."""
         load_network(self.network, weights)
+
+
+def mixed_mean_and_std(mean: float, std: float, returns: Float32Array, weight: float) -> tuple[float, float]:
+    """Running mean and standard deviation of value targets after another rollout.
+
+    Args:
+        mean: Running mean before it.
+        std: Running standard deviation before it.
+        returns: Value targets of the rollout.
+        weight: Weight of the rollout, 0 to 1.
+    """
+    new_mean, new_variance = float(returns.mean()), float(returns.var())
+    mixed_mean = (1 - weight) * mean + weight * new_mean
+    mixed_square = (1 - weight) * (std**2 + mean**2) + weight * (new_variance + new_mean**2)
+    variance = max(mixed_square - mixed_mean**2, 0.0)
+    # Returns that hardly vary must not blow up the first one that does.
+    floor = max(MIN_RELATIVE_STD * abs(mixed_mean), 1e-4)
+    return mixed_mean, max(variance**0.5, floor)
 
 
 def explained_variance(values: Float32Array, returns: Float32Array) -> float:

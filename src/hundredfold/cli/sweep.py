@@ -52,6 +52,13 @@ DEFAULT_SEARCH: Final = {
         "clip_range": "0.1..0.3",
     },
     "dqn": {"learning_rate": "log:1e-4..3e-3", "gamma": "0.95..0.999"},
+    "pqn": {
+        "learning_rate": "log:1e-4..1e-2",
+        "gamma": "0.95..0.999",
+        "q_lambda": "0.5..1.0",
+        "update_epochs": "1..4",
+        "num_minibatches": "2,4,8,16",
+    },
 }
 OWN_FLAGS: Final = (
     *("--space", "--trials", "--seeds", "--parallel", "--target", "--save-dir", "--ckpt-dir", "--name"),

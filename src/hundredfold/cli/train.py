@@ -231,7 +231,7 @@ def parse(
     kinds["seed"] = Annotated[int, tyro.conf.arg(help="Seed of all random numbers of the run.")]
     # The algorithm decides which other flags exist.
     kinds["algo"] = Annotated[
-        Algorithm, tyro.conf.arg(help="Learning algorithm; each has its own flags (see --algo dqn -h).")
+        Algorithm, tyro.conf.arg(help="Learning algorithm; each has its own flags (see --algo dqn -h, --algo pqn -h).")
     ]
     kinds["engine"] = Annotated[
         EngineName, tyro.conf.arg(help="Training library: hundredfold, sb3 (Stable-Baselines3) or rllib.")

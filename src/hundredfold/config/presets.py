@@ -1,7 +1,7 @@
 """Presets: run settings for an env, each with the reason for its choices.
 
 `preset_settings(env)` is what `hundredfold train ENV` uses; `--preset NAME` selects another one.
-With `--algo dqn` the settings of DQN are added to those of the env.
+With `--algo dqn` or `pqn` the settings of that algorithm are added to those of the env.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.algorithms.pqn import PQNSettings
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.config.devices import Device, detect_device
 from hundredfold.config.run import (
@@ -28,6 +29,9 @@ from hundredfold.core.errors import SettingsError, suggest
 from hundredfold.envs.registry import canonical_name, settings_class
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
+# Steps per env of a rollout of PQN.
+PQN_STEPS: Final = 16
+
 
 def device_preset(start: RunSettings, algo: Algorithm, device: Device) -> RunSettings:
     """Settings by device from a fixed table; the rest are defaults of Stable-Baselines3.
@@ -40,6 +44,11 @@ def device_preset(start: RunSettings, algo: Algorithm, device: Device) -> RunSet
         algo: Learning algorithm.
         device: Device of the networks.
     """
+    if algo == "pqn":
+        raise SettingsError(
+            f"preset {BY_DEVICE} has no settings for pqn, which needs many envs; remove --preset, or use --algo ppo "
+            "or dqn."
+        )
     gpu = device.kind == "cuda"
     ppo = PPOSettings(
         minibatch_size=256 if gpu else 64,
@@ -115,7 +124,7 @@ def preset_settings(
         return device_preset(start, algo, detect_device(device))
     if preset in (None, AUTO):
         start = defaults.get(name, _for_gymnasium)(name)
-        return start if algo == "ppo" else _with_dqn(start)
+        return WITH_ALGORITHM[algo](start)
     known = [key for key, entry in PRESETS.items() if entry.env == name]
     if preset not in known:
         raise SettingsError(
@@ -341,6 +350,50 @@ def _with_dqn(start: RunSettings) -> RunSettings:
         dqn=changes.get(start.env, DQNSettings()),
     )
 
+
+def _with_pqn(start: RunSettings) -> RunSettings:
+    """The same env with PQN."""
+    changes: dict[str, PQNSettings] = {
+        # Episodes are finite and their sum counts.
+        "dvrp": PQNSettings(gamma=1.0, num_minibatches=16),
+        # Long rollouts of many envs: more minibatches of the same size as elsewhere.
+        "cage2": PQNSettings(gamma=0.995, num_minibatches=64),
+    }
+    rollout = start.rollout
+    if start.env not in changes:
+        # Targets are bootstrapped with the newest weights: short rollouts, many updates.
+        rollout = replace(rollout, num_envs=max(32, rollout.num_envs), num_steps=PQN_STEPS)
+    return replace(
+        start,
+        algo="pqn",
+        rollout=rollout,
+        network=replace(
+            start.network,
+            hidden_sizes=tuple(max(128, width) for width in start.network.hidden_sizes),
+            normalise_observations=True,
+        ),
+        # Updates are small: evaluate and save as often per sample as with the rollouts of PPO.
+        evaluation=replace(start.evaluation, eval_interval=_stretched(start, rollout, start.evaluation.eval_interval)),
+        saving=replace(
+            start.saving,
+            save_interval=_stretched(start, rollout, start.saving.save_interval),
+            log_interval=_stretched(start, rollout, start.saving.log_interval),
+        ),
+        pqn=changes.get(start.env, PQNSettings()),
+    )
+
+
+def _stretched(start: RunSettings, rollout: RolloutSettings, interval: int) -> int:
+    """An interval of `start` in epochs of other rollouts that have about as many samples."""
+    samples = start.rollout.num_envs * max(start.rollout.num_steps, 1)
+    return max(interval, round(interval * samples / (rollout.num_envs * max(rollout.num_steps, 1))))
+
+
+WITH_ALGORITHM: dict[Algorithm, Callable[[RunSettings], RunSettings]] = {
+    "ppo": lambda start: start,
+    "dqn": _with_dqn,
+    "pqn": _with_pqn,
+}
 
 ENV_DEFAULTS: dict[str, Maker] = {
     "corridor": _for_corridor,

@@ -11,6 +11,7 @@ from annotated_types import Interval
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.algorithms.pqn import PQNSettings
 from hundredfold.backends.settings import RaySettings, WorkerSettings
 from hundredfold.core.batch import EnvSpec
 from hundredfold.core.bounds import AtLeastOne, NonNegativeInt, check_bounds
@@ -18,7 +19,7 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.core.formatting import parse_duration
 from hundredfold.rollout.rollout_buffer import RolloutSettings
 
-Algorithm = Literal["ppo", "dqn"]
+Algorithm = Literal["ppo", "dqn", "pqn"]
 EngineName = Literal["hundredfold", "sb3", "rllib"]
 
 
@@ -147,7 +148,8 @@ class RunSettings:
     seed: int = 42
     """Seed of all random numbers of the run."""
     algo: Algorithm = "ppo"
-    """Learning algorithm: ppo (on-policy) or dqn (off-policy; one discrete action)."""
+    """Learning algorithm: ppo (policy gradient), dqn (Q-learning from a replay buffer) or pqn (Q-learning
+    from rollouts of many envs); the latter two for one discrete action."""
     engine: EngineName = "hundredfold"
     """Training library: hundredfold, sb3 (Stable-Baselines3) or rllib."""
     length: LengthSettings = field(default_factory=LengthSettings)
@@ -155,6 +157,7 @@ class RunSettings:
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
     ppo: PPOSettings = field(default_factory=PPOSettings)
     dqn: DQNSettings = field(default_factory=DQNSettings)
+    pqn: PQNSettings = field(default_factory=PQNSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     saving: SavingSettings = field(default_factory=SavingSettings)
@@ -170,22 +173,23 @@ class RunSettings:
         return tuple(name for name in ALGORITHMS if name != self.algo)
 
     @property
-    def learner(self) -> PPOSettings | DQNSettings:
+    def learner(self) -> PPOSettings | DQNSettings | PQNSettings:
         """Settings of the selected algorithm."""
-        return self.dqn if self.algo == "dqn" else self.ppo
+        if self.algo == "dqn":
+            return self.dqn
+        return self.pqn if self.algo == "pqn" else self.ppo
 
     @property
     def length_schedules(self) -> list[str]:
         """Names of the schedules that end with the run, so that they depend on its length."""
-        if self.algo == "dqn":
-            dqn = self.dqn
-            named = {"exploration": dqn.exploration_fraction > 0 and dqn.exploration_start != dqn.exploration_end}
+        learner, named = self.learner, {}
+        if not isinstance(learner, DQNSettings):
+            named["learning rate"] = learner.anneal_learning_rate
+        if isinstance(learner, PPOSettings):
+            named["entropy bonus"] = learner.anneal_entropy and learner.entropy_coefficient > 0
         else:
-            ppo = self.ppo
-            named = {
-                "learning rate": ppo.anneal_learning_rate,
-                "entropy bonus": ppo.anneal_entropy and ppo.entropy_coefficient > 0,
-            }
+            explores_less = learner.exploration_start != learner.exploration_end
+            named["exploration"] = learner.exploration_fraction > 0 and explores_less
         belief = self.belief_model
         if belief is not None:
             named["exploration of the acceptance model"] = belief.epsilon_start != belief.epsilon_end

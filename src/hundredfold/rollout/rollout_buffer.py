@@ -86,16 +86,19 @@ class RolloutBuffer:
 
     The first `num_steps` steps are visible as `observation`, `mask`, `actions`, `log_probs`,
     `rewards`, `terminated` and `ended`, each (steps, envs, ...); `observation` has one step more,
-    the observation after the last action.
+    the observation after the last action, and so has `observation_mask` with `last_mask`.
 
     Args:
         spec: arrays of the env.
         num_envs: number of envs.
         num_steps: steps per env in one rollout.
         memory_size: size of the policy's memory; 0 = none.
+        last_mask: also keep the mask after the last action, for values of the actions allowed there.
     """
 
-    def __init__(self, spec: EnvSpec, num_envs: int, num_steps: int, memory_size: int = 0) -> None:
+    def __init__(
+        self, spec: EnvSpec, num_envs: int, num_steps: int, memory_size: int = 0, last_mask: bool = False
+    ) -> None:
         from hundredfold.rollout import kernels
 
         self.kernels = kernels
@@ -119,8 +122,9 @@ class RolloutBuffer:
             self.arrays[ACTION_COSTS] = np.zeros((num_steps, num_envs, spec.num_logits), np.float32)
         if memory_size:
             self.arrays[MEMORY] = np.zeros((num_steps, num_envs, memory_size), np.float32)
+        self.mask_rows_more = int(last_mask)
         if spec.has_mask:
-            self.arrays["mask"] = np.ones((num_steps, num_envs, spec.num_logits), bool)
+            self.arrays["mask"] = np.ones((num_steps + self.mask_rows_more, num_envs, spec.num_logits), bool)
         # One step more than the rest: the last observation is needed for its value.
         self.observation_arrays: Arrays = {
             name: np.zeros((num_steps + 1, num_envs, *array.shape), array.dtype)
@@ -191,6 +195,8 @@ class RolloutBuffer:
             is_full = self.cursor[batch.env_ids] == self.num_steps
             for name, array in self.observation_arrays.items():
                 array[self.num_steps, batch.env_ids[is_full]] = batch.observation[name][is_full]
+            if self.observation_mask is not None and batch.mask is not None:
+                self.observation_mask[self.num_steps, batch.env_ids[is_full]] = batch.mask[is_full]
 
     def add_steps(self, rows: slice, arrays: State, observations: State, truncations: Truncations | None) -> None:
         """Append whole steps of neighbouring envs that were collected elsewhere.
@@ -268,6 +274,8 @@ class RolloutBuffer:
         steps, arrays = self.num_steps, self.arrays
         self.observation = slice_rows(self.observation_arrays, slice(steps + 1))
         self.mask = arrays["mask"][:steps] if "mask" in arrays else None
+        has_last = self.mask is not None and self.mask_rows_more
+        self.observation_mask = arrays["mask"][: steps + 1] if has_last else None
         self.actions = arrays["actions"][:steps]
         self.log_probs = arrays["log_probs"][:steps]
         self.rewards = arrays["rewards"][:steps]
@@ -277,7 +285,8 @@ class RolloutBuffer:
     def _grow(self, num_rows: int | None = None) -> None:
         """Make room for another rollout behind this one, or for `num_rows` steps in total."""
         rows = num_rows or len(self.arrays["actions"]) + self.num_steps
-        self.arrays = {name: _extended(array, rows) for name, array in self.arrays.items()}
+        more = {"mask": self.mask_rows_more}
+        self.arrays = {name: _extended(array, rows + more.get(name, 0)) for name, array in self.arrays.items()}
         self.observation_arrays = {name: _extended(array, rows + 1) for name, array in self.observation_arrays.items()}
         self._set_views()
 

@@ -33,6 +33,8 @@ CHEAP_SECONDS: Final = 150e-6
 COSTLY_SECONDS: Final = 3e-3
 # Samples of one PPO update: enough for low-variance advantages, few enough to update often.
 SAMPLES_PER_UPDATE: Final = 2_048
+# The same for PQN, whose targets use the newest weights.
+SAMPLES_PER_PQN_UPDATE: Final = 512
 # Share of the free memory that buffers may take.
 MEMORY_SHARE: Final = 0.25
 # Larger observations get a wider network.
@@ -142,11 +144,12 @@ def choose_settings(
         chosen.append(AutoSetting(name, value, reason))
 
     choose("num_envs", *_num_envs(settings, costs, device))
-    if settings.algo == "ppo":
+    if settings.algo != "dqn":
         choose("num_steps", *_num_steps(settings, spec, device))
+    if settings.algo == "ppo":
         for name, value, reason in _by_spaces(settings, spec):
             choose(name, value, reason)
-    else:
+    if settings.algo == "dqn":
         choose("replay_size", *_replay_size(settings, spec, device))
         choose("batch_size", *_batch_size(device))
     choose("hidden_sizes", *_hidden_sizes(settings, spec, device))
@@ -173,6 +176,8 @@ def _num_envs(settings: RunSettings, costs: StepCosts, device: Device) -> tuple[
 def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[int, str]:
     num_envs = settings.rollout.num_envs
     steps = max(16, SAMPLES_PER_UPDATE // num_envs)
+    if settings.algo == "pqn":
+        steps = max(8, SAMPLES_PER_PQN_UPDATE // num_envs)
     memory = min(device.memory, device.device_memory)
     room = int(MEMORY_SHARE * memory) // (num_envs * row_bytes(spec))
     if room < steps:
@@ -220,5 +225,5 @@ def _hidden_sizes(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple
     if device.kind == "cuda":
         return (256, 256), f"{inputs}, on {device.name}"
     # Action values need a larger network than a policy.
-    wide = num_inputs > MANY_INPUTS or settings.algo == "dqn"
+    wide = num_inputs > MANY_INPUTS or settings.algo != "ppo"
     return ((128, 128) if wide else (64, 64)), f"{inputs}, on a CPU"

@@ -18,6 +18,7 @@ from hundredfold.algorithms.dqn import DQN
 from hundredfold.algorithms.futures import FuturesLearner
 from hundredfold.algorithms.policies import NetworkPolicy, QPolicy
 from hundredfold.algorithms.ppo import PPO, PPOSettings
+from hundredfold.algorithms.pqn import PQN, make_q_network
 from hundredfold.algorithms.protocols import EvaluationPolicy, Learner
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.algorithms.weights import check_weights, load_network
@@ -102,7 +103,7 @@ def _ppo_learner(spec: EnvSpec, *, settings: PPOSettings, **arguments: Any) -> L
 
 
 # Learning algorithms by `--algo`; all take the same arguments.
-LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": _ppo_learner, "dqn": DQN}
+LEARNERS: Final[dict[Algorithm, Callable[..., Learner]]] = {"ppo": _ppo_learner, "dqn": DQN, "pqn": PQN}
 
 
 class ExternalEnvs(Protocol):
@@ -334,8 +335,13 @@ def _q_network(settings: RunSettings, spec: EnvSpec) -> QNetwork:
     return QNetwork(spec, settings.network, settings.dqn.dueling)
 
 
+def _normalised_q_network(settings: RunSettings, spec: EnvSpec) -> QNetwork:
+    return make_q_network(spec, settings.network)
+
+
 # Network and policy of each algorithm.
 POLICIES: Final[dict[Algorithm, tuple[Callable[..., nn.Module], Callable[..., EvaluationPolicy]]]] = {
     "ppo": (_actor_critic, NetworkPolicy),
     "dqn": (_q_network, QPolicy),
+    "pqn": (_normalised_q_network, QPolicy),
 }

@@ -226,9 +226,11 @@ def batch_sizes(settings: RunSettings) -> str:
     if settings.algo == "dqn":
         dqn = settings.dqn
         return f"batches of {dqn.batch_size} from a replay buffer of {dqn.replay_size:,}"
-    rollout, ppo = settings.rollout, settings.ppo
-    samples = rollout.samples_per_epoch * rollout.policy_update_interval
-    size = ppo.minibatch_size or -(-samples // ppo.num_minibatches)
+    samples = settings.rollout.samples_per_epoch * settings.rollout.policy_update_interval
+    if settings.algo == "pqn":
+        size = -(-samples // settings.pqn.num_minibatches)
+    else:
+        size = settings.ppo.minibatch_size or -(-samples // settings.ppo.num_minibatches)
     return f"minibatches of {min(size, samples):,} from rollouts of {samples:,}"
 
 

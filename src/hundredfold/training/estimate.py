@@ -16,7 +16,9 @@ import numpy as np
 import psutil
 import torch
 
+from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.algorithms.pqn import PQNSettings
 from hundredfold.config.devices import available_memory
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import EnvSpec, without_prefix
@@ -152,12 +154,12 @@ def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -
 
 def gradient_steps(settings: RunSettings) -> int:
     """Gradient steps of one epoch."""
-    ppo, dqn, rollout = settings.ppo, settings.dqn, settings.rollout
-    if settings.algo == "dqn":
-        return rollout.samples_per_epoch * dqn.gradient_steps // dqn.train_frequency
+    learner, rollout = settings.learner, settings.rollout
+    if isinstance(learner, DQNSettings):
+        return rollout.samples_per_epoch * learner.gradient_steps // learner.train_frequency
     samples = rollout.samples_per_epoch * rollout.policy_update_interval
-    size = _minibatch_size(ppo, samples)
-    return _num_passes(ppo) * -(-samples // size) // rollout.policy_update_interval
+    size = _minibatch_size(learner, samples)
+    return _num_passes(learner) * -(-samples // size) // rollout.policy_update_interval
 
 
 # --- memory
@@ -200,7 +202,7 @@ def _rollout_bytes(settings: RunSettings, spec: EnvSpec) -> dict[str, int]:
 def largest_num_envs(settings: RunSettings, per_env: dict[str, int]) -> int:
     """Number of envs that fit into memory; the replay buffer does not depend on it."""
     room = int(MEMORY_SHARE * available_memory())
-    if settings.algo == "ppo":
+    if settings.algo != "dqn":
         return max(1, room // max(sum(per_env.values()), 1))
     replay = sum(per_env[name] for name in REPLAY) * settings.rollout.num_envs
     others = sum(size for name, size in per_env.items() if name not in REPLAY)
@@ -230,7 +232,7 @@ def auto_num_envs(settings: RunSettings) -> tuple[int, str]:
 
 
 def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timing:
-    """Seconds of an epoch, from the second of two with one pass of PPO's update, scaled up."""
+    """Seconds of an epoch, from the second of two with one pass of an update of PPO or PQN, scaled up."""
     rollout, ppo = settings.rollout, settings.ppo
     num_envs = min(rollout.num_envs, MEASURED_ENVS)
     one_pass = (
@@ -243,6 +245,7 @@ def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timin
         rollout=replace(rollout, num_envs=num_envs, policy_update_interval=1),
         ppo=one_pass,
         dqn=replace(settings.dqn, learning_starts=learning_starts),
+        pqn=replace(settings.pqn, update_epochs=1),
         processes=replace(settings.processes, batch_envs=0),
     )
     components = build(trial)
@@ -255,7 +258,7 @@ def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timin
     # The first epoch compiles kernels and fills caches.
     collect, update = seconds[-1]
     growth = rollout.num_envs / num_envs
-    passes = _num_passes(ppo) / (2 if ppo.separate_epochs else 1) if settings.algo == "ppo" else 1.0
+    passes = _num_passes(settings.learner) / _num_passes(trial.learner)
     if modelled_update:
         weights = sum(weight.numel() for weight in components.learner.network.parameters())
         return Timing(collect * growth, modelled_seconds(settings, weights), True, worker_bytes)
@@ -264,10 +267,11 @@ def measure_epoch(settings: RunSettings, modelled_update: bool = False) -> Timin
 
 def modelled_seconds(settings: RunSettings, weights: int) -> float:
     """Modelled seconds of an update on a CUDA device."""
-    steps = gradient_steps(settings)
-    rows = steps * settings.dqn.batch_size
-    if settings.algo == "ppo":
-        rows = settings.rollout.samples_per_epoch * _num_passes(settings.ppo)
+    steps, learner = gradient_steps(settings), settings.learner
+    if isinstance(learner, DQNSettings):
+        rows = steps * learner.batch_size
+    else:
+        rows = settings.rollout.samples_per_epoch * _num_passes(learner)
     return steps * MODEL_STEP_SECONDS + FLOPS_PER_WEIGHT * weights * rows / MODEL_FLOPS
 
 
@@ -298,7 +302,7 @@ def recommend(requested: RunSettings, resolved: RunSettings, start: RunSettings,
     preset = replace(start, length=LengthSettings(epochs=1)).resolved(spec)
     before = preset.rollout.samples_per_epoch
     growth = resolved.rollout.samples_per_epoch / before
-    # DQN takes gradient steps per sample, whatever the size of an epoch.
+    # DQN takes gradient steps per sample, whatever the size of an epoch; PQN has no such experience.
     if growth <= 1.0 or resolved.algo != "ppo":
         return changes
     ppo, first = resolved.ppo, start.ppo
@@ -332,14 +336,17 @@ def _with(settings: RunSettings, name: str, value: Any) -> RunSettings:
     return replace(settings, ppo=replace(settings.ppo, **{name: value}))
 
 
-def _num_passes(ppo: PPOSettings) -> int:
-    if ppo.separate_epochs:
-        return ppo.num_value_epochs + ppo.num_policy_epochs
-    return ppo.update_epochs
+def _num_passes(learner: PPOSettings | DQNSettings | PQNSettings) -> int:
+    if isinstance(learner, DQNSettings):
+        return 1
+    if isinstance(learner, PPOSettings) and learner.separate_epochs:
+        return learner.num_value_epochs + learner.num_policy_epochs
+    return learner.update_epochs
 
 
-def _minibatch_size(ppo: PPOSettings, samples: int) -> int:
-    return ppo.minibatch_size or -(-samples // ppo.num_minibatches)
+def _minibatch_size(learner: PPOSettings | PQNSettings, samples: int) -> int:
+    given = learner.minibatch_size if isinstance(learner, PPOSettings) else 0
+    return given or -(-samples // learner.num_minibatches)
 
 
 def _power_of_two(number: float) -> int:

@@ -297,6 +297,8 @@ def _build_components(settings: RunSettings, make_envs: EnvFactory | None) -> Co
 
 def reject_unsupported(settings: RunSettings, spec: EnvSpec) -> None:
     """Raise a SettingsError for settings without which another algorithm would be trained."""
+    if settings.algo == "pqn":
+        raise SettingsError("Stable-Baselines3 has no PQN; use the default engine, or --algo dqn or ppo.")
     if settings.algo == "dqn":
         _reject_unsupported_dqn(settings, spec)
     elif settings.ppo.separate_epochs:
