@@ -260,7 +260,7 @@ class BenchDesk:
     seconds: float = 300.0
     """Duration of the closed loop; 0: without it."""
     run: str | None = None
-    """Run folder whose policy decides; by default the desk's policy without training."""
+    """Run folder, or name of a policy without training, that decides; by default the desk's own."""
     wide: bool = False
     """Show all columns, however wide the table gets."""
     json: bool = False
@@ -492,7 +492,7 @@ def _desk(arguments: Sequence[str]) -> int:
         run=args.run,
         on_progress=note,
     )
-    title = "booking desk over HTTP on loopback, SQLite with synchronous=FULL; milliseconds of a quote"
+    title = "booking desk on one core, over HTTP on loopback, SQLite with synchronous=FULL; milliseconds of a quote"
     print_rows(rows, command=["benchmarks", "desk", *arguments], as_json=args.json, title=title, wide=args.wide)
     return 0
 

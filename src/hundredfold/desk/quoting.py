@@ -208,14 +208,14 @@ def _nearest_stop(
 ) -> tuple[str, float] | None:
     """Distance and time of the nearest stop of another rider beside this one's on the route."""
     route, own = solution.route(0, vehicle), (2 * request + 1, 2 * request + 2)
-    cells = [day.population.trips.cells[booking.trip] for booking in day.bookings]
+    cells = day.population.trips.cells
     own_cells = day.true_state["cells"][0, request]
     found: list[tuple[float, int, int, float]] = []
     for side, stop in enumerate(own):
         at = route.index(stop)
         for other in route[max(at - 1, 0) : at] + route[at + 1 : at + 2]:
             if other not in own:
-                here, there = int(own_cells[side]), int(cells[(other - 1) // 2][(other - 1) % 2])
+                here, there = int(own_cells[side]), int(cells[day.bookings[(other - 1) // 2].trip, (other - 1) % 2])
                 minutes = min(city.travel_minutes[here, there], city.travel_minutes[there, here])
                 found.append((float(minutes), here, there, float(solution.stop_minutes[0, other])))
     if not found:

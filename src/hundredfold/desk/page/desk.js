@@ -1,12 +1,13 @@
 // The page of the booking desk: everything it knows comes from the API described in docs/desk.md.
 
-const element = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
-// Colours that differ for colour-blind readers too, on light and on dark ground; dashes tell apart those that repeat.
-const COLOURS = ["#0a7abf", "#d1600a", "#169470", "#b2508e", "#8a6d00", "#5a63c9", "#c23b3b", "#3c8f3c"];
+import { clock, draw, element, make, minutes, percent, rounded } from "./dom.js";
+import { colour, dashes, showMap, showTimeline } from "./map.js";
+
 const REFRESH_SECONDS = 10;
 
-const state = { config: null, places: new Map(), day: null, quote: null, hidden: new Set(), busy: false };
+const state = {
+  config: null, places: new Map(), day: null, quote: null, wanted: null, hidden: new Set(), busy: false, unanswered: null,
+};
 
 // ---- API
 
@@ -60,43 +61,13 @@ async function act(action) {
   }
 }
 
-const dayPath = () => `/v1/days/${element("day").value}`;
-
-// ---- small helpers
-
-function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== undefined && value !== false) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-function draw(tag, attributes, ...children) {
-  const drawn = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) drawn.setAttribute(name, value);
-  drawn.append(...children);
-  return drawn;
-}
-
 function say(text, bad = false) {
   const message = element("message");
   message.textContent = text;
   message.className = bad ? "bad" : "good";
 }
 
-const clock = (minute) => {
-  const whole = Math.floor(minute + 1e-6);
-  return `${String(Math.floor(whole / 60)).padStart(2, "0")}:${String(whole % 60).padStart(2, "0")}`;
-};
-const rounded = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
-const minutes = (value) => `${rounded(value, Math.abs(value) < 10 ? 1 : 0)} min`;
-const percent = (value) => `${rounded(100 * value)} %`;
-const colour = (vehicle) => COLOURS[(vehicle - 1) % COLOURS.length];
-const dashes = (vehicle) => ["none", "7 4", "2 4"][Math.floor((vehicle - 1) / COLOURS.length) % 3];
+const dayPath = () => `/v1/days/${element("day").value}`;
 
 // ---- the day
 
@@ -107,6 +78,11 @@ async function loadDay() {
 function showDay(day) {
   state.day = day;
   element("closed").hidden = !day.closed;
+  element("close").disabled = day.closed;
+  element("weekday").textContent = new Date(`${day.day}T12:00:00`).toLocaleDateString("en", { weekday: "long" });
+  const step = day.last_step;
+  element("undo").disabled = step === null;
+  element("undo").title = step === null ? "Nothing to undo" : `Take back the ${stepName(step)}`;
   element("fleet-size").value ||= day.vehicles;
   const figures = [
     ["booked", rounded(day.bookings.filter((one) => one.status === "booked").length)],
@@ -120,10 +96,23 @@ function showDay(day) {
     ...figures.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
   );
   showVehicles(day.routes);
-  showMap(day.routes);
+  redrawMap();
   showTimeline(day.routes);
   showBookings(day.bookings);
   showManifests(day);
+}
+
+const STEPS = { response: "answer", cancel: "cancellation", close: "closing of the day" };
+const stepName = (step) => STEPS[step.kind] + (step.rider === null ? "" : ` of ${step.rider}`);
+
+function redrawMap() {
+  showMap({
+    places: state.places,
+    depot: state.day.depot,
+    routes: state.day.routes.filter((route) => !state.hidden.has(route.vehicle)),
+    wanted: state.wanted,
+    tileUrl: state.config.tile_url,
+  });
 }
 
 function showVehicles(routes) {
@@ -135,7 +124,7 @@ function showVehicles(routes) {
       onclick: () => {
         if (!state.hidden.delete(route.vehicle)) state.hidden.add(route.vehicle);
         showVehicles(routes);
-        showMap(routes);
+        redrawMap();
       },
     },
     draw("svg", { viewBox: "0 0 16 8", "aria-hidden": "true" }, draw("line", {
@@ -144,136 +133,6 @@ function showVehicles(routes) {
     })),
     `vehicle ${route.vehicle}: ${minutes(route.driving_minutes)}`,
   )));
-}
-
-// ---- map
-
-function mercator(place) {
-  const north = Math.log(Math.tan(Math.PI / 4 + (place.latitude * Math.PI) / 360));
-  return [(place.longitude + 180) / 360, 0.5 - north / (2 * Math.PI)];
-}
-
-function projection() {
-  const places = [...state.places.values()];
-  const withTiles = state.config.tile_url && places.every((place) => place.latitude !== null);
-  const raw = (place) => (withTiles ? mercator(place) : [place.x, -place.y]);
-  const all = places.map(raw);
-  const low = [0, 1].map((axis) => Math.min(...all.map((point) => point[axis])));
-  const high = [0, 1].map((axis) => Math.max(...all.map((point) => point[axis])));
-  const size = [element("map").clientWidth || 600, element("map").clientHeight || 380];
-  const margin = 28;
-  const scale = Math.min(...[0, 1].map((axis) => (size[axis] - 2 * margin) / Math.max(high[axis] - low[axis], 1e-9)));
-  const offset = [0, 1].map((axis) => size[axis] / 2 - (scale * (low[axis] + high[axis])) / 2);
-  const at = (place) => raw(place).map((value, axis) => value * scale + offset[axis]);
-  return { at, size, scale, offset, withTiles };
-}
-
-function showMap(routes) {
-  const map = element("map");
-  const { at, size, scale, offset, withTiles } = projection();
-  map.setAttribute("viewBox", `0 0 ${size[0]} ${size[1]}`);
-  const parts = withTiles ? tiles(size, scale, offset) : [];
-  for (const place of state.places.values()) {
-    const [x, y] = at(place);
-    parts.push(draw("circle", { cx: x, cy: y, r: 3, fill: "var(--soft)" }, draw("title", {}, place.name)));
-  }
-  const depot = state.places.get(state.day.depot);
-  const visited = new Map([[depot.name, [depot, "depot"]]]);
-  const shown = routes.filter((route) => !state.hidden.has(route.vehicle));
-  for (const route of shown) {
-    const path = [depot, ...route.stops.map((stop) => state.places.get(stop.place)), depot].map(at);
-    parts.push(draw("polyline", {
-      points: path.map((point) => point.join(",")).join(" "), fill: "none", stroke: colour(route.vehicle),
-      "stroke-width": 3, "stroke-linejoin": "round", "stroke-dasharray": dashes(route.vehicle), opacity: 0.85,
-    }));
-    for (const stop of route.stops) visited.set(stop.place, [state.places.get(stop.place), stop.place]);
-  }
-  const taken = [];
-  for (const [place, label] of visited.values()) {
-    const [x, y] = at(place);
-    const name = draw("title", {}, place.name);
-    parts.push(place === depot
-      ? draw("rect", { x: x - 6, y: y - 6, width: 12, height: 12, fill: "var(--text)" }, name)
-      : draw("circle", { cx: x, cy: y, r: 5, fill: "var(--card)", stroke: "var(--text)", "stroke-width": 2 }, name));
-    const text = placeLabel(x, y, label, size, taken);
-    if (text) parts.push(text);
-  }
-  map.replaceChildren(...parts);
-}
-
-// A label beside a place, or none where it would cover another one.
-function placeLabel(x, y, label, size, taken) {
-  const width = 7 * label.length;
-  for (const [left, anchor] of [[x + 9, "start"], [x - 9 - width, "end"]]) {
-    const box = [left, y - 8, left + width, y + 8];
-    const covers = taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
-    if (left >= 0 && left + width <= size[0] && !covers) {
-      taken.push(box);
-      const at = { x: anchor === "start" ? x + 9 : x - 9, y: y + 4, class: "halo", "text-anchor": anchor };
-      return draw("text", at, label);
-    }
-  }
-  return null;
-}
-
-function tiles(size, scale, offset) {
-  const zoom = Math.max(0, Math.min(18, Math.floor(Math.log2(scale / 256))));
-  const count = 2 ** zoom;
-  const width = scale / count;
-  const images = [];
-  const first = [0, 1].map((axis) => Math.max(0, Math.floor(-offset[axis] / width)));
-  const last = [0, 1].map((axis) => Math.min(count - 1, Math.floor((size[axis] - offset[axis]) / width)));
-  for (let x = first[0]; x <= last[0]; x += 1) {
-    for (let y = first[1]; y <= last[1]; y += 1) {
-      const values = { z: zoom, x, y };
-      images.push(draw("image", {
-        href: state.config.tile_url.replace(/\{([zxy])\}/g, (_, name) => values[name]),
-        x: x * width + offset[0], y: y * width + offset[1], width, height: width,
-      }));
-    }
-  }
-  return images;
-}
-
-// ---- time line
-
-function showTimeline(routes) {
-  const holder = element("timeline");
-  if (routes.length === 0) {
-    holder.replaceChildren(make("p", { class: "soft" }, "No vehicle drives yet."));
-    return;
-  }
-  const start = Math.floor(Math.min(...routes.map((route) => route.start_minute)) / 60);
-  const end = Math.ceil(Math.max(...routes.map((route) => route.end_minute)) / 60);
-  const [width, left, top, height] = [900, 80, 22, 34];
-  const x = (minute) => left + ((minute / 60 - start) / Math.max(end - start, 1)) * (width - left - 24);
-  const parts = [];
-  for (let hour = start; hour <= end; hour += 1) {
-    parts.push(draw("line", {
-      x1: x(60 * hour), x2: x(60 * hour), y1: top - 4, y2: top + routes.length * height, stroke: "var(--line)",
-    }));
-    parts.push(draw("text", { x: x(60 * hour), y: top - 8, "text-anchor": "middle" }, `${hour}:00`));
-  }
-  routes.forEach((route, number) => {
-    const middle = top + number * height + height / 2;
-    parts.push(draw("text", { x: 0, y: middle + 4 }, `vehicle ${route.vehicle}`));
-    parts.push(draw("line", {
-      x1: x(route.start_minute), x2: x(route.end_minute), y1: middle, y2: middle, stroke: colour(route.vehicle),
-      "stroke-width": 3,
-    }));
-    for (const stop of route.stops) {
-      const at = x(stop.minute);
-      const mark = stop.kind === "pickup" ? `${at - 6},${middle + 7} ${at + 6},${middle + 7} ${at},${middle - 7}`
-        : `${at - 6},${middle - 7} ${at + 6},${middle - 7} ${at},${middle + 7}`;
-      const words = `${stop.time} ${stop.kind} of ${stop.rider} at ${stop.place}; ${stop.on_board} on board after it`;
-      parts.push(draw("polygon", { points: mark, fill: colour(route.vehicle) }, draw("title", {}, words)));
-    }
-  });
-  const total = top + routes.length * height + 4;
-  holder.replaceChildren(
-    draw("svg", { viewBox: `0 0 ${width} ${total}`, role: "img", "aria-label": "Stops of every vehicle" }, ...parts),
-    make("p", { class: "soft" }, "▲ pickup, ▼ dropoff. The bookings below have all times in words."),
-  );
 }
 
 // ---- bookings
@@ -291,24 +150,30 @@ function showBookings(bookings) {
   const rows = [...bookings].reverse().map((booking) => make(
     "tr",
     { class: booking.status === "booked" || booking.status === "quoted" ? "" : "off" },
-    make("td", {}, make("button", { type: "button", onclick: () => act(() => showRider(booking.rider)) }, booking.rider)),
-    make("td", {}, `${booking.pickup} → ${booking.dropoff}`),
+    make("td", {}, make("button", { type: "button", class: "link", onclick: () => act(() => showRider(booking.rider)) }, booking.rider)),
+    make("td", { class: "wide" }, `${booking.pickup} → ${booking.dropoff}`),
     make("td", {}, times(booking)),
-    make("td", {}, booking.shift_minutes ? minutes(booking.shift_minutes) : ""),
-    make("td", {}, booking.vehicle === null ? STATUS[booking.status] : `vehicle ${booking.vehicle}`),
-    make("td", { class: "row" }, ...bookingButtons(booking)),
+    make("td", {}, booking.shift_minutes ? `moved ${minutes(booking.shift_minutes)}` : ""),
+    make("td", {}, status(booking)),
+    make("td", { class: "buttons" }, ...bookingButtons(booking)),
   ));
-  const heads = ["rider", "trip", "times", "moved", "status", ""].map((name) => make("th", { scope: "col" }, name));
+  const heads = ["rider", "trip", "times", "moved", "status", "change"].map((name) => make("th", { scope: "col" }, name));
   element("bookings").replaceChildren(make("div", { class: "table", tabindex: "0", role: "region",
     "aria-label": "Bookings of the day" },
   make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows))));
 }
 
+function status(booking) {
+  if (booking.vehicle === null) return STATUS[booking.status];
+  return make("span", { class: "van" }, draw("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" },
+    draw("circle", { cx: 5, cy: 5, r: 5, fill: colour(booking.vehicle) })), `vehicle ${booking.vehicle}`);
+}
+
 function times(booking) {
   if (booking.pickup_minute === null) {
-    return `${booking.requested_pickup_window.text} to ${booking.requested_dropoff_window.text}`;
+    return `${booking.requested_pickup_window.text.replace("-", " – ")}`;
   }
-  return `${clock(booking.pickup_minute)} to ${clock(booking.dropoff_minute)}`;
+  return `${clock(booking.pickup_minute)} – ${clock(booking.dropoff_minute)}`;
 }
 
 function bookingButtons(booking) {
@@ -355,7 +220,19 @@ function trip() {
 }
 
 async function requestQuote() {
-  const quote = await call("POST", `${dayPath()}/requests`, { ...trip(), reference: crypto.randomUUID() });
+  // Sent again after a lost connection, the same trip keeps its reference and is requested once.
+  const wanted = trip();
+  const content = JSON.stringify([dayPath(), wanted]);
+  if (state.unanswered?.content !== content) state.unanswered = { content, reference: newReference() };
+  const reference = state.unanswered.reference;
+  let quote;
+  try {
+    quote = await call("POST", `${dayPath()}/requests`, { ...wanted, reference });
+  } catch (problem) {
+    if (problem.status) state.unanswered = null;
+    throw problem;
+  }
+  state.unanswered = null;
   await loadDay();
   if (quote.servable) {
     showQuote(quote);
@@ -366,15 +243,20 @@ async function requestQuote() {
   }
 }
 
+// Random; crypto.randomUUID exists only where the page came over TLS or from this machine.
+const newReference = () => Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("-");
+
 function showQuote(quote) {
   state.quote = quote;
+  state.wanted = state.day.bookings.find((booking) => booking.request_id === quote.request_id) ?? null;
+  redrawMap();
   const cards = quote.offers.map((offer, number) => offerCard(offer, number + 1));
   const asked = quote.as_requested;
   const requested = make(
     "article",
     { class: `offer${quote.recommended === null ? " recommended" : ""}` },
     make("h3", {}, "As requested"),
-    make("p", {}, asked.bookable ? `Pickup ${asked.pickup_window.text}, dropoff ${asked.dropoff_window.text}` : ""),
+    windows(asked),
     make("p", { class: "numbers" }, asked.bookable ? `adds ${minutes(asked.added_minutes)} of driving` : asked.reason),
     asked.bookable ? make("p", { class: "soft" }, asked.reason) : null,
     make("button", { type: "button", disabled: !asked.bookable, id: "book-as-requested",
@@ -387,9 +269,11 @@ function showQuote(quote) {
     ...cards,
     requested,
     make("p", {}, make("button", { type: "button", id: "decline", onclick: () => act(() => respond({ choice: "declined" })) },
-      "Rider declines ", make("kbd", {}, "d"))),
+      "Rider wants no trip ", make("kbd", {}, "d"))),
   );
+  element("quote-section").hidden = false;
   element("quote-title").focus();
+  element("quote-title").scrollIntoView({ block: "nearest" });
 }
 
 function offerCard(offer, number) {
@@ -401,7 +285,7 @@ function offerCard(offer, number) {
     "article",
     { class: `offer${offer.recommended ? " recommended" : ""}` },
     make("h3", {}, `${number}. ${moves.join(", ")}`, offer.recommended ? make("span", { class: "badge" }, "offer this first") : null),
-    make("p", {}, `Pickup ${offer.pickup_window.text}, dropoff ${offer.dropoff_window.text}`),
+    windows(offer),
     make("p", { class: "numbers" },
       make("span", { class: change !== null && change < 0 ? "good" : "" }, saving),
       make("span", {}, `${percent(offer.probability)} chance of a yes`)),
@@ -410,6 +294,13 @@ function offerCard(offer, number) {
       onclick: () => act(() => respond({ choice: "offer", offer: offer.offer })) },
     "Rider accepts ", make("kbd", {}, String(number))),
   );
+}
+
+// Both windows below each other, so that times line up from card to card.
+function windows(times) {
+  const rows = [["Pickup", times.pickup_window], ["Dropoff", times.dropoff_window]];
+  return make("dl", { class: "windows" }, ...rows.flatMap(([name, one]) =>
+    [make("dt", {}, name), make("dd", {}, one.text.replace("-", " – "))]));
 }
 
 function moved(side, value, positive, negative) {
@@ -430,8 +321,10 @@ async function respond(response) {
 }
 
 function clearQuote() {
-  state.quote = null;
+  state.quote = state.wanted = null;
   element("quote").replaceChildren();
+  element("quote-section").hidden = true;
+  if (state.day) redrawMap();
 }
 
 // ---- what if
@@ -503,10 +396,18 @@ function openDay() {
   act(loadDay);
 }
 
+// The version says which step the clerk sees: if another clerk was faster, nothing is taken back.
 const undo = () => act(async () => {
-  showDay(await call("POST", `${dayPath()}/undo`));
+  const step = state.day.last_step;
+  if (step === null) return say("There is nothing to undo on this day.", true);
+  try {
+    showDay(await call("POST", `${dayPath()}/undo`, { version: state.day.version }));
+  } catch (problem) {
+    if (problem.code === "day_moved_on") await loadDay();
+    throw problem;
+  }
   clearQuote();
-  say("The last step was taken back.");
+  say(`Taken back: ${stepName(step)}.`);
 });
 
 function listen() {
@@ -536,7 +437,11 @@ function listen() {
     say("The day is closed and its routes are optimised. Manifests are below the bookings; undo opens it again.");
   }));
   document.addEventListener("keydown", onKey);
-  window.addEventListener("resize", () => state.day && showMap(state.day.routes));
+  new ResizeObserver(() => {
+    if (!state.day) return;
+    redrawMap();
+    showTimeline(state.day.routes);
+  }).observe(element("map"));
   setInterval(refresh, 1000 * REFRESH_SECONDS);
 }
 
