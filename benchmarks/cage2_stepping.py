@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.measure import RepeatSummary, interleaved_rates, rate_row
 from hundredfold.core.batch import IntArray
 from hundredfold.core.numba_kernels import kernel
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.network_tables import STANDARD_TABLES
 from hundredfold.envs.cage2.step import step_rows
 from hundredfold.profiling.scaling import HUNDREDFOLD
 
@@ -158,7 +158,7 @@ def _env(num_envs: int, threads: int) -> Cage2:
 
 
 def _random_actions(num_envs: int) -> IntArray:
-    return np.random.default_rng(0).integers(0, NUM_ACTIONS, (NUM_PREDRAWN, num_envs))
+    return np.random.default_rng(0).integers(0, len(STANDARD_TABLES.action_kind), (NUM_PREDRAWN, num_envs))
 
 
 def _row(system: str, rate: RepeatSummary, num_envs: int, threads: int, reads_state: bool) -> Row:

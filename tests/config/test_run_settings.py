@@ -8,8 +8,9 @@ import pytest
 
 from hundredfold.config.presets import preset_settings
 from hundredfold.config.run import ALGORITHMS, LengthSettings
-from hundredfold.config.toml import apply_table, changed_settings, read_toml, to_toml, used_fields, with_overrides
+from hundredfold.config.toml import apply_table, changed_settings, to_toml, used_fields, with_overrides
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.toml_files import read_toml
 from hundredfold.envs.corridor import Corridor
 from hundredfold.envs.registry import ENVS
 from hundredfold.rollout.rollout_buffer import RolloutSettings

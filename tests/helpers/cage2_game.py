@@ -5,7 +5,24 @@ import numpy as np
 from hundredfold.envs.cage2 import red_actions
 from hundredfold.envs.cage2.conformance import RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import NONE, NUM_HOSTS, OP_SERVER0
+from hundredfold.envs.cage2.network import NONE
+from hundredfold.envs.cage2.network_file import STANDARD
+from hundredfold.envs.cage2.network_tables import STANDARD_TABLES
+
+# Numbers of the standard network.
+ENTERPRISE, OPERATIONAL, USER = range(3)
+DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2 = range(4)
+OP_HOST0, OP_HOST1, OP_HOST2, OP_SERVER0 = range(4, 8)
+USER0, USER1, USER2, USER3, USER4 = range(8, 13)
+HOSTS = STANDARD.host_names
+NUM_HOSTS = 13
+NUM_ACTIONS = 145
+NUM_BITS = 52
+DECOY_FIRST, RESTORE_FIRST = 28, 132
+INSTALLABLE_DECOYS = STANDARD_TABLES.installable_decoys
+EXPLOIT_OPTIONS = STANDARD_TABLES.exploit_options
+DISTINCT_PORTS = STANDARD_TABLES.distinct_ports
+DEFENDABLE = STANDARD_TABLES.defendable
 
 TRACES = [
     RECORDINGS / name for name in ("traces.npz", "traces_leaderboard.npz", "traces_cardiff.npz", "traces_raw.npz")

@@ -14,6 +14,7 @@ import pytest
 
 from helpers import third_party_envs
 from helpers.batch_envs import Spotlight
+from helpers.cage2_networks import SMALL_NETWORK
 from helpers.ray_pool import two_actors
 from hundredfold.backends.in_process import InProcessBackend, SerialBackend
 from hundredfold.backends.processes.backend import FirstReadyBackend, ProcessBackend
@@ -31,6 +32,13 @@ ENV_CASES = {
     # With a ride-time limit and an end of service, some offers are masked.
     "dvrp": partial(Dvrp, settings=DvrpSettings(service="operator", num_customers=9, lns_iterations=1)),
     "cage2": partial(Cage2, settings=Cage2Settings(horizons=(20,))),
+    # A network and a red agent of the user's own.
+    "cage2_own": partial(
+        Cage2,
+        settings=Cage2Settings(
+            network_file=SMALL_NETWORK, red="helpers.cage2_reds:Meander", action_mask="sensible", horizons=(20,)
+        ),
+    ),
     "CartPole-v1": GymnasiumFactory("CartPole-v1", {}),
     "FrozenLake-v1": GymnasiumFactory("FrozenLake-v1", {}),
     "third_party_masked": partial(GymnasiumBatchEnv, make_env=third_party_envs.MaskInInfo),

@@ -5,7 +5,7 @@ import pytest
 
 from helpers.browser import BROWSER, REPLAY_PROBE, inspect_page
 from helpers.run_folders import make_run, metrics
-from hundredfold.envs.cage2.baselines import make_policy, reactive
+from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.env import Cage2Settings
 from hundredfold.envs.cage2.evaluation import evaluate_table
 from hundredfold.envs.cage2.report_data import EPISODES, record_report_data
@@ -16,7 +16,7 @@ from hundredfold.report.run_data import write_report_data
 
 @pytest.fixture(scope="module")
 def data():
-    return record_report_data(lambda batch: reactive(batch.observation), Cage2Settings(), episodes=20)
+    return record_report_data(lambda batch: make_policy("reactive")(batch.observation), Cage2Settings(), episodes=20)
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
+from helpers.cage2_game import NUM_HOSTS
 from helpers.third_party_envs import HiddenInInfo, HiddenReward
 from helpers.training_runs import assert_same_run, read_metrics, truncated_run
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import NUM_HOSTS
-from hundredfold.envs.cage2.state import HOST_FACTS, NUM_FACTS
+from hundredfold.envs.cage2.state import HOST_FACTS, PRIVILEGED
 from hundredfold.envs.dvrp.env import Dvrp, DvrpSettings
 from hundredfold.envs.dvrp.observation import REMAINING
 
@@ -56,7 +56,7 @@ def test_cage2_trains_resumes_and_evaluates_with_a_privileged_critic(tmp_path):
     policy = whole.policy()
     assert policy.act({"bits": np.zeros(52, np.uint8)}, mask=np.arange(145) == 7) == 7
     network = policy.policy.network
-    assert network.value_layers[0].in_features == network.policy_layers[0].in_features + NUM_FACTS
+    assert network.value_layers[0].in_features == network.policy_layers[0].in_features + PRIVILEGED["true_state"].size
     assert len(hundredfold.evaluate(whole.path, episodes=4).returns) == 4
 
 

@@ -18,7 +18,7 @@ from hundredfold.core.files import write_atomically
 from hundredfold.envs.cage2.baselines import POLICIES, BluePolicy, make_policy
 from hundredfold.envs.cage2.blue_agent import SHIPPED_POLICIES, shipped_run
 from hundredfold.envs.cage2.env import Cage2Settings, Ruleset
-from hundredfold.envs.cage2.evaluation import evaluate_table, evaluation_cells
+from hundredfold.envs.cage2.evaluation import REDS, evaluate_table, evaluation_cells
 from hundredfold.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class EvaluateCage2:
     """Checkpoint of the run: best, last or the number of an epoch."""
     ruleset: Literal["current", "leaderboard"] | None = None
     """Ruleset; by default the run's own (baselines and shipped policies: current)."""
+    red: str | None = None
+    """Only this red agent: b_line, meander, sleep, or one of your own as module:Class; by default the
+    three of the official evaluation."""
+    network_file: str | None = None
+    """Network of a baseline, a TOML file; a run keeps its network."""
     log_episodes: Path | None = None
     """Also write the first 10 episodes of every red agent and horizon to this file: one JSON object per
     step, in words (actions, points lost, red's access and decoys, what blue observes)."""
@@ -59,25 +64,31 @@ def run_evaluate(argv: Sequence[str]) -> int:
     if args.episodes < 1:
         raise SettingsError(f"episodes must be at least 1, got {args.episodes}.")
     name = args.policy or args.target
-    policy, settings = blue_policy(name, args.checkpoint, args.seed, args.ruleset)
-    rows = evaluate_table(policy, args.episodes, args.seed, settings, name=name)
+    policy, settings = blue_policy(name, args.checkpoint, args.seed, args.ruleset, args.network_file)
+    reds = REDS if args.red is None else (args.red,)
+    rows = evaluate_table(policy, args.episodes, args.seed, settings, name=name, reds=reds)
     if args.log_episodes is not None:
-        _write_log(args.log_episodes, policy, settings, min(args.episodes, LOGGED_EPISODES), args.seed)
-    title = f"cage2, {settings.ruleset} ruleset; published rows were scored on leaderboard"
+        cells = evaluation_cells(args.seed, reds)
+        _write_log(args.log_episodes, policy, settings, min(args.episodes, LOGGED_EPISODES), cells)
+    title = f"cage2, {settings.ruleset} ruleset"
+    if settings.network_file is None:
+        title += "; published rows were scored on leaderboard"
     print_rows(rows, command=["evaluate", *argv], as_json=args.json, title=title, wide=args.wide)
     return 0
 
 
-def _write_log(path: Path, policy: BluePolicy, settings: Cage2Settings, episodes: int, seed: int) -> None:
+def _write_log(
+    path: Path, policy: BluePolicy, settings: Cage2Settings, episodes: int, cells: Sequence[tuple[str, int, int]]
+) -> None:
     """Write the first episodes of every cell of the evaluation, a JSON object per step."""
     from hundredfold.envs.cage2.episodes import log_rows, record_episodes
 
     lines = []
-    for red, horizon, cell_seed in evaluation_cells(seed):
+    for red, horizon, cell_seed in cells:
         recorded = record_episodes(policy, replace(settings, red=red, horizons=(horizon,)), episodes, cell_seed)
         lines += [json.dumps({"horizon": horizon, **row}) + "\n" for row in log_rows(recorded)]
     write_atomically(path, "".join(lines))
-    note(f"{len(lines):,} steps of {9 * episodes} episodes in {path}")
+    note(f"{len(lines):,} steps of {len(cells) * episodes} episodes in {path}")
 
 
 class TrainedPolicy:
@@ -95,7 +106,7 @@ class TrainedPolicy:
 
 
 def blue_policy(
-    name: str, checkpoint: str, seed: int, ruleset: Ruleset | None = None
+    name: str, checkpoint: str, seed: int, ruleset: Ruleset | None = None, network_file: str | None = None
 ) -> tuple[BluePolicy, Cage2Settings]:
     """A baseline or the policy of a run, with the env settings it needs.
 
@@ -105,22 +116,30 @@ def blue_policy(
         seed: Seed of the baseline `random`.
         ruleset: Ruleset to play by, for which a policy of the package is picked; by default the run's own,
             otherwise `current`.
+        network_file: Network of a baseline.
     """
     names = [*SHIPPED_POLICIES, *POLICIES]
     if name == "cage2":
         raise SettingsError(f"cage2 needs --policy: a run folder, or one of {', '.join(names)}.")
     if name in POLICIES:
-        return make_policy(name, seed), Cage2Settings(ruleset=ruleset or "current")
+        settings = Cage2Settings(ruleset=ruleset or "current", network_file=network_file)
+        return make_policy(name, seed, settings.network), settings
+    shipped = name in SHIPPED_POLICIES
+    if network_file is not None:
+        what = "is for the network of CAGE Challenge 2 only" if shipped else "keeps the network it was trained on"
+        raise SettingsError(
+            f"{name} {what}; --network-file is for the baselines {', '.join(POLICIES)}. To train a policy on a network "
+            "of your own: hundredfold train cage2 --network-file FILE."
+        )
     from hundredfold.api import load
 
-    shipped = name in SHIPPED_POLICIES
     if shipped:
         ruleset = ruleset or "current"
     path = shipped_run(name, ruleset or "current") if shipped else RunFolder.open_policy(name, names).path
-    settings = RunFolder.open(path).settings()
-    if not isinstance(settings.env_settings, Cage2Settings):
-        raise SettingsError(f"{name} was trained on {settings.env}, not on cage2.")
-    env_settings = settings.env_settings if ruleset is None else replace(settings.env_settings, ruleset=ruleset)
+    saved = RunFolder.open(path).settings()
+    if not isinstance(saved.env_settings, Cage2Settings):
+        raise SettingsError(f"{name} was trained on {saved.env}, not on cage2.")
+    env_settings = saved.env_settings if ruleset is None else replace(saved.env_settings, ruleset=ruleset)
     return TrainedPolicy(load(path, checkpoint)), env_settings
 
 

@@ -55,6 +55,9 @@ class Envs:
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
     """Env to describe: its arrays, actions and, for cage2, what every number means."""
+    network_file: str | None = None
+    """Network of cage2 to describe, a TOML file; `standard` prints the file of the standard network, to
+    start your own from."""
     wide: bool = False
     """Show all columns, however wide the table gets."""
     json: bool = False
@@ -64,8 +67,15 @@ class Envs:
 def run_envs(argv: Sequence[str]) -> int:
     """Print a row per built-in env, or the tables of one env."""
     args = parse_flags(Envs, argv, "hundredfold envs")
+    if args.network_file is not None and canonical_name(args.env or "") != "cage2":
+        raise SettingsError("--network-file is for cage2: hundredfold envs cage2 --network-file FILE.")
+    if args.network_file == "standard":
+        from hundredfold.envs.cage2.network_file import STANDARD_FILE
+
+        print(STANDARD_FILE.read_text(), end="")
+        return 0
     if args.env is not None:
-        tables = _env_tables(args.env)
+        tables = _env_tables(args.env, {} if args.network_file is None else {"network_file": args.network_file})
         if args.json:
             listed = [{"table": title, **row} for title, table in tables.items() for row in table]
             print_rows(listed, command=["envs", *argv], as_json=True)
@@ -81,17 +91,22 @@ def run_envs(argv: Sequence[str]) -> int:
     return 0
 
 
-def _env_tables(given: str) -> dict[str, Sequence[Row]]:
-    """Tables that describe a built-in env, by title."""
+def _env_tables(given: str, changed: Mapping[str, str]) -> dict[str, Sequence[Row]]:
+    """Tables that describe a built-in env, by title.
+
+    Args:
+        given: name of the env.
+        changed: settings of the env that are not the default.
+    """
     name = canonical_name(given)
     if name not in ENVS:
         raise SettingsError(f"there is no built-in env {given!r}; {suggest(given, ENVS)}")
-    entry, settings = ENVS[name], settings_class(name)()
+    entry, settings = ENVS[name], settings_class(name)(**changed)
     spec = env_factory(name, settings)(np.arange(1)).spec
     title = f"{name}: {entry.summary}; observation by default"
     found: dict[str, Sequence[Row]] = {title: _array_rows(spec.observation)}
     if entry.legend is not None:
-        return {**found, **resolve_name(entry.legend)()}
+        return {**found, **resolve_name(entry.legend)(settings)}
     if names := action_names(name, settings):
         found["Actions"] = [{"action": number, "name": action} for number, action in enumerate(names)]
     found["True state"] = _array_rows(spec.true_state)

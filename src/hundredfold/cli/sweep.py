@@ -18,9 +18,10 @@ from hundredfold.cli.output import note, print_rows
 from hundredfold.cli.train import SaveDir, base_settings, explicit_settings, parse, remove_flag
 from hundredfold.config.presets import AUTO
 from hundredfold.config.run import RunSettings
-from hundredfold.config.toml import read_toml, to_toml, used_fields
+from hundredfold.config.toml import to_toml, used_fields
 from hundredfold.core.errors import MissingExtraError, SettingsError, is_installed, suggest
 from hundredfold.core.files import write_atomically
+from hundredfold.core.toml_files import read_toml
 from hundredfold.envs.registry import ENVS, canonical_name, env_factory
 from hundredfold.training.auto_config import auto_configure_once
 from hundredfold.training.memory import spec_of

@@ -16,8 +16,9 @@ from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.output import note, print_text
 from hundredfold.config.presets import AUTO, preset_settings
 from hundredfold.config.run import ALGORITHMS, Algorithm, EngineName, RunSettings
-from hundredfold.config.toml import apply_table, read_toml, used_fields
+from hundredfold.config.toml import apply_table, used_fields
 from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.toml_files import read_toml
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.auto_config import auto_configure

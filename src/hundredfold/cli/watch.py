@@ -17,6 +17,8 @@ from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.output import note
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.formatting import format_count
+from hundredfold.envs.cage2.baselines import POLICIES, BluePolicy
+from hundredfold.envs.cage2.env import Cage2Settings
 from hundredfold.envs.dvrp.settings import CityName, DvrpSettings
 from hundredfold.envs.registry import canonical_name
 from hundredfold.report.page import write_report
@@ -73,10 +75,13 @@ class WatchCage2(Watch):
     """Policy to play on cage2: a run folder, shipped, shipped-exploits, sleep, random or reactive."""
     beside: str | None = None
     """Another policy or run to show side by side on the same episodes."""
-    red: Literal["b_line", "meander", "sleep", "mix"] = "b_line"
-    """Red agent; mix draws one for every episode."""
+    red: str = "b_line"
+    """Red agent: b_line, meander, sleep, mix, which draws one for every episode, or one of your own as
+    module:Class."""
     ruleset: Literal["current", "leaderboard"] | None = None
     """Ruleset; by default that of the (first) run, for others current."""
+    network_file: str | None = None
+    """Network of baselines, a TOML file; a run keeps its network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +152,10 @@ def watch_cage2(argv: Sequence[str]) -> int:
     args = parse_flags(WatchCage2, argv, "hundredfold watch")
     torch.set_num_threads(1)  # more threads are slower on a busy machine
     names = [name for name in (args.policy or args.target, args.beside) if name is not None]
-    policies = [blue_policy(name, args.checkpoint, args.seed, args.ruleset) for name in names]
+    policies = [_blue_policy(name, args) for name in names]
     # Both policies play by the rules of the first, each with its own observation and mask.
+    if len({own.network for _, own in policies}) > 1:
+        raise SettingsError("policies side by side need the same network; pass --network-file for a baseline.")
     rules = replace(policies[0][1], red=args.red, horizons=(max(policies[0][1].horizons),))
     recorded = []
     for policy, own in policies:
@@ -159,7 +166,7 @@ def watch_cage2(argv: Sequence[str]) -> int:
         [replay_record(record, name, episode) for record, name in zip(recorded, shown, strict=True)]
         for episode in range(args.episodes)
     ]
-    replay = Replay("cage2", {"legend": replay_legend(), "episodes": episodes}, unit="step")
+    replay = Replay("cage2", {"legend": replay_legend(rules.network), "episodes": episodes}, unit="step")
     reds = ", ".join(dict.fromkeys(episode[0]["red"] for episode in episodes))
     facts = [
         f"red agent {reds}",
@@ -170,6 +177,12 @@ def watch_cage2(argv: Sequence[str]) -> int:
     path = args.path(f"cage2-{'-'.join(shown)}", ".html")
     print(write_replay(path, replay, heading=f"cage2: {' beside '.join(shown)}", facts=facts))
     return 0
+
+
+def _blue_policy(name: str, args: WatchCage2) -> tuple[BluePolicy, Cage2Settings]:
+    """A policy and its settings; --network-file is for baselines."""
+    network_file = args.network_file if name in POLICIES else None
+    return blue_policy(name, args.checkpoint, args.seed, args.ruleset, network_file)
 
 
 def watch_dvrp(argv: Sequence[str]) -> int:

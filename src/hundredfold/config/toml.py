@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 import types
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import tomli_w
 
 from hundredfold.core.errors import SettingsError, suggest
-from hundredfold.core.files import read_bounded
 
 Settings = TypeVar("Settings")
-
-MAX_BYTES: Final = 2**20
-# Keys of many parts (`a.b.c...`): tomllib takes memory by the square of their number.
-_LONG_KEY: Final = re.compile(rb"""(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""")
 
 
 def to_toml(settings: Any) -> str:
@@ -47,33 +39,6 @@ def used_fields(settings: Any) -> list[Field[Any]]:
     """The fields of a settings dataclass that have an effect."""
     unused = getattr(settings, "unused", ())
     return [item for item in fields(settings) if item.name not in unused]
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; errors name the file and the line."""
-    try:
-        # A settings file that the user names may be a link.
-        data = read_bounded(path.resolve(), MAX_BYTES)
-    except OSError as error:
-        raise SettingsError(f"cannot read settings file {path}: {error.strerror}.") from error
-    return parse_toml(data, path)
-
-
-def parse_toml(data: bytes, path: Path) -> dict[str, Any]:
-    """The tables of a TOML document.
-
-    Args:
-        data: The document.
-        path: Where it comes from, for error messages.
-    """
-    if _LONG_KEY.search(data):
-        raise SettingsError(f"{path} is not a settings file: it is nested too deeply.")
-    try:
-        return tomllib.loads(data.decode())
-    except RecursionError:
-        raise SettingsError(f"{path} is not a settings file: it is nested too deeply.") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a number of thousands of digits
-        raise SettingsError(f"{path} is not valid TOML: {error}.") from error
 
 
 def apply_table(settings: Settings, table: dict[str, Any], source: str, path: str = "") -> Settings:

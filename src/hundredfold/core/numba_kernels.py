@@ -78,9 +78,15 @@ def fast_sum_kernel(function: Function, **flags: Any) -> Function:
     return noalloc_kernel(function, fastmath={"reassoc", "nsz", "contract"}, **flags)
 
 
+# Options of functions that are inlined into every kernel that calls them.
+INLINED: Final[Any] = {
+    name: value for name, value in {"forceinline": True, **NO_WRAPPERS}.items() if name in NUMBA_FLAGS
+}
+
+
 def inlined(function: Function) -> Function:
     """Compile a function that is inlined into every kernel that calls it."""
-    return _njit(function, forceinline=True, **NO_WRAPPERS)
+    return _njit(function, **INLINED)
 
 
 def outlined(function: Function) -> Function:
@@ -147,13 +153,18 @@ def _used_sources(source: Path) -> set[Path]:
 
 @cache
 def _imported_sources(source: Path) -> frozenset[Path]:
-    """Files of this package that a file imports, read from its text: importing may be expensive."""
+    """Files of this package that a file imports, read from its text: importing may be expensive.
+
+    A module's data may be in a file of the same name that ends in `.toml`.
+    """
     package = Path(__file__).parents[1]
     modules: set[str] = set()
     for module, names in IMPORT.findall(source.read_text()):
         modules |= {module, *(f"{module}.{name}" for name in re.findall(r"\w+", names))}
     paths = [package.parent.joinpath(*module.split(".")) for module in modules]
-    return frozenset(file for path in paths if (file := path.with_suffix(".py")).is_file())
+    return frozenset(
+        file for path in paths for suffix in (".py", ".toml") if (file := path.with_suffix(suffix)).is_file()
+    )
 
 
 @cache

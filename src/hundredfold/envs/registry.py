@@ -28,7 +28,7 @@ class EnvEntry:
     rendering: str
     # Function from settings to the names of the actions, as module:name, if they have names.
     action_names: str | None = None
-    # Function that returns tables of what the env's numbers mean, as module:name, if there is one.
+    # Function from settings to tables of what the env's numbers mean, as module:name, if there is one.
     legend: str | None = None
     # Function of the evaluate command; other than the default if the return alone says too little.
     evaluate: str = EVALUATE_RETURNS

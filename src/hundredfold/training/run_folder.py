@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from hundredfold.config.presets import default_settings
 from hundredfold.config.run import RunSettings
-from hundredfold.config.toml import MAX_BYTES, apply_table, parse_toml, to_toml
+from hundredfold.config.toml import apply_table, to_toml
 from hundredfold.core.errors import CheckpointError, SettingsError, suggest
 from hundredfold.core.files import open_no_follow, read_bounded, read_sealed_json, sealed_json, write_atomically
+from hundredfold.core.toml_files import MAX_BYTES, parse_toml
 
 # Start of the last line of settings.toml.
 SEAL: Final = b"# sha256 of the lines above: "
@@ -199,7 +200,7 @@ class RunFolder:
         return self._with_kept_paths(settings, checksums)
 
     def _kept(self, name: str) -> Path:
-        return self.data / f"{name}.csv"
+        return self.data / f"{name}{'.toml' if name == 'network_file' else '.csv'}"
 
     def _with_kept_paths(self, settings: RunSettings, names: Iterable[str]) -> RunSettings:
         kept = {name: str(self._kept(name).resolve()) for name in names}

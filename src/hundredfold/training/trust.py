@@ -1,9 +1,9 @@
 """Trust in run folders: what only a run folder names is neither imported nor joined unasked.
 
-A run folder may come from a stranger. Its settings can name a module (`my_module:MyEnv-v0`), arguments
-of a third-party env and the address of a Ray cluster, and all three execute code. Runs that this user
-made, in the folder where they are now, are recognised by an authentication code in the run folder; its
-key never leaves the user's data directory.
+A run folder may come from a stranger. Its settings can name a module (`my_module:MyEnv-v0`, or a red agent
+of cage2), arguments of a third-party env and the address of a Ray cluster, and all of these execute code.
+Runs that this user made, in the folder where they are now, are recognised by an authentication code in
+the run folder; its key never leaves the user's data directory.
 """
 
 from __future__ import annotations
@@ -36,9 +36,17 @@ def executed_by(settings: RunSettings) -> dict[str, str]:
             found["env"] = f"imports the Python module {module!r}"
         if settings.env_settings.env_kwargs:
             found["env_kwargs"] = f"passes {' '.join(settings.env_settings.env_kwargs)!r} to {env}"
+    if red := own_red(settings):
+        found["red"] = f"imports the Python module {red.partition(':')[0]!r}"
     if settings.machine.backend == "ray" and settings.ray.address:
         found["address"] = f"joins the Ray cluster {settings.ray.address!r}"
     return found
+
+
+def own_red(settings: RunSettings) -> str:
+    """The class of a red agent of cage2 that the settings name as module:Class, or ""."""
+    red = getattr(settings.env_settings, "red", "")
+    return red if ":" in red else ""
 
 
 def require_trust(folder: RunFolder, settings: RunSettings, named: Container[str], trusted: bool) -> None:
@@ -87,7 +95,8 @@ def _authentication_code(folder: RunFolder, settings: RunSettings) -> str | None
     if key is None:
         return None
     arguments = getattr(settings.env_settings, "env_kwargs", ())
-    message = json.dumps([str(folder.path.resolve()), settings.env, list(arguments), settings.ray.address])
+    named = [str(folder.path.resolve()), settings.env, list(arguments), settings.ray.address]
+    message = json.dumps([*named, red] if (red := own_red(settings)) else named)
     return hmac.digest(key, message.encode(), "sha256").hex()
 
 

@@ -3,36 +3,46 @@
 import numpy as np
 import pytest
 
-from helpers.cage2_game import MONITOR, SLEEP, Game, analyse, decoy, remove, restore
-from hundredfold.envs.cage2.action_mask import DEFENDABLE, next_decoy
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, RESTORE_FIRST
+from helpers.cage2_game import (
+    DEFENDABLE,
+    DEFENDER,
+    ENTERPRISE0,
+    ENTERPRISE1,
+    HOSTS,
+    INSTALLABLE_DECOYS,
+    MONITOR,
+    NUM_ACTIONS,
+    NUM_HOSTS,
+    RESTORE_FIRST,
+    SLEEP,
+    USER0,
+    USER1,
+    USER2,
+    USER3,
+    USER4,
+    Game,
+    analyse,
+    decoy,
+    remove,
+    restore,
+)
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.evaluation import step_rewards
 from hundredfold.envs.cage2.network import (
     APACHE,
     BLUE_KEEP,
     DECOYS,
-    DEFENDER,
-    ENTERPRISE0,
-    ENTERPRISE1,
     FEMITTER,
     HARAKA_SMPT,
-    HOSTS,
-    INSTALLABLE_DECOYS,
     NONE,
-    NUM_HOSTS,
     SMSS,
     SSH_BRUTE_FORCE,
     SSHD,
     SVCHOST,
     TOMCAT,
-    USER0,
-    USER1,
-    USER2,
-    USER3,
-    USER4,
     VSFTPD,
 )
+from hundredfold.envs.cage2.network_file import STANDARD
 
 
 def allowed(game):
@@ -88,7 +98,7 @@ def test_decoys_are_allowed_by_exploit_weight_until_none_would_trap_anything(hos
 def test_a_second_web_decoy_is_not_allowed():
     fitting = INSTALLABLE_DECOYS[ENTERPRISE0, 1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT]
     assert fitting >> VSFTPD & 1
-    assert next_decoy(ENTERPRISE0, 1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT) == NONE
+    assert STANDARD.hosts[ENTERPRISE0].next_decoy(1 << APACHE | 1 << HARAKA_SMPT | 1 << TOMCAT) == NONE
 
 
 def test_a_restored_host_allows_its_decoys_again():
@@ -126,9 +136,10 @@ def test_a_new_episode_resets_the_mask():
 
 @pytest.mark.parametrize("red", ["b_line", "meander"])
 @pytest.mark.parametrize("ruleset", ["current", "leaderboard"])
-def test_no_forbidden_action_could_have_removed_red(red, ruleset):
+@pytest.mark.parametrize("green", ["sleep", "scan"])
+def test_no_forbidden_action_could_have_removed_red(red, ruleset, green):
     rows = 200
-    settings = Cage2Settings(red=red, ruleset=ruleset, action_mask="sensible")
+    settings = Cage2Settings(red=red, ruleset=ruleset, green=green, action_mask="sensible")
     env = Cage2(np.arange(rows), settings)
     out = env.reset(seed=7)
     rng = np.random.default_rng(7)
@@ -145,6 +156,20 @@ def test_no_forbidden_action_could_have_removed_red(red, ruleset):
         any_action = rng.integers(0, NUM_ACTIONS, rows)
         env.step(np.where(rng.random(rows) < 0.2, any_action, priority.argmax(axis=1)))
     assert forbidden_restores > 0
+
+
+def test_a_scan_of_green_hides_an_exploit_so_that_remove_stays_allowed():
+    for green, may in (("sleep", {"analyse", "restore"}), ("scan", {"analyse", "remove", "restore"})):
+        game = masked_game(green=green)
+        assert allowed_on(game, USER2) == set()
+        game.scan(USER2, green_action=0)
+        assert allowed_on(game, USER2) == may
+    game.exploit(USER2, BLUE_KEEP, detected=1, green_action=1, green_target=USER2)
+    assert game.activity(USER2) == "Scan"
+    assert game.compromised(USER2) == "No"
+    assert game["user_removable"][USER2] == 1
+    assert "remove" in allowed_on(game, USER2)
+    assert game.step(remove(USER2), green_action=0)["n_sessions"][USER2] == 0
 
 
 def test_step_rewards_passes_the_mask_to_the_policy():

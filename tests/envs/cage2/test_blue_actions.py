@@ -1,29 +1,38 @@
 import numpy as np
 import pytest
 
-from helpers.cage2_game import MONITOR, SLEEP, Game, analyse, decoy, remove, restore
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
-from hundredfold.envs.cage2.network import (
-    APACHE,
-    BLUE_KEEP,
-    DECOYS,
+from helpers.cage2_game import (
     DEFENDER,
     ENTERPRISE0,
     ENTERPRISE1,
-    ETERNAL_BLUE,
-    FEMITTER,
     HOSTS,
-    HTTP_RFI,
-    NUM_DECOYS,
+    MONITOR,
+    NUM_ACTIONS,
     NUM_HOSTS,
     OP_SERVER0,
-    SSH_BRUTE_FORCE,
-    TOMCAT,
+    SLEEP,
     USER0,
     USER1,
     USER2,
     USER3,
     USER4,
+    Game,
+    analyse,
+    decoy,
+    remove,
+    restore,
+)
+from hundredfold.envs.cage2.legend import ACTION_NAMES
+from hundredfold.envs.cage2.network import (
+    APACHE,
+    BLUE_KEEP,
+    DECOYS,
+    ETERNAL_BLUE,
+    FEMITTER,
+    HTTP_RFI,
+    NUM_DECOYS,
+    SSH_BRUTE_FORCE,
+    TOMCAT,
     VSFTPD,
 )
 from hundredfold.envs.cage2.state import FALSE, TRUE, UNKNOWN
@@ -31,14 +40,14 @@ from hundredfold.envs.cage2.state import FALSE, TRUE, UNKNOWN
 
 def test_the_145_actions_have_the_order_of_the_challenge():
     assert NUM_ACTIONS == 145
-    assert action_name(SLEEP) == "Sleep"
-    assert action_name(MONITOR) == "Monitor"
+    assert ACTION_NAMES[SLEEP] == "Sleep"
+    assert ACTION_NAMES[MONITOR] == "Monitor"
     for host, name in enumerate(HOSTS):
-        assert action_name(analyse(host)) == f"Analyse {name}"
-        assert action_name(remove(host)) == f"Remove {name}"
-        assert action_name(restore(host)) == f"Restore {name}"
+        assert ACTION_NAMES[analyse(host)] == f"Analyse {name}"
+        assert ACTION_NAMES[remove(host)] == f"Remove {name}"
+        assert ACTION_NAMES[restore(host)] == f"Restore {name}"
         for kind, decoy_name in enumerate(DECOYS):
-            assert action_name(decoy(kind, host)) == f"Decoy{decoy_name} {name}"
+            assert ACTION_NAMES[decoy(kind, host)] == f"Decoy{decoy_name} {name}"
 
 
 @pytest.mark.parametrize(

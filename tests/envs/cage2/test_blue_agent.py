@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from helpers.cage2_game import HOSTS
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.blue_agent import BlueAgent
 from hundredfold.envs.cage2.conformance import RECORDINGS, load_trace
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import HOSTS
 from hundredfold.envs.cage2.raw_observation import RAW_PORTS
 
 CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed")

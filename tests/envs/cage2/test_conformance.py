@@ -5,7 +5,7 @@ import pytest
 
 from helpers.cage2_game import TRACES
 from hundredfold.core.errors import HundredfoldError, SettingsError
-from hundredfold.envs.cage2.baselines import make_policy, reactive
+from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.conformance import COMPARED, RECORDED_RETURNS, TraceError, check_returns, verify
 from hundredfold.envs.cage2.env import Cage2Settings
 from hundredfold.envs.cage2.evaluation import evaluate_table, step_rewards
@@ -143,7 +143,7 @@ def test_a_damaged_returns_file_raises(tmp_path, text, message):
 
 
 def test_the_official_table_has_nine_cells_a_total_and_the_published_entry():
-    rows = evaluate_table(reactive, episodes=200, name="reactive")
+    rows = evaluate_table(make_policy("reactive"), episodes=200, name="reactive")
     evaluated = [row for row in rows if row["policy"] == "reactive"]
     assert [(row["red"], row["horizon"]) for row in evaluated[:-1]] == [
         (red, length) for length in (30, 50, 100) for red in ("b_line", "meander", "sleep")
@@ -163,8 +163,8 @@ def test_a_cell_of_the_table_agrees_with_the_recorded_mean():
 
 def test_rewards_do_not_depend_on_the_batch_size():
     settings = Cage2Settings(red="meander", horizons=(40,))
-    whole = step_rewards(reactive, settings, episodes=50, seed=3)
-    parts = step_rewards(reactive, settings, episodes=50, seed=3, batch=7)
+    whole = step_rewards(make_policy("reactive"), settings, episodes=50, seed=3)
+    parts = step_rewards(make_policy("reactive"), settings, episodes=50, seed=3, batch=7)
     np.testing.assert_array_equal(whole, parts)
 
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from helpers.cage2_game import DECOY_FIRST, INSTALLABLE_DECOYS, NUM_ACTIONS, NUM_HOSTS, RESTORE_FIRST, USER0
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError
-from hundredfold.envs.cage2.blue_actions import DECOY_FIRST, NUM_ACTIONS, RESTORE_FIRST
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_HOSTS, USER0
 from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
 from hundredfold.envs.cage2.step import start_batch
 

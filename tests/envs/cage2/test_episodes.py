@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from helpers.cage2_game import HOSTS, OP_SERVER0
 from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.episodes import CAUSES, RESTORED, log_rows, record_episodes, replay_legend, replay_record
 from hundredfold.envs.cage2.evaluation import step_rewards
-from hundredfold.envs.cage2.network import HOSTS, OP_SERVER0
 
 SETTINGS = Cage2Settings(red="b_line", horizons=(30,))
 

@@ -8,11 +8,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import hundredfold
+from helpers.cage2_game import HOSTS, NUM_ACTIONS, NUM_HOSTS, OP_HOST0, USER
 from hundredfold.envs.cage2 import legend
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.evaluation import PUBLISHED_AGENTS, published_markdown
-from hundredfold.envs.cage2.network import DECOYS, HOSTS, NUM_HOSTS, OP_HOST0, USER
+from hundredfold.envs.cage2.legend import ACTION_NAMES
+from hundredfold.envs.cage2.network import DECOYS
 from hundredfold.envs.cage2.red_actions import DISCOVER, ESCALATE, EXPLOIT, RED_ACTIONS, SCAN
 from hundredfold.envs.cage2.state import INFO, TRUE_STATE
 
@@ -24,13 +25,13 @@ def test_every_action_has_its_own_name_and_both_tables_give_its_number():
     for row in legend.verb_rows():
         first, _, on_hosts = row["number"].partition(" + ")
         for host in range(NUM_HOSTS if on_hosts else 1):
-            assert action_name(int(first) + host).split()[0] == row["action"]
+            assert ACTION_NAMES[int(first) + host].split()[0] == row["action"]
     grid = legend.action_table()
     numbers = [number for row in grid for number in list(row.values())[1:]]
     assert sorted(numbers) == list(range(2, NUM_ACTIONS))
     for row in grid:
-        assert action_name(row["Restore"]) == f"Restore {row['host']}"
-        assert action_name(row["Tomcat"]) == f"DecoyTomcat {row['host']}"
+        assert ACTION_NAMES[row["Restore"]] == f"Restore {row['host']}"
+        assert ACTION_NAMES[row["Tomcat"]] == f"DecoyTomcat {row['host']}"
 
 
 def test_decoys_can_be_placed_where_the_legend_says_and_nowhere_else():

@@ -1,32 +1,39 @@
 import numpy as np
 import pytest
 
-from helpers.cage2_game import SLEEP, Game, analyse, decoy, remove, restore
-from hundredfold.envs.cage2 import red_actions
-from hundredfold.envs.cage2.network import (
-    APACHE,
-    BLUE_KEEP,
+from helpers.cage2_game import (
     DEFENDER,
     ENTERPRISE0,
     ENTERPRISE1,
     ENTERPRISE2,
-    ETERNAL_BLUE,
-    FEMITTER,
-    HARAKA_RCE,
     HOSTS,
-    HTTP_RFI,
-    HTTPS_RFI,
     NUM_HOSTS,
     OP_HOST0,
     OP_SERVER0,
-    SSH_BRUTE_FORCE,
-    SSHD,
-    TOMCAT,
+    SLEEP,
     USER0,
     USER1,
     USER2,
     USER3,
     USER4,
+    Game,
+    analyse,
+    decoy,
+    remove,
+    restore,
+)
+from hundredfold.envs.cage2 import red_actions
+from hundredfold.envs.cage2.network import (
+    APACHE,
+    BLUE_KEEP,
+    ETERNAL_BLUE,
+    FEMITTER,
+    HARAKA_RCE,
+    HTTP_RFI,
+    HTTPS_RFI,
+    SSH_BRUTE_FORCE,
+    SSHD,
+    TOMCAT,
     VSFTPD,
 )
 from hundredfold.envs.cage2.state import FAILED_EXPLOIT, SHELL_BREACH, SILENT_BREACH

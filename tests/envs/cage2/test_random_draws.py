@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from helpers.cage2_game import Game
+from helpers.cage2_game import ENTERPRISE1, USER0, USER1, USER2, USER3, USER4, Game
 from hundredfold.core.errors import ShapeError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import ENTERPRISE1, USER0, USER1, USER2, USER3, USER4
 from hundredfold.envs.cage2.random_draws import RecordedDrawError
 from hundredfold.envs.cage2.red_actions import DISCOVER, ESCALATE, EXPLOIT, IMPACT, SCAN
 

@@ -1,44 +1,48 @@
 import numpy as np
 import pytest
 
-from helpers.cage2_game import Game, decoy, restore
-from hundredfold.envs.cage2 import red_actions
-from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import (
-    APACHE,
-    BLUE_KEEP,
+from helpers.cage2_game import (
     DEFENDER,
     ENTERPRISE,
     ENTERPRISE0,
     ENTERPRISE1,
     ENTERPRISE2,
-    ETERNAL_BLUE,
     EXPLOIT_OPTIONS,
-    EXPLOITS,
-    FTP_TRAVERSAL,
-    HARAKA_RCE,
     HOSTS,
-    HTTP_RFI,
-    HTTPS_RFI,
-    NUM_EXPLOITS,
     NUM_HOSTS,
     OP_HOST0,
     OP_HOST1,
     OP_HOST2,
     OP_SERVER0,
     OPERATIONAL,
-    SQL_INJECTION,
-    SSH_BRUTE_FORCE,
-    TOMCAT,
-    TOP_EXPLOIT,
     USER,
     USER0,
     USER1,
     USER2,
     USER3,
     USER4,
+    Game,
+    decoy,
+    restore,
+)
+from hundredfold.envs.cage2 import red_actions
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.network import (
+    APACHE,
+    BLUE_KEEP,
+    ETERNAL_BLUE,
+    EXPLOITS,
+    FTP_TRAVERSAL,
+    HARAKA_RCE,
+    HTTP_RFI,
+    HTTPS_RFI,
+    NUM_EXPLOITS,
+    SQL_INJECTION,
+    SSH_BRUTE_FORCE,
+    TOMCAT,
     VSFTPD,
 )
+from hundredfold.envs.cage2.network_tables import TOP_EXPLOIT
 from hundredfold.envs.cage2.random_draws import SessionLimitError
 from hundredfold.envs.cage2.state import FALSE, TRUE
 

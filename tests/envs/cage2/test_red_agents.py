@@ -3,27 +3,29 @@
 import numpy as np
 import pytest
 
-from helpers.cage2_game import SLEEP, decoy, restore
-from hundredfold.envs.cage2.env import Cage2, Cage2Settings
-from hundredfold.envs.cage2.network import (
+from helpers.cage2_game import (
     DEFENDER,
     ENTERPRISE,
     ENTERPRISE0,
     ENTERPRISE1,
     ENTERPRISE2,
-    LINKED_HOST,
-    NONE,
     OP_SERVER0,
     OPERATIONAL,
+    SLEEP,
     USER,
     USER0,
     USER1,
     USER2,
     USER3,
     USER4,
+    decoy,
+    restore,
 )
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.network import NONE
+from hundredfold.envs.cage2.network_tables import STANDARD_TABLES
 from hundredfold.envs.cage2.red_actions import DISCOVER, ESCALATE, EXPLOIT, IMPACT, SCAN
-from hundredfold.envs.cage2.red_agents import B_LINE_SCRIPT, SCRIPT_AFTER_FAILURE
+from hundredfold.envs.cage2.red_agents import SCRIPT_AFTER_FAILURE
 from hundredfold.envs.cage2.state import FALSE, TRUE, UNKNOWN
 
 
@@ -71,8 +73,8 @@ def test_undisturbed_b_line_follows_its_script_to_impact(user):
     episode = b_line_via(user)
     draws = {"exploit_detected": 1, "escalate_choice": 0}
     best = {USER1: 7, USER2: 0, USER3: 6, USER4: 6, ENTERPRISE0: 4, ENTERPRISE1: 3, ENTERPRISE2: 3}
-    for _, target, _ in B_LINE_SCRIPT[2:]:
-        host = user if target == -1 else LINKED_HOST[user] if target == -2 else target
+    for target in STANDARD_TABLES.script_target[2:]:
+        host = user if target == -1 else STANDARD_TABLES.linked_host[user] if target == -2 else target
         episode.step(exploit=best.get(host, 4), **draws)
         assert episode["red_success"] == TRUE
     link = ENTERPRISE1 if user in (USER1, USER2) else ENTERPRISE0

@@ -1,7 +1,7 @@
 import pytest
 
-from helpers.cage2_game import Game, decoy, restore
-from hundredfold.envs.cage2.network import ENTERPRISE0, HARAKA_RCE, HTTP_RFI, HTTPS_RFI, TOMCAT, USER3, USER4
+from helpers.cage2_game import ENTERPRISE0, USER3, USER4, Game, decoy, restore
+from hundredfold.envs.cage2.network import HARAKA_RCE, HTTP_RFI, HTTPS_RFI, TOMCAT
 from hundredfold.envs.cage2.random_draws import RecordedDrawError
 from hundredfold.envs.cage2.state import FALSE, TRUE
 

@@ -3,6 +3,10 @@
 Kernels rebuild the arrays from it, so a call passes one record instead of forty arrays. The record
 does not own the arrays: the env keeps them alive and in place. Address 0 stands for an array that
 is switched off, which the kernels get as an array without rows.
+
+The type of the record decides how kernels are compiled. With `ARRAY_POINTERS` the tables of the standard
+network are constants in the machine code; with `NETWORK_POINTERS` they are read at their addresses, and
+the number of hosts is that of the record.
 """
 
 from __future__ import annotations
@@ -11,37 +15,57 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+from numba.extending import overload
 from numba.np.numpy_support import carray
 
 from hundredfold.core.batch import Array, ArraySpec
 from hundredfold.core.errors import ShapeError
-from hundredfold.core.numba_kernels import inlined, pointer
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
-from hundredfold.envs.cage2.network import NUM_BITS, NUM_DECOYS, NUM_EXPLOITS, NUM_HOSTS
-from hundredfold.envs.cage2.state import DRAWS, HIDDEN, NUM_MEMORY_EVENTS, GameState, Observation, StepOutputs
-
-ARRAY_POINTERS: Final = np.dtype(
-    [
-        ("num_envs", np.int64),
-        *((name, np.int64) for name in GameState._fields),
-        *((f"observation_{name}", np.int64) for name in Observation._fields),
-        *((f"final_{name}", np.int64) for name in Observation._fields),
-        *((f"output_{name}", np.int64) for name in StepOutputs._fields),
-        ("env_keys", np.int64),
-        ("episodes", np.int64),
-        ("horizons", np.int64),
-        ("num_horizons", np.int64),
-        ("red", np.int64),
-        # Red `mix` draws u in [0, 1): below the first b_line, below the second meander, else sleep.
-        ("b_line_below", np.float64),
-        ("meander_below", np.float64),
-        ("green_scans", np.bool_),
-        ("leaderboard", np.bool_),
-        ("cardiff", np.bool_),
-        ("tracks_memory", np.bool_),
-    ],
-    align=True,
+from hundredfold.core.numba_kernels import INLINED, inlined, pointer
+from hundredfold.envs.cage2.network import NUM_DECOYS, NUM_EXPLOITS
+from hundredfold.envs.cage2.network_tables import ARRAYS, NUMBERS, STANDARD_TABLES, NetworkTables, num_actions
+from hundredfold.envs.cage2.state import (
+    DRAWS,
+    HIDDEN,
+    LARGE_HIDDEN,
+    NUM_MEMORY_EVENTS,
+    GameState,
+    Observation,
+    StepOutputs,
 )
+
+_FIELDS: Final = [
+    ("num_envs", np.int64),
+    *((name, np.int64) for name in GameState._fields if name != "network"),
+    *((f"observation_{name}", np.int64) for name in Observation._fields),
+    *((f"final_{name}", np.int64) for name in Observation._fields),
+    *((f"output_{name}", np.int64) for name in StepOutputs._fields),
+    ("env_keys", np.int64),
+    ("episodes", np.int64),
+    ("horizons", np.int64),
+    ("num_horizons", np.int64),
+    ("red", np.int64),
+    # Red `mix` draws u in [0, 1): below the first b_line, below the second meander, else sleep.
+    ("b_line_below", np.float64),
+    ("meander_below", np.float64),
+    ("green_scans", np.bool_),
+    ("leaderboard", np.bool_),
+    ("cardiff", np.bool_),
+    ("tracks_memory", np.bool_),
+]
+ARRAY_POINTERS: Final = np.dtype(_FIELDS, align=True)
+"""Record of a batch on the standard network."""
+NETWORK_POINTERS: Final = np.dtype(
+    [*_FIELDS, *((f"network_{name}", np.int64) for name in NetworkTables._fields)], align=True
+)
+"""Record of a batch on another network: numbers and addresses of its tables, too."""
+
+
+def write_network(record: Any, tables: NetworkTables) -> None:
+    """Write the tables of a network into a record of `NETWORK_POINTERS`."""
+    for name in NUMBERS:
+        record[f"network_{name}"] = getattr(tables, name)
+    for name in ARRAYS:
+        record[f"network_{name}"] = address(getattr(tables, name))
 
 
 def address(array: Array | None) -> int:
@@ -82,11 +106,86 @@ def num_rows_at(address: Any, num_envs: Any) -> Any:
     return num_envs if address else 0
 
 
+def tables_from(record: Any) -> NetworkTables:
+    """Tables of the batch's network; for kernels only."""
+    raise TypeError("tables_from is for kernels.")
+
+
+def hidden_from(record: Any) -> Any:
+    """Hidden state of the batch; for kernels only."""
+    raise TypeError("hidden_from is for kernels.")
+
+
+@overload(tables_from, jit_options=INLINED)
+def _tables_from(record: Any) -> Any:
+    return tables_at if "network_num_hosts" in record.fields else standard_tables
+
+
+@overload(hidden_from, jit_options=INLINED)
+def _hidden_from(record: Any) -> Any:
+    return large_hidden if "network_num_hosts" in record.fields else standard_hidden
+
+
+def standard_tables(record: Any) -> Any:
+    """Tables of the standard network, which become constants."""
+    return STANDARD_TABLES
+
+
+def standard_hidden(record: Any) -> Any:
+    """Hidden state of the standard network."""
+    return array_at(record.hidden, (record.num_envs,), HIDDEN)
+
+
+def large_hidden(record: Any) -> Any:
+    """Hidden state of another network."""
+    return array_at(record.hidden, (record.num_envs,), LARGE_HIDDEN)
+
+
+def tables_at(record: Any) -> Any:
+    """Tables of a network from their addresses."""
+    hosts, subnets = record.network_num_hosts, record.network_num_subnets
+    by_decoys, actions = (hosts, 1 << NUM_DECOYS), num_actions_in_kernel(hosts)
+    return NetworkTables(
+        hosts,
+        subnets,
+        record.network_num_openers,
+        record.network_num_green_hosts,
+        record.network_entry,
+        record.network_server,
+        record.network_entry_subnet,
+        record.network_first_targets,
+        record.network_server_subnet,
+        record.network_openers,
+        array_at(record.network_subnet_of, (hosts,), np.int64),
+        array_at(record.network_first_host, (subnets + 1,), np.int64),
+        array_at(record.network_opener_first, (subnets + 1,), np.int64),
+        array_at(record.network_opener_hosts, (record.network_num_openers,), np.int64),
+        array_at(record.network_green_hosts, (record.network_num_green_hosts,), np.int64),
+        array_at(record.network_cost_tenths, (hosts,), np.int64),
+        array_at(record.network_linked_host, (hosts,), np.int64),
+        array_at(record.network_base_events, (hosts,), np.int64),
+        array_at(record.network_genuine_service, (NUM_EXPLOITS, hosts), np.int64),
+        array_at(record.network_script_target, (SCRIPT_STEPS,), np.int64),
+        array_at(record.network_action_kind, (actions,), np.int64),
+        array_at(record.network_action_decoy, (actions,), np.int64),
+        array_at(record.network_action_host, (actions,), np.int64),
+        array_at(record.network_installable_decoys, by_decoys, np.uint8),
+        array_at(record.network_exploit_options, by_decoys, np.uint8),
+        array_at(record.network_distinct_ports, by_decoys, np.uint8),
+        array_at(record.network_next_decoy, by_decoys, np.uint8),
+        array_at(record.network_defendable, (hosts,), np.bool_),
+    )
+
+
+num_actions_in_kernel: Final = inlined(num_actions)
+SCRIPT_STEPS: Final = len(STANDARD_TABLES.script_target)
+
+
 @inlined
 def state_from(record: Any) -> Any:
     """The game state of the batch."""
-    n = record.num_envs
-    by_host = (n, NUM_HOSTS)
+    n, network = record.num_envs, tables_from(record)
+    by_host = (n, network.num_hosts)
     return GameState(
         array_at(record.known, by_host, np.uint8),
         array_at(record.scanned, by_host, np.uint8),
@@ -98,15 +197,17 @@ def state_from(record: Any) -> Any:
         array_at(record.n_decoys, by_host, np.int16),
         array_at(record.ot_up, (n,), np.uint8),
         array_at(record.red_subnets, (n,), np.uint8),
-        array_at(record.hidden, (n,), HIDDEN),
+        hidden_from(record),
         array_at(record.draws, (num_rows_at(record.draws, n), len(DRAWS)), np.uint8),
         array_at(record.forced_red, (num_rows_at(record.forced_red, n), 2), np.uint8),
+        network,
     )
 
 
 @inlined
 def observation_at(
     n: Any,
+    hosts: Any,
     bits: Any,
     decoys: Any,
     decoy_counts: Any,
@@ -119,15 +220,15 @@ def observation_at(
 ) -> Any:
     """Observation from the addresses of its arrays."""
     return Observation(
-        array_at(bits, (n, NUM_BITS), np.uint8),
-        array_at(decoys, (num_rows_at(decoys, n), NUM_HOSTS, NUM_DECOYS), np.uint8),
-        array_at(decoy_counts, (num_rows_at(decoy_counts, n), NUM_HOSTS), np.int16),
-        array_at(scans, (num_rows_at(scans, n), NUM_HOSTS), np.uint8),
-        array_at(scanned_decoys, (num_rows_at(scanned_decoys, n), NUM_HOSTS, NUM_DECOYS), np.uint8),
-        array_at(recency, (num_rows_at(recency, n), NUM_HOSTS, NUM_MEMORY_EVENTS), np.float32),
+        array_at(bits, (n, 4 * hosts), np.uint8),
+        array_at(decoys, (num_rows_at(decoys, n), hosts, NUM_DECOYS), np.uint8),
+        array_at(decoy_counts, (num_rows_at(decoy_counts, n), hosts), np.int16),
+        array_at(scans, (num_rows_at(scans, n), hosts), np.uint8),
+        array_at(scanned_decoys, (num_rows_at(scanned_decoys, n), hosts, NUM_DECOYS), np.uint8),
+        array_at(recency, (num_rows_at(recency, n), hosts, NUM_MEMORY_EVENTS), np.float32),
         array_at(elapsed, (num_rows_at(elapsed, n), 1), np.float32),
         array_at(remaining, (num_rows_at(remaining, n), 1), np.float32),
-        array_at(exploits, (num_rows_at(exploits, n), NUM_HOSTS, NUM_EXPLOITS), np.uint8),
+        array_at(exploits, (num_rows_at(exploits, n), hosts, NUM_EXPLOITS), np.uint8),
     )
 
 
@@ -136,6 +237,7 @@ def observation_from(record: Any) -> Any:
     """The current observation."""
     return observation_at(
         record.num_envs,
+        tables_from(record).num_hosts,
         record.observation_bits,
         record.observation_decoys,
         record.observation_decoy_counts,
@@ -153,6 +255,7 @@ def final_observation_from(record: Any) -> Any:
     """The final observation of episodes that ended."""
     return observation_at(
         record.num_envs,
+        tables_from(record).num_hosts,
         record.final_bits,
         record.final_decoys,
         record.final_decoy_counts,
@@ -168,7 +271,7 @@ def final_observation_from(record: Any) -> Any:
 @inlined
 def outputs_from(record: Any) -> Any:
     """Rewards, terminations, infos and action mask."""
-    n = (record.num_envs,)
+    n, actions = (record.num_envs,), num_actions_in_kernel(tables_from(record).num_hosts)
     return StepOutputs(
         array_at(record.output_reward, n, np.float64),
         array_at(record.output_terminated, n, np.bool_),
@@ -178,5 +281,5 @@ def outputs_from(record: Any) -> Any:
         array_at(record.output_blue_success, n, np.uint8),
         array_at(record.output_red, n, np.uint8),
         array_at(record.output_horizon, n, np.int64),
-        array_at(record.output_mask, (num_rows_at(record.output_mask, n[0]), NUM_ACTIONS), np.bool_),
+        array_at(record.output_mask, (num_rows_at(record.output_mask, n[0]), actions), np.bool_),
     )

@@ -8,47 +8,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
 from hundredfold.core.numba_kernels import inlined
-from hundredfold.envs.cage2.network import (
-    DECOYS,
-    HOSTS,
-    INSTALLABLE_DECOYS,
-    NONE,
-    NUM_DECOYS,
-    NUM_HOSTS,
-    OP_SERVER0,
-    USER0,
-)
+from hundredfold.envs.cage2.network import DECOYS, NONE, Network
+from hundredfold.envs.cage2.network_tables import ANALYSE, DECOY, REMOVE, RESTORE, SLEEP, action_triples
 from hundredfold.envs.cage2.state import FALSE, NO_ACCESS, PRIVILEGED_ACCESS, TRUE, UNKNOWN, USER_ACCESS
 
-SLEEP, MONITOR, ANALYSE, REMOVE, DECOY, RESTORE = range(6)
-
-# The 145 actions: Sleep, Monitor, Analyse h, Remove h, decoy d on h (d outer), Restore h.
-_ACTIONS: Final = (
-    (SLEEP, NONE, NONE),
-    (MONITOR, NONE, NONE),
-    *((ANALYSE, NONE, h) for h in range(NUM_HOSTS)),
-    *((REMOVE, NONE, h) for h in range(NUM_HOSTS)),
-    *((DECOY, d, h) for d in range(NUM_DECOYS) for h in range(NUM_HOSTS)),
-    *((RESTORE, NONE, h) for h in range(NUM_HOSTS)),
-)
-NUM_ACTIONS: Final = len(_ACTIONS)
-ACTION_KIND, ACTION_DECOY, ACTION_HOST = np.array(_ACTIONS, np.int64).T.copy()
-ANALYSE_FIRST: Final = 2
-REMOVE_FIRST: Final = ANALYSE_FIRST + NUM_HOSTS
-DECOY_FIRST: Final = REMOVE_FIRST + NUM_HOSTS
-RESTORE_FIRST: Final = DECOY_FIRST + NUM_DECOYS * NUM_HOSTS
+VERBS: Final = ("Sleep", "Monitor", "Analyse", "Remove", "Decoy", "Restore")
 
 
-def action_name(action: int) -> str:
-    """Readable name of an action, such as `Restore User2` or `DecoyTomcat Op_Server0`."""
-    kind, decoy, host = _ACTIONS[action]
-    verb = ("Sleep", "Monitor", "Analyse", "Remove", "Decoy", "Restore")[kind]
-    if kind == DECOY:
-        verb += DECOYS[decoy]
-    return verb if host == NONE else f"{verb} {HOSTS[host]}"
+def action_names(network: Network) -> tuple[str, ...]:
+    """Readable names of all actions, such as `Restore User2` or `DecoyTomcat Op_Server0`."""
+    return tuple(
+        VERBS[kind]
+        + (DECOYS[decoy] if kind == DECOY else "")
+        + ("" if host == NONE else f" {network.hosts[host].name}")
+        for kind, decoy, host in action_triples(network.num_hosts)
+    )
 
 
 @inlined
@@ -81,7 +56,7 @@ def remove(state: Any, i: Any, host: Any) -> None:
 @inlined
 def place_decoy(state: Any, i: Any, decoy: Any, host: Any) -> Any:
     """Install a decoy if the OS suits it and its port is free; returns whether it was installed."""
-    if not INSTALLABLE_DECOYS[host, state.decoys[i, host]] >> decoy & 1:
+    if not state.network.installable_decoys[host, state.decoys[i, host]] >> decoy & 1:
         return False
     state.decoys[i, host] |= 1 << decoy
     state.n_decoys[i, host] += 1
@@ -92,11 +67,11 @@ def place_decoy(state: Any, i: Any, decoy: Any, host: Any) -> Any:
 def restore(state: Any, i: Any, host: Any) -> None:
     """Restore the host: removes sessions, decoys and malware; red keeps its knowledge.
 
-    Red's first session on User0 is permanent. A restored Op_Server0 runs its OT service under a
+    Red's first session on the entry host is permanent. A restored server runs its OT service under a
     process id that Impact does not find: it cannot be stopped for the rest of the episode.
     """
     hidden = state.hidden[i]
-    if host == USER0:
+    if host == state.network.entry:
         _set_sessions(state, i, host, 1, hidden.privileged[host] & 1, hidden.removable[host] & 1)
     else:
         _set_sessions(state, i, host, 0, 0, 0)
@@ -104,7 +79,7 @@ def restore(state: Any, i: Any, host: Any) -> None:
     state.n_decoys[i, host] = 0
     hidden.malware &= ~(1 << host)
     hidden.restored |= 1 << host
-    if host == OP_SERVER0:
+    if host == state.network.server:
         state.ot_up[i] = 1
         hidden.ot_stoppable = 0
 
@@ -126,16 +101,17 @@ def _set_sessions(state: Any, i: Any, host: Any, count: Any, privileged: Any, re
 
 @inlined
 def execute_blue_action(state: Any, i: Any, action: Any) -> Any:
-    """Execute one of the 145 actions.
+    """Execute an action.
 
     Returns:
         Success, host on which a decoy was placed, host on which Analyse found malware; the hosts
         are NONE if there is none.
     """
-    kind, host = ACTION_KIND[action], ACTION_HOST[action]
+    network = state.network
+    kind, host = network.action_kind[action], network.action_host[action]
     success, placed_at, malware_at = TRUE, NONE, NONE
     if kind == DECOY:
-        if place_decoy(state, i, ACTION_DECOY[action], host):
+        if place_decoy(state, i, network.action_decoy[action], host):
             placed_at = host
         else:
             success = FALSE

@@ -1,4 +1,4 @@
-"""A trained policy as a stand-alone blue agent for CybORG: 52 bits in, one of 145 actions out.
+"""A trained policy as a stand-alone blue agent for CybORG: bits in, one action out (52 and 145 on its network).
 
 The policy also needs the channels and the action mask of the env. They follow from blue's actions
 and the bits it has observed, so the agent computes them itself, one episode at a time.
@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 from hundredfold.core.batch import Arrays, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.action_mask import sensible_mask
-from hundredfold.envs.cage2.blue_actions import ACTION_DECOY, ACTION_HOST, ACTION_KIND, ANALYSE, DECOY, REMOVE, RESTORE
 from hundredfold.envs.cage2.env import Cage2Settings, Ruleset
-from hundredfold.envs.cage2.network import INSTALLABLE_DECOYS, NUM_BITS, NUM_DECOYS, NUM_EXPLOITS, NUM_HOSTS
+from hundredfold.envs.cage2.network import NUM_DECOYS, NUM_EXPLOITS
+from hundredfold.envs.cage2.network_tables import ANALYSE, DECOY, REMOVE, RESTORE, network_tables
 from hundredfold.envs.cage2.observation import TIME_UNIT_STEPS
 from hundredfold.envs.cage2.raw_observation import read_connections, update_exploits
 from hundredfold.envs.cage2.state import DID_ANALYSE, DID_REMOVE, DID_RESTORE, NUM_MEMORY_EVENTS, SAW_EXPLOIT, SAW_SCAN
@@ -59,7 +59,10 @@ class BlueAgent:
                 "use a policy that was trained without it."
             )
         self.policy = policy
+        self.network = settings.network
+        self.tables = network_tables(self.network)
         self.channels = settings.channels
+        self.green_scans = settings.green == "scan"
         self.masked = settings.action_mask == "sensible"
         self.reset()
 
@@ -86,34 +89,37 @@ class BlueAgent:
         self.policy.reset()
         self.last_action: int | None = None
         self.steps = 0
-        self.decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
-        self.decoy_counts = np.zeros(NUM_HOSTS, np.uint8)
-        self.scans = np.zeros(NUM_HOSTS, np.uint8)
-        self.activity_seen = np.zeros(NUM_HOSTS, np.uint8)
-        self.scanned_decoys = np.zeros((NUM_HOSTS, NUM_DECOYS), np.uint8)
-        self.recency = np.zeros((NUM_HOSTS, NUM_MEMORY_EVENTS), np.float32)
-        self.exploits = np.zeros((NUM_HOSTS, NUM_EXPLOITS), np.uint8)
+        hosts = self.network.num_hosts
+        self.decoys = np.zeros((hosts, NUM_DECOYS), np.uint8)
+        self.decoy_counts = np.zeros(hosts, np.uint8)
+        self.scans = np.zeros(hosts, np.uint8)
+        self.activity_seen = np.zeros(hosts, np.uint8)
+        self.scanned_decoys = np.zeros((hosts, NUM_DECOYS), np.uint8)
+        self.recency = np.zeros((hosts, NUM_MEMORY_EVENTS), np.float32)
+        self.exploits = np.zeros((hosts, NUM_EXPLOITS), np.uint8)
 
     def act(self, bits: ArrayLike, raw: Mapping[str, Any] | None = None) -> int:
         """Action for the current observation.
 
         Args:
-            bits: the 52 bits of CybORG's ChallengeWrapper.
+            bits: the bits of CybORG's ChallengeWrapper, 52 on the standard network.
             raw: CybORG's raw observation, for policies with the channel `exploits`.
         """
         if "exploits" in self.channels and raw is None:
             raise ShapeError("this policy has the channel `exploits`: pass CybORG's raw observation, act(bits, raw).")
         current = np.asarray(bits)
-        if current.shape != (NUM_BITS,) or not np.isin(current, (0, 1)).all():
+        if current.shape != (self.network.num_bits,) or not np.isin(current, (0, 1)).all():
             raise ShapeError(
-                f"act() got an observation of shape {current.shape}; expected {NUM_BITS} zeros and "
+                f"act() got an observation of shape {current.shape}; expected {self.network.num_bits} zeros and "
                 "ones, as CybORG's ChallengeWrapper returns."
             )
         if self.last_action is not None:
             self._update_memory(self.last_action, current)
             if raw is not None:
-                update_exploits(self.exploits, read_connections(raw), self.last_action)
-        mask = sensible_mask(current, self.decoys, self.activity_seen)[None] if self.masked else None
+                update_exploits(self.exploits, read_connections(raw, self.network), self.last_action, self.network)
+        mask = None
+        if self.masked:
+            mask = sensible_mask(current, self.decoys, self.activity_seen, self.tables, self.green_scans)[None]
         self.last_action = int(self.policy.act(self.observation(current), mask)[0])
         return self.last_action
 
@@ -135,19 +141,20 @@ class BlueAgent:
         """Record an action and the bits observed after it, as `observation.update_memory`."""
         self.steps += 1
         self.recency /= 1 + self.recency
-        kind, host, decoy = ACTION_KIND[action], ACTION_HOST[action], ACTION_DECOY[action]
+        tables = self.tables
+        kind, host, decoy = tables.action_kind[action], tables.action_host[action], tables.action_decoy[action]
         if kind == RESTORE:
             self.decoys[host] = 0
             self.decoy_counts[host] = 0
         elif kind == DECOY:
             # Blue knows the network and its own decoys, so it knows whether this one was installed.
             present = int(np.packbits(self.decoys[host], bitorder="little")[0])
-            if INSTALLABLE_DECOYS[host, present] >> decoy & 1:
+            if tables.installable_decoys[host, present] >> decoy & 1:
                 self.decoys[host, decoy] = 1
                 self.decoy_counts[host] += 1
         if kind in MEMORY_EVENT:
             self.recency[host, MEMORY_EVENT[kind]] = 1
-        activity = bits.reshape(NUM_HOSTS, 4)[:, :2] == 1
+        activity = bits.reshape(-1, 4)[:, :2] == 1
         exploited = activity[:, 1]
         scanned = activity[:, 0] & ~exploited
         first_scan = scanned & (self.scans == 0)

@@ -20,10 +20,11 @@ import numpy as np
 from hundredfold.core.batch import Array, Arrays, BoolArray
 from hundredfold.core.errors import HundredfoldError
 from hundredfold.envs.cage2.baselines import make_policy
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, action_name
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings, Green, ObservationWrapper, RedAgent, Ruleset
 from hundredfold.envs.cage2.evaluation import REDS, Row, mean_and_stderr, step_rewards
-from hundredfold.envs.cage2.network import NUM_BITS, NUM_EXPLOITS, NUM_HOSTS
+from hundredfold.envs.cage2.legend import ACTION_NAMES
+from hundredfold.envs.cage2.network import NUM_EXPLOITS
+from hundredfold.envs.cage2.network_file import STANDARD
 from hundredfold.envs.cage2.random_draws import ERROR_MESSAGES, NO_ERROR
 from hundredfold.envs.cage2.raw_observation import RAW_PORTS, Connections, update_exploits
 from hundredfold.envs.cage2.red_agents import RED_AGENTS
@@ -37,7 +38,8 @@ RECORDED_RETURNS: Final = RECORDINGS / "returns.csv"
 
 RULESETS: Final[tuple[Ruleset, ...]] = ("current", "leaderboard")
 WRAPPERS: Final[tuple[ObservationWrapper, ...]] = ("table", "cardiff")
-PACKED_BYTES: Final = (NUM_BITS + 7) // 8
+NUM_HOSTS: Final = STANDARD.num_hosts
+PACKED_BYTES: Final = (STANDARD.num_bits + 7) // 8
 
 # Fields of a trace by shape: (episodes, steps), (episodes, steps, hosts) and (episodes,).
 STEP_FIELDS: Final = (
@@ -129,13 +131,13 @@ def load_trace(path: str | Path) -> Trace:
         if arrays[name].dtype.kind not in kind:
             expected_type = "text" if kind == "U" else "integers"
             raise TraceError(f"{path}: {name} has type {arrays[name].dtype}, not {expected_type}.")
-    limits = {"blue_action": NUM_ACTIONS, "ep_green": 2, **dict.fromkeys(DRAWS, 256)}
+    limits = {"blue_action": len(ACTION_NAMES), "ep_green": 2, **dict.fromkeys(DRAWS, 256)}
     for name, below in limits.items():
         if arrays[name].min() < 0 or arrays[name].max() >= below:
             raise TraceError(f"{path}: {name} must be in 0..{below - 1}.")
     if arrays["obs"].dtype != np.uint8:
         raise TraceError(f"{path}: obs must be packed bits of type uint8.")
-    arrays["obs"] = np.unpackbits(arrays["obs"], axis=-1)[..., :NUM_BITS]
+    arrays["obs"] = np.unpackbits(arrays["obs"], axis=-1)[..., : STANDARD.num_bits]
     if RAW_FIELDS[0] in arrays:
         arrays[EXPLOITS] = _recorded_exploits(arrays, path)
     red = [str(name).lower() for name in arrays["ep_red"]]
@@ -243,7 +245,10 @@ class Verification:
 
 
 def verify(
-    paths: Sequence[str | Path], ruleset: Ruleset | None = None, observation: ObservationWrapper | None = None
+    paths: Sequence[str | Path],
+    ruleset: Ruleset | None = None,
+    observation: ObservationWrapper | None = None,
+    network_file: str | None = None,
 ) -> Verification:
     """Replay trace files and compare every field after every step.
 
@@ -251,12 +256,13 @@ def verify(
         paths: trace files (.npz).
         ruleset: ruleset to replay with; by default the file's own.
         observation: wrapper to replay with; by default the file's own.
+        network_file: network to replay on, equal to the standard one but for names.
     """
     result = Verification()
     for path in paths:
         trace = load_trace(path)
         rules, wrapper = ruleset or trace.ruleset, observation or trace.observation
-        replayed, error_codes = replay(trace, rules, wrapper)
+        replayed, error_codes = replay(trace, rules, wrapper, network_file)
         equal = {name: _equal_steps(trace.arrays[name], replayed[name]) for name in trace.compared}
         # The observation after reset, one more than steps, counts with the first step.
         equal["obs"][:, 1] &= equal["obs"][:, 0]
@@ -283,7 +289,9 @@ def verify(
     return result
 
 
-def replay(trace: Trace, ruleset: Ruleset, observation: ObservationWrapper) -> tuple[Arrays, Array]:
+def replay(
+    trace: Trace, ruleset: Ruleset, observation: ObservationWrapper, network_file: str | None = None
+) -> tuple[Arrays, Array]:
     """Replay the recorded episodes: value of every compared field, and error codes."""
     recorded = trace.arrays
     replayed = {name: np.zeros(recorded[name].shape, np.int32) for name in trace.compared}
@@ -301,6 +309,7 @@ def replay(trace: Trace, ruleset: Ruleset, observation: ObservationWrapper) -> t
                 ruleset=ruleset,
                 observation=observation,
                 channels=(EXPLOITS,) if EXPLOITS in replayed else (),
+                network_file=network_file,
             )
             env = Cage2(np.arange(len(episodes)), settings)
             out = env.reset(seed=0)
@@ -344,7 +353,7 @@ def _difference(trace: Trace, replayed: Arrays, error_codes: Array, all_equal: B
         blue=str(recorded["ep_blue"][episode]),
         seed=int(recorded["ep_seed"][episode]),
         step=step,
-        blue_action=action_name(int(recorded["blue_action"][episode, step])),
+        blue_action=ACTION_NAMES[int(recorded["blue_action"][episode, step])],
         draws={name: int(recorded[name][episode, step]) for name in DRAWS},
         error=ERROR_MESSAGES.get(int(error_codes[episode, step]), ""),
         fields=fields,

@@ -1,4 +1,4 @@
-"""CAGE Challenge 2 as a batch env: blue defends thirteen hosts against a red agent.
+"""CAGE Challenge 2 as a batch env: blue defends a network of hosts against a red agent.
 
 This module owns the arrays and the interface. The rules are in `blue_actions`, `red_actions`,
 `red_agents` and `observation`, and are combined in `step`.
@@ -8,38 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 from annotated_types import Interval
 from numpy.typing import ArrayLike
 
-from hundredfold.core.batch import Array, Arrays, ArraySpec, EnvSpec, IntArray, State, StepBatch
+from hundredfold.core.batch import Array, Arrays, ArraySpec, EnvSpec, IntArray, State, StepBatch, with_prefix
 from hundredfold.core.bounds import AtLeastOne, NonNegative, check_bounds
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError, suggest
 from hundredfold.envs.batch_env import ArrayBatchEnv
-from hundredfold.envs.cage2.array_pointers import ARRAY_POINTERS, address, check_buffers
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS
-from hundredfold.envs.cage2.network import NONE
+from hundredfold.envs.cage2.array_pointers import (
+    ARRAY_POINTERS,
+    NETWORK_POINTERS,
+    address,
+    check_buffers,
+    write_network,
+)
+from hundredfold.envs.cage2.network import NONE, Network
+from hundredfold.envs.cage2.network_file import network_of
+from hundredfold.envs.cage2.network_tables import network_tables, num_actions
+from hundredfold.envs.cage2.own_red import RedPolicy, RedView, chosen_red_columns, is_own_red, make_red
 from hundredfold.envs.cage2.random_draws import NO_ERROR, error_from_codes, recorded_draw_columns
 from hundredfold.envs.cage2.red_actions import SLEEP, forced_red_columns
-from hundredfold.envs.cage2.red_agents import MIX, RED_AGENTS
+from hundredfold.envs.cage2.red_agents import MIX, OWN, RED_AGENTS
 from hundredfold.envs.cage2.state import (
-    BITS,
     CHANNELS,
     EPISODE_INFO,
     HIDDEN,
     INFO,
+    LARGE_HIDDEN,
     MAX_DECOYS,
-    PRIVILEGED,
-    TRUE_STATE,
     UNKNOWN,
+    bits_spec,
+    channel_specs,
+    privileged_specs,
+    true_state_specs,
     write_privileged,
 )
 from hundredfold.envs.cage2.step import ThreadedStep, start_batch
 
 RedAgent = Literal["b_line", "meander", "sleep"]
-Red = Literal[RedAgent, "mix"]
 Green = Literal["sleep", "scan"]
 Ruleset = Literal["current", "leaderboard"]
 Horizon = Annotated[int, Interval(ge=1, le=MAX_DECOYS)]
@@ -52,8 +62,9 @@ Channel = Literal["decoys", "decoy_counts", "scans", "scanned_decoys", "recency"
 class Cage2Settings:
     """Opponents, horizon, ruleset and observation of cage2."""
 
-    red: Red = "mix"
-    """Red agent; `mix` draws one of the three for every episode."""
+    red: str = "mix"
+    """Red agent: b_line, meander, sleep, `mix`, which draws one of the three for every episode, or a
+    class of your own as module:Class."""
     red_weights: tuple[NonNegative, NonNegative, NonNegative] = (1.0, 1.0, 1.0)
     """Relative frequencies of b_line, meander and sleep in --red mix."""
     green: Green = "sleep"
@@ -69,12 +80,17 @@ class Cage2Settings:
     elapsed, remaining, exploits (by port, as CybORG's raw observation shows them)."""
     action_mask: ActionMask = "none"
     """`sensible` excludes actions that blue can know to be useless."""
+    network_file: str | None = None
+    """TOML file of another network than that of CAGE Challenge 2, which `hundredfold envs cage2
+    --network-file standard` prints; see docs/cage2.md."""
     batch_threads: AtLeastOne = 1
     """Most threads that step the batch; each needs 1000 envs. Results do not depend on it."""
 
     def __post_init__(self) -> None:
         for name, known in _CHOICES.items():
             _check_name(name, getattr(self, name), known)
+        if not is_own_red(self.red):
+            _check_name("red", self.red, (*RED_AGENTS, "mix"))
         for channel in self.channels:
             _check_name("channels", channel, get_args(Channel))
         check_bounds(self)
@@ -86,9 +102,18 @@ class Cage2Settings:
                 f"got {self.red_weights}."
             )
 
+    @property
+    def network(self) -> Network:
+        """The network of the file, or the standard one."""
+        return network_of(self.network_file)
+
+    @property
+    def data_files(self) -> dict[str, str]:
+        """Paths of the user's own files, by name of the setting; a run keeps copies of them."""
+        return {} if self.network_file is None else {"network_file": self.network_file}
+
 
 _CHOICES: Final = {
-    "red": get_args(Red),
     "green": get_args(Green),
     "ruleset": get_args(Ruleset),
     "observation": get_args(ObservationWrapper),
@@ -103,22 +128,26 @@ def _check_name(setting: str, given: str, known: tuple[str, ...]) -> None:
 
 def cage2_spec(settings: Cage2Settings, privileged: bool = False) -> EnvSpec:
     """Arrays of the env; channels have a fixed order, whatever their order in the settings."""
-    channels: dict[str, ArraySpec] = {name: spec for name, spec in CHANNELS.items() if name in settings.channels}
+    network = settings.network
+    channels: dict[str, ArraySpec] = {
+        name: spec for name, spec in channel_specs(network).items() if name in settings.channels
+    }
+    hidden = privileged_specs(network) if privileged else {}
     return EnvSpec(
         name="cage2",
-        observation={"bits": BITS, **channels, **(PRIVILEGED if privileged else {})},
-        privileged=tuple(PRIVILEGED) if privileged else (),
-        action_nvec=(NUM_ACTIONS,),
+        observation={"bits": bits_spec(network), **channels, **hidden},
+        privileged=tuple(hidden),
+        action_nvec=(num_actions(network.num_hosts),),
         has_mask=settings.action_mask != "none",
         episode_steps=settings.horizons[0] if len(set(settings.horizons)) == 1 else None,
         info=INFO,
         episode_info=EPISODE_INFO,
-        true_state=TRUE_STATE,
+        true_state=true_state_specs(network),
     )
 
 
 class Cage2(ArrayBatchEnv):
-    """CAGE Challenge 2: keep red out of thirteen hosts until the horizon, with 145 actions.
+    """CAGE Challenge 2: keep red out of the hosts until the horizon; 13 hosts and 145 actions in the standard network.
 
     `out.true_state` holds the live state arrays without a copy; in rows whose episode ended they
     already show the next episode. Episodes end `terminated`, never truncated: the score is defined
@@ -132,11 +161,17 @@ class Cage2(ArrayBatchEnv):
 
     def __init__(self, env_ids: IntArray, settings: Cage2Settings | None = None, *, privileged: bool = False) -> None:
         self.settings, self.privileged = settings or Cage2Settings(), privileged
+        self.network = self.settings.network
+        self.tables = network_tables(self.network)
+        self.has_own_red = is_own_red(self.settings.red)
+        is_standard = self.settings.network_file is None
         super().__init__(cage2_spec(self.settings, privileged), env_ids)
-        self.hidden = np.zeros(self.num_envs, HIDDEN)
+        self.hidden = np.zeros(self.num_envs, HIDDEN if is_standard else LARGE_HIDDEN)
         self.horizons = np.array(self.settings.horizons, np.int64)
         self.threaded_step = ThreadedStep(self.num_envs, self.settings.batch_threads)
-        self.pointers = np.zeros(1, ARRAY_POINTERS)
+        self.pointers = np.zeros(1, ARRAY_POINTERS if is_standard else NETWORK_POINTERS)
+        if not is_standard:
+            write_network(self.pointers[0], self.tables)
         self._write_settings()
         self.set_output_buffers(self.out)
 
@@ -146,11 +181,11 @@ class Cage2(ArrayBatchEnv):
         check_buffers(out.final_observation, self.spec.observation, rows)
         check_buffers(out.info, INFO, rows)
         check_buffers(out.episode_info, EPISODE_INFO, rows)
-        check_buffers(out.true_state, TRUE_STATE, rows)
+        check_buffers(out.true_state, self.spec.true_state, rows)
         specs = {"reward": ArraySpec((), "float64"), "terminated": ArraySpec((), "bool")}
         check_buffers({"reward": out.reward, "terminated": out.terminated}, specs, rows)
         if out.mask is not None:
-            check_buffers({"mask": out.mask}, {"mask": ArraySpec((NUM_ACTIONS,), "bool")}, rows)
+            check_buffers({"mask": out.mask}, {"mask": ArraySpec((self.spec.num_logits,), "bool")}, rows)
         super().set_output_buffers(out)
         self._write_addresses()
 
@@ -162,11 +197,18 @@ class Cage2(ArrayBatchEnv):
         info["red_success"][:] = UNKNOWN
         info["blue_success"][:] = UNKNOWN
         start_batch(self.pointers)
+        if self.own_red is not None:
+            self.own_red.reset(np.arange(self.num_envs))
         if self.privileged:
             self._write_privileged()
 
+    @cached_property
+    def own_red(self) -> RedPolicy | None:
+        """The user's red agent, imported when the env is first used; None with a built-in one."""
+        return make_red(self.settings.red, self.num_envs, self.network) if self.has_own_red else None
+
     def step(self, actions: IntArray) -> StepBatch:
-        if self.advance(actions):
+        if self.advance_with_draws(actions) if self.has_own_red else self.advance(actions):
             self._raise_errors()
         if self.privileged:
             self._write_privileged()
@@ -181,7 +223,7 @@ class Cage2(ArrayBatchEnv):
         """Step with recorded draws instead of random ones, or with a forced red action.
 
         Args:
-            actions: (envs,) blue actions, 0..144.
+            actions: (envs,) blue actions.
             draws: recorded draws by their names in `state.DRAWS`, each (envs,); 255 = not drawn.
                 The red agent still acts: its action must equal a recorded `red_action` and the
                 recorded `red_target` must be one of its candidates.
@@ -208,7 +250,8 @@ class Cage2(ArrayBatchEnv):
         if num_errors < 0:
             row = -1 - num_errors
             raise ActionError(
-                f"step() got action {chosen[row]} for env {self.env_ids[row]}; cage2 has actions 0..{NUM_ACTIONS - 1}."
+                f"step() got action {chosen[row]} for env {self.env_ids[row]}; cage2 has actions "
+                f"0..{self.spec.num_logits - 1} on this network."
             )
         return num_errors
 
@@ -220,12 +263,24 @@ class Cage2(ArrayBatchEnv):
     ) -> int:
         """`advance` with the arguments of `step_with_draws`."""
         columns = None if draws is None else recorded_draw_columns(draws, self.num_envs)
-        forced = None if force_red is None else forced_red_columns(force_red, self.num_envs)
+        forced = self._red_columns(force_red)
         self.pointers["draws"], self.pointers["forced_red"] = address(columns), address(forced)
         try:
-            return self.advance(actions)
+            num_errors = self.advance(actions)
         finally:
             self.pointers["draws"], self.pointers["forced_red"] = 0, 0
+        if self.own_red is not None and self.out.terminated.any():
+            self.own_red.reset(np.flatnonzero(self.out.terminated))
+        return num_errors
+
+    def _red_columns(self, force_red: tuple[ArrayLike, ArrayLike] | None) -> Array | None:
+        """(envs, 2) red action and target from outside, or chosen by the user's red agent."""
+        if force_red is not None:
+            return forced_red_columns(force_red, self.num_envs, self.network, "force_red")
+        if self.own_red is None:
+            return None
+        view = RedView(self.network, self.hidden, self.out.true_state, self.out.info)
+        return chosen_red_columns(self.own_red, view, self.settings.red)
 
     @property
     def error_codes(self) -> Array:
@@ -233,7 +288,8 @@ class Cage2(ArrayBatchEnv):
         return self.hidden["error"]
 
     def state_arrays(self) -> Arrays:
-        return {name: self.hidden[name] for name in HIDDEN.names or ()}
+        arrays: Arrays = {name: self.hidden[name] for name in HIDDEN.names or ()}
+        return arrays if self.own_red is None else arrays | with_prefix("red_agent", self.own_red.state())
 
     def close(self) -> None:
         self.threaded_step.close()
@@ -249,9 +305,9 @@ class Cage2(ArrayBatchEnv):
 
     def _write_privileged(self) -> None:
         """Write the true state for the value function; zeros where an episode ended, which has no value."""
-        for name in PRIVILEGED:
+        for name in self.spec.privileged:
             self.out.final_observation[name][self.out.terminated] = 0.0
-        write_privileged(self.out.observation, self.out.true_state, self.hidden)
+        write_privileged(self.out.observation, self.out.true_state, self.hidden, self.tables.num_subnets)
 
     def _write_settings(self) -> None:
         settings, record = self.settings, self.pointers[0]
@@ -262,7 +318,8 @@ class Cage2(ArrayBatchEnv):
         record["hidden"] = address(self.hidden)
         record["horizons"] = address(self.horizons)
         record["num_horizons"] = len(self.horizons)
-        record["red"] = MIX if settings.red == "mix" else RED_AGENTS.index(settings.red)
+        codes = {"mix": MIX} | {name: code for code, name in enumerate(RED_AGENTS)}
+        record["red"] = codes.get(settings.red, OWN)
         record["b_line_below"], record["meander_below"] = shares[0], shares[1]
         record["green_scans"] = settings.green == "scan"
         record["leaderboard"] = settings.ruleset == "leaderboard"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +10,10 @@ import numpy as np
 
 from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray
 from hundredfold.envs.cage2.baselines import BluePolicy
-from hundredfold.envs.cage2.blue_actions import ACTION_HOST, ACTION_KIND, RESTORE
+from hundredfold.envs.cage2.blue_actions import action_names
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.legend import (
     ACCESS,
-    ACTION_NAMES,
     ACTIVITY,
     COMPROMISED,
     SUCCESS,
@@ -22,16 +21,9 @@ from hundredfold.envs.cage2.legend import (
     host_bits,
     red_action_name,
 )
-from hundredfold.envs.cage2.network import (
-    CONFIDENTIALITY_TENTHS,
-    DECOYS,
-    HOSTS,
-    NUM_HOSTS,
-    OP_SERVER0,
-    SUBNET_OF,
-    SUBNETS,
-    USER0,
-)
+from hundredfold.envs.cage2.network import DECOYS, Network
+from hundredfold.envs.cage2.network_file import STANDARD
+from hundredfold.envs.cage2.network_tables import RESTORE, network_tables
 from hundredfold.envs.cage2.observation import OT_DOWN_TENTHS, RESTORE_TENTHS
 from hundredfold.envs.cage2.red_actions import DISCOVER, RED_ACTIONS
 from hundredfold.envs.cage2.red_agents import RED_AGENTS
@@ -49,25 +41,35 @@ TRUTH: Final = ("known", "scanned", "access", "n_sessions", "decoys", "n_decoys"
 class RecordedEpisodes:
     """Episodes of equal length. States have one more entry than steps: the one before the first step."""
 
+    settings: Cage2Settings
     seed: int
     red: IntArray  # (episodes,) index of the red agent
     actions: IntArray  # (episodes, steps)
     rewards: FloatArray  # (episodes, steps)
     info: Arrays  # each (episodes, steps)
     truth: Arrays  # each (episodes, steps + 1, ...)
-    bits: Array  # (episodes, steps + 1, 52) what blue observes
+    bits: Array  # (episodes, steps + 1, 4 * hosts) what blue observes
 
     @property
     def num_steps(self) -> int:
         return int(self.actions.shape[1])
 
+    @property
+    def network(self) -> Network:
+        return self.settings.network
+
+    def red_name(self, episode: int) -> str:
+        """Name of the red agent of an episode."""
+        return (*RED_AGENTS, self.settings.red)[self.red[episode]]
+
     def lost_tenths(self) -> IntArray:
         """(episodes, steps, hosts, causes) tenths of a point lost; their sum is minus the reward."""
-        lost = np.zeros((*self.actions.shape, NUM_HOSTS, len(CAUSES)), np.int64)
-        lost[..., HELD] = (self.truth["access"][:, 1:] == PRIVILEGED_ACCESS) * CONFIDENTIALITY_TENTHS
-        lost[..., OP_SERVER0, OT_STOPPED] = (self.truth["ot_up"][:, 1:] == 0) * OT_DOWN_TENTHS
-        episode, step = np.nonzero(ACTION_KIND[self.actions] == RESTORE)
-        lost[episode, step, ACTION_HOST[self.actions[episode, step]], RESTORED] = RESTORE_TENTHS
+        tables = network_tables(self.network)
+        lost = np.zeros((*self.actions.shape, tables.num_hosts, len(CAUSES)), np.int64)
+        lost[..., HELD] = (self.truth["access"][:, 1:] == PRIVILEGED_ACCESS) * tables.cost_tenths
+        lost[..., tables.server, OT_STOPPED] = (self.truth["ot_up"][:, 1:] == 0) * OT_DOWN_TENTHS
+        episode, step = np.nonzero(tables.action_kind[self.actions] == RESTORE)
+        lost[episode, step, tables.action_host[self.actions[episode, step]], RESTORED] = RESTORE_TENTHS
         return lost
 
 
@@ -113,7 +115,7 @@ def record_episodes(
             array[:, step] = out.info[name]
         record_state(step + 1)
     truth = {name: np.moveaxis(array, 0, 1) for name, array in truth.items()}
-    return RecordedEpisodes(seed, red, actions, rewards, info, truth, np.moveaxis(bits, 0, 1))
+    return RecordedEpisodes(settings, seed, red, actions, rewards, info, truth, np.moveaxis(bits, 0, 1))
 
 
 def replay_record(recorded: RecordedEpisodes, policy: str, episode: int = 0) -> Record:
@@ -125,7 +127,7 @@ def replay_record(recorded: RecordedEpisodes, policy: str, episode: int = 0) -> 
     truth = {name: array[episode].tolist() for name, array in recorded.truth.items()}
     return {
         "policy": policy,
-        "red": RED_AGENTS[recorded.red[episode]],
+        "red": recorded.red_name(episode),
         "seed": recorded.seed,
         "actions": recorded.actions[episode].tolist(),
         "rewards": recorded.rewards[episode].round(1).tolist(),
@@ -136,18 +138,19 @@ def replay_record(recorded: RecordedEpisodes, policy: str, episode: int = 0) -> 
     }
 
 
-def replay_legend() -> Record:
+def replay_legend(network: Network = STANDARD) -> Record:
     """Names of the codes in `replay_record`."""
     return {
-        "subnets": list(SUBNETS),
-        "hosts": [{"name": name, "subnet": int(SUBNET_OF[host])} for host, name in enumerate(HOSTS)],
+        "subnets": list(network.subnets),
+        "subnet_order": list(network.subnet_order),
+        "hosts": [{"name": host.name, "subnet": host.subnet} for host in network.hosts],
         "decoys": list(DECOYS),
-        "actions": list(ACTION_NAMES),
-        "action_hosts": ACTION_HOST.tolist(),
+        "actions": list(action_names(network)),
+        "action_hosts": network_tables(network).action_host.tolist(),
         "red_actions": list(RED_ACTIONS),
         "discover": DISCOVER,
-        "start_host": USER0,
-        "ot_host": OP_SERVER0,
+        "start_host": network.entry,
+        "ot_host": network.server,
         "access": list(ACCESS),
         "success": list(SUCCESS),
         "activity": list(ACTIVITY.values()),
@@ -157,48 +160,49 @@ def replay_legend() -> Record:
 
 def log_rows(recorded: RecordedEpisodes) -> Iterator[Record]:
     """One row per episode and step in words; hosts with nothing to report are left out."""
-    lost = recorded.lost_tenths()
+    lost, network = recorded.lost_tenths(), recorded.network
+    names, hosts = action_names(network), network.host_names
     for episode in range(len(recorded.actions)):
         for step in range(recorded.num_steps):
             codes = {name: int(array[episode, step]) for name, array in recorded.info.items()}
             yield {
                 "episode": episode,
-                "red_agent": RED_AGENTS[recorded.red[episode]],
+                "red_agent": recorded.red_name(episode),
                 "step": step + 1,
-                "blue": ACTION_NAMES[recorded.actions[episode, step]],
+                "blue": names[recorded.actions[episode, step]],
                 "blue_success": SUCCESS[codes["blue_success"]],
-                "red": red_action_name(codes["red_action"], codes["red_target"]),
+                "red": red_action_name(codes["red_action"], codes["red_target"], network),
                 "red_success": SUCCESS[codes["red_success"]],
                 "reward": round(float(recorded.rewards[episode, step]), 1),
                 "return": round(float(recorded.rewards[episode, : step + 1].sum()), 1),
                 "lost": {
-                    f"{HOSTS[host]}: {CAUSES[cause]}": lost[episode, step, host, cause] / 10
+                    f"{hosts[host]}: {CAUSES[cause]}": lost[episode, step, host, cause] / 10
                     for host, cause in np.argwhere(lost[episode, step])
                 },
                 "truth": _true_hosts(recorded, episode, step + 1),
-                "observed": _observed_hosts(recorded.bits[episode, step + 1]),
+                "observed": _observed_hosts(recorded.bits[episode, step + 1], hosts),
             }
 
 
 def _true_hosts(recorded: RecordedEpisodes, episode: int, step: int) -> Record:
     hosts: Record = {}
     truth = {name: array[episode, step] for name, array in recorded.truth.items()}
-    for host, name in enumerate(HOSTS):
+    for host, name in enumerate(recorded.network.host_names):
         found: Record = {}
         if truth["access"][host] != NO_ACCESS:
             found |= {"red_access": ACCESS[truth["access"][host]], "red_sessions": int(truth["n_sessions"][host])}
         if truth["decoys"][host]:
             found["decoys"] = decoy_names(int(truth["decoys"][host]))
-        if host == OP_SERVER0 and not truth["ot_up"]:
+        if host == recorded.network.server and not truth["ot_up"]:
             found["ot_service"] = "stopped"
         if found:
             hosts[name] = found
     return hosts
 
 
-def _observed_hosts(bits: Array) -> Record:
+def _observed_hosts(bits: Array, names: Sequence[str]) -> Record:
     hosts: Record = {}
-    for name, four in zip(HOSTS, host_bits(bits).tolist(), strict=True):
+    for name, four in zip(names, host_bits(bits).tolist(), strict=True):
         if any(four):
             hosts[name] = {"activity": ACTIVITY[four[0], four[1]], "compromised": COMPROMISED[four[2], four[3]]}
     return hosts

@@ -115,7 +115,7 @@ def evaluate_table(
     seed: int = 0,
     settings: Cage2Settings | None = None,
     name: str = "policy",
-    reds: Sequence[RedAgent] = REDS,
+    reds: Sequence[str] = REDS,
     lengths: Sequence[int] = LENGTHS,
 ) -> list[Row]:
     """Mean return and standard error for every red agent and horizon, and their total.
@@ -129,11 +129,11 @@ def evaluate_table(
         seed: seed of the episodes.
         settings: ruleset, wrapper, green agent, channels and mask; red and horizon are replaced.
         name: name of the policy in the rows.
-        reds: red agents.
+        reds: red agents, of your own as `module:Class`.
         lengths: horizons, in steps.
 
     Returns:
-        One row per cell, a row with the total, then the published entries for the same cells.
+        One row per cell, a row with the total, then, on the standard network, the published entries for the same cells.
     """
     settings = settings or Cage2Settings()
     cells = evaluation_cells(seed, reds, lengths)
@@ -146,12 +146,14 @@ def evaluate_table(
     total_stderr = float(np.sqrt(sum(row["stderr"] ** 2 for row in rows)))
     total = sum(row["mean"] for row in rows)
     rows.append(_row(name, "total", None, total, total_stderr, episodes * len(cells)))
+    if settings.network_file is not None:
+        return rows
     return rows + published_rows([(red, length) for red, length, _ in cells])
 
 
 def evaluation_cells(
-    seed: int, reds: Sequence[RedAgent] = REDS, lengths: Sequence[int] = LENGTHS
-) -> list[tuple[RedAgent, int, int]]:
+    seed: int, reds: Sequence[str] = REDS, lengths: Sequence[int] = LENGTHS
+) -> list[tuple[str, int, int]]:
     """Red agent, horizon and env seed of every cell of the evaluation.
 
     One seed per cell: with a common seed, short episodes would be prefixes of the long ones.

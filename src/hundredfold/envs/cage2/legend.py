@@ -9,43 +9,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hundredfold.core.batch import Array, IntArray
-from hundredfold.envs.cage2.blue_actions import (
-    ACTION_DECOY,
-    ACTION_HOST,
-    ACTION_KIND,
-    ANALYSE,
-    DECOY,
-    MONITOR,
-    NUM_ACTIONS,
-    REMOVE,
-    RESTORE,
-    SLEEP,
-    action_name,
-)
-from hundredfold.envs.cage2.network import (
-    BASE_PORTS,
-    CONFIDENTIALITY_TENTHS,
-    DECOY_PORT,
-    DECOY_TRAPS,
-    DECOYS,
-    EXPLOITS,
-    HOSTS,
-    INSTALLABLE_DECOYS,
-    LINKED_HOST,
-    NONE,
-    NUM_DECOYS,
-    NUM_HOSTS,
-    SUBNET_OF,
-    SUBNETS,
-    WINDOWS,
-)
+from hundredfold.envs.cage2.blue_actions import action_names as names_of_actions
+from hundredfold.envs.cage2.env import Cage2Settings
+from hundredfold.envs.cage2.network import DECOY_PORT, DECOY_TRAPS, DECOYS, EXPLOITS, NONE, NUM_DECOYS, Network
+from hundredfold.envs.cage2.network_file import STANDARD
+from hundredfold.envs.cage2.network_tables import ANALYSE, DECOY, MONITOR, REMOVE, RESTORE, SLEEP, action_triples
 from hundredfold.envs.cage2.red_actions import DISCOVER, RED_ACTIONS
 from hundredfold.envs.cage2.red_actions import SLEEP as RED_SLEEP
-from hundredfold.envs.cage2.state import TRUE_STATE
+from hundredfold.envs.cage2.state import true_state_specs
 
 Row = dict[str, Any]
 
-ACTION_NAMES: Final = tuple(action_name(action) for action in range(NUM_ACTIONS))
+ACTION_NAMES: Final = names_of_actions(STANDARD)
+"""Names of the actions on the standard network."""
 ACCESS: Final = ("none", "user", "privileged")
 """Names of red's access to a host, by code."""
 SUCCESS: Final = ("no", "yes", "unknown")
@@ -63,8 +39,8 @@ TRUE_STATE_MEANINGS: Final = {
     "user_removable": "user-level sessions that Remove would end",
     "decoys": "sum of 2^d over the decoys d on the host, numbered as in the table of decoys",
     "n_decoys": "number of decoy processes",
-    "ot_up": "1: the OT service of Op_Server0 runs",
-    "red_subnets": "sum of 2^s over the subnets s that red knows: 0 Enterprise, 1 Operational, 2 User",
+    "ot_up": "1: the OT service of {server} runs",
+    "red_subnets": "sum of 2^s over the subnets s that red knows: {subnets}",
 }
 INFO_MEANINGS: Final = {
     "red_action": "; ".join(f"{code} {name}" for code, name in enumerate(RED_ACTIONS)),
@@ -82,28 +58,28 @@ ACTION_MEANINGS: Final = {
 }
 
 
-def action_names(settings: object) -> tuple[str, ...]:
-    """Names of the 145 actions; they are the same for all settings."""
-    return ACTION_NAMES
+def action_names(settings: Cage2Settings) -> tuple[str, ...]:
+    """Names of the actions on the network of these settings."""
+    return names_of_actions(settings.network)
 
 
-def host_rows() -> list[Row]:
+def host_rows(network: Network = STANDARD) -> list[Row]:
     """One row per host: number, subnet, operating system, cost of a privileged session, ports, link."""
     return [
         {
-            "host": host,
-            "name": name,
-            "subnet": SUBNETS[SUBNET_OF[host]],
-            "system": "Windows" if host in WINDOWS else "Linux",
-            "cost_per_step": CONFIDENTIALITY_TENTHS[host] / 10,
-            "ports": " ".join(str(port) for port in dict.fromkeys(BASE_PORTS[host])),
-            "reveals": "" if LINKED_HOST[host] == NONE else HOSTS[LINKED_HOST[host]],
+            "host": number,
+            "name": host.name,
+            "subnet": network.subnets[host.subnet],
+            "system": "Windows" if host.windows else "Linux",
+            "cost_per_step": host.cost_tenths / 10,
+            "ports": " ".join(str(port) for port in dict.fromkeys(host.ports)),
+            "reveals": "" if host.reveals == NONE else network.hosts[host.reveals].name,
         }
-        for host, name in enumerate(HOSTS)
+        for number, host in enumerate(network.hosts)
     ]
 
 
-def decoy_rows() -> list[Row]:
+def decoy_rows(network: Network = STANDARD) -> list[Row]:
     """One row per decoy: number, port, the exploit it traps, the hosts that can take it at the start."""
     return [
         {
@@ -111,56 +87,59 @@ def decoy_rows() -> list[Row]:
             "name": name,
             "port": str(DECOY_PORT[decoy]),
             "traps": EXPLOITS[DECOY_TRAPS[decoy]],
-            "hosts": ", ".join(HOSTS[h] for h in range(NUM_HOSTS) if INSTALLABLE_DECOYS[h, 0] >> decoy & 1),
+            "hosts": ", ".join(host.name for host in network.hosts if host.installable_decoys(0) >> decoy & 1),
         }
         for decoy, name in enumerate(DECOYS)
     ]
 
 
-def verb_rows() -> list[Row]:
+def verb_rows(network: Network = STANDARD) -> list[Row]:
     """One row per kind of action: its numbers, in the order of the hosts, and its meaning."""
     rows: list[Row] = []
-    for action, name in enumerate(ACTION_NAMES):
+    triples = action_triples(network.num_hosts)
+    for action, (name, (kind, decoy, host)) in enumerate(zip(names_of_actions(network), triples, strict=True)):
         verb = name.split()[0]
         if not rows or rows[-1]["action"] != verb:
-            on_hosts = ACTION_HOST[action] != NONE
-            numbers = f"{action} + host" if on_hosts else str(action)
-            meaning = ACTION_MEANINGS[int(ACTION_KIND[action])]
-            if ACTION_KIND[action] == DECOY:
-                meaning += EXPLOITS[DECOY_TRAPS[ACTION_DECOY[action]]]
+            numbers = str(action) if host == NONE else f"{action} + host"
+            meaning = ACTION_MEANINGS[kind]
+            if kind == DECOY:
+                meaning += EXPLOITS[DECOY_TRAPS[decoy]]
             rows.append({"action": verb, "number": numbers, "meaning": meaning})
     return rows
 
 
-def action_table() -> list[Row]:
+def action_table(network: Network = STANDARD) -> list[Row]:
     """Numbers of the actions on each host, one row per host; Sleep is 0 and Monitor 1."""
-    rows: list[Row] = [{"host": name} for name in HOSTS]
-    for action in range(NUM_ACTIONS):
-        kind, decoy, host = ACTION_KIND[action], ACTION_DECOY[action], ACTION_HOST[action]
+    rows: list[Row] = [{"host": name} for name in network.host_names]
+    triples = action_triples(network.num_hosts)
+    for action, (name, (kind, decoy, host)) in enumerate(zip(names_of_actions(network), triples, strict=True)):
         if host != NONE:
-            verb = DECOYS[decoy] if kind == DECOY else action_name(action).split()[0]
-            rows[host][verb] = action
+            rows[host][DECOYS[decoy] if kind == DECOY else name.split()[0]] = action
     return rows
 
 
-def bit_rows() -> list[Row]:
-    """Positions of the 52 observation bits, one row per host."""
+def bit_rows(network: Network = STANDARD) -> list[Row]:
+    """Positions of the observation bits, one row per host."""
     return [
         {"host": name, "activity": f"{4 * host}, {4 * host + 1}", "compromised": f"{4 * host + 2}, {4 * host + 3}"}
-        for host, name in enumerate(HOSTS)
+        for host, name in enumerate(network.host_names)
     ]
 
 
-def true_state_rows() -> list[Row]:
+def true_state_rows(network: Network = STANDARD) -> list[Row]:
     """One row per array of the true state: shape, largest value, meaning."""
+    names = {
+        "server": network.hosts[network.server].name,
+        "subnets": ", ".join(f"{number} {name}" for number, name in enumerate(network.subnets)),
+    }
     return [
         {
             "array": name,
             "per": "host" if spec.shape else "env",
             "largest": int(spec.high) if isinstance(spec.high, int | float) else "",
-            "meaning": TRUE_STATE_MEANINGS[name],
+            "meaning": TRUE_STATE_MEANINGS[name].format(**names),
         }
-        for name, spec in TRUE_STATE.items()
+        for name, spec in true_state_specs(network).items()
     ]
 
 
@@ -169,18 +148,26 @@ def info_rows() -> list[Row]:
     return [{"info": name, "codes": meaning} for name, meaning in INFO_MEANINGS.items()]
 
 
-def tables() -> dict[str, list[Row]]:
-    """All tables of the legend by title."""
+def tables(settings: Cage2Settings | None = None) -> dict[str, list[Row]]:
+    """All tables of the legend by title.
+
+    Args:
+        settings: settings of the env, for its network; by default the standard one.
+    """
+    network = STANDARD if settings is None else settings.network
     activity, compromised = (
         ", ".join(f"{first}{second} {name}" for (first, second), name in names.items())
         for names in (ACTIVITY, COMPROMISED)
     )
+    bits = f"Positions of the {network.num_bits} observation bits"
     return {
-        "Hosts: cost of each step with a privileged red session; the host that red learns by escalating": host_rows(),
-        "Decoys: the exploit that each one traps; hosts that can take it at the start": decoy_rows(),
-        "Actions: the number of an action on a host is a first number plus the number of the host": verb_rows(),
-        f"Positions of the 52 observation bits; activity: {activity}; compromised status: {compromised}": bit_rows(),
-        "True state (`true_state` of a vector env)": true_state_rows(),
+        "Hosts: cost of each step with a privileged red session; the host that red learns by escalating": host_rows(
+            network
+        ),
+        "Decoys: the exploit that each one traps; hosts that can take it at the start": decoy_rows(network),
+        "Actions: the number of an action on a host is a first number plus the number of the host": verb_rows(network),
+        f"{bits}; activity: {activity}; compromised status: {compromised}": bit_rows(network),
+        "True state (`true_state` of a vector env)": true_state_rows(network),
         "Infos of a step": info_rows(),
     }
 
@@ -197,11 +184,11 @@ def markdown() -> str:
     return "\n\n".join(parts)
 
 
-def red_action_name(action: int, target: int) -> str:
+def red_action_name(action: int, target: int, network: Network = STANDARD) -> str:
     """A red action with its target, such as `ExploitRemoteService User3`."""
     if action == RED_SLEEP:
         return RED_ACTIONS[action]
-    return f"{RED_ACTIONS[action]} {(SUBNETS if action == DISCOVER else HOSTS)[target]}"
+    return f"{RED_ACTIONS[action]} {(network.subnets if action == DISCOVER else network.host_names)[target]}"
 
 
 def decoy_names(mask: int) -> list[str]:
@@ -210,5 +197,5 @@ def decoy_names(mask: int) -> list[str]:
 
 
 def host_bits(bits: Array) -> IntArray:
-    """(..., hosts, 4) the bits of each host, from (..., 52)."""
-    return bits.reshape(*bits.shape[:-1], NUM_HOSTS, 4).astype(int)
+    """(..., hosts, 4) the bits of each host, from (..., 4 * hosts)."""
+    return bits.reshape(*bits.shape[:-1], bits.shape[-1] // 4, 4).astype(int)

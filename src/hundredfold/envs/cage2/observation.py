@@ -1,4 +1,4 @@
-"""Reward and observation of blue: the 52 bits, the optional channels and blue's memory.
+"""Reward and observation of blue: the bits, the optional channels and blue's memory.
 
 The bits are those of CybORG's table wrapper, four per host: two for the activity in this step, two
 for the compromised status, which persists from step to step in the observation itself. Channels and
@@ -13,19 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.numba_kernels import inlined
-from hundredfold.envs.cage2.blue_actions import ACTION_DECOY, ACTION_HOST, ACTION_KIND, ANALYSE, REMOVE, RESTORE
-from hundredfold.envs.cage2.network import (
-    BASE_EVENTS,
-    CONFIDENTIALITY_TENTHS,
-    DISTINCT_PORTS,
-    NONE,
-    NUM_BITS,
-    NUM_DECOYS,
-    NUM_EXPLOITS,
-    NUM_HOSTS,
-    SSH_ATTEMPTS,
-    SSH_BRUTE_FORCE,
-)
+from hundredfold.envs.cage2.network import NONE, NUM_DECOYS, NUM_EXPLOITS, SSH_ATTEMPTS, SSH_BRUTE_FORCE
+from hundredfold.envs.cage2.network_tables import ANALYSE, REMOVE, RESTORE
 from hundredfold.envs.cage2.state import (
     DID_ANALYSE,
     DID_REMOVE,
@@ -59,12 +48,12 @@ def reward_tenths(state: Any, i: Any, action: Any) -> Any:
     10, a Restore 1. User-level sessions cost nothing.
     """
     tenths = 0
-    for host in range(NUM_HOSTS):
+    for host in range(state.network.num_hosts):
         if state.access[i, host] == PRIVILEGED_ACCESS:
-            tenths -= CONFIDENTIALITY_TENTHS[host]
+            tenths -= state.network.cost_tenths[host]
     if not state.ot_up[i]:
         tenths -= OT_DOWN_TENTHS
-    if ACTION_KIND[action] == RESTORE:
+    if state.network.action_kind[action] == RESTORE:
         tenths -= RESTORE_TENTHS
     return tenths
 
@@ -90,7 +79,7 @@ def update_observation(
         state: game state.
         observation: observation to update.
         i: row of the env.
-        action: blue's action, 0..144.
+        action: blue's action.
         placed_at: host on which blue placed a decoy, or NONE.
         malware_at: host on which Analyse found malware, or NONE. Overrides the exploit status.
         green_target: host that green scanned, or NONE.
@@ -100,18 +89,18 @@ def update_observation(
         shell_events: events of a detected shell, on a port of its own.
         cardiff: use the corrected table wrapper.
     """
-    for host in range(NUM_HOSTS):
+    for host in range(state.network.num_hosts):
         observation.bits[i, 4 * host] = 0
         observation.bits[i, 4 * host + 1] = 0
-    apply_own_action(observation, i, action, placed_at)
+    apply_own_action(state, observation, i, action, placed_at)
     for host in (red_host, green_target, placed_at):
         if host == NONE:
             continue
         by_red = host == red_host
         scans = (1 if by_red and red_scanned else 0) + (1 if host == green_target else 0)
         activity = classify_activity(
-            scans * (BASE_EVENTS[host] + state.n_decoys[i, host]),
-            DISTINCT_PORTS[host, state.decoys[i, host]],
+            scans * (state.network.base_events[host] + state.n_decoys[i, host]),
+            state.network.distinct_ports[host, state.decoys[i, host]],
             service_events if by_red else 0,
             shell_events if by_red else 0,
             1 if host == placed_at else 0,
@@ -165,9 +154,10 @@ def set_compromised(observation: Any, i: Any, host: Any, first: Any, second: Any
 
 
 @inlined
-def apply_own_action(observation: Any, i: Any, action: Any, placed_at: Any) -> None:
+def apply_own_action(state: Any, observation: Any, i: Any, action: Any, placed_at: Any) -> None:
     """Effect of blue's own action: Restore sets the status to No, Remove any other to Unknown."""
-    kind, host = ACTION_KIND[action], ACTION_HOST[action]
+    network = state.network
+    kind, host = network.action_kind[action], network.action_host[action]
     if kind == RESTORE:
         set_compromised(observation, i, host, 0, 0)
         clear_decoys(observation, i, host)
@@ -176,7 +166,7 @@ def apply_own_action(observation: Any, i: Any, action: Any, placed_at: Any) -> N
             set_compromised(observation, i, host, 1, 0)
     elif placed_at != NONE:
         if observation.decoys.shape[0] > 0:
-            observation.decoys[i, host, ACTION_DECOY[action]] = 1
+            observation.decoys[i, host, network.action_decoy[action]] = 1
         if observation.decoy_counts.shape[0] > 0:
             observation.decoy_counts[i, host] += 1
 
@@ -212,23 +202,23 @@ def update_exploits(
         state: game state.
         observation: observation to update.
         i: row of the env.
-        action: blue's action, 0..144.
+        action: blue's action.
         green_target: host that green scanned, or NONE.
         host: host that red attacked.
         exploit: exploit that red used, or NONE.
         service_events: its events on one service port.
         shell_events: events of a detected shell.
     """
-    if ACTION_KIND[action] == RESTORE:
+    if state.network.action_kind[action] == RESTORE:
         for port in range(NUM_EXPLOITS):
-            observation.exploits[i, ACTION_HOST[action], port] = NO_EXPLOIT
+            observation.exploits[i, state.network.action_host[action], port] = NO_EXPLOIT
     if service_events == 0:
         return
     events = service_events
     if host == green_target:
-        if exploit != SSH_BRUTE_FORCE or DISTINCT_PORTS[host, state.decoys[i, host]] != 1:
+        if exploit != SSH_BRUTE_FORCE or state.network.distinct_ports[host, state.decoys[i, host]] != 1:
             return
-        events += BASE_EVENTS[host] + state.n_decoys[i, host]
+        events += state.network.base_events[host] + state.n_decoys[i, host]
     observation.exploits[i, host, exploit] = exploit_kind(exploit, events, shell_events)
 
 
@@ -246,7 +236,7 @@ def exploit_kind(exploit: Any, events: Any, shell_events: Any) -> Any:
 def clear_exploits(observation: Any, i: Any) -> None:
     """Set the channel `exploits` to none for a new episode."""
     if observation.exploits.shape[0] > 0:
-        for host in range(NUM_HOSTS):
+        for host in range(observation.bits.shape[1] // 4):
             for port in range(NUM_EXPLOITS):
                 observation.exploits[i, host, port] = NO_EXPLOIT
 
@@ -264,9 +254,9 @@ def set_time_channels(state: Any, observation: Any, i: Any) -> None:
 @inlined
 def reset_observation(state: Any, observation: Any, i: Any) -> None:
     """First observation of an episode: all zero except the steps left."""
-    for bit in range(NUM_BITS):
+    for bit in range(observation.bits.shape[1]):
         observation.bits[i, bit] = 0
-    for host in range(NUM_HOSTS):
+    for host in range(state.network.num_hosts):
         clear_decoys(observation, i, host)
         if observation.scans.shape[0] > 0:
             observation.scans[i, host] = 0
@@ -278,9 +268,9 @@ def reset_observation(state: Any, observation: Any, i: Any) -> None:
 def save_final_observation(observation: Any, final_observation: Any, i: Any) -> None:
     """Copy the observation to the final observation, without the memory channels."""
     # Element by element: a row-to-row assignment makes Numba compile ten seconds of error messages.
-    for bit in range(NUM_BITS):
+    for bit in range(observation.bits.shape[1]):
         final_observation.bits[i, bit] = observation.bits[i, bit]
-    for host in range(NUM_HOSTS):
+    for host in range(observation.bits.shape[1] // 4):
         if observation.decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
                 final_observation.decoys[i, host, decoy] = observation.decoys[i, host, decoy]
@@ -302,14 +292,15 @@ def update_memory(state: Any, observation: Any, i: Any, action: Any) -> None:
     """Record blue's action and the bits it observed after it."""
     hidden = state.hidden[i]
     decay_memory(observation, i)
-    kind, host = ACTION_KIND[action], ACTION_HOST[action]
+    network = state.network
+    kind, host = network.action_kind[action], network.action_host[action]
     if kind == ANALYSE:
         mark_event(observation, i, host, DID_ANALYSE)
     elif kind == REMOVE:
         mark_event(observation, i, host, DID_REMOVE)
     elif kind == RESTORE:
         mark_event(observation, i, host, DID_RESTORE)
-    for host in range(NUM_HOSTS):
+    for host in range(state.network.num_hosts):
         if not observation.bits[i, 4 * host]:
             continue
         hidden.activity_seen |= 1 << host
@@ -326,7 +317,7 @@ def update_memory(state: Any, observation: Any, i: Any, action: Any) -> None:
 def decay_memory(observation: Any, i: Any) -> None:
     """Age every recency by one step: from 1 / n to 1 / (n + 1)."""
     if observation.recency.shape[0] > 0:
-        for host in range(NUM_HOSTS):
+        for host in range(observation.bits.shape[1] // 4):
             for event in range(NUM_MEMORY_EVENTS):
                 recency = observation.recency[i, host, event]
                 observation.recency[i, host, event] = recency / (ONE + recency)
@@ -352,7 +343,7 @@ def reset_memory(state: Any, observation: Any, i: Any) -> None:
     """Clear blue's memory for a new episode."""
     state.hidden[i].activity_seen = 0
     state.hidden[i].scan_seen = 0
-    for host in range(NUM_HOSTS):
+    for host in range(state.network.num_hosts):
         if observation.scanned_decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
                 observation.scanned_decoys[i, host, decoy] = 0
@@ -364,7 +355,7 @@ def reset_memory(state: Any, observation: Any, i: Any) -> None:
 @inlined
 def save_final_memory(observation: Any, final_observation: Any, i: Any) -> None:
     """Copy the memory channels to the final observation."""
-    for host in range(NUM_HOSTS):
+    for host in range(observation.bits.shape[1] // 4):
         if observation.scanned_decoys.shape[0] > 0:
             for decoy in range(NUM_DECOYS):
                 final_observation.scanned_decoys[i, host, decoy] = observation.scanned_decoys[i, host, decoy]

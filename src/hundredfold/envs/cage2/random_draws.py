@@ -15,20 +15,8 @@ from numpy.typing import ArrayLike
 from hundredfold.core.batch import Array, IntArray
 from hundredfold.core.errors import HundredfoldError, ShapeError, suggest
 from hundredfold.core.numba_kernels import inlined, integer, uniform
-from hundredfold.envs.cage2.network import (
-    ENTERPRISE0,
-    ENTERPRISE1,
-    ENTERPRISE2,
-    NONE,
-    NUM_EXPLOITS,
-    NUM_HOSTS,
-    TOP_EXPLOIT,
-    USER0,
-    USER1,
-    USER2,
-    USER3,
-    USER4,
-)
+from hundredfold.envs.cage2.network import NONE, NUM_EXPLOITS
+from hundredfold.envs.cage2.network_tables import TOP_EXPLOIT
 from hundredfold.envs.cage2.state import (
     DRAWS,
     DRAWS_PER_STEP,
@@ -45,7 +33,6 @@ from hundredfold.envs.cage2.state import (
 TOP_EXPLOIT_PROBABILITY: Final = 0.75
 DETECTION_PROBABILITY: Final = 0.95
 GREEN_SLEEP_PROBABILITY: Final = 0.5
-GREEN_HOSTS: Final = np.array([USER0, USER1, USER2, USER3, USER4, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2])
 
 (
     NO_ERROR,
@@ -71,7 +58,7 @@ ERROR_MESSAGES: Final = {
     INVALID_SESSION: "an escalation picks a session, so `escalate_choice` must be below the number "
     "of red sessions on the target.",
     INVALID_GREEN: "green scans, so `green_action` must be 0 or 1 and, for a scan, "
-    "`green_target` one of the user and enterprise hosts.",
+    "`green_target` one of the hosts that green scans.",
 }
 
 
@@ -155,7 +142,7 @@ def pick_host(state: Any, i: Any, candidates: Any) -> Any:
     """Red's next target, uniformly from a set of hosts."""
     if has_recorded_draws(state):
         host = np.int64(state.draws[i, RED_TARGET])
-        if host < NUM_HOSTS and candidates >> host & 1:
+        if host < state.network.num_hosts and candidates >> host & 1:
             return host
         record_error(state, i, RED_TARGET_MISMATCH)
     return nth_bit(candidates, draw_integer(state, i, RED_TARGET, count_bits(candidates)))
@@ -206,18 +193,19 @@ def pick_session(state: Any, i: Any, n_sessions: Any) -> Any:
 
 @inlined
 def pick_green_target(state: Any, i: Any) -> Any:
-    """The user or enterprise host that green scans, or NONE: with probability 0.5 it sleeps."""
+    """The host that green scans, or NONE: with probability 0.5 it sleeps."""
+    green_hosts = state.network.green_hosts
     if has_recorded_draws(state):
         action, host = state.draws[i, GREEN_ACTION], np.int64(state.draws[i, GREEN_TARGET])
         if action == 0:
             return np.int64(NONE)
-        for candidate in GREEN_HOSTS:
+        for candidate in green_hosts:
             if action == 1 and host == candidate:
                 return host
         record_error(state, i, INVALID_GREEN)
     if draw_uniform(state, i, GREEN_ACTION) < GREEN_SLEEP_PROBABILITY:
         return np.int64(NONE)
-    return GREEN_HOSTS[draw_integer(state, i, GREEN_TARGET, len(GREEN_HOSTS))]
+    return green_hosts[draw_integer(state, i, GREEN_TARGET, len(green_hosts))]
 
 
 def recorded_draw_columns(draws: Mapping[str, ArrayLike], num_envs: int) -> Array:

@@ -1,8 +1,8 @@
 """Red's actions: discover systems, discover services (scan), exploit, escalate, impact.
 
-Every action starts from red's permanent session on User0, so the user and enterprise subnets are
-always reachable. The operational subnet is reachable while red holds a session of any level on one
-of Enterprise0-2 (Defender does not count).
+Every action starts from red's permanent session on the entry host. Some subnets are always reachable
+(User and Enterprise in the standard network), others while red holds a session of any level on one of
+the hosts that open it (Operational: Enterprise0-2; Defender does not count).
 
 An action returns its success and the network events on its target: whether all ports were scanned,
 how many events concern a single service port, and whether a detected shell connected back from a
@@ -11,6 +11,7 @@ port of its own (events on port 4444).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -21,25 +22,14 @@ from hundredfold.core.numba_kernels import inlined
 from hundredfold.envs.cage2.network import (
     ABSENT,
     ALWAYS_FAILS,
-    ENTERPRISE0,
-    ENTERPRISE1,
-    ENTERPRISE2,
-    EXPLOIT_OPTIONS,
-    FIRST_HOST,
-    GENUINE_SERVICE,
     GIVES_ROOT,
     HARAKA_RCE,
-    LINKED_HOST,
     NONE,
-    NUM_HOSTS,
-    OP_SERVER0,
-    OPERATIONAL,
     SSH_ATTEMPTS,
     SSH_BRUTE_FORCE,
-    SUBNET_OF,
-    SUBNETS,
-    TRAPPING_DECOYS,
+    Network,
 )
+from hundredfold.envs.cage2.network_tables import TRAPPING_DECOYS
 from hundredfold.envs.cage2.random_draws import (
     TOO_MANY_SESSIONS,
     RecordedDrawError,
@@ -65,12 +55,14 @@ RED_ACTIONS: Final = (
 @inlined
 def is_reachable(state: Any, i: Any, subnet: Any) -> Any:
     """Whether red can reach a subnet now."""
-    return (
-        subnet != OPERATIONAL
-        or state.n_sessions[i, ENTERPRISE0] > 0
-        or state.n_sessions[i, ENTERPRISE1] > 0
-        or state.n_sessions[i, ENTERPRISE2] > 0
-    )
+    network = state.network
+    first, last = network.opener_first[subnet], network.opener_first[subnet + 1]
+    if first == last:
+        return True
+    opener = first
+    while opener < last and state.n_sessions[i, network.opener_hosts[opener]] == 0:
+        opener += 1
+    return opener < last
 
 
 @inlined
@@ -78,7 +70,7 @@ def discover_systems(state: Any, i: Any, subnet: Any) -> Any:
     """Learn a subnet and the addresses of all its hosts, if it is reachable."""
     if not is_reachable(state, i, subnet):
         return FALSE
-    for host in range(FIRST_HOST[subnet], FIRST_HOST[subnet + 1]):
+    for host in range(state.network.first_host[subnet], state.network.first_host[subnet + 1]):
         state.known[i, host] = 1
     state.red_subnets[i] |= 1 << subnet
     return TRUE
@@ -91,10 +83,10 @@ def scan(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
     For an unreachable host red still gets TRUE, but learns nothing: an empty scan. In the
     leaderboard ruleset the ports are added to those of earlier scans; else they replace them.
     """
-    if not is_reachable(state, i, SUBNET_OF[host]):
+    if not is_reachable(state, i, state.network.subnet_of[host]):
         return False
     hidden = state.hidden[i]
-    options = EXPLOIT_OPTIONS[host, state.decoys[i, host]]
+    options = state.network.exploit_options[host, state.decoys[i, host]]
     hidden.exploit_options[host] = options | hidden.exploit_options[host] if leaderboard else options
     state.scanned[i, host] = 1
     return True
@@ -115,9 +107,9 @@ def exploit(state: Any, i: Any, host: Any, leaderboard: Any) -> Any:
     if options == 0:
         return FALSE, 0, 0, np.int64(NONE)
     chosen = pick_exploit(state, i, options)
-    if not is_reachable(state, i, SUBNET_OF[host]):
+    if not is_reachable(state, i, state.network.subnet_of[host]):
         return FALSE, 0, 0, np.int64(chosen)
-    service = GENUINE_SERVICE[chosen, host]
+    service = state.network.genuine_service[chosen, host]
     trapped = service == ABSENT
     if trapped and state.decoys[i, host] & TRAPPING_DECOYS[chosen] == 0:
         return FALSE, 0, 0, np.int64(chosen)
@@ -162,7 +154,7 @@ def escalate(state: Any, i: Any, host: Any) -> Any:
     """Make a session privileged unless one is, then explore the host; FALSE without a session.
 
     The escalation leaves a malware file. By exploring red learns the host, its subnet, the address
-    of the linked host and, on Op_Server0, the OT service.
+    of the linked host and, on the server, the OT service.
     """
     if state.access[i, host] == NO_ACCESS:
         return FALSE
@@ -176,19 +168,20 @@ def escalate(state: Any, i: Any, host: Any) -> Any:
             state.access_first[i, host] = PRIVILEGED_ACCESS
         hidden.malware |= 1 << host
     state.known[i, host] = 1
-    state.red_subnets[i] |= 1 << SUBNET_OF[host]
-    if LINKED_HOST[host] != NONE:
-        state.known[i, LINKED_HOST[host]] = 1
-    if host == OP_SERVER0:
+    state.red_subnets[i] |= 1 << state.network.subnet_of[host]
+    linked = state.network.linked_host[host]
+    if linked != NONE:
+        state.known[i, linked] = 1
+    if host == state.network.server:
         hidden.ot_known = 1
     return TRUE
 
 
 @inlined
 def impact(state: Any, i: Any) -> Any:
-    """Stop the OT service; needs any session on Op_Server0 and knowledge of the service."""
+    """Stop the OT service; needs any session on the server and knowledge of the service."""
     hidden = state.hidden[i]
-    if state.n_sessions[i, OP_SERVER0] == 0 or not hidden.ot_known:
+    if state.n_sessions[i, state.network.server] == 0 or not hidden.ot_known:
         return FALSE
     if hidden.ot_stoppable:
         state.ot_up[i] = 0
@@ -222,31 +215,36 @@ def execute_red_action(state: Any, i: Any, action: Any, target: Any, leaderboard
     return success, scanned, service_events, shell_events, used
 
 
-def forced_red_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int) -> Array:
-    """(envs, 2) uint8 red action and target; raises if red has no such action."""
+def forced_red_columns(force_red: tuple[ArrayLike, ArrayLike], num_envs: int, network: Network, source: str) -> Array:
+    """(envs, 2) uint8 red action and target; raises if red has no such action.
+
+    Args:
+        force_red: action and target, for all envs or (envs,) each.
+        num_envs: number of envs.
+        network: the network.
+        source: where they come from, for error messages.
+    """
     columns = np.empty((num_envs, 2), np.uint8)
     for column, (name, values) in enumerate(zip(("action", "target"), force_red, strict=True)):
         per_env = np.broadcast_to(values, (num_envs,)) if np.ndim(values) == 0 else values
-        columns[:, column] = byte_column(f"force_red's {name}", per_env, num_envs)
-    allowed = _FORCIBLE[np.minimum(columns[:, 0], len(RED_ACTIONS)), columns[:, 1]]
+        columns[:, column] = byte_column(f"{source}'s {name}", per_env, num_envs)
+    allowed = _forcible(network)[np.minimum(columns[:, 0], len(RED_ACTIONS)), columns[:, 1]]
     if not allowed.all():
         action, target = columns[np.flatnonzero(~allowed)[0]]
         raise RecordedDrawError(
-            f"force_red=({action}, {target}) is not a red action: actions are 0..5; discoveries "
-            f"(1) take a subnet 0..{len(SUBNETS) - 1}, Impact (5) host {OP_SERVER0}, the others a "
-            f"host 0..{NUM_HOSTS - 1}."
+            f"{source}=({action}, {target}) is not a red action: actions are 0..5; discoveries "
+            f"(1) take a subnet 0..{len(network.subnets) - 1}, Impact (5) host {network.server}, the others a "
+            f"host 0..{network.num_hosts - 1}."
         )
     return columns
 
 
-def _forcible() -> Array:
+@lru_cache(maxsize=16)
+def _forcible(network: Network) -> Array:
     """(actions + 1, 256) True where red has such an action; the last row is for invalid ones."""
     table = np.zeros((len(RED_ACTIONS) + 1, 256), bool)
-    table[: len(RED_ACTIONS), :NUM_HOSTS] = True
+    table[: len(RED_ACTIONS), : network.num_hosts] = True
     table[SLEEP] = True
-    table[DISCOVER, len(SUBNETS) :] = False
-    table[IMPACT] = np.arange(256) == OP_SERVER0
+    table[DISCOVER] = np.arange(256) < len(network.subnets)
+    table[IMPACT] = np.arange(256) == network.server
     return table
-
-
-_FORCIBLE: Final = _forcible()

@@ -11,26 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.numba_kernels import inlined
-from hundredfold.envs.cage2.network import (
-    ENTERPRISE,
-    ENTERPRISE0,
-    ENTERPRISE1,
-    ENTERPRISE2,
-    LINKED_HOST,
-    NONE,
-    NUM_HOSTS,
-    OP_HOST0,
-    OP_HOST1,
-    OP_HOST2,
-    OP_SERVER0,
-    SUBNETS,
-    USER,
-    USER0,
-    USER1,
-    USER2,
-    USER3,
-    USER4,
-)
+from hundredfold.envs.cage2.network import NONE
+from hundredfold.envs.cage2.network_tables import VIA_FIRST, VIA_LINK
 from hundredfold.envs.cage2.random_draws import (
     RED_ACTION_MISMATCH,
     RED_TARGET_MISMATCH,
@@ -43,63 +25,61 @@ from hundredfold.envs.cage2.state import FALSE, NOT_DRAWN, RED_ACTION, RED_TARGE
 
 B_LINE, MEANDER, SLEEP_AGENT = range(3)
 RED_AGENTS: Final = ("b_line", "meander", "sleep")
-MIX: Final = 3
+OWN: Final = 3
+"""Code of a red agent of the user's own (`own_red`)."""
+MIX: Final = -1
 """Setting that draws the red agent for every episode."""
 
-# B_line's script: action, target, and the step to continue with after a failure. `VIA_USER` is the
-# user host it picked, `VIA_LINK` the enterprise host linked to it.
-VIA_USER, VIA_LINK = -1, -2
+# B_line's script: action, and the step to continue with after a failure. Its targets depend on the network: the
+# subnet of the entry host, three times the host it drew, three times the host that one reveals, the relay's subnet,
+# three times the relay, four times the server.
 B_LINE_SCRIPT: Final = (
-    (DISCOVER, USER, 0),
-    (SCAN, VIA_USER, 1),
-    (EXPLOIT, VIA_USER, 2),
-    (ESCALATE, VIA_USER, 2),
-    (SCAN, VIA_LINK, 2),
-    (EXPLOIT, VIA_LINK, 2),
-    (ESCALATE, VIA_LINK, 5),
-    (DISCOVER, ENTERPRISE, 5),
-    (SCAN, ENTERPRISE2, 5),
-    (EXPLOIT, ENTERPRISE2, 5),
-    (ESCALATE, ENTERPRISE2, 9),
-    (SCAN, OP_SERVER0, 9),
-    (EXPLOIT, OP_SERVER0, 9),
-    (ESCALATE, OP_SERVER0, 12),
-    (IMPACT, OP_SERVER0, 13),
+    (DISCOVER, 0),
+    (SCAN, 1),
+    (EXPLOIT, 2),
+    (ESCALATE, 2),
+    (SCAN, 2),
+    (EXPLOIT, 2),
+    (ESCALATE, 5),
+    (DISCOVER, 5),
+    (SCAN, 5),
+    (EXPLOIT, 5),
+    (ESCALATE, 9),
+    (SCAN, 9),
+    (EXPLOIT, 9),
+    (ESCALATE, 12),
+    (IMPACT, 13),
 )
-SCRIPT_ACTION, SCRIPT_TARGET, SCRIPT_AFTER_FAILURE = np.array(B_LINE_SCRIPT, np.int64).T.copy()
+SCRIPT_ACTION, SCRIPT_AFTER_FAILURE = np.array(B_LINE_SCRIPT, np.int64).T.copy()
 LAST_SCRIPT_STEP: Final = len(B_LINE_SCRIPT) - 1
-SCAN_USER: Final = 1
+SCAN_FIRST: Final = 1
 EXPLOIT_SERVER: Final = 12
-
-USER_TARGETS: Final = 1 << USER1 | 1 << USER2 | 1 << USER3 | 1 << USER4
-ENTERPRISE_SERVERS: Final = 1 << ENTERPRISE0 | 1 << ENTERPRISE1 | 1 << ENTERPRISE2
-OPERATIONAL_HOSTS: Final = 1 << OP_HOST0 | 1 << OP_HOST1 | 1 << OP_HOST2 | 1 << OP_SERVER0
 
 
 @inlined
 def b_line(state: Any, i: Any) -> Any:
-    """B_line: follow a fixed script towards Op_Server0, going back where a step fails.
+    """B_line: follow a fixed script towards the server, going back where a step fails.
 
-    It picks its first target, one of User1-4, once per episode. If the scan before its first attack
-    on Op_Server0 was empty, it starts over from its user host.
+    It picks its first target (one of User1-4 in the standard network) once per episode. If the scan before
+    its first attack on the server was empty, it starts over from its first target.
     """
-    hidden = state.hidden[i]
+    hidden, network = state.hidden[i], state.network
     position: Any = np.int64(hidden.b_line_step)
     position = min(position + 1, LAST_SCRIPT_STEP) if hidden.red_success == TRUE else SCRIPT_AFTER_FAILURE[position]
     if position == EXPLOIT_SERVER:
         if hidden.empty_scan and not hidden.b_line_reached_server:
-            position = SCAN_USER
+            position = SCAN_FIRST
         else:
             hidden.b_line_reached_server = 1
     hidden.b_line_step = position
 
-    if position == SCAN_USER and hidden.b_line_user_host == NONE:
-        hidden.b_line_user_host = pick_host(state, i, USER_TARGETS)
-    target: Any = SCRIPT_TARGET[position]
-    if target == VIA_USER:
+    if position == SCAN_FIRST and hidden.b_line_user_host == NONE:
+        hidden.b_line_user_host = pick_host(state, i, network.first_targets)
+    target: Any = network.script_target[position]
+    if target == VIA_FIRST:
         target = np.int64(hidden.b_line_user_host)
     elif target == VIA_LINK:
-        target = LINKED_HOST[hidden.b_line_user_host]
+        target = network.linked_host[hidden.b_line_user_host]
     return SCRIPT_ACTION[position], target
 
 
@@ -112,12 +92,12 @@ def meander(state: Any, i: Any) -> Any:
     """
     update_after_exploit(state, i)
     update_after_escalation(state, i)
-    hidden = state.hidden[i]
-    if hidden.hosts_escalated >> OP_SERVER0 & 1:
-        hidden.last_escalated = OP_SERVER0
-        return np.int64(IMPACT), np.int64(OP_SERVER0)
+    hidden, network = state.hidden[i], state.network
+    if hidden.hosts_escalated >> network.server & 1:
+        hidden.last_escalated = network.server
+        return np.int64(IMPACT), np.int64(network.server)
 
-    for subnet in range(len(SUBNETS)):
+    for subnet in range(network.num_subnets):
         if state.red_subnets[i] & ~hidden.subnets_tried & 1 << subnet:
             hidden.subnets_tried |= 1 << subnet
             return np.int64(DISCOVER), np.int64(subnet)
@@ -130,7 +110,7 @@ def meander(state: Any, i: Any) -> Any:
         return np.int64(SCAN), host
 
     ever_exploited = hidden.hosts_ever_exploited
-    held = (1 << USER0 | ever_exploited) & (~ever_exploited | hidden.hosts_exploited)
+    held = (1 << network.entry | ever_exploited) & (~ever_exploited | hidden.hosts_exploited)
     unescalated = held & ~hidden.hosts_escalated
     if unescalated:
         host = pick_host(state, i, unescalated)
@@ -138,8 +118,11 @@ def meander(state: Any, i: Any) -> Any:
         hidden.last_escalated = host
         return np.int64(ESCALATE), host
 
-    # Never empty: Defender is known as soon as its subnet is, and every attack on it fails.
-    host = pick_host(state, i, known & ~hidden.hosts_exploited)
+    # Never empty in the standard network: Defender is known as soon as its subnet is, and every attack on it fails.
+    unexploited = known & ~hidden.hosts_exploited
+    if not unexploited:
+        return np.int64(SLEEP), np.int64(NONE)
+    host = pick_host(state, i, unexploited)
     hidden.hosts_exploited |= 1 << host
     hidden.last_exploited = host
     return np.int64(EXPLOIT), host
@@ -149,7 +132,7 @@ def meander(state: Any, i: Any) -> Any:
 def known_hosts(state: Any, i: Any) -> Any:
     """Mask of the hosts whose address red knows."""
     mask: Any = 0
-    for host in range(NUM_HOSTS):
+    for host in range(state.network.num_hosts):
         mask |= np.int64(state.known[i, host]) << host
     return mask
 
@@ -158,8 +141,8 @@ def known_hosts(state: Any, i: Any) -> Any:
 def update_after_exploit(state: Any, i: Any) -> None:
     """Meander's memory after an exploit: remember a success, or retry the deepest hosts.
 
-    After a failure these are the escalated hosts of the operational subnet or, if there are none,
-    those of Enterprise0-2; it will exploit and escalate them again.
+    After a failure these are the escalated hosts of the server's subnet or, if there are none, those that
+    open it (Enterprise0-2 in the standard network); it will exploit and escalate them again.
     """
     hidden = state.hidden[i]
     if hidden.last_exploited == NONE:
@@ -169,9 +152,9 @@ def update_after_exploit(state: Any, i: Any) -> None:
     if hidden.red_success == TRUE:
         hidden.hosts_ever_exploited |= target
         return
-    to_retry = hidden.hosts_escalated & OPERATIONAL_HOSTS
+    to_retry = hidden.hosts_escalated & state.network.server_subnet
     if not to_retry:
-        to_retry = hidden.hosts_escalated & ENTERPRISE_SERVERS
+        to_retry = hidden.hosts_escalated & state.network.openers
     hidden.hosts_escalated &= ~to_retry
     hidden.hosts_exploited &= ~(to_retry | target)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hundredfold.core.batch import Array, BoolArray, IntArray, StepBatch
 from hundredfold.envs.cage2.baselines import BluePolicy
+from hundredfold.envs.cage2.blue_actions import action_names
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.episodes import (
     CAUSES,
@@ -20,8 +21,6 @@ from hundredfold.envs.cage2.episodes import (
     replay_record,
 )
 from hundredfold.envs.cage2.evaluation import PUBLISHED_AGENTS, evaluation_cells, mean_and_stderr
-from hundredfold.envs.cage2.legend import ACTION_NAMES
-from hundredfold.envs.cage2.network import HOSTS
 
 Record = dict[str, Any]
 
@@ -71,13 +70,13 @@ def record_report_data(
         "total_stderr": float(np.sqrt(sum(cell["stderr"] ** 2 for cell in cells))) if episodes > 1 else None,
         "published": [
             {"name": agent.name, "ruleset": agent.ruleset, "total": agent.total, "means": _by_name(agent.means)}
-            for agent in PUBLISHED_AGENTS
+            for agent in (PUBLISHED_AGENTS if settings.network_file is None else ())
         ],
-        "hosts": list(HOSTS),
+        "hosts": list(settings.network.host_names),
         "causes": list(CAUSES),
         "lost": lost,
         "actions": used,
-        "replay": {"legend": replay_legend(), "episodes": replays},
+        "replay": {"legend": replay_legend(settings.network), "episodes": replays},
     }
 
 
@@ -92,7 +91,7 @@ def action_rows(recorded: RecordedEpisodes) -> list[Record]:
     """One row per kind of blue action: uses per episode, points it cost itself, points lost to red in these steps."""
     lost = recorded.lost_tenths() / 10
     own, by_red = lost[..., RESTORED].sum(axis=2), np.delete(lost, RESTORED, axis=3).sum(axis=(2, 3))
-    verbs = np.array([name.split()[0] for name in ACTION_NAMES])
+    verbs = np.array([name.split()[0] for name in action_names(recorded.network)])
     episodes = len(recorded.actions)
     rows: list[Record] = []
     for verb in dict.fromkeys(verbs.tolist()):

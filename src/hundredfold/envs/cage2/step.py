@@ -21,9 +21,10 @@ from hundredfold.envs.cage2.array_pointers import (
     observation_from,
     outputs_from,
     state_from,
+    tables_from,
 )
-from hundredfold.envs.cage2.blue_actions import NUM_ACTIONS, execute_blue_action
-from hundredfold.envs.cage2.network import NONE, NUM_HOSTS, USER, USER0
+from hundredfold.envs.cage2.blue_actions import execute_blue_action
+from hundredfold.envs.cage2.network import NONE
 from hundredfold.envs.cage2.observation import (
     reset_memory,
     reset_observation,
@@ -110,11 +111,12 @@ def step_rows(pointers: Any, actions: Any, first: Any, last: Any) -> Any:
         The number of envs with an error code, or -1 - row of an invalid action; then no env has
         been stepped.
     """
+    record = pointers[0]
+    num_actions = len(tables_from(record).action_kind)
     # All actions, not only those of these rows: then either all threads step or none does.
     for i in range(len(actions)):
-        if actions[i] < 0 or actions[i] >= NUM_ACTIONS:
+        if actions[i] < 0 or actions[i] >= num_actions:
             return -1 - i
-    record = pointers[0]
     state, observation = state_from(record), observation_from(record)
     final_observation, outputs = final_observation_from(record), outputs_from(record)
     num_errors = 0
@@ -178,9 +180,9 @@ def step_env(record: Any, state: Any, observation: Any, outputs: Any, i: Any, ac
 
 @inlined
 def start_episode(record: Any, state: Any, observation: Any, i: Any) -> None:
-    """Initial state: red holds its permanent privileged session on User0 and nothing else."""
-    hidden = state.hidden[i]
-    for host in range(NUM_HOSTS):
+    """Initial state: red holds its permanent privileged session on the entry host and nothing else."""
+    hidden, entry = state.hidden[i], state.network.entry
+    for host in range(state.network.num_hosts):
         state.known[i, host] = 0
         state.scanned[i, host] = 0
         state.access[i, host] = NO_ACCESS
@@ -192,12 +194,12 @@ def start_episode(record: Any, state: Any, observation: Any, i: Any) -> None:
         hidden.privileged[host] = 0
         hidden.removable[host] = 0
         hidden.exploit_options[host] = 0
-    state.known[i, USER0] = 1
-    state.access[i, USER0] = PRIVILEGED_ACCESS
-    state.access_first[i, USER0] = PRIVILEGED_ACCESS
-    state.n_sessions[i, USER0] = 1
-    hidden.privileged[USER0] = 1
-    state.red_subnets[i] = 1 << USER
+    state.known[i, entry] = 1
+    state.access[i, entry] = PRIVILEGED_ACCESS
+    state.access_first[i, entry] = PRIVILEGED_ACCESS
+    state.n_sessions[i, entry] = 1
+    hidden.privileged[entry] = 1
+    state.red_subnets[i] = 1 << state.network.entry_subnet
     state.ot_up[i] = 1
     hidden.ot_stoppable = 1
     hidden.ot_known = 0
@@ -255,7 +257,7 @@ def reset_memory_and_mask(pointers: Any, i: Any) -> None:
     record = pointers[0]
     state, observation = state_from(record), observation_from(record)
     reset_memory(state, observation, i)
-    update_mask(state, observation, outputs_from(record), i)
+    update_mask(state, observation, outputs_from(record), i, record.green_scans)
 
 
 @outlined
@@ -264,7 +266,7 @@ def update_memory_and_mask(pointers: Any, i: Any, action: Any) -> None:
     record = pointers[0]
     state, observation = state_from(record), observation_from(record)
     update_memory(state, observation, i, action)
-    update_mask(state, observation, outputs_from(record), i)
+    update_mask(state, observation, outputs_from(record), i, record.green_scans)
 
 
 @outlined

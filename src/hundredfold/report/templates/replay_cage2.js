@@ -50,13 +50,13 @@ replayScenes.cage2 = (stage, data, number, go) => {
       add(box, "strong", "", host.name);
       return { box, truth: add(box, "span", "truth"), seen: add(box, "span", "seen"), decoys: add(box, "span", "decoys") };
     });
-    // The attack moves from the user hosts to the operational ones.
+    // In the direction of the attack; reports of older versions have the standard network only.
     network.append(...[...groups].reverse().sort((a, b) => order(groups.indexOf(a)) - order(groups.indexOf(b))));
     return { score, blue, red, hosts };
   });
 
   function order(subnet) {
-    return ["User", "Enterprise", "Operational"].indexOf(names.subnets[subnet]);
+    return (names.subnet_order ?? [2, 0, 1]).indexOf(subnet);
   }
 
   // Reward so far against steps; a click goes to that step.
@@ -83,8 +83,9 @@ replayScenes.cage2 = (stage, data, number, go) => {
   const legend = add(stage, "p", "legend", "Frames: hosts that blue (solid) and red (dashed) act on in this step. ");
   add(legend, "span", "decoy", "Green: decoys. ");
   add(legend, "span", "wavy", "Wavy line");
-  legend.append(": red is on the host and blue does not know it. Red never loses User0. Points are lost where red has "
-    + "privileged access, while the OT service of Op_Server0 is stopped, and by Restore.");
+  const entry = names.hosts[names.start_host].name, server = names.hosts[names.ot_host].name;
+  legend.append(`: red is on the host and blue does not know it. Red never loses ${entry}. Points are lost where red has `
+    + `privileged access, while the OT service of ${server} is stopped, and by Restore.`);
 
   function redText(record, step) {
     const action = record.red_action[step], target = record.red_target[step];
