@@ -64,9 +64,11 @@ def test_the_page_has_cells_losses_and_replay_instead_of_averages_of_codes(folde
 
 
 def test_a_score_within_the_interval_is_no_verdict(data, folder):
-    for total, expected in ((-54.6, "No clear difference from CardiffUni ("), (-50.0, "points better than Card")):
+    for total, expected in ((-54.6, "no clear difference from CardiffUni ("), (-50.0, "points better than Card")):
         write_report_data(folder, {**data, "total": total, "total_stderr": 0.3})
-        assert expected in cage2_sections(folder)[0].card.note
+        card = cage2_sections(folder)[0].card
+        assert card.note.endswith(" points better than CardiffUni (\N{MINUS SIGN}86.03, code: present).")
+        assert expected in card.details[-1]
 
 
 def test_a_folder_without_report_data_says_how_to_make_it(tmp_path):

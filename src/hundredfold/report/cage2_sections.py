@@ -56,17 +56,24 @@ def _verdict(data: ReportData) -> Card:
     best = [
         max(agents, key=lambda agent: float(agent["total"])) for agents in (same_rules, data["published"]) if agents
     ]
-    parts = [f"95 % interval {_points(total - margin)} to {_points(total + margin)}."]
-    parts += [_compared(total, margin, agent) for place, agent in enumerate(best) if agent not in best[:place]]
-    return Card("total score of the nine cells", _points(total), " ".join(parts), wide=True)
+    compared = [_compared(total, margin, agent) for place, agent in enumerate(best) if agent not in best[:place]]
+    sentence = f"{compared[0][0].upper()}{compared[0][1:]}." if compared else "No published agent has these rules."
+    details = [
+        f"How sure: {data['episodes']} episodes of each cell; 95 % interval {_points(total - margin)} to "
+        f"{_points(total + margin)}.",
+        "The total adds the mean returns of three red agents, each in episodes of 30, 50 and 100 steps. Points are "
+        "lost, so 0 is the best possible.",
+        *(f"The best published agent on any code: {text}." for text in compared[1:]),
+    ]
+    return Card("total score of the nine cells", _points(total), sentence, wide=True, details=details)
 
 
 def _compared(total: float, margin: float, agent: ReportData) -> str:
     difference = total - agent["total"]
-    name = f"{agent['name']} ({_points(agent['total'])}, {CODE[agent['ruleset']]} code)"
+    name = f"{agent['name'].partition(',')[0]} ({_points(agent['total'])}, code: {CODE[agent['ruleset']]})"
     if abs(difference) <= margin:
-        return f"No clear difference from {name}."
-    return f"{abs(difference):.1f} points {'better' if difference > 0 else 'worse'} than {name}."
+        return f"no clear difference from {name}"
+    return f"{abs(difference):.1f} points {'better' if difference > 0 else 'worse'} than {name}"
 
 
 def _losses(data: ReportData) -> Section:

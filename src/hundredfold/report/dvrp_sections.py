@@ -107,7 +107,7 @@ def _improvement(record: RunRecord) -> list[Section]:
         "Driving minutes saved by offers, in percent of the same day without offers: mean of the days of each epoch of "
         "training, and of evaluation days, which are always the same. Training maximises the return of a day: "
         f"{RETURNS.get(record.settings.get('env_settings', {}).get('reward', ''), 'the sum of its rewards')}, minus a "
-        "penalty for every minute by which customers are moved (shift_penalty)."
+        "penalty for every minute by which customers are moved (`--shift-penalty`)."
     )
     return [Section("Savings during training", explanation, [figure])]
 
@@ -310,8 +310,8 @@ def _offers(report_data: ReportData) -> Section:
     return Section(
         "Offers and acceptance",
         f"Each square is one of the {len(offers)} offers: pickup so many minutes earlier (upwards), dropoff so many "
-        f"minutes later (to the right); {unchanged} changes nothing. Customers of the type late accept later dropoffs, "
-        "early earlier pickups, both either, none neither.",
+        f"minutes later (to the right); {unchanged} changes nothing. By type, customers accept later dropoffs (late), "
+        "earlier pickups (early), either (both) or neither (none).",
         [
             offer_maps("Offers by type", types, by_type, offers, columns=2),
             acceptance_maps("Acceptance by type", types, by_type, offers, columns=2),
