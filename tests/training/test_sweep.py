@@ -1,6 +1,7 @@
 """Sweeps: ranges, trials in processes of their own or on a Ray cluster, stopping early, going on after a kill."""
 
 import json
+import os
 import signal
 import sys
 import textwrap
@@ -14,7 +15,7 @@ from helpers.browser import BROWSER, inspect_page
 from helpers.processes import run_process, start_process, wait_until
 from helpers.ray_pool import shared_cluster
 from hundredfold.cli.main import main
-from hundredfold.cli.sweep import DEFAULT_SEARCH, SweepOptions, _space, _values
+from hundredfold.cli.sweep import DEFAULT_SEARCH, SweepOptions, _named_flags, _space, _values
 from hundredfold.cli.train import base_settings, parse
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError, WorkerError
@@ -325,6 +326,31 @@ def test_a_file_without_ranges_is_refused(capsys, tmp_path, text):
     assert "expected a table [search]" in capsys.readouterr().err
 
 
+def test_what_runs_execute_is_named_when_they_are_resumed():
+    ray = ["--backend", "ray", "--address", "auto"]
+    frozen = ["--env-kwargs", "is_slippery=false", "map_name=4x4"]
+    _, third_party = parse([*ray, *frozen], base_settings("FrozenLake-v1", []), SweepOptions, "sweep")
+    assert _named_flags(third_party) == [*frozen, "--address", "auto"]
+    _, own_red = parse(["--red", "my_module:Red"], base_settings("cage2", []), SweepOptions, "sweep")
+    assert _named_flags(own_red) == ["--red", "my_module:Red"]
+    assert _named_flags(base_settings("cartpole", [])) == []
+
+
+@pytest.mark.process
+def test_a_run_of_a_sweep_needs_no_trust_where_another_user_has_started_it(capsys, tmp_path, monkeypatch):
+    flags = "--num-envs 4 --num-steps 8 --epochs 2 --eval-interval 1 --eval-episodes 1 --backend in_process --json"
+    search = ["--search", "learning_rate=1e-3,3e-3", "--env-kwargs", "is_slippery=false", "map_name=4x4"]
+    command = ["sweep", "FrozenLake-v1", *flags.split(), *search, "--save-dir", str(tmp_path), "--name", "s"]
+    assert main([*command, "--trials", "1"]) == 0
+    whole = rows_of(capsys)
+    # As if the sweep had been killed before the trial was told to be finished.
+    (tmp_path / "s" / "study.db").unlink()
+    (tmp_path / "s" / "trials" / "0000" / "seed-42.json").unlink()
+    (tmp_path / "s" / "trials" / "0000" / "seed-42" / ".origin").write_text("of another user\n")
+    assert main([*command, "--trials", "1"]) == 0
+    assert rows_of(capsys) == whole
+
+
 @pytest.mark.ray
 def test_a_sweep_on_a_cluster_finds_the_same_trials_as_one_on_this_machine(capsys, tmp_path):
     shared_cluster()
@@ -337,6 +363,25 @@ def test_a_sweep_on_a_cluster_finds_the_same_trials_as_one_on_this_machine(capsy
     # It is continued without the cluster, as the plan is the same.
     assert main([*command, "--name", "cluster"]) == 0
     assert rows_of(capsys) == here
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_sweep_on_two_nodes_that_loses_one_finds_the_same_trials(tmp_path):
+    flags = "--search learning_rate=log:1e-4..1e-2 --num-envs 8 --steps 32768 --save-interval 4 --eval-interval 8"
+    command = ["sweep", "cartpole", *flags.split(), "--trials", "2", "--parallel", "2", "--save-dir", str(tmp_path)]
+    path = os.pathsep.join((str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")))
+    code = "from helpers import lost_node; lost_node.sweep()"
+    done = run_process(
+        [sys.executable, "-c", code, *command, "--name", "lost"],
+        env={"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"},
+    )
+    assert "its node was lost" in done.stderr
+    run_process([sys.executable, "-m", "hundredfold", *command, "--name", "whole"])
+    lost, whole = (json.loads((tmp_path / name / "results.json").read_text())["trials"] for name in ("lost", "whole"))
+    for trial in (*lost, *whole):
+        del trial["seconds"]
+    assert lost == whole
 
 
 @pytest.mark.ray
@@ -368,7 +413,7 @@ def test_a_training_whose_actor_is_killed_ends_and_continues_from_its_checkpoint
     made.run(trials=1, parallel=1)
     assert made.counts() == {"finished": 1, "pruned": 0, "failed": 0}
     (_, flags) = started[1]
-    assert flags[:2] == ["--resume", str(run.path)]
+    assert flags[:3] == ["cartpole", "--resume", str(run.path)]
     assert len(started) == 2
     trainings.close()
 

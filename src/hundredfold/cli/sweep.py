@@ -27,6 +27,7 @@ from hundredfold.training.auto_config import auto_configure_once
 from hundredfold.training.memory import spec_of
 from hundredfold.training.run_folder import RunFolder, check_name
 from hundredfold.training.trial_runs import RayTrainings, StartRun, start_training
+from hundredfold.training.trust import executed_by
 
 if TYPE_CHECKING:
     from hundredfold.training.search_ranges import Distribution
@@ -249,9 +250,20 @@ def _sweep(
         {name: start[name] for name in search},
         start_run=start_run,
         on_event=(lambda line: None) if options.json else note,
+        named_flags=_named_flags(settings),
     )
     write_atomically(made.start_file, to_toml(settings))
     return made
+
+
+def _named_flags(settings: RunSettings) -> list[str]:
+    """Flags with which a run is resumed by anyone: what it imports, passes to its env and joins."""
+    present, flags = _values(settings), []
+    for name in executed_by(settings):
+        if name != "env":
+            value = present[name]
+            flags += [f"--{name.replace('_', '-')}", *(value if isinstance(value, tuple) else (value,))]
+    return flags
 
 
 def _values(settings: Any) -> dict[str, Any]:

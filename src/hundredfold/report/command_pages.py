@@ -214,7 +214,7 @@ def _interval_figure(rows: Sequence[Row], value: str, interval: str, unit: str, 
     if value == IMPROVEMENT:
         figure.update_xaxes(range=[-0.02, 1.02])
     figure.update_xaxes(title_text=unit)
-    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], type="category")
     return figure
 
 

@@ -134,6 +134,7 @@ class Sweep:
         defaults: Values of the searched settings before the search, tried first if within range.
         start_run: Starts the training of one run.
         on_event: Called with a line about every start and end of a trial.
+        named_flags: Flags with what runs pass to their env or join, besides the env itself.
     """
 
     def __init__(
@@ -145,9 +146,10 @@ class Sweep:
         *,
         start_run: StartRun,
         on_event: Callable[[str], None],
+        named_flags: Sequence[str] = (),
     ) -> None:
         self.folder, self.plan, self.space = folder, plan, dict(space)
-        self.start_run, self.on_event = start_run, on_event
+        self.start_run, self.on_event, self.named_flags = start_run, on_event, tuple(named_flags)
         folder.mkdir(parents=True, exist_ok=True)
         self._check_plan()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -280,7 +282,8 @@ class Sweep:
         if run.exists() and not any(RunFolder(run).checkpoints.glob("*")):
             shutil.rmtree(run)  # killed before anything was saved
         if run.exists():
-            flags = ["--resume", str(run), "--quiet"]
+            # What it executes is named again, so that it needs no trust where another node has started it.
+            flags = [self.plan.env, "--resume", str(run), *self.named_flags, "--quiet"]
         else:
             searched = [part for name, value in active.params.items() for part in as_flag(name, value)]
             place = ["--seed", str(seed), "--save-dir", str(active.folder), "--name", run.name, "--quiet"]

@@ -171,9 +171,7 @@ class RayTrainings:
         remote = self.ray.remote(TrainingActor)
         # Two threads: one waits for the training while the other can stop it.
         actor = remote.options(**self.options, max_concurrency=2, max_restarts=0, scheduling_strategy="SPREAD").remote()
-        # The key that recognises this user's own runs differs between homes of nodes; this run is the sweep's.
-        trust = ["--trust-run"] if "--resume" in flags else []
-        return RemoteTraining(self.ray, actor, [*flags, *trust], log)
+        return RemoteTraining(self.ray, actor, flags, log)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
