@@ -17,6 +17,7 @@ from helpers.ray_pool import shared_cluster
 from hundredfold.cli.main import main
 from hundredfold.cli.sweep import DEFAULT_SEARCH, SweepOptions, _named_flags, _space, _values
 from hundredfold.cli.train import base_settings, parse
+from hundredfold.config.run import ALGORITHMS
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import CheckpointError, HundredfoldError, SettingsError, WorkerError
 from hundredfold.report.sweep_page import draw_sweep
@@ -104,11 +105,11 @@ def test_ranges_that_make_no_sense_are_refused(text, value):
         parse_range("x", text, value)
 
 
-@pytest.mark.parametrize("algo", DEFAULT_SEARCH)
+@pytest.mark.parametrize("algo", ALGORITHMS)
 def test_ranges_searched_by_default_are_settings_of_their_algorithm(algo):
     settings = base_settings("CartPole-v1", ["--algo", algo])
     for name, found in _space(DEFAULT_SEARCH[algo], settings).items():
-        for value in (found.low, found.high):
+        for value in getattr(found, "choices", None) or (found.low, found.high):
             flags = ["--algo", algo, *as_flag(name, value)]
             _, changed = parse(flags, settings, SweepOptions, "sweep")
             assert _values(changed)[name] == pytest.approx(value)
