@@ -97,9 +97,12 @@ def test_wrong_arguments_get_a_hint(capsys, tmp_path, monkeypatch, argv, hint):
     assert "Traceback" not in captured.err
 
 
-@pytest.mark.parametrize(("policy", "least"), [("shipped", -56), ("shipped-exploits", -46)])
-def test_shipped_policies_keep_their_scores(capsys, policy, least):
-    argv = ["evaluate", "cage2", "--policy", policy, "--episodes", "100", "--json"]
+@pytest.mark.parametrize(
+    ("policy", "ruleset", "least"),
+    [("shipped", "current", -56), ("shipped", "leaderboard", -47), ("shipped-exploits", "current", -46)],
+)
+def test_shipped_policies_keep_their_scores(capsys, policy, ruleset, least):
+    argv = ["evaluate", "cage2", "--policy", policy, "--ruleset", ruleset, "--episodes", "100", "--json"]
     assert call(*argv) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert rows[9]["red"] == "total"
