@@ -377,7 +377,7 @@ def test_a_quote_that_expired_comes_back_with_a_new_one(tmp_path):
     assert client.post(f"/v1/requests/{quote['request_id']}/response", json=body).json()["status"] == "booked"
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_no_input_of_the_schema_makes_a_server_error(desk, examples):
     options = ServerOptions(token=TOKEN, guard=GuardSettings(requests_per_second=1e6, burst=10**6))
     allowed = {"authorization": f"Bearer {TOKEN}"}

@@ -236,7 +236,7 @@ class DayRecord:
     def _cancel(self, record: RequestRecord) -> None:
         """Remove a booking from the routes where that is possible; a rider who does not travel is always recorded.
 
-        A closed day keeps its routes, and so does one on which somebody else would be late: the
+        A closed day keeps its routes, and so does one on which another rider would be late: the
         vehicle then drives by without a stop.
         """
         self.cancellations += 1

@@ -135,7 +135,7 @@ def _day_routes(desk: Desk, metrics: DeskMetrics) -> APIRouter:
         """Take back the last response, cancellation or closing of the day.
 
         With the day's version in the body: 409 if the day has changed since, so that nobody takes back
-        the step of somebody else.
+        the step of another clerk.
         """
         return desk.undo(day, None if step is None else step.version)
 

@@ -151,8 +151,8 @@ class Desk:
 
         Args:
             day: The day.
-            version: Version of the day that the caller knows. If the day has changed since, somebody
-                else's step would be taken back: then nothing is, and the status is 409.
+            version: Version of the day that the caller knows. If the day has changed since, the step of
+                another clerk would be taken back: then nothing is, and the status is 409.
         """
         with self.lock:
             record = self._record(day)
