@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hundredfold.desk.quoter import DeskPolicy
     from hundredfold.desk.service import Desk
 
-# The best policy without training that answers within milliseconds; lookahead is better and slower.
+# The best policy without training that answers within milliseconds; lookahead saves more and takes ten times as long.
 DEFAULT_POLICY: Final = "belief_greedy"
 MIN_TOKEN_LENGTH: Final = 16
 # Settings that a trained policy depends on.
@@ -54,7 +54,7 @@ class DeskOptions:
     run: Annotated[str | None, tyro.conf.Positional] = None
     """Run folder of dvrp whose policy decides; without one, --policy."""
     policy: str = DEFAULT_POLICY
-    """Policy without training: belief_greedy, belief_largest, lookahead (better, takes up to a second),
+    """Policy without training: belief_greedy, belief_largest, lookahead (saves more, ten times slower),
     greedy_expected or none."""
     checkpoint: str = "best"
     """Checkpoint of the run: best, last or an epoch."""
