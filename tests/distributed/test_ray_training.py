@@ -83,6 +83,9 @@ def test_actors_collect_for_a_privileged_critic(actors, tmp_path):
     here = hundredfold.train("cage2", save_dir=tmp_path, name="here", **settings)
     there = hundredfold.train("cage2", save_dir=tmp_path, name="there", **settings, **ON_RAY)
     assert_same_run(there.path, here.path)
+    half = truncated_run(there.path, 2)
+    assert hundredfold.train(resume=half, quiet=True, report=False).finished
+    assert_same_run(half, here.path)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -1,5 +1,8 @@
 """`--memory gru`: policies that remember their episode."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,14 +11,22 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hundredfold
 from helpers.batch_envs import Spotlight
 from helpers.ppo_learner import make_ppo
-from helpers.third_party_envs import Recall
+from helpers.third_party_envs import ImageAndVectorGoalEnv, Recall, UnevenBoxActions
 from helpers.training_runs import assert_same_run, read_metrics, truncated_run
+from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.memory import GatedRecurrentUnit, sequence_steps
 from hundredfold.algorithms.ppo import PPOSettings
+from hundredfold.backends import make_backend
+from hundredfold.cli.main import main
 from hundredfold.core.errors import SettingsError, ShapeError
+from hundredfold.envs.cage2.blue_agent import BlueAgent
+from hundredfold.envs.cage2.env import Cage2
+from hundredfold.envs.cage2.evaluation import evaluation_cells
 from hundredfold.envs.cartpole import CartPole
+from hundredfold.envs.registry import callable_factory
 from hundredfold.rollout.rollout_buffer import MEMORY
+from hundredfold.training.run_folder import RunFolder
 
 RECALL = {"num_envs": 32, "num_steps": 20, "epochs": 30, "learning_rate": 5e-3, "memory_size": 16, "num_minibatches": 2}
 QUIET = {"backend": "in_process", "eval_interval": 0, "save_interval": 99, "report": False, "seed": 1}
@@ -106,6 +117,65 @@ def test_a_run_with_memory_resumes_bit_for_bit(tmp_path, env, settings):
     assert hundredfold.train(resume=half, report=False).finished
     assert_same_run(half, whole.path)
     assert all(row["first_ratio_error"] < 1e-4 for row in read_metrics(half) if "first_ratio_error" in row)
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "onnx"])
+@pytest.mark.parametrize("env", [ImageAndVectorGoalEnv, UnevenBoxActions], ids=["images", "continuous"])
+@pytest.mark.filterwarnings("ignore:.*cannot continue in the middle")
+def test_runs_on_images_and_continuous_actions_are_exported_and_resumed(tmp_path, env, kind):
+    if kind == "onnx":
+        runtime = pytest.importorskip("onnxruntime", reason="the extra [export] is missing")
+        pytest.importorskip("onnxscript", reason="the extra [export] is missing")
+    settings = {**SMALL, **SAVED, "backend": "in_process", "num_envs": 4, "eval_interval": 0}
+    whole = hundredfold.train(env, save_dir=tmp_path, name="whole", epochs=4, **settings)
+    assert all(row["first_ratio_error"] < 1e-4 for row in read_metrics(whole.path))
+    half = truncated_run(whole.path, 3)
+    resumed = hundredfold.train(env, resume=half, report=False)
+    assert read_metrics(half)[:3] == read_metrics(whole.path)[:3]
+    assert resumed.finished
+
+    (path,) = hundredfold.export(whole.path, **{kind: tmp_path / f"policy.{kind}"}, checkpoint="last")
+    policy = hundredfold.load(whole.path, "last")
+    names = list(policy.spec.observation)
+    trajectory = record_trajectory(make_backend("in_process", callable_factory(env), 4), seed=5, steps=6)
+    exported = runtime.InferenceSession(str(path)) if kind == "onnx" else torch.jit.load(str(path))
+    memory = np.zeros((4, 8), np.float32)
+    for step in range(7):
+        observation = {name: trajectory[f"observation/{name}"][step] for name in names}
+        if kind == "onnx":
+            action, memory = exported.run(["action", "next_memory"], {**observation, "memory": memory})
+        else:
+            tensors = {name: torch.from_numpy(array) for name, array in observation.items()}
+            _, action, memory = (part.numpy() for part in exported(tensors, torch.from_numpy(memory)))
+        assert_allclose(action, policy.act(observation), rtol=1e-3, atol=1e-4)
+        assert_allclose(memory, policy.memory, rtol=1e-3, atol=1e-4)
+
+
+def test_a_policy_with_memory_defends_cage2_everywhere(tmp_path, capsys):
+    run = hundredfold.train("cage2", save_dir=tmp_path, epochs=2, backend="in_process", **SMALL, eval_interval=0)
+    # The official evaluation, the replay page and the agent for the original simulator play the same.
+    assert main(["evaluate", str(run.path), "--episodes", "4", "--checkpoint", "last", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    folder = RunFolder.open(run.path)
+    settings = replace(folder.settings().env_settings, red="b_line", horizons=(30,))
+    (_, _, seed) = evaluation_cells(9999)[0]
+    agent = BlueAgent.load(run.path, "last")
+    returns = []
+    for episode in range(4):
+        env = Cage2(np.array([episode]), settings)
+        out = env.reset(seed)
+        agent.reset()
+        total = 0.0
+        for _ in range(30):
+            out = env.step(np.array([agent.act(out.observation["bits"][0])]))
+            total += out.reward[0]
+        returns.append(total)
+    assert rows[0]["red"] == "b_line"
+    assert rows[0]["mean"] == pytest.approx(np.mean(returns))
+    assert len(set(returns)) > 1
+    page = tmp_path / "replay.html"
+    assert main(["watch", str(run.path), "--checkpoint", "last", "--output", str(page)]) == 0
+    assert page.exists()
 
 
 @pytest.mark.process

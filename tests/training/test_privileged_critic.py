@@ -1,5 +1,8 @@
 """`--critic privileged`: the value function sees arrays that the policy does not."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -60,11 +63,56 @@ def test_cage2_trains_resumes_and_evaluates_with_a_privileged_critic(tmp_path):
     assert len(hundredfold.evaluate(whole.path, episodes=4).returns) == 4
 
 
-@pytest.mark.process
-def test_privileged_runs_are_the_same_in_worker_processes(tmp_path):
+@pytest.mark.parametrize("memory_steps", [0, 4])
+def test_a_privileged_critic_with_memory_resumes_bit_for_bit(tmp_path, memory_steps):
+    memory = {"memory": "gru", "memory_size": 8, "memory_steps": memory_steps}
+    whole = hundredfold.train("cage2", save_dir=tmp_path, name="whole", **CAGE2, **memory)
+    half = truncated_run(whole.path, 2)
+    assert hundredfold.train(resume=half, report=False).finished
+    assert_same_run(half, whole.path)
+    rows = read_metrics(whole.path)
+    assert all(row["first_ratio_error"] < 1e-4 for row in rows)
+    policy = whole.policy()
+    for _ in range(2):
+        assert policy.act({"bits": np.zeros(52, np.uint8)}, mask=np.arange(145) == 7) == 7
+    assert policy.memory.shape == (1, 8)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_an_exported_onnx_policy_has_no_privileged_inputs(tmp_path, memory):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra [export] is missing")
+    pytest.importorskip("onnxscript", reason="the extra [export] is missing")
+    run = hundredfold.train("cage2", save_dir=tmp_path, **{**CAGE2, "epochs": 1}, memory=memory, memory_size=8)
+    (path,) = hundredfold.export(run.path, onnx=tmp_path / "policy.onnx", checkpoint="last")
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    remembers = ["memory"] if memory == "gru" else []
+    assert [item.name for item in session.get_inputs()] == ["bits", "mask", *remembers]
+    bits = np.random.default_rng(0).integers(0, 2, (5, 52)).astype(np.uint8)
+    feed = {"bits": bits, "mask": np.ones((5, 145), bool)}
+    if remembers:
+        feed["memory"] = np.zeros((5, 8), np.float32)
+    (actions,) = session.run(["action"], feed)
+    assert_array_equal(actions, hundredfold.load(run.path, "last").act({"bits": bits}, feed["mask"]))
+
+
+def test_dvrp_trains_and_resumes_with_a_privileged_critic(tmp_path):
+    day = {"num_customers": 5, "lns_iterations": 1, "oracle_threads": 1, "num_envs": 4, "num_steps": 5, "epochs": 4}
+    own = {"preset": "returns", "critic": "privileged", "backend": "in_process", "hidden_sizes": (16,)}
+    saved = {"eval_interval": 2, "eval_episodes": 4, "save_interval": 2, "report": False, "minibatch_size": 10}
+    whole = hundredfold.train("dvrp", save_dir=tmp_path, name="whole", **day, **own, **saved)
+    half = truncated_run(whole.path, 2)
+    assert hundredfold.train(resume=half, report=False).finished
+    assert_same_run(half, whole.path)
+    network = whole.policy().policy.network
+    assert network.value_layers[0].in_features > network.policy_layers[0].in_features
+    assert len(hundredfold.evaluate(whole.path, episodes=2).returns) == 2
+
+
+@pytest.mark.parametrize("backend", ["serial", pytest.param("processes", marks=pytest.mark.process)])
+def test_privileged_runs_are_the_same_on_other_backends(tmp_path, backend):
     runs = [
-        hundredfold.train("cage2", save_dir=tmp_path, name=backend, backend=backend, **CAGE2)
-        for backend in ("in_process", "processes")
+        hundredfold.train("cage2", save_dir=tmp_path, name=name, backend=name, **CAGE2)
+        for name in ("in_process", backend)
     ]
     assert_same_run(*(run.path for run in runs))
 
@@ -75,6 +123,22 @@ def test_first_ready_trains_a_privileged_critic_on_a_third_party_env(tmp_path):
     run = hundredfold.train(HiddenInInfo, privileged_keys=("secret",), save_dir=tmp_path, **settings)
     assert run.finished
     assert read_metrics(run.path)[0]["first_ratio_error"] < 1e-4
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_a_privileged_first_ready_run_continues_from_its_checkpoint(tmp_path, memory):
+    settings = {**CAGE2, "backend": "first_ready", "workers": 2, "memory": memory, "memory_size": 8}
+    whole = hundredfold.train("cage2", save_dir=tmp_path, name="whole", **settings)
+    half = truncated_run(whole.path, 2)
+    copies = [Path(shutil.copytree(half, tmp_path / name)) for name in ("one", "other")]
+    assert hundredfold.train(resume=half, report=False).finished
+    # Which envs are ready first differs from run to run; what was before the checkpoint does not.
+    assert read_metrics(half)[:2] == read_metrics(whole.path)[:2]
+    # In one process the rest is exact.
+    for copy in copies:
+        assert hundredfold.train(resume=copy, report=False, backend="in_process").finished
+    assert_same_run(*copies)
 
 
 def test_privileged_state_of_cage2_is_the_true_state():
