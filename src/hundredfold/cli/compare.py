@@ -417,7 +417,7 @@ def _shown_training(row: Row) -> Row:
         "epochs": row["epochs"],
         "samples": row["samples"],
         "time": format_duration(row["seconds"]),
-        "samples until": row.get("samples_to_level"),
+        "samples until": None if (samples := row.get("samples_to_level")) is None else round(samples),
         "time until": format_duration(row["seconds_to_level"]) if "seconds_to_level" in row else "",
     }
 

@@ -26,6 +26,7 @@ from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core import rng
 from hundredfold.core.action_scaling import random_actions
 from hundredfold.core.batch import EnvSpec, IntArray, StepBatch
+from hundredfold.core.formatting import format_count
 from hundredfold.core.protocols import Backend, EnvFactory
 from hundredfold.envs.gymnasium_env import EnvMaker, GymnasiumBatchEnv
 from hundredfold.envs.registry import callable_factory, canonical_name, env_factory
@@ -159,7 +160,7 @@ def measure_scaling(
     rows = []
     for num_envs in dict.fromkeys(settings.num_envs):
         for backend in settings.backends:
-            on_progress(f"{env.name}: {num_envs} envs, {backend}")
+            on_progress(f"{env.name}: {format_count(num_envs, 'env')}, {backend}")
             measured = measure_one(env, backend, num_envs, settings)
             lanes = int(lane_ids(env, backend, num_envs, settings.workers).max()) + 1
             used = min(1.0, lanes / env.max_lanes(num_envs, cores))

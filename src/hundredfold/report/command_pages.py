@@ -275,9 +275,10 @@ TIME_SHARES: Final = {
 # Shares below this are not drawn.
 MIN_SHARE: Final = 0.0005
 EXPLANATION: Final = (
-    "Fractions of the time of the ideal number of envs (or cores); stepping counts at the speed of "
-    "one env alone. Where steps are faster than alone (warm caches, fewer pauses), the throughput may exceed the "
-    "ideal. All of them are measured: every env records when its steps begin and end."
+    "How the time is spent that the ideal would use for steps only, in percent. Stepping counts as many seconds as the "
+    "steps take in one env alone; what they take longer beside others is shown apart. Where steps are faster than "
+    "alone (warm caches, fewer pauses), the throughput may exceed the ideal. All parts are measured: every env records "
+    "when its steps begin and end."
 )
 
 
@@ -311,7 +312,7 @@ def draw_scaling(rows: Sequence[Row], ideal: str, advice: str, command: str, mac
             format_large_number(round(best["steps_per_second"])),
             f"{best['backend']}, {format_count(best['num_envs'], 'env')}",
         ),
-        Card("of the ideal", format_percent(best["efficiency"]), ideal),
+        Card("of the ideal", format_percent(best["efficiency"]), f"the ideal is {ideal}"),
         Card("a step of one env alone", format_duration(best["step_seconds_alone"]), "without a backend"),
     ]
     return render_page(

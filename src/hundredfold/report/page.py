@@ -208,11 +208,12 @@ def _cards(record: RunRecord) -> Iterator[Card]:
     best = record.best
     if best is not None:
         interval = format_interval(best.get("eval/ci_low"), best.get("eval/ci_high"))
-        count = format_count(len(record.evaluations), "evaluation")
+        count = len(record.evaluations)
+        which = "the only evaluation" if count == 1 else f"the best of {count:,} evaluations"
         yield Card(
             "best evaluated return",
             format_number(best[EVALUATED]),
-            f"95 % interval {interval}; epoch {format_number(best['epoch'])}, the best of {count}",
+            f"95 % interval {interval}; epoch {format_number(best['epoch'])}, {which}",
         )
     last = next((row for row in reversed(record.epochs) if row.get("return_mean") is not None), None)
     if last is not None:

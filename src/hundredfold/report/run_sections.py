@@ -136,7 +136,10 @@ def _learning(record: RunRecord) -> Section:
     if "return_mean" not in record.keys and not record.evaluations:
         return Section("Learning", "No episode has ended yet, so there is no return to draw.")
     evaluated = "evaluated return with its 95 % interval" if record.evaluations else "the policy was never evaluated"
-    explanation = f"Return of training episodes, averaged per epoch; {evaluated}."
+    explanation = (
+        "The return of an episode is the sum of its rewards. Training: mean of the episodes that ended in an epoch, in "
+        f"which the policy also tries other actions; {evaluated}."
+    )
     if not record.finished:
         explanation += " The run has not reached its end; --resume continues it."
     every = stride(len(record.epochs))
@@ -174,7 +177,7 @@ def _evaluations(record: RunRecord) -> Section | None:
     columns = ["epoch", "steps", "wall-clock", "return", "95 % interval"]
     return Section(
         "Evaluations",
-        "Deterministic policy on the same evaluation episodes every time."
+        "Every evaluation plays the same episodes, and always takes the action that the policy prefers."
         + (f" {format_number(omitted)} rows are left out for length." if omitted else ""),
         [
             Table(
