@@ -100,7 +100,7 @@ def sweep():
     command, folder = sys.argv[1:], Path(sys.argv[sys.argv.index("--save-dir") + 1])
 
     def disturb(cluster, node):
-        while len({path.parts[-4] for path in folder.glob("*/trials/*/seed-*/checkpoints/*/manifest.json")}) < 2:
+        while len({path.parts[-5] for path in folder.glob("*/trials/*/seed-*/checkpoints/*/manifest.json")}) < 2:
             time.sleep(0.05)
         kill_node(cluster, node)
 
