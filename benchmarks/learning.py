@@ -3,7 +3,8 @@
 Both libraries train the same settings and are evaluated alike: deterministic actions, on the same
 episodes, at the same intervals. The result is the number of samples at the first evaluation that
 reaches the target; a run that never does counts with its whole budget and as not solved. PQN is
-compared with DQN and PPO, each with its own settings, and with the DQN of Stable-Baselines3.
+compared with DQN and PPO, each with its own settings, and with the DQN of Stable-Baselines3; these
+runs end at the target.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from benchmarks.measure import summarise
 from benchmarks.tasks import TASKS, Task
 from hundredfold.api import start_run
-from hundredfold.config.run import Algorithm, EngineName
+from hundredfold.config.run import Algorithm, EngineName, StopSettings
 from hundredfold.core.errors import SettingsError, is_installed
 from hundredfold.profiling.scaling import HUNDREDFOLD
 
@@ -44,7 +45,7 @@ def bench_learning(
     results: dict[str, list[LearningResult]] = {system: [] for system in systems}
     for seed in range(seeds):
         for system, (task, engine) in systems.items():
-            result = train_once(task, engine, seed)
+            result = train_once(task, engine, seed, stop=algo == "pqn")
             results[system].append(result)
             status = "solved" if result.solved else "not solved"
             on_progress(f"{name}, {algo}, seed {seed}: {system} {status}, {result.samples:,} samples")
@@ -68,9 +69,11 @@ def _systems(name: str, algo: Algorithm) -> dict[str, tuple[Task, EngineName]]:
     return systems
 
 
-def train_once(task: Task, engine: EngineName, seed: int) -> LearningResult:
-    """Train a task from scratch in a temporary run folder."""
+def train_once(task: Task, engine: EngineName, seed: int, stop: bool = False) -> LearningResult:
+    """Train a task from scratch in a temporary run folder, with `stop` only until it is solved."""
     settings = replace(task.settings(), seed=seed, engine=engine)
+    if stop:
+        settings = replace(settings, stop=StopSettings(stop_at=task.target))
     with TemporaryDirectory() as folder:
         run = start_run(settings, save_dir=Path(folder), quiet=True, report=False)
         if not run.finished:

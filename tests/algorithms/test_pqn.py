@@ -8,7 +8,6 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from hundredfold.algorithms.actor_critic import NetworkSettings
-from hundredfold.algorithms.minibatches import MetricMeans
 from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS
 from hundredfold.algorithms.pqn import PQN, PQNSettings
 from hundredfold.backends import make_backend
@@ -179,10 +178,9 @@ def test_a_gradient_step_equals_autograd_of_the_same_loss():
     loss = torch.nn.functional.huber_loss(chosen, samples.targets)
     expected = torch.autograd.grad(loss, list(learner.network.parameters()))
     expected_gradient = torch.cat([gradient.reshape(-1) for gradient in expected])
-    metrics = MetricMeans()
     with torch.no_grad():
-        learner._gradient_step(samples, metrics)
-    assert_allclose(metrics.last("q_loss"), loss.item(), rtol=1e-5)
+        values = learner._gradient_step(samples)
+    assert_allclose(learner._losses(values, samples.targets)["q_loss"], loss.item(), rtol=1e-5)
     atol = 1e-5 * float(expected_gradient.abs().max()) + 1e-6
     assert_allclose(learner.gradients.gradient, expected_gradient, atol=atol)
     assert float(expected_gradient.abs().max()) > 1e-4
@@ -305,11 +303,11 @@ def test_non_finite_gradients_are_skipped_and_counted_and_end_the_run_if_they_pe
     with torch.no_grad():
         broken = samples._replace(targets=torch.full_like(samples.targets, torch.nan))
         for count in range(1, MAX_SKIPPED_GRADIENTS):
-            learner._gradient_step(broken, MetricMeans())
+            learner._gradient_step(broken)
             assert learner.skipped_gradients == count
         assert torch.equal(before, learner.gradients.weights)
         with pytest.raises(TrainingError, match=r"not finite 20 times in a row.*learning rate"):
-            learner._gradient_step(broken, MetricMeans())
+            learner._gradient_step(broken)
 
 
 def test_continuous_actions_are_rejected_by_name():

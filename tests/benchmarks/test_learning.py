@@ -50,7 +50,8 @@ def test_pqn_is_trained_beside_dqn_and_ppo(monkeypatch):
     pytest.importorskip("stable_baselines3", reason="needs the extra [sb3]")
     trained = []
 
-    def train_once(task, engine, seed):
+    def train_once(task, engine, seed, stop):
+        assert stop
         settings = task.settings()
         trained.append((settings.algo, engine, settings.env))
         return LearningResult(1_000, True, 500.0, 100.0, 10.0)

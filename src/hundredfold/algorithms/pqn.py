@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import NetworkSettings, tensors
 from hundredfold.algorithms.dqn import check_supported, raise_not_finite
-from hundredfold.algorithms.minibatches import MetricMeans
 from hundredfold.algorithms.policies import QPolicy
 from hundredfold.algorithms.ppo import MAX_SKIPPED_GRADIENTS, SHUFFLE_STREAM, VALUE_CHUNK, mixed_mean_and_std
 from hundredfold.algorithms.q_network import FlatAdam, ManualGradients, QNetwork
@@ -111,25 +110,27 @@ class PQN:
         """Learn from the rollout once it is full.
 
         Returns:
-            Losses and diagnostics, averaged over minibatches; empty while the rollout fills.
+            Losses and diagnostics, averaged over all samples; empty while the rollout fills.
         """
         if not self.buffer.full:
             return {}
         self.optimiser.learning_rate = self.learning_rate
         self.skipped_gradients = 0
-        metrics = MetricMeans()
+        values: list[Tensor] = []
+        targets: list[Tensor] = []
         observation = self._flat_observation()
         samples = self._compute_targets(self.network.inputs(observation))
         for epoch in range(self.settings.update_epochs):
             for batch in self._minibatches(samples, epoch):
-                self._gradient_step(batch, metrics)
+                values.append(self._gradient_step(batch))
+                targets.append(batch.targets)
         self.network.inputs.update_stats({name: rows[: len(samples.actions)] for name, rows in observation.items()})
         exploration = self.epsilon
         self.updates += 1
         self.buffer.clear()
         self._set_epsilons()
         return {
-            **metrics.means(),
+            **self._losses(torch.cat(values), torch.cat(targets)),
             "gradient_steps": float(self.gradient_steps),
             "exploration": exploration,
             "skipped_gradients": float(self.skipped_gradients),
@@ -208,22 +209,30 @@ class PQN:
         for start in range(0, num_rows, size):
             yield Samples(*(part[start : start + size] for part in shuffled))
 
-    def _gradient_step(self, batch: Samples, metrics: MetricMeans) -> None:
-        """One gradient step on the mean Huber loss of the TD errors."""
+    def _gradient_step(self, batch: Samples) -> Tensor:
+        """One gradient step on the mean Huber loss of the TD errors.
+
+        Returns:
+            (rows, 1) normalised values of the actions taken, before the step.
+        """
         q_values = self.gradients.forward(batch.inputs)
         values = q_values.gather(1, batch.actions)
         slope = (values - batch.targets).clamp_(-1.0, 1.0).div_(len(values))
         self.gradients.backward(torch.zeros_like(q_values).scatter_(1, batch.actions, slope))
         self.gradient_steps += 1
-        mean_value = values.mean() * self.network.value_std + self.network.value_mean
-        metrics.add(q_loss=F.huber_loss(values, batch.targets), q_value=mean_value)
         if self.optimiser.clipped_step(self.settings.max_gradient_norm):
             self.skipped_in_a_row = 0
-            return
+            return values
         self.skipped_gradients += 1
         self.skipped_in_a_row += 1
         if self.skipped_in_a_row >= MAX_SKIPPED_GRADIENTS:
             raise_not_finite(self.skipped_in_a_row, self.gradient_steps)
+        return values
+
+    def _losses(self, values: Tensor, targets: Tensor) -> dict[str, float]:
+        """Mean loss and mean value, in the env's units, of all samples of an update."""
+        mean_value = values.mean() * self.network.value_std + self.network.value_mean
+        return {"q_loss": float(F.huber_loss(values, targets)), "q_value": float(mean_value)}
 
     # -- schedules ------------------------------------------------------------------------------
 

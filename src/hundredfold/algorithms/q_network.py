@@ -85,7 +85,11 @@ class QNetwork(nn.Module):
 
     def values(self, inputs: Tensor) -> Tensor:
         """(rows, actions) action values of flattened inputs, in the env's units."""
-        values = self.combine_streams(self.layers(inputs))
+        outputs = inputs
+        for layer in self.layers:
+            # Without the hooks of a module's call, which take as long as the arithmetic on few rows.
+            outputs = layer.forward(outputs)
+        values = self.combine_streams(outputs)
         return values * self.value_std + self.value_mean if self.value_norm else values
 
     @torch.no_grad()
