@@ -180,6 +180,7 @@ def test_rllib_run_is_recorded_evaluated_and_loaded(tmp_path, capfd):
         workers=2,
         actor_cpus=0.5,
         report=False,
+        quiet=False,
     )
     assert run.finished
     rows = read_metrics(run.path)
