@@ -66,6 +66,14 @@ def test_a_link_at_the_temporary_name_is_not_followed(path, tmp_path):
     assert (path.read_text(), (tmp_path / "target").read_text()) == ("new", "precious")
 
 
+def test_only_files_and_links_are_replaced(path, tmp_path):
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        write_atomically(path, "text")
+    assert path.is_fifo()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_pipe_is_refused_instead_of_waited_for(path):
     os.mkfifo(path)
     with pytest.raises(OSError, match="not a regular file"):

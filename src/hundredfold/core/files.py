@@ -72,9 +72,24 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_file(temporary: Path, path: Path) -> None:
+    """Rename a file that has been written under a temporary name; a file or link of the new name is replaced.
+
+    Args:
+        temporary: The written file.
+        path: Its name.
+
+    Raises:
+        OSError: The name is that of a device, a pipe or a folder, which root could replace by mistake.
+    """
+    if path.exists() and not path.is_file() and not path.is_symlink():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    temporary.replace(path)
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -29,6 +29,7 @@ from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.algorithms.q_network import QNetwork
 from hundredfold.core.batch import Array, Arrays, ArraySpec, BoolArray, EnvSpec
 from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError, is_installed
+from hundredfold.core.files import replace_file
 
 MASK: Final = "mask"
 ACTION: Final = "action"
@@ -323,7 +324,7 @@ def _write(path: Path, save: Callable[[str], object]) -> None:
     temporary = path.with_name(f".{path.name}")
     try:
         save(str(temporary))
-        temporary.replace(path)
+        replace_file(temporary, path)
     except (OSError, RuntimeError) as error:
         raise SettingsError(f"cannot write {path}: {error}.") from error
     finally:

@@ -18,6 +18,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, EnvSpec
 from hundredfold.core.errors import EnvError, MissingExtraError, SettingsError, describe_exception, is_installed
+from hundredfold.core.files import replace_file
 from hundredfold.core.protocols import EnvFactory, SharedParams
 from hundredfold.envs.batch_env import ArrayBatchEnv
 from hundredfold.envs.gymnasium_env import GymnasiumBatchEnv
@@ -211,7 +212,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         write(temporary)
-        os.replace(temporary, path)
+        replace_file(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from hundredfold.core.bounds import AtLeastOne, check_bounds
 from hundredfold.core.errors import CheckpointError, SettingsError
+from hundredfold.core.files import replace_file
 from hundredfold.routing.neural.features import NUM_EDGE_FEATURES, NUM_NODE_FEATURES, EncoderInputs, edge_features
 
 NUM_ACTION_FEATURES: Final = 16
@@ -213,7 +214,7 @@ def save_policy(path: Path, policy: RoutingPolicy, provenance: dict[str, Any]) -
     metadata = {"policy_settings": json.dumps(asdict(policy.settings)), "provenance": json.dumps(provenance)}
     partial = path.with_suffix(".partial")
     save_file(tensors, partial, metadata=metadata)
-    partial.replace(path)
+    replace_file(partial, path)
 
 
 def load_policy(path: Path | str | None = None) -> RoutingPolicy:
