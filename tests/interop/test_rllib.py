@@ -188,7 +188,8 @@ def test_rllib_run_is_recorded_evaluated_and_loaded(tmp_path, capfd):
     # The last line of the progress and the summary have the same steps and the same rate.
     shown = re.search(r"epoch 2/2  steps (240)  (\S+) steps/s", capfd.readouterr().err).groups()
     assert (
-        re.match(r"trained (\S+) steps in 2 epochs, .*, (\S+) steps/s", describe_run(run.path, rows)).groups() == shown
+        re.match(r"trained (\S+) steps in 2 epochs, .*, (\S+) steps/s", describe_run(run.path, run.metrics)).groups()
+        == shown
     )
     assert {"policy_loss", "value_loss", "entropy"} <= rows[1].keys()
     assert "eval/return_mean" in rows[1]
