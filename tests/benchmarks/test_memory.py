@@ -33,6 +33,6 @@ def test_recurrent_ppo_is_trained_and_evaluated():
 
 def test_speeds_are_relative_to_hundredfold_with_memory():
     runs = {memory.HUNDREDFOLD: 100.0, memory.RECURRENT_PPO: 25.0}
-    rows = memory.result_rows({name: [LearningResult(10, True, 500.0, rate)] for name, rate in runs.items()})
+    rows = memory.result_rows({name: [LearningResult(10, True, 500.0, rate, 1.0)] for name, rate in runs.items()})
     assert [row["ratio_to_hundredfold"] for row in rows] == [1.0, 0.25]
     assert rows[0]["solved"] == "1 of 1"

@@ -154,7 +154,7 @@ def test_trips_outside_the_given_hours_are_skipped(files):
     population = population_for(files.settings(earliest_pickup=600, latest_dropoff=12 * 60 + 30))
     assert population.customers.num_trips.tolist() == [2] * 12
     assert set(population.trips.windows[:, 0, 0]) == {600, 660}
-    with pytest.raises(SettingsError, match="no trip lies between minutes 900 and"):
+    with pytest.raises(SettingsError, match="has no trip between minutes 900 and"):
         population_for(files.settings(earliest_pickup=900))
 
 

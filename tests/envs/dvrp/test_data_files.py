@@ -339,7 +339,11 @@ WRONG_FILES = {
     "minutes": (True, [all_times(14)], ["seem to be minutes. Write minutes"]),
     "not square": (True, [lambda _, matrix: matrix.pop()], ["matrix.csv is not square: 4 rows and 5 columns"]),
     "labels": (True, [matrix_cell(3, 1, "Klinikum")], ["row 3, column 1: the row is labelled 'Klinikum'"]),
-    "too slow": (True, [all_times(40_000)], ["no vehicle can serve this trip"]),
+    "too slow": (
+        True,
+        [all_times(40_000)],
+        ["no vehicle can serve this trip: a vehicle must le", "no vehicle can serve this trip: its dropoff may be"],
+    ),
     "faster than any vehicle": (True, [all_times(70)], ["median speed of"]),
     "both files": (
         True,
