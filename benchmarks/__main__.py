@@ -70,6 +70,8 @@ class BenchTrain:
     """Library to compare with; rllib collects and trains on cage2 with Ray."""
     seeds: int = 0
     """Count samples until a target return instead, with this many seeds; 5 take minutes."""
+    first_seed: int = 0
+    """First of these seeds."""
     repeats: int = 5
     """Measurements of each library; the table has median, lowest and highest."""
     activation: Literal["relu", "silu", "tanh"] = "relu"
@@ -293,7 +295,7 @@ def run(arguments: Sequence[str]) -> int:
 def _train(arguments: Sequence[str]) -> int:
     args = parse_flags(BenchTrain, arguments, "python -m benchmarks train")
     _require_at_least(1, args, "repeats")
-    _require_at_least(0, args, "seeds")
+    _require_at_least(0, args, "seeds", "first_seed")
     if args.env == "dvrp" and (args.algo != "ppo" or args.seeds):
         raise SettingsError(
             "train dvrp measures epochs of PPO: it cannot be combined with --algo dqn, --algo pqn or --seeds."
@@ -311,7 +313,7 @@ def _train(arguments: Sequence[str]) -> int:
     elif args.seeds > 0:
         from benchmarks.learning import bench_learning
 
-        rows = bench_learning(args.env, args.algo, args.seeds, on_progress=note)
+        rows = bench_learning(args.env, args.algo, args.seeds, on_progress=note, first_seed=args.first_seed)
         settings = "own settings" if args.algo == "pqn" else "same settings"
         title = f"samples to solve {args.env}: {settings}, deterministic evaluation"
     elif args.env == "dvrp":

@@ -35,15 +35,15 @@ class LearningResult:
 
 
 def bench_learning(
-    name: str, algo: Algorithm, seeds: int, on_progress: Callable[[str], None] = print
+    name: str, algo: Algorithm, seeds: int, on_progress: Callable[[str], None] = print, first_seed: int = 0
 ) -> list[dict[str, Any]]:
-    """A row per library: median and range of the samples to the target over seeds."""
+    """A row per library: median and range of the samples to the target over consecutive seeds."""
     if (name, algo) not in TASKS:
         known = ", ".join(f"{env} ({kind})" for env, kind in TASKS)
         raise SettingsError(f"{name} is not a task for {algo}; tasks are {known}.")
     systems = _systems(name, algo)
     results: dict[str, list[LearningResult]] = {system: [] for system in systems}
-    for seed in range(seeds):
+    for seed in range(first_seed, first_seed + seeds):
         for system, (task, engine) in systems.items():
             result = train_once(task, engine, seed, stop=algo == "pqn")
             results[system].append(result)

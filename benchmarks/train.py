@@ -19,8 +19,7 @@ from benchmarks.measure import interleaved_rates, ratio_rows
 from hundredfold.algorithms.actor_critic import ACTIVATIONS, Activation, NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
-from hundredfold.algorithms.pqn import PQNSettings
-from hundredfold.config.presets import PQN_STEPS
+from hundredfold.config.presets import PQN_STEPS, preset_settings
 from hundredfold.config.run import Algorithm, LengthSettings, MachineSettings, RunSettings
 from hundredfold.core.errors import is_installed
 from hundredfold.envs.registry import settings_class
@@ -90,7 +89,7 @@ def _hundredfold(env: str, num_envs: int, algo: Algorithm, network: NetworkSetti
         rollout=RolloutSettings(num_envs=num_envs, num_steps=num_steps),
         ppo=PPO_SETTINGS,
         dqn=DQN_SETTINGS,
-        pqn=PQNSettings(),
+        pqn=preset_settings(env, algo="pqn").pqn,
         network=network,
         machine=MachineSettings(device="cpu", threads=1),
         env_settings=settings_class(env)(),

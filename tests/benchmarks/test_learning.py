@@ -72,8 +72,8 @@ def test_interrupting_one_run_stops_the_benchmark(monkeypatch):
 
     monkeypatch.setattr(learning, "start_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bench_learning("cartpole", "ppo", 5, on_progress=lambda text: None)
-    assert started == [0]
+        bench_learning("cartpole", "ppo", 5, on_progress=lambda text: None, first_seed=7)
+    assert started == [7]
 
 
 def test_an_unknown_task_raises():

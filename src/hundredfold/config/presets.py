@@ -358,9 +358,11 @@ def _with_pqn(start: RunSettings) -> RunSettings:
         "dvrp": PQNSettings(gamma=1.0, num_minibatches=16),
         # Long rollouts of many envs: more minibatches of the same size as elsewhere.
         "cage2": PQNSettings(gamma=0.995, num_minibatches=64),
+        # Steps cost next to nothing: fresh samples are cheaper than a second pass over old ones.
+        "cartpole": PQNSettings(update_epochs=1, num_minibatches=8),
     }
     rollout = start.rollout
-    if start.env not in changes:
+    if start.env not in ("dvrp", "cage2"):
         # Targets are bootstrapped with the newest weights: short rollouts, many updates.
         rollout = replace(rollout, num_envs=max(32, rollout.num_envs), num_steps=PQN_STEPS)
     return replace(
