@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -15,6 +16,7 @@ from helpers.cage2_networks import SMALL_NETWORK, largest_network, renamed_netwo
 from helpers.training_runs import assert_same_run, truncated_run
 from hundredfold.cli.main import main
 from hundredfold.core.errors import SettingsError
+from hundredfold.envs.cage2.array_pointers import ARRAY_POINTERS, NETWORK_POINTERS
 from hundredfold.envs.cage2.baselines import make_policy
 from hundredfold.envs.cage2.blue_actions import action_names
 from hundredfold.envs.cage2.blue_agent import BlueAgent
@@ -310,3 +312,9 @@ def test_a_network_can_be_too_large(tmp_path):
 def test_a_missing_file_is_named():
     with pytest.raises(SettingsError, match=r"cannot read network file missing\.toml"):
         Cage2(np.arange(1), Cage2Settings(network_file="missing.toml"))
+
+
+def test_kernels_of_the_standard_network_cannot_be_called_with_another():
+    standard, other = (numba.from_dtype(dtype) for dtype in (ARRAY_POINTERS, NETWORK_POINTERS))
+    assert other.can_convert_to(None, standard) is None
+    assert standard.can_convert_to(None, other) is None

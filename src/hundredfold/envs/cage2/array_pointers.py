@@ -54,8 +54,10 @@ _FIELDS: Final = [
 ]
 ARRAY_POINTERS: Final = np.dtype(_FIELDS, align=True)
 """Record of a batch on the standard network."""
+# The tables first: a record that begins like the standard one would count as a subtype of it, with a warning
+# by Numba for every kernel that is compiled for both.
 NETWORK_POINTERS: Final = np.dtype(
-    [*_FIELDS, *((f"network_{name}", np.int64) for name in NetworkTables._fields)], align=True
+    [*((f"network_{name}", np.int64) for name in NetworkTables._fields), *_FIELDS], align=True
 )
 """Record of a batch on another network: numbers and addresses of its tables, too."""
 
