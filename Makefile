@@ -73,8 +73,10 @@ style: setup
 types: setup
 	$(BIN)/mypy
 
+# Twice as many tests at a time as cores: many wait for processes that they have started.
 behaviour: setup
-	$(BIN)/pytest -m "not slow" -n 2 --durations=10
+	$(BIN)/python tests/compile_kernels.py
+	$(BIN)/pytest -m "not slow" -n 4 --durations=10
 
 # Kernels run compiled, where coverage sees nothing: `pyproject.toml` leaves them out.
 coverage: setup
