@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import hundredfold
 from helpers.batch_envs import Spotlight
 from helpers.ppo_learner import make_ppo
-from helpers.third_party_envs import ImageAndVectorGoalEnv, Recall, UnevenBoxActions
+from helpers.third_party_envs import ImageAndVectorGoalEnv, Recall, RecallPicture, UnevenBoxActions
 from helpers.training_runs import assert_same_run, read_metrics, truncated_run
 from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.actor_critic import NetworkSettings
@@ -57,6 +57,11 @@ def test_only_a_policy_with_memory_recalls_what_it_saw(recalling, tmp_path):
     scores = [hundredfold.evaluate(run.path, make_env=Recall, episodes=64).returns.mean() for run in (plain, recalling)]
     assert abs(scores[0]) < 0.5
     assert scores[1] == 1.0
+
+
+def test_a_policy_recalls_a_picture(tmp_path):
+    run = hundredfold.train(RecallPicture, memory="gru", save_dir=tmp_path, **RECALL, **QUIET)
+    assert hundredfold.evaluate(run.path, make_env=RecallPicture, episodes=64).returns.mean() == 1.0
 
 
 def test_a_loaded_policy_keeps_its_memory_until_it_is_reset(recalling):

@@ -57,7 +57,7 @@ class RolloutSamples:
             count = len(self)
 
             def select_rows(part: Tensor) -> Tensor:
-                return select(part.reshape(count, -1, *part.shape[1:])).flatten(0, 1)
+                return select(part.reshape(count, len(part) // count, *part.shape[1:])).flatten(0, 1)
 
         return RolloutSamples(
             {name: select_rows(part) for name, part in self.observation.items()},

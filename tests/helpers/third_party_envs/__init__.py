@@ -80,6 +80,7 @@ from helpers.third_party_envs.masks import (
     MissingObservationMask,
     MultiDiscreteActions,
     Recall,
+    RecallPicture,
     ShortMask,
     ValidInfoMask,
     ValidMaskMethod,

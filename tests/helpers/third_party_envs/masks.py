@@ -168,11 +168,29 @@ class Recall(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.cue, self.step_count = int(self.np_random.integers(2)), 0
-        return np.array([2 * self.cue - 1, 0], np.float32), {}
+        return self.observation(), {}
 
     def step(self, action):
         assert self.action_masks()[action]
         self.step_count += 1
         is_over = self.step_count == self.NUM_STEPS
         reward = (1.0 if action == self.cue else -1.0) if is_over else 0.0
-        return np.array([0, self.step_count / self.NUM_STEPS], np.float32), reward, is_over, False, {}
+        return self.observation(), reward, is_over, False, {}
+
+    def observation(self):
+        cue = 0 if self.step_count else 2 * self.cue - 1
+        return np.array([cue, self.step_count / self.NUM_STEPS], np.float32)
+
+
+class RecallPicture(Recall):
+    """The same with pictures: at first the left or the right half is bright, then nothing is."""
+
+    SIDE = 36
+    observation_space = spaces.Box(0, 255, (SIDE, SIDE), np.uint8)
+
+    def observation(self):
+        picture = np.zeros((self.SIDE, self.SIDE), np.uint8)
+        if self.step_count == 0:
+            half = self.SIDE // 2
+            picture[:, self.cue * half : (self.cue + 1) * half] = 255
+        return picture
