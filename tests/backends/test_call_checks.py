@@ -78,6 +78,19 @@ def test_integers_of_any_dtype_become_int64(form):
     assert chosen.tolist() == [0, 3, 1]
 
 
+def test_read_only_and_strided_actions_are_copied_and_others_are_not():
+    given = np.array([[0, 9], [3, 9], [1, 9]])[:, 0]
+    plain = given.copy()
+    read_only = given.copy()
+    read_only.flags.writeable = False
+    for actions in (given, read_only):
+        chosen = checked_actions(actions, waiting(ONE), ONE)
+        assert chosen.flags.writeable
+        assert chosen.flags.c_contiguous
+        assert chosen.tolist() == [0, 3, 1]
+    assert checked_actions(plain, waiting(ONE), ONE) is plain
+
+
 def test_the_number_of_actions_must_match_the_waiting_envs():
     with pytest.raises(ShapeError) as refusal:
         checked_actions(np.zeros(2, np.int64), waiting(ONE), ONE)

@@ -127,6 +127,9 @@ class WaitingEnvs(NamedTuple):
 def checked_actions(actions: Array, waiting: StepBatch | WaitingEnvs, spec: EnvSpec) -> Array:
     """The actions in the env's dtype, refused if shape, type, range or mask do not allow them.
 
+    Discrete actions are returned contiguous and writable: Numba would compile an env's kernels again for another
+    layout, and for the read-only arrays in which Ray delivers actions.
+
     Args:
         actions: (rows, *action_shape) one action per waiting env.
         waiting: the envs that wait for these actions.
@@ -148,7 +151,7 @@ def checked_actions(actions: Array, waiting: StepBatch | WaitingEnvs, spec: EnvS
         return _checked_continuous(given, spec.continuous_action, waiting, spec.name)
     if given.dtype.kind not in "iu":
         raise ShapeError(f"send() got actions of type {given.dtype}; pass integers.")
-    checked = given.astype(np.int64, copy=False)
+    checked = given.astype(np.int64, order="C", copy=not given.flags.writeable)
     by_dim = checked.reshape(rows, len(spec.action_nvec))
     # Read as unsigned, negative numbers are the largest.
     outside = by_dim.view(np.uint64) >= (spec.action_nvec[0] if rows == by_dim.size else spec.action_nvec)
