@@ -34,6 +34,7 @@ COLUMNS: Final = (
     Column("update_seconds", priority=2),
     Column(("low", "high"), "lowest to highest", priority=3),
     Column("ratio_to_hundredfold", "times hundredfold"),
+    Column("ratio_to_one_thread", "times one thread"),
     Column("ratio_to_bare", "times plain torch"),
     Column("efficiency", priority=2),
     Column("times_one_gymnasium_env", "times one Gymnasium env", priority=2),
@@ -59,11 +60,11 @@ class BenchTrain:
 
     Steps per second on CartPole; with --seeds, samples and seconds until an env is solved. PQN is
     compared with DQN (with --seeds also PPO). On dvrp: seconds per epoch by phase, and updates
-    compared with a plain torch loop.
+    compared with a plain torch loop. On cage2: one torch thread compared with one per core.
     """
 
     env: Annotated[Literal["cartpole", "acrobot", "lunarlander", "cage2", "dvrp"], tyro.conf.Positional] = "cartpole"
-    """Env; acrobot, lunarlander (needs Box2D) and cage2 need --seeds."""
+    """Env; acrobot and lunarlander (needs Box2D) need --seeds."""
     algo: Literal["ppo", "dqn", "pqn"] = "ppo"
     """Learning algorithm."""
     engine: Literal["sb3", "rllib"] = "sb3"
@@ -321,6 +322,11 @@ def _train(arguments: Sequence[str]) -> int:
 
         rows = bench_dvrp_train(args.repeats, on_progress=note)
         title = "PPO on dvrp: whole epochs, seconds by phase; one torch thread"
+    elif args.env == "cage2" and args.algo == "ppo":
+        from benchmarks.train import bench_threads
+
+        rows = bench_threads(args.repeats, on_progress=lambda threads: note(f"cage2, {threads} torch threads"))
+        title = "PPO on cage2: whole training by number of torch threads"
     elif args.env == "cartpole":
         from benchmarks.train import bench_train
 

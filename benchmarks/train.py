@@ -9,13 +9,15 @@ does not have, is compared with the DQN of both, each with its own number of gra
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import torch
 
-from benchmarks.measure import interleaved_rates, ratio_rows
+from benchmarks.measure import interleaved_rates, rate_row, ratio_rows
 from hundredfold.algorithms.actor_critic import ACTIVATIONS, Activation, NetworkSettings
 from hundredfold.algorithms.dqn import DQNSettings
 from hundredfold.algorithms.ppo import PPOSettings
@@ -59,6 +61,32 @@ def bench_train(
     network = NetworkSettings(hidden_sizes=HIDDEN[algo], activation=activation)
     return [
         row for env, num_envs in CASES[algo] for row in _case_rows(env, num_envs, algo, network, repeats, on_progress)
+    ]
+
+
+def bench_threads(repeats: int = 5, on_progress: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """Steps per second of training cage2 with its preset, with one torch thread and one per core; a row each.
+
+    One training goes on with both numbers in turn, an epoch at a time.
+    """
+    counts = sorted({1, os.cpu_count() or 1})
+    settings = replace(preset_settings("cage2"), machine=MachineSettings(device="cpu", threads=1))
+    components = build(settings)
+    components.collector.start(settings.seed)
+
+    def epoch(threads: int) -> int:
+        torch.set_num_threads(threads)
+        components.collector.collect(components.learner.policy, components.learner.buffer, settings.rollout.num_steps)
+        components.learner.update()
+        return settings.rollout.samples_per_epoch
+
+    rates = interleaved_rates({str(count): partial(epoch, count) for count in counts}, repeats, on_progress)
+    one = rates["1"].median
+    common = {"env": "cage2", "algo": "ppo", "num_envs": settings.rollout.num_envs}
+    return [
+        rate_row(HUNDREDFOLD, rates[str(count)], threads=count, **common)
+        | {"ratio_to_one_thread": rates[str(count)].median / one}
+        for count in counts
     ]
 
 
