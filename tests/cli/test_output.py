@@ -54,6 +54,14 @@ def test_every_table_fits_80_columns_with_whole_numbers(name, capsys, monkeypatc
     assert all(column in fit_columns([large_row(columns)], columns, 80) for column in firsts[:2])
 
 
+def test_optional_columns_are_left_out_before_a_run_is_broken_in_two():
+    columns = evaluate_dvrp.LAYOUTS["policies"].columns
+    row = {key: 100.0 for column in columns for key in column.keys} | {"policy": "runs/dvrp-20261118-120959"}
+    shown = [column.keys[0] for column in fit_columns([row], columns, 72)]
+    assert shown == ["policy", "mean", "ci_low", "shift_minutes", "offers_made"]
+    assert len(fit_columns([row], columns, 100)) == len(columns)
+
+
 def test_wide_shows_every_column_and_narrow_the_important_ones(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     columns = (Column("policy"), Column("cost", priority=3), Column("mean", decimals=1))

@@ -111,10 +111,17 @@ def all_columns(rows: Sequence[Row], declared: Sequence[Column] = ()) -> list[Co
 
 
 def fit_columns(rows: Sequence[Row], columns: Sequence[Column], width: int) -> list[Column]:
-    """The most important columns that fit beside each other, in their order; always the first."""
+    """The most important columns that fit beside each other, in their order; always the first.
+
+    Optional columns (priority above 1) are left out before names in the first column are broken.
+    """
     shown = list(columns)
-    while len(shown) > 1 and sum(_widths(rows, shown, MIN_TEXT_WIDTH)) + GAP * (len(shown) - 1) > width:
+    while len(shown) > 1:
         last = max(range(1, len(shown)), key=lambda index: (shown[index].priority, index))
+        name_width = MAX_WORD_WIDTH if shown[last].priority > 1 else MIN_TEXT_WIDTH
+        widths = [*_widths(rows, shown[:1], name_width), *_widths(rows, shown[1:], MIN_TEXT_WIDTH)]
+        if sum(widths) + GAP * (len(shown) - 1) <= width:
+            break
         del shown[last]
     return shown
 
