@@ -147,7 +147,16 @@ def test_demand_is_reported_by_city_without_a_policy(capsys, run_folder):
     (of_run, _) = evaluate(capsys, run_folder, "--demand")
     assert of_run["city"] == "spread"
     assert call("evaluate", run_folder, "--city", "hubs") == 2
-    assert "in its own city" in capsys.readouterr().err
+    assert "with its own city" in capsys.readouterr().err
+
+
+def test_days_of_policies_by_name_have_the_given_number_of_customers(capsys, run_folder):
+    few, many = (evaluate(capsys, "dvrp", "--policy", "none", "--customers", count)[0] for count in ("6", "12"))
+    assert 0 < few["baseline_cost"] < many["baseline_cost"]
+    assert call("evaluate", run_folder, "--customers", "12") == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "--customers cannot be combined with the run" in message
+    assert "with its own number of customers" in message
 
 
 def test_policies_by_name_are_evaluated_with_other_offers_and_a_run_with_its_own(capsys, run_folder):
@@ -158,7 +167,7 @@ def test_policies_by_name_are_evaluated_with_other_offers_and_a_run_with_its_own
     assert wide["baseline_cost"] >= usual["baseline_cost"] + 50.0
     for number in (0, 2, 4):
         assert call("evaluate", run_folder, *flags[number : number + 2]) == 2
-        assert "a run is evaluated in its own" in capsys.readouterr().err
+        assert "a run is evaluated with its own" in capsys.readouterr().err
     assert call("evaluate", "dvrp", "--policy", "none", "--offer-minutes", "10,20") == 2
     assert "ascend from 0" in capsys.readouterr().err
 

@@ -24,6 +24,7 @@ from hundredfold.cli.evaluate_dvrp_policies import (
 )
 from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.output import Column, Row, note, print_rows
+from hundredfold.cli.train import num_customers_flag
 from hundredfold.core.bounds import AtLeastOne, NonNegative, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.dvrp.analysis import (
@@ -55,7 +56,7 @@ from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 TRADEOFF_POLICIES: Final = (*SHIFT_PENALTY_POLICIES, "thompson", "random", "privileged_largest")
 NEIGHBOURHOODS_SHOWN: Final = 8
 # Settings of the env in which policies given by name are evaluated.
-ENV_FLAGS: Final = ("city", "offer_minutes", "offer_directions", "vehicle_cost")
+ENV_FLAGS: Final = ("city", "num_customers", "offer_minutes", "offer_directions", "vehicle_cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,9 @@ class EvaluateDvrp:
     """Further run folders to evaluate."""
     city: CityName | None = None
     """Synthetic city of policies given by name: spread (default) or hubs. A run keeps its city."""
+    num_customers: AtLeastOne | None = None
+    """Requests per day of policies given by name (default 30; --customers); the fleet grows with them. A
+    run keeps its own."""
     offer_minutes: tuple[int, ...] | None = None
     """Sizes of offers of policies given by name, in minutes (default 0,10,20,30). A run keeps its own."""
     offer_directions: OfferDirections | None = None
@@ -237,7 +241,7 @@ class EvaluateDvrp:
 
 def run(argv: Sequence[str]) -> int:
     """Print a row per policy and split, and the further tables asked for."""
-    args = parse_flags(EvaluateDvrp, argv, "hundredfold evaluate")
+    args = parse_flags(EvaluateDvrp, num_customers_flag(argv), "hundredfold evaluate")
     torch.set_num_threads(1)  # more threads are slower on a busy machine
     console = Console(stderr=True)
     with Progress(
@@ -427,8 +431,10 @@ def _env_flags(args: EvaluateDvrp) -> dict[str, Any]:
 
 def _refuse_env_flags(args: EvaluateDvrp, run: str) -> None:
     for name in _env_flags(args):
-        flag, what = name.replace("_", "-"), name.replace("_", " ")
-        raise SettingsError(f"--{flag} cannot be combined with the run {run}: a run is evaluated in its own {what}.")
+        flag = name.removeprefix("num_")
+        what = flag.replace("_", " ") if flag == name else f"number of {flag}"
+        flag = flag.replace("_", "-")
+        raise SettingsError(f"--{flag} cannot be combined with the run {run}: a run is evaluated with its own {what}.")
 
 
 def _simulate(
