@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -168,16 +169,38 @@ def test_stops_are_numbered_in_order_on_the_map_and_in_the_time_line(report_data
     assert list(figure.layout.yaxis.ticktext) == [f"vehicle {route['vehicle'] + 1} " for route in routes]
     stops = [trace for trace in figure.data if trace.mode == "markers+text"]
     for row, route in enumerate(routes):
+        own = [trace for trace in stops if trace.y and trace.y[0] == row]
         numbered = {
-            int(n): x
-            for trace in stops
-            if trace.y and trace.y[0] == row
-            for n, x in zip(trace.text, trace.x, strict=True)
+            int(text.split(":")[0].removeprefix("stop ")): (x, n)
+            for trace in own
+            for text, x, n in zip(trace.hovertext, trace.x, trace.text, strict=True)
         }
-        assert [numbered[k + 1] for k in range(len(route["stops"]))] == list(route["stop_minutes"])
+        assert [numbered[k + 1][0] for k in range(len(route["stops"]))] == list(route["stop_minutes"])
+        assert all(n in ("", str(k)) for k, (_, n) in numbered.items())
+        assert any(n for _, n in numbered.values())
     bands = [trace for trace in figure.data if trace.mode == "lines" and trace.opacity < 1]
     # A vehicle is empty at its end.
     assert all(max(band.x) <= route["stop_minutes"][-1] for route in routes[:1] for band in bands if band.y[0] == 0)
+
+
+def test_numbers_of_stops_that_would_overlap_on_a_phone_are_left_out(report_data):
+    day = report_data["day"]
+    route = day["after"]["routes"][0]
+    count = 2 * SETTINGS.num_customers
+    # One vehicle picks up and drops off one customer after the other, two minutes apart.
+    stops, minutes = list(range(1, count + 1)), [480.0 + 2 * k for k in range(count)]
+    busy = {**route, "stops": stops, "stop_minutes": minutes, "start_minutes": 470.0, "end_minutes": 470.0 + 24 * 60}
+    figure = vehicle_timeline(day, {**day["after"], "routes": [busy]}, "Vehicles")
+    shown = [
+        [x for x, n in zip(trace.x, trace.text, strict=True) if n]
+        for trace in figure.data
+        if trace.mode == "markers+text"
+    ]
+    assert all(later - earlier >= 72 for xs in shown for earlier, later in pairwise(xs))
+    home = [{**call, "cells": [0, 0]} for call in day["calls"]]
+    figure = route_map({**day, "calls": home}, {**day["after"], "routes": [busy]}, "After")
+    (labels,) = [trace.text for trace in figure.data if trace.name == f"vehicle {route['vehicle'] + 1}"]
+    assert [text for text in labels if text] == [f"1, 2 \N{HORIZONTAL ELLIPSIS} {count}"]
 
 
 def test_a_place_shows_every_stop_of_a_vehicle_once_and_vehicles_on_different_sides(report_data):

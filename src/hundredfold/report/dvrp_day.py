@@ -23,6 +23,9 @@ VEHICLE_PIXELS = 46
 PHONE_WIDTH, PHONE_HEIGHT = 340, 330
 LETTER_WIDTH, LETTER_HEIGHT = 5.5, 12
 KM_PER_DEGREE = 111.2
+# Longest list of stops at one place of the map, and the least share of the time line between two numbers.
+MAX_LISTED_STOPS = 4
+NUMBER_GAP = 0.05
 # Where the numbers of each vehicle stand that stops at one place; names of places stand below.
 LABEL_SIDES = ("top center", "middle right", "middle left", "top right", "top left", "bottom right", "bottom left")
 
@@ -97,7 +100,14 @@ def _stop_labels(cells: list[int], visitors: dict[int, int]) -> tuple[list[str],
     side_of = {cell: LABEL_SIDES[visitors.get(cell, 0) % len(LABEL_SIDES)] for cell in numbers}
     for cell in numbers:
         visitors[cell] = visitors.get(cell, 0) + 1
-    return [", ".join(numbers.pop(cell, [])) for cell in cells], [side_of[cell] for cell in cells]
+    return [_shortened(numbers.pop(cell, [])) for cell in cells], [side_of[cell] for cell in cells]
+
+
+def _shortened(numbers: list[str]) -> str:
+    """A list of stops; the middle of a long one is left out: 5, 6 ... 44."""
+    if len(numbers) <= MAX_LISTED_STOPS:
+        return ", ".join(numbers)
+    return f"{numbers[0]}, {numbers[1]} \N{HORIZONTAL ELLIPSIS} {numbers[-1]}"
 
 
 def _cells_of(route: Day, calls: list[Day]) -> list[int]:
@@ -124,11 +134,14 @@ def vehicle_timeline(day: Day, solution: Day, title: str) -> go.Figure:
     """A row per vehicle against the time of day: when it drives or waits, with whom, and its stops in order."""
     figure = go.Figure()
     routes = sorted(solution["routes"], key=lambda route: int(route["vehicle"]))
+    ends = [route[key] for route in routes for key in ("start_minutes", "end_minutes")]
+    gap = NUMBER_GAP * (max(ends) - min(ends)) if ends else 0.0
     for row, route in enumerate(routes):
-        _add_vehicle(figure, row, day, route)
+        _add_vehicle(figure, row, day, route, gap)
     subtitle = (
         "Stops in order, numbered as on the map, against the time of day. A band is a vehicle with customers on board, "
-        "wider for more of them; a thin line is an empty one, on its way or waiting."
+        "wider for more of them; a thin line is an empty one, on its way or waiting. Touch a stop without a number for "
+        "its time, place and customer."
     )
     hours = range(0, 49, 2)
     figure.update_layout(
@@ -149,8 +162,8 @@ def vehicle_timeline(day: Day, solution: Day, title: str) -> go.Figure:
     return figure
 
 
-def _add_vehicle(figure: go.Figure, row: int, day: Day, route: Day) -> None:
-    """One row of the time line."""
+def _add_vehicle(figure: go.Figure, row: int, day: Day, route: Day, gap: float) -> None:
+    """One row of the time line; numbers stand at least `gap` minutes apart, so that they can be read on a phone."""
     colour = VEHICLE_COLOURS[route["vehicle"] % len(VEHICLE_COLOURS)]
     times = [route["start_minutes"], *route["stop_minutes"], route["end_minutes"]]
     spans = [(times[0], times[-1], {"color": GREY, "width": 2}, 1.0)]
@@ -171,7 +184,7 @@ def _add_vehicle(figure: go.Figure, row: int, day: Day, route: Day) -> None:
         figure.add_scatter(
             x=[route["stop_minutes"][index] for index in chosen],
             y=[row] * len(chosen),
-            text=[str(index + 1) for index in chosen],
+            text=_spaced_numbers(chosen, route["stop_minutes"], gap),
             hovertext=[texts[index] for index in chosen],
             name=name,
             mode="markers+text",
@@ -182,6 +195,17 @@ def _add_vehicle(figure: go.Figure, row: int, day: Day, route: Day) -> None:
             showlegend=row == 0,
             hovertemplate="%{hovertext}<extra></extra>",
         )
+
+
+def _spaced_numbers(stops: list[int], minutes: list[float], gap: float) -> list[str]:
+    """Numbers of these stops of a route, empty where one would overlap with the last one shown."""
+    texts: list[str] = []
+    last = -math.inf
+    for index in stops:
+        shown = minutes[index] >= last + gap
+        texts.append(str(index + 1) if shown else "")
+        last = minutes[index] if shown else last
+    return texts
 
 
 def _on_board(stops: list[int]) -> list[int]:
@@ -366,10 +390,11 @@ def _stop_texts(day: Day, route: Day, path: list[int]) -> list[str]:
     """Hover texts of all stops of a route, including the depot at both ends."""
     names = day["city"]["names"]
     texts = [f"{format_clock(route['start_minutes'])} leaves the depot"]
-    for stop, minute, cell in zip(route["stops"], route["stop_minutes"], path[1:-1], strict=True):
+    stops = zip(route["stops"], route["stop_minutes"], path[1:-1], strict=True)
+    for number, (stop, minute, cell) in enumerate(stops, 1):
         call = day["calls"][(stop - 1) // 2]
         action = "picks up" if stop % 2 else "drops off"
-        texts.append(f"{format_clock(minute)} {action} {_who(call)}<br>{escape(names[cell])}")
+        texts.append(f"stop {number}: {format_clock(minute)} {action} {_who(call)}<br>{escape(names[cell])}")
     return [*texts, f"{format_clock(route['end_minutes'])} back at the depot"]
 
 
