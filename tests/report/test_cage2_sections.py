@@ -67,7 +67,7 @@ def test_a_score_within_the_interval_is_no_verdict(data, folder):
     for total, expected in ((-54.6, "no clear difference from CardiffUni ("), (-50.0, "points better than Card")):
         write_report_data(folder, {**data, "total": total, "total_stderr": 0.3})
         card = cage2_sections(folder)[0].card
-        assert card.note.endswith(" points better than CardiffUni (\N{MINUS SIGN}86.03, code: present).")
+        assert card.note.endswith(" points better than CardiffUni (\N{MINUS SIGN}86.03, code: current).")
         assert expected in card.details[-1]
 
 

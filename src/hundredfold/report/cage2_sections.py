@@ -11,7 +11,7 @@ from hundredfold.report.run_data import REPORT_DATA, ReportData, read_report_dat
 from hundredfold.report.run_sections import Card, Cell, Section, Table
 from hundredfold.training.run_folder import RunFolder
 
-CODE = {"leaderboard": "before August 2022", "current": "present"}
+CODE = {"leaderboard": "before August 2022", "current": "current"}
 REDS = {"b_line": "red agent b_line", "meander": "red agent meander"}
 Z_95 = 1.96  # half-width of a 95 % interval in standard errors
 

@@ -169,8 +169,8 @@ def split_bars(rows: Sequence[Row]) -> go.Figure:
     """Improvement of one policy on each split, the known one on top."""
     names = {
         "known": "known customers and trips",
-        "unseen_trips": "known customers, unseen trips",
-        "unseen_customers": "unseen customers",
+        "unseen_trips": "known customers, new trips",
+        "unseen_customers": "new customers",
     }
     bars = list(reversed(rows))
     return _bars(bars, [names.get(row["split"]) or str(row["split"]) for row in bars], [BLUE] * 3)
