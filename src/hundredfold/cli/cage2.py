@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import tyro
 
 from hundredfold.cli.flags import parse_flags
-from hundredfold.cli.output import Row, note, print_rows
+from hundredfold.cli.output import Column, Row, note, print_rows
 from hundredfold.core.batch import Array, BoolArray, IntArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.files import write_atomically
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from hundredfold.algorithms.loaded_policy import LoadedPolicy
 
 LOGGED_EPISODES: Final = 10
+# Titles of the tables of `verify`: by file, by field, returns.
+TABLE_TITLES: Final = (
+    "steps of the recordings, and how many of them are equal in every field",
+    "equal steps by field of the recordings and red agent",
+    "mean returns, and those of the original simulator (reference)",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +78,7 @@ def run_evaluate(argv: Sequence[str]) -> int:
         _write_log(args.log_episodes, policy, settings, min(args.episodes, LOGGED_EPISODES), cells)
     title = f"cage2, {settings.ruleset} ruleset"
     if settings.network_file is None:
-        title += "; published rows were scored on leaderboard"
+        title += "; rows without standard errors are published, scored under the ruleset leaderboard"
     print_rows(rows, command=["evaluate", *argv], as_json=args.json, title=title, wide=args.wide)
     return 0
 
@@ -192,9 +198,12 @@ def run_verify(argv: Sequence[str]) -> int:
     if args.json:
         print_rows([*replayed, *returns], command=command, as_json=True)
     else:
-        for rows in (*_summaries(replayed), returns):
+        for title, rows in zip(TABLE_TITLES, (*_summaries(replayed), returns), strict=True):
             if rows:
-                print_rows(rows, command=command, as_json=False, wide=args.wide)
+                columns = [Column(key, key) for key in REDS if key in rows[0]]
+                columns = [Column("field"), *columns] if columns else []
+                print_rows(rows, command=command, as_json=False, wide=args.wide, title=title, columns=columns)
+                print()
     note("\n".join(summary))
     return 0 if passed else 1
 
