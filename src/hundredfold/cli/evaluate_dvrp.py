@@ -89,7 +89,8 @@ LAYOUTS: Final = {
         ("split",),
     ),
     "demand": TableLayout(
-        "effective numbers of places, same-day neighbours, share that accepts 10 minutes, driving minutes",
+        "effective numbers of pickup places, dropoff places and pairs of them; other requests of the day that are near "
+        "in place and time, per request; share that accepts 10 minutes; driving minutes without offers",
         (
             Column("split"),
             Column("pickup_cells", "pickup places"),
@@ -125,14 +126,15 @@ LAYOUTS: Final = {
         ("policy", "split"),
     ),
     "beliefs": TableLayout(
-        "accuracy of believed customer types, and of the same with the true acceptance rates",
+        "share of customers whose most likely type is the true one, from the acceptance rates learned and from "
+        "the true ones; mean error of predicted acceptance (0 is perfect)",
         (
             POLICY,
             Column("responses"),
             Column("customers", priority=2),
-            Column("type_accuracy", "accuracy"),
-            Column("bayes_optimal_accuracy", "true rates"),
-            Column("calibration_error", priority=2),
+            Column("type_accuracy", "learned rates", decimals=2),
+            Column("bayes_optimal_accuracy", "true rates", decimals=2),
+            Column("calibration_error", priority=2, decimals=4),
         ),
         ("split",),
     ),
@@ -148,7 +150,8 @@ LAYOUTS: Final = {
         "offers by predicted acceptance probability, and share accepted", ACCEPTANCE, ("policy", "split")
     ),
     "calibration_by_group": TableLayout(
-        "offers by group of requests: predicted and observed acceptance",
+        "offers by group of requests, predicted and observed acceptance; neighbourhoods are squares of a 3 x 3 grid "
+        "over the map, row 1 is the lowest",
         (Column("by"), Column("group"), *ACCEPTANCE),
         ("policy", "split"),
     ),
