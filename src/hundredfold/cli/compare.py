@@ -234,7 +234,11 @@ def _num_envs_arms(env: str, counts: str, common: list[str]) -> tuple[CompareOpt
     settings = replace(settings, rollout=replace(settings.rollout, num_envs=min(num_envs)))
     _check_evaluations(settings)
     spec = spec_of(env_factory(env, settings.env_settings))
-    return options, num_envs_arms(settings, num_envs, spec)
+    arms = num_envs_arms(settings, num_envs, spec)
+    if len(arms) > len(num_envs) and not options.json:
+        few, many = min(num_envs), max(num_envs)
+        note(f"{arms[-1].name}: a control with {few} envs that collects as much per update as {many} envs")
+    return options, arms
 
 
 def _check_evaluations(settings: RunSettings) -> None:
@@ -387,11 +391,15 @@ def _print_results(env: str, comparison: Comparison, command: Sequence[str], opt
         of_split = "" if split == "all" else f", {split.replace('_', ' ')}"
         show(rows, _shown_scores, f"{env}{of_split}: {unit} (95 % interval)")
         if len(rows) > 1:
-            show(rows[1:], _shown_difference, f"compared with {rows[0]['arm']}, paired")
+            print()
+            show(rows[1:], _shown_difference, f"compared with {rows[0]['arm']}, paired by seed and episode")
             print_text(verdict)
             print()
     level = comparison.training[0]["level"]
-    title = f"{env}: training, and until the mean over seeds is {format_table_number(level)}"
+    title = (
+        f"{env}: length of training, and until the mean over seeds reached {format_table_number(level)} (empty: not "
+        "reached)"
+    )
     show(comparison.training, _shown_training, title)
     if not options.wide:
         note("more columns with --wide")

@@ -99,9 +99,11 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         yield _row("seconds per epoch: collect", round(timing.collect, 3), "s", measured)
         yield _row("seconds per epoch: update", round(timing.update, 3), "s", how or measured)
         seconds = timing.epoch * epochs
-        yield _row("time", round(seconds, 1), "s", f"{format_duration(seconds)}, evaluations and refits not counted")
+        how = "evaluations and refits not counted"
+        yield _row("time", round(seconds, 1), "s", f"{format_duration(seconds)}; {how}" if seconds >= 60 else how)
         enough = timing.epoch * ENOUGH_EPOCHS
-        yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough), "s", format_duration(enough))
+        how = format_duration(enough) if enough >= 60 else ""
+        yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough, 1), "s", how)
     for change in estimate.recommendations:
         what = f"recommended: --{change.setting.replace('_', '-')}"
         yield _row(what, change.recommended, f"instead of {change.present}", change.reason)

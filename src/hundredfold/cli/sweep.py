@@ -136,7 +136,9 @@ def run(argv: Sequence[str]) -> int:
         ]
         title = f"{env}: best trials, mean over seeds"
         print_rows(rows, command=["sweep", *argv], as_json=options.json, title=title, wide=options.wide)
-        note(f"settings  {sweep.folder / 'best.toml'}  (hundredfold train {env} --config ...)")
+        best = sweep.folder / "best.toml"
+        note(f"settings  {best}")
+        note(f"train     hundredfold train {env} --config {best}")
         note(f"page      {sweep.folder / 'sweep.html'}")
     return 130 if stopped else 0
 
