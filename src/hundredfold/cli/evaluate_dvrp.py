@@ -126,13 +126,13 @@ LAYOUTS: Final = {
         ("policy", "split"),
     ),
     "beliefs": TableLayout(
-        "share of customers whose most likely type is the true one, from the acceptance rates learned and from "
-        "the true ones; mean error of predicted acceptance (0 is perfect)",
+        "share of customers whose most likely type is the true one: as the acceptance model believes, and with the "
+        "true acceptance rates of each type; calibration error of predicted acceptance (0 is perfect)",
         (
             POLICY,
             Column("responses"),
             Column("customers", priority=2),
-            Column("type_accuracy", "learned rates", decimals=2),
+            Column("type_accuracy", "accuracy", decimals=2),
             Column("bayes_optimal_accuracy", "true rates", decimals=2),
             Column("calibration_error", priority=2, decimals=4),
         ),
