@@ -11,7 +11,7 @@ COMPLETE := $(VENV)/.installed-complete
 PIP_INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup train test test-slow coverage mutants desk lint style types behaviour docs pictures bench clean
+.PHONY: help setup train test test-slow coverage mutants desk lint style types behaviour kernels docs pictures bench clean
 
 help:
 	@echo "make train      set up, then train a dial-a-ride agent and evaluate it"
@@ -74,13 +74,15 @@ types: setup
 	$(BIN)/mypy
 
 # Twice as many tests at a time as cores: many wait for processes that they have started.
-behaviour: setup
-	$(BIN)/python tests/compile_kernels.py
+behaviour: kernels
 	$(BIN)/pytest -m "not slow" -n 4 --durations=10
 
+kernels: setup
+	$(BIN)/python tests/compile_kernels.py
+
 # Kernels run compiled, where coverage sees nothing: `pyproject.toml` leaves them out.
-coverage: setup
-	$(BIN)/pytest -m "not slow" -n 2 --cov --cov-report=term:skip-covered
+coverage: kernels
+	$(BIN)/pytest -m "not slow" -n 4 --cov --cov-report=term:skip-covered
 
 # In a copy of the tree; names of modules limit it: make mutants MODULES="ppo.py gae.py".
 mutants: setup
