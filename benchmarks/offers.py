@@ -2,8 +2,9 @@
 
 Savings depend on how far trips are shifted, so policies are compared at equal shift: each run is
 evaluated at growing shift penalties until it shifts less than look-ahead, and interpolated, day by
-day, at the mean shift of look-ahead. Look-ahead uses the acceptance model of the first run, so that
-only the decisions differ.
+day, at the mean shift of look-ahead. They are also compared by what both are asked to maximise,
+savings minus the shift penalty, with the penalty of the runs. Look-ahead uses the acceptance model of
+the first run, so that only the decisions differ.
 
 The scores of every policy are kept in a folder in parts of 256 days, if one is given: a comparison
 that was interrupted continues there, and more days, runs or splits add to it.
@@ -123,17 +124,13 @@ def _split_rows(
         )
         for curve in curves
     ]
-    difference = np.stack(at_equal_shift) - lookahead.improvement_pct
+    penalty = heuristic.shift_penalty
+    at_equal_penalty = [_after_penalty(curve[0], penalty) - _after_penalty(lookahead, penalty) for curve in curves]
     rows = [
         _row(f"look-ahead, {settings.futures} futures", [lookahead], evaluator.decision_ms(heuristic.policy)),
         _row("network", [curve[0] for curve in curves], evaluator.decision_ms(networks[0].policy)),
-        {
-            "policy": "network - look-ahead, at equal shift",
-            **_interval(difference),
-            "lowest": float(difference.mean(axis=1).min()),
-            "highest": float(difference.mean(axis=1).max()),
-            "shift_minutes": shift,
-        },
+        _difference("equal shift", np.stack(at_equal_shift) - lookahead.improvement_pct) | {"shift_minutes": shift},
+        _difference(f"a shift penalty of {penalty:g}", np.stack(at_equal_penalty)),
     ]
     for samples in settings.policy_futures:
         with_futures = [_network(folder, samples) for folder in runs]
@@ -148,6 +145,22 @@ def _split_rows(
             if "failed" in row:  # not a difference
                 row["of_hindsight_pct"] = 100.0 * row["mean"] / float(best.improvement_pct.mean())
     return rows
+
+
+def _after_penalty(scores: DayScores, penalty: float) -> FloatArray:
+    """(days,) improvement in percent after the shift penalty: what policies with this penalty are to maximise."""
+    return np.asarray(scores.improvement_pct - 100.0 * penalty * scores.shift_minutes / scores.baseline_cost)
+
+
+def _difference(where: str, difference: FloatArray) -> Row:
+    """Row of the (runs, days) points by which the runs are ahead of look-ahead."""
+    by_run = difference.mean(axis=1)
+    return {
+        "policy": f"network - look-ahead, at {where}",
+        **_interval(difference),
+        "lowest": float(by_run.min()),
+        "highest": float(by_run.max()),
+    }
 
 
 def _curve(network: _Compared, evaluator: _Evaluator, shift: float) -> list[DayScores]:

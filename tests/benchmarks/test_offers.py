@@ -28,6 +28,7 @@ def test_a_run_is_compared_with_lookahead_and_hindsight(capsys, monkeypatch, run
         "look-ahead, 1 futures",
         "network",
         "network - look-ahead, at equal shift",
+        "network - look-ahead, at a shift penalty of 0.002",
         "network + 1 futures",
         "hindsight",
     ]
@@ -50,6 +51,14 @@ def test_intervals_cover_the_spread_of_runs_and_of_days():
     alike, spread = offers._interval(same_runs), offers._interval(apart)
     assert alike["ci_low"] < alike["mean"] < alike["ci_high"]
     assert spread["ci_high"] - spread["ci_low"] > 2.0 * (alike["ci_high"] - alike["ci_low"])
+
+
+def test_savings_after_the_penalty_charge_every_minute_of_shift():
+    zeros = np.zeros(2)
+    scores = offers.DayScores(
+        np.array([10.0, -5.0]), zeros, np.array([500.0, 1000.0]), zeros, zeros, np.array([100.0, 50.0]), zeros, zeros
+    )
+    assert offers._after_penalty(scores, 0.1).tolist() == [8.0, -5.5]
 
 
 def test_an_interrupted_comparison_continues_from_its_results(capsys, monkeypatch, run_folder, tmp_path):
