@@ -12,7 +12,7 @@ from rich.console import Console
 import benchmarks.__main__ as benchmarks
 from helpers.operator_trips import write_operator_trips
 from helpers.processes import run_process
-from hundredfold.cli import cage2, estimate, evaluate, evaluate_dvrp, info, output, scale
+from hundredfold.cli import cage2, estimate, evaluate, evaluate_dvrp_tables, info, output, scale
 from hundredfold.cli.main import main
 from hundredfold.cli.output import Column, fit_columns, print_rows
 from hundredfold.training.console import TrainingDisplay, describe_run, progress_bar
@@ -26,7 +26,7 @@ NAMES = {
 
 def layouts():
     """The declared columns of every table, by module and name."""
-    found = {f"evaluate dvrp {name}": layout.columns for name, layout in evaluate_dvrp.LAYOUTS.items()}
+    found = {f"evaluate dvrp {name}": layout.columns for name, layout in evaluate_dvrp_tables.LAYOUTS.items()}
     for module in (benchmarks, cage2, estimate, evaluate, info, scale):
         for name, value in inspect.getmembers(module):
             if isinstance(value, tuple) and value and all(isinstance(item, Column) for item in value):
@@ -55,7 +55,7 @@ def test_every_table_fits_80_columns_with_whole_numbers(name, capsys, monkeypatc
 
 
 def test_optional_columns_are_left_out_before_a_run_is_broken_in_two():
-    columns = evaluate_dvrp.LAYOUTS["policies"].columns
+    columns = evaluate_dvrp_tables.LAYOUTS["policies"].columns
     row = {key: 100.0 for column in columns for key in column.keys} | {"policy": "runs/dvrp-20261118-120959"}
     shown = [column.keys[0] for column in fit_columns([row], columns, 72)]
     assert shown == ["policy", "mean", "ci_low", "shift_minutes", "offers_made"]

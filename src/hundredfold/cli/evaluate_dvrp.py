@@ -22,8 +22,9 @@ from hundredfold.cli.evaluate_dvrp_policies import (
     confusion_rows,
     warm_up_rows,
 )
+from hundredfold.cli.evaluate_dvrp_tables import print_tables
 from hundredfold.cli.flags import parse_flags
-from hundredfold.cli.output import Column, Row, note, print_rows
+from hundredfold.cli.output import Row, note, print_rows
 from hundredfold.cli.train import num_customers_flag
 from hundredfold.core.bounds import AtLeastOne, NonNegative, NonNegativeInt, check_bounds
 from hundredfold.core.errors import SettingsError
@@ -47,120 +48,14 @@ from hundredfold.envs.dvrp.evaluation import (
 )
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings
 from hundredfold.envs.dvrp.offers import OfferDirections
-from hundredfold.envs.dvrp.policies import POLICIES, PRIVILEGED_POLICIES, SHIFT_PENALTY_POLICIES
-from hundredfold.envs.dvrp.population import TYPE_NAMES
+from hundredfold.envs.dvrp.policies import POLICIES, SHIFT_PENALTY_POLICIES
 from hundredfold.envs.dvrp.settings import CityName, DvrpSettings, Split
 from hundredfold.routing.lns_oracle import LNSOracle, LNSSettings
 
 # Policies of `--tradeoff` without --baselines.
 TRADEOFF_POLICIES: Final = (*SHIFT_PENALTY_POLICIES, "thompson", "random", "privileged_largest")
-NEIGHBOURHOODS_SHOWN: Final = 8
 # Settings of the env in which policies given by name are evaluated.
 ENV_FLAGS: Final = ("city", "num_customers", "offer_minutes", "offer_directions", "vehicle_cost")
-
-
-@dataclass(frozen=True, slots=True)
-class TableLayout:
-    """How rows are shown on a terminal: a table for each value of the keys they are grouped by."""
-
-    title: str
-    columns: tuple[Column, ...]
-    group_by: tuple[str, ...] = ()
-
-
-POLICY: Final = Column("policy")
-INTERVAL: Final = Column(("ci_low", "ci_high"), "95 % interval", decimals=2)
-SAVED: Final = (Column("mean", "saved %", decimals=2), INTERVAL)
-MOVED: Final = Column("shift_minutes", "minutes moved", decimals=1)
-OFFERS: Final = Column("offers_made", "offers", decimals=1)
-ACCEPTED: Final = Column("accepted_pct", "accepted %", decimals=1)
-ACCEPTANCE: Final = (Column("offers"), Column("predicted_pct", "predicted %", decimals=1), ACCEPTED)
-LAYOUTS: Final = {
-    "policies": TableLayout(
-        "driving minutes saved, best first and privileged policies last; minutes moved and offers per day",
-        (
-            POLICY,
-            *SAVED,
-            MOVED,
-            OFFERS,
-            Column("offers_accepted", "accepted", 2, 1),
-            Column("failed", "failed days", 3),
-        ),
-        ("split",),
-    ),
-    "demand": TableLayout(
-        "effective numbers of pickup places, dropoff places and pairs of them; other requests of the day that are near "
-        "in place and time, per request; share that accepts 10 minutes; driving minutes without offers",
-        (
-            Column("split"),
-            Column("pickup_cells", "pickup places"),
-            Column("dropoff_cells", "dropoff places", 2),
-            Column("od_pairs", "trips between places", 2),
-            Column("neighbours"),
-            Column("earlier_10_pct", "10 min earlier %", decimals=1),
-            Column("later_10_pct", "10 min later %", decimals=1),
-            Column("baseline_cost", "driving minutes"),
-        ),
-        ("city",),
-    ),
-    "tradeoff": TableLayout(
-        "driving minutes saved per day against minutes moved, by shift penalty",
-        (POLICY, Column("shift_penalty"), Column("saved_minutes", "minutes saved", decimals=1), MOVED, OFFERS, *SAVED),
-        ("split",),
-    ),
-    "equal_shift": TableLayout(
-        "minutes saved per day more than a baseline at equal minutes moved",
-        (POLICY, Column("baseline"), MOVED, Column("mean", "minutes saved more", decimals=2), INTERVAL),
-    ),
-    "fairness": TableLayout(
-        "offers by group of customers, in percent of requests; minutes moved per request",
-        (
-            Column("by"),
-            Column("group"),
-            Column("requests", priority=2),
-            Column("offered_pct", "offered %", decimals=1),
-            ACCEPTED,
-            Column("shifted_pct", "moved %", 2, 1),
-            MOVED,
-        ),
-        ("policy", "split"),
-    ),
-    "beliefs": TableLayout(
-        "share of customers whose most likely type is the true one: as the acceptance model believes, and with the "
-        "true acceptance rates of each type; calibration error of predicted acceptance (0 is perfect)",
-        (
-            POLICY,
-            Column("responses"),
-            Column("customers", priority=2),
-            Column("type_accuracy", "accuracy", decimals=2),
-            Column("bayes_optimal_accuracy", "true rates", decimals=2),
-            Column("calibration_error", priority=2, decimals=4),
-        ),
-        ("split",),
-    ),
-    "confusion": TableLayout(
-        "confusion matrix of customer types, in customers",
-        (
-            Column("true_type"),
-            *(Column(f"predicted_{name}", f"predicted {name.replace('_', ' ')}") for name in TYPE_NAMES),
-        ),
-        ("policy",),
-    ),
-    "calibration": TableLayout(
-        "offers by predicted acceptance probability, and share accepted", ACCEPTANCE, ("policy", "split")
-    ),
-    "calibration_by_group": TableLayout(
-        "offers by group of requests, predicted and observed acceptance; neighbourhoods are squares of a 3 x 3 grid "
-        "over the map, row 1 is the lowest",
-        (Column("by"), Column("group"), *ACCEPTANCE),
-        ("policy", "split"),
-    ),
-    "calibration_by_day": TableLayout(
-        "offers of the warm-up by day: acceptance as predicted the days before, and observed",
-        (Column("days"), *ACCEPTANCE),
-        ("policy",),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,47 +158,10 @@ def run(argv: Sequence[str]) -> int:
         print_rows(rows, command=["evaluate", *argv], as_json=True)
         return 0
     for name, rows in tables.items():
-        shown = SHOWN_ROWS[name](rows) if name in SHOWN_ROWS else rows
-        print_tables(LAYOUTS[name], shown, args.wide)
+        print_tables(name, rows, args.wide)
     if not args.wide:
         note("more columns with --wide")
     return 0
-
-
-def print_tables(layout: TableLayout, rows: Sequence[Row], wide: bool) -> None:
-    """Print a table, or one for each value of the keys that it is grouped by."""
-    for group in dict.fromkeys(tuple(row[key] for key in layout.group_by) for row in rows):
-        own = [row for row in rows if tuple(row[key] for key in layout.group_by) == group]
-        days = f", {own[0]['episodes']} days" if "episodes" in own[0] else ""
-        shown = [{key: value for key, value in row.items() if key not in layout.group_by} for row in own]
-        title = f"{', '.join(('dvrp', *map(str, group)))}{days}: {layout.title}"
-        print_rows(shown, command=(), as_json=False, title=title, columns=layout.columns, wide=wide, hint=False)
-        print()
-
-
-def _best_first(rows: Sequence[Row]) -> list[Row]:
-    """Policies by what they save; those that know what no policy can know come last."""
-    splits = list(dict.fromkeys(row["split"] for row in rows))
-    privileged = (*PRIVILEGED_POLICIES, UPPER_BOUND)
-    return sorted(rows, key=lambda row: (splits.index(row["split"]), row["policy"] in privileged, -row["mean"]))
-
-
-def _without_small_neighbourhoods(rows: Sequence[Row]) -> list[Row]:
-    """Fairness rows with only the largest of a city's many neighbourhoods; --json has all."""
-    shown: list[Row] = []
-    for group in dict.fromkeys((row["policy"], row["split"]) for row in rows):
-        own = [row for row in rows if (row["policy"], row["split"]) == group]
-        sizes = sorted(row["requests"] for row in own if row["by"] == "neighbourhood")
-        smallest = sizes[-NEIGHBOURHOODS_SHOWN:][0] if sizes else 0
-        shown += [row for row in own if row["by"] != "neighbourhood" or row["requests"] >= smallest]
-    return shown
-
-
-# How the rows of a table are ordered or shortened where it is printed; --json has all, as evaluated.
-SHOWN_ROWS: Final[dict[str, Callable[[Sequence[Row]], list[Row]]]] = {
-    "policies": _best_first,
-    "fairness": _without_small_neighbourhoods,
-}
 
 
 @dataclass(slots=True)
