@@ -176,7 +176,7 @@ def published_rows(cells: Sequence[tuple[str, int]]) -> list[Row]:
 
 def published_markdown() -> str:
     """The published agents as a Markdown table, for docs/cage2.md."""
-    code = {"leaderboard": "before August 2022 (`leaderboard`)", "current": "present (`current`)"}
+    code = {"leaderboard": "before August 2022 (`leaderboard`)", "current": "since August 2022 (`current`)"}
     lines = ["| agent | b_line | meander | total | code | source |", "|---|---|---|---|---|---|"]
     for agent in PUBLISHED_AGENTS:
         b_line, meander = (" / ".join(f"{mean:.2f}" for mean in row) for row in (agent.b_line, agent.meander))
