@@ -78,11 +78,12 @@ def test_steps_faster_than_alone_exceed_the_ideal_as_their_rate_does():
 
 
 @pytest.mark.parametrize("seconds", [0.008, 0.0125])
-@pytest.mark.parametrize("kind", ["waiting", "computing", "batch"])
+@pytest.mark.parametrize("kind", ["waiting", "computing", "batch", "part of a batch"])
 def test_efficiency_is_the_rate_relative_to_the_ideal(kind, seconds, monkeypatch):
     # Half of the time of all lanes is spent stepping; alone a step takes 10 ms.
-    lanes = {"waiting": 3, "computing": 1, "batch": 1}[kind]
+    lanes = 3 if kind == "waiting" else 1
     rows_per_step = 3 if kind == "batch" else 1
+    kind = kind.removeprefix("part of a ")
     breakdown = measured(step_seconds=seconds, stepping=0.5, transfer=0.5)
     rate = 0.5 * lanes * rows_per_step / seconds
 

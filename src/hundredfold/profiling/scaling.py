@@ -167,6 +167,11 @@ def measure_scaling(
             speed = relative_speed(measured.step_seconds, alone.step_seconds, env.kind)
             shares = ideal_shares(measured, speed, used)
             ideal = env.ideal_speedup(num_envs, cores) / (speed * measured.step_seconds)
+            if env.kind == "batch":
+                # A part of the batch takes about as long as the whole: most of such a step is slowdown.
+                efficiency = measured.steps_per_second / ideal
+                shares["slowdown"] += shares["stepping"] - efficiency
+                shares["stepping"] = efficiency
             rows.append(
                 {
                     "system": HUNDREDFOLD,
