@@ -181,12 +181,15 @@ def chart(series: Mapping[str, Points], horizontal: Axis, vertical: Axis) -> str
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, horizontal.title, "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(f'<g transform="rotate(-90 22 {middle})">{_text(22, middle, vertical.title, "middle")}</g>')
+    labels = []
     for number, (name, points) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
         path = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="3"/>')
         below = HEIGHT - BOTTOM - 40 - (FONT + 6) * (len(series) - 1 - number)
-        parts.append(_text(WIDTH - RIGHT - 12, below, name, "end", colour))
+        labels.append(_text(WIDTH - RIGHT - 12, below, name, "end", colour))
+    # Above all lines, with a white edge.
+    parts.append(f'<g paint-order="stroke" stroke="#ffffff" stroke-width="5">{"".join(labels)}</g>')
     body = "\n".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}">\n{body}\n</svg>\n'
 
