@@ -131,8 +131,13 @@ class WatchedPage:
         self.page, self.problems, self.hosts = context.new_page(), [], set()
         self.page.on("console", lambda line: self.problems.append(line.text) if line.type == "error" else None)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.problems.append(f"{request.url}: {request.failure}"))
+        self.page.on("requestfailed", self._record_failure)
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    def _record_failure(self, request):
+        # The browser itself aborts what a page still loads when the next one is opened.
+        if request.failure != "net::ERR_ABORTED":
+            self.problems.append(f"{request.url}: {request.failure}")
 
     def open(self, address):
         """Open an address and wait until everything that the page shows has been loaded."""
