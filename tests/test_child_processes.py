@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.processes import run_process
+from helpers import hangs
+from helpers.processes import run_process, start_process
 
 TESTS = Path(__file__).parent
 STARTS = {f"subprocess.{name}" for name in ("run", "Popen", "call", "check_call", "check_output")}
@@ -26,6 +27,21 @@ def test_a_child_of_a_background_job_has_default_signal_handlers():
     interrupt, hangup = done.stdout.strip().split(";")
     assert "default_int_handler" in interrupt
     assert "SIG_DFL" in hangup
+
+
+@pytest.mark.process
+def test_hangs_of_other_test_processes_stay_announced():
+    """A test that ends beside them must not keep their envs waiting."""
+    alive, ended = (start_process([sys.executable, "-c", code]) for code in ("import time; time.sleep(1500)", ""))
+    ended.wait()
+    with pytest.MonkeyPatch.context() as monkeypatch, hangs.only_hung_envs_time_out(monkeypatch):
+        for process in (alive, ended):
+            hangs.announce_hang(process.pid)
+    announced = [hangs._marker(process.pid).exists() for process in (alive, ended)]
+    hangs._marker(alive.pid).unlink(missing_ok=True)
+    alive.kill()
+    alive.wait()
+    assert announced == [True, False]
 
 
 # A fork server that a background job started, or one that a library started with signals blocked.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.processes import HANG_SECONDS
+from helpers.processes import HANG_SECONDS, has_ended
 from hundredfold.backends.processes import worker_handle, worker_pool
 
 # Inherited by all child processes; `conftest.py` sets it once, because a fork server keeps the first value.
@@ -39,8 +39,10 @@ def only_hung_envs_time_out(monkeypatch):
     monkeypatch.setattr(worker_pool.WorkerPool, "_check_health", check)
     monkeypatch.setattr(worker_handle.WorkerHandle, "step_timeout", property(step_timeout))
     yield
+    # Other test processes share the directory: their hung envs are still to be found.
     for marker in Path(os.environ[DIRECTORY]).iterdir():
-        marker.unlink(missing_ok=True)
+        if has_ended(marker.name):
+            marker.unlink(missing_ok=True)
 
 
 def _marker(pid):

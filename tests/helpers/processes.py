@@ -112,3 +112,12 @@ def wait_until(condition, what="the condition"):
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.01)
+
+
+def has_ended(pid):
+    """Whether the process has ended or is a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from helpers import third_party_envs
 from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
 from helpers.hangs import announce_hang
-from helpers.processes import wait_until
+from helpers.processes import has_ended, wait_until
 from helpers.trajectories import (
     Trajectory,
     assert_same_trajectory,
@@ -597,15 +597,6 @@ def test_with_env_threads_the_hung_env_is_identified():
 
 
 # --- closing
-
-
-def has_ended(pid):
-    """Whether the process has ended or is a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.mark.parametrize(
