@@ -13,10 +13,11 @@ import pytest
 import hundredfold
 from helpers import third_party_envs
 from helpers.hangs import announce_hang
+from helpers.processes import has_ended, wait_until
 from hundredfold.backends import auto_select, make_backend
 from hundredfold.backends.auto_select import choose_backend, is_built_in, profile_env, profile_in_worker
 from hundredfold.backends.processes.backend import ProcessBackend
-from hundredfold.backends.settings import WorkerSettings
+from hundredfold.backends.settings import WorkerSettings, usable_cores
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.corridor import Corridor, CorridorSettings
 from hundredfold.envs.gymnasium_factory import GymnasiumFactory
@@ -81,6 +82,24 @@ def test_an_env_is_profiled_in_another_process():
     assert found.step_costs is not None
     assert found.step_costs.waits
     assert pids == []
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_cheap_envs_that_start_programs_get_workers_which_end_them(tmp_path, own_session):
+    make_env = partial(third_party_envs.StartsSubprocess, tmp_path, own_session)
+    with closing(make_backend("auto", callable_factory(make_env), 4)) as backend:
+        assert type(backend) is ProcessBackend
+        backend.reset(0)
+        backend.recv()
+        pids = [int(path.name) for path in tmp_path.iterdir()]
+        assert sum(not has_ended(pid) for pid in pids) == 4
+    wait_until(lambda: all(map(has_ended, pids)))
+
+
+def test_the_choice_names_the_programs_that_an_env_starts(tmp_path):
+    found = choose_backend(callable_factory(partial(third_party_envs.StartsSubprocess, tmp_path)), 4)
+    assert (found.backend, found.settings.workers) == ("processes", min(usable_cores(), 4))
+    assert "it starts other programs" in found.summary
 
 
 @pytest.mark.usefixtures("only_hung_envs_time_out")

@@ -149,7 +149,11 @@ def choose_from_profile(profile: EnvProfile, num_envs: int, settings: WorkerSett
             profile.step_costs, num_envs, replace(settings, workers=workers, env_threads=1), usable_cores()
         )
         return replace(choice, reason=f"{choice.reason}; it fails in a thread, so there are more workers instead")
-    return choose_from_costs(profile.step_costs, num_envs, settings, usable_cores())
+    choice = choose_from_costs(profile.step_costs, num_envs, settings, usable_cores())
+    if profile.starts_programs and choice.backend == "in_process":
+        fitted = fit_workers(profile.step_costs, num_envs, settings, usable_cores())
+        return BackendChoice("processes", fitted, "it starts other programs, which end with their worker")
+    return choice
 
 
 def choose_from_costs(costs: StepCosts, num_envs: int, settings: WorkerSettings, cores: int) -> BackendChoice:

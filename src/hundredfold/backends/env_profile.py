@@ -69,6 +69,7 @@ class EnvProfile:
     step_costs: StepCosts | None = None  # None where nothing was measured
     hung_seconds: float = 0.0  # above 0: a step did not return within this time
     needs_main_thread: bool = False  # it waits, but fails outside the main thread of a process
+    starts_programs: bool = False  # in other processes, which must end with the env
     num_failures: int = 0  # meanwhile, after which the env was restarted
     first_failure: str = ""
 

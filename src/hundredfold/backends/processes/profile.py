@@ -10,6 +10,7 @@ from typing import Final
 from hundredfold.backends.env_profile import MAX_STEPS, EnvProfile
 from hundredfold.backends.processes.env_threads import MAX_THREADS
 from hundredfold.backends.processes.worker_handle import EnvTimeoutError
+from hundredfold.backends.processes.worker_main import marked_processes
 from hundredfold.backends.processes.worker_pool import InFlight, WorkerPool
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core.errors import EnvError, WorkerError
@@ -56,6 +57,7 @@ def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings, steps: in
             else:
                 num_failures = len(failures) + pool.health.env_failures
                 failures += map(str, pool.health.recent)
+                starts_programs = bool(marked_processes(pool.token))
                 break
         else:
             return profile(num_failures=len(failures), first_failure=failures[0])
@@ -64,6 +66,7 @@ def profile_in_worker(make_envs: EnvFactory, settings: WorkerSettings, steps: in
     return profile(
         step_costs=costs,
         needs_main_thread=needs_main_thread,
+        starts_programs=starts_programs,
         num_failures=num_failures,
         first_failure="".join(failures[:1]),
     )

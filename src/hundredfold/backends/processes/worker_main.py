@@ -86,21 +86,34 @@ def worker_token(token: str, pid: int) -> str:
     return f"{token}.{pid}."
 
 
-def kill_marked(token: str) -> None:
-    """Kill the processes that envs have started and that no longer belong to the worker's process group.
+def marked_processes(token: str) -> list[int]:
+    """Pids of the programs that envs have started.
 
-    A process in a session of its own is found by its environment, also after its parent has ended. Where there is no
-    `/proc`, nothing is found.
+    They are found by their environment, also in a session of their own and after their parent has ended. Where there
+    is no `/proc`, none is found.
 
     Args:
         token: of a worker, or of a pool for all its workers.
     """
     marker = f"{TOKEN_VARIABLE}={token}".encode()
+    found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         # It may have ended meanwhile, or belong to another user.
         with suppress(OSError):
             if any(entry.startswith(marker) for entry in path.read_bytes().split(b"\0")):
-                os.kill(int(path.parent.name), signal.SIGKILL)
+                found.append(int(path.parent.name))
+    return found
+
+
+def kill_marked(token: str) -> None:
+    """Kill the programs that envs have started, also those that no longer belong to the worker's process group.
+
+    Args:
+        token: of a worker, or of a pool for all its workers.
+    """
+    for pid in marked_processes(token):
+        with suppress(OSError):  # it has ended meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 def die_with_parent(parent_death_fd: int) -> None:
