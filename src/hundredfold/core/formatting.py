@@ -81,9 +81,9 @@ def format_interval(low: float | None, high: float | None) -> str:
     return MISSING if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
 
 
-def format_percent(fraction: float | None) -> str:
+def format_percent(fraction: float | None, decimals: int = 1) -> str:
     """A fraction in percent: 0.455 is 45.5 %."""
-    return MISSING if fraction is None else f"{100 * fraction:.1f} %"
+    return MISSING if fraction is None else f"{100 * fraction:.{decimals}f} %"
 
 
 def format_duration(seconds: float | None) -> str:

@@ -329,7 +329,7 @@ def _beliefs(report_data: ReportData, record: RunRecord) -> list[Section]:
     explanation = (
         f"What the run has learned about {format_number(found['customers'])} customers from their responses, "
         f"{format_number(found['responses_per_customer'])} from each (median): the type it finds most likely is right "
-        f"for {format_percent(found['accuracy'])} of them."
+        f"for {format_percent(found['accuracy'], 0)} of them."
     )
     figures = [confusion_map(report_data["types"], found["confusion"]), calibration_curve(found["calibration"])]
     if found["by_responses"]["responses"]:

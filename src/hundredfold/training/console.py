@@ -156,14 +156,15 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
     shown = (
         ("Avg Cost", "avg_cost", "{:.2f} minutes"),
         ("Improvement", "avg_improvement_pct", "{:.2f} %"),
-        ("Failure Rate", "failure_rate", "{:.1%}"),
+        ("Failure Rate", "failure_rate", "{:.1f} %"),
         ("Policy Loss", "policy_loss", "{:.4f}"),
         ("Value Loss", "value_loss", "{:.4f}"),
         ("Entropy", "entropy", "{:.4f}"),
         ("Total Steps", "total_steps", "{:,}"),
         ("Epsilon", "epsilon", "{:.3f}"),
     )
-    lines = [f"  {label}: {form.format(metrics[key])}" for label, key, form in shown if key in metrics]
+    values = {**metrics, "failure_rate": 100 * metrics.get("failure_rate", 0.0)}
+    lines = [f"  {label}: {form.format(values[key])}" for label, key, form in shown if key in metrics]
     if "acceptance/loss" in metrics:
         shares = (
             f"{key.removeprefix(TYPE_SHARE)} {share:.2f}"

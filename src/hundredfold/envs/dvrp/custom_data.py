@@ -16,7 +16,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import suggest
-from hundredfold.core.formatting import format_clock, format_count, printable
+from hundredfold.core.formatting import format_clock, format_count, format_percent, printable
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     TOLERANCE_BRANCH,
@@ -240,7 +240,9 @@ def _complete_types(rows: TripRows, settings: DvrpSettings, notes: list[str]) ->
         return rows.types
     keys = rng.spawn(rng.spawn(rng.seed_key(settings.city_seed), TYPE_BRANCH), np.arange(len(rows.customer_ids)))
     sampled = sample_categories(np.array(TYPE_SHARES), rng.uniforms(keys, 0))
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in zip(TYPE_NAMES, TYPE_SHARES, strict=True))
+    shares = ", ".join(
+        f"{name} {format_percent(share, 0)}" for name, share in zip(TYPE_NAMES, TYPE_SHARES, strict=True)
+    )
     notes.append(
         f"No flexibility was given for {len(set(rows.customer[unknown].tolist())):,} of {len(rows.customer_ids):,} "
         f"customers: theirs is simulated, sampled from these shares: {shares}."

@@ -15,6 +15,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import SettingsError
+from hundredfold.core.formatting import format_percent
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     CUSTOMERS_BRANCH,
@@ -281,8 +282,9 @@ def synthetic_population(settings: DvrpSettings) -> Population:
     trips = _trips(keys, habits, np.repeat(types, TRIPS_PER_CUSTOMER), city, settings)
     unservable = ~servable_trips(trips.windows, trips.cells, city, settings)
     if unservable.any():
+        share = format_percent(float(unservable.mean()), 0)
         raise SettingsError(
-            f"{unservable.mean():.0%} of the synthetic trips cannot be served even by a dedicated "
+            f"{share} of the synthetic trips cannot be served even by a dedicated "
             f"vehicle; lower service_minutes ({settings.service_minutes}), or raise the ride-time "
             f"limit (max_ride_minutes {settings.max_ride_minutes}, max_ride_factor "
             f"{settings.max_ride_factor}) or day_minutes ({settings.day_minutes})."
