@@ -390,6 +390,11 @@ def test_the_verdict_names_the_best_heuristic(report_data):
     much = heuristic("belief_largest", 40.0, 4.0, -2.0, 10.0, shift=250.0)
     better = verdict_text(report_data, [much, heuristic("lookahead", 36.0, 3.0, 1.0, 5.0)])
     assert "; the heuristic lookahead, which needs no training, does better when both move customers equally." in better
+    gentle = verdict_text(report_data, [weak, heuristic("greedy_expected", 12.0, 3.0, 1.0, 5.0, shift=30.0)])
+    assert "does better, but only if customers are moved by no more than 30 minutes a day." in gentle
+    assert (
+        "It moves customers by only 30 minutes a day, and saves 12. Moving them as little, it saves 3.0 min" in gentle
+    )
 
 
 def test_the_verdict_says_that_lookahead_was_left_out_and_why(report_data):

@@ -71,6 +71,8 @@ RETURNS = {
     "percent": "the percentage saved, summed over its calls",
 }
 LOOKAHEAD = "lookahead"
+# A heuristic that moves customers by less than this share of the run's minutes is another kind of service.
+GENTLE = 0.5
 # Fewer days are not enough to compare policies.
 MIN_DAYS = 8
 IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
@@ -200,6 +202,12 @@ def _heuristics(report_data: ReportData) -> tuple[str, list[str]]:
     moved = (
         "When both move customers equally" if as_gentle else f"Moving customers by {best['shift_minutes']:,.0f} minutes"
     )
+    # Gentle policies save little: the run would have to be set to save as little.
+    is_gentle = best["shift_minutes"] < GENTLE * report_data["policies"][0]["shift_minutes"]
+    if is_gentle:
+        minutes = format_number(round(best["saved_minutes"], 1))
+        only = f"It moves customers by only {best['shift_minutes']:,.0f} minutes a day, and saves {minutes}"
+        moved = f"{only}. Moving them as little"
     figures = (
         f"Best heuristic on the same days: {best['policy']}. {moved}, it saves {abs(best['mean']):.1f} minutes a day "
         f"{'more' if best['mean'] >= 0 else 'less'} than this run (95 % interval of the difference: "
@@ -207,6 +215,8 @@ def _heuristics(report_data: ReportData) -> tuple[str, list[str]]:
     )
     if better:
         equally = " when both move customers equally" if as_gentle else ""
+        if is_gentle:
+            equally = f", but only if customers are moved by no more than {best['shift_minutes']:,.0f} minutes a day"
         short = f"; the heuristic {best['policy']}, which needs no training, does better{equally}"
     else:
         short = f"; no heuristic that needs no training does {'' if best['ci_high'] < 0 else 'clearly '}better"
