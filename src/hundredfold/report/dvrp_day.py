@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -19,30 +20,37 @@ VEHICLE_COLOURS = COLOURS[:-1]
 MAP_HEIGHT = 400
 ROW_PIXELS = 21
 VEHICLE_PIXELS = 46
-# Size of the map on a phone and of a place name in it, in pixels, to leave out names that would overlap.
-PHONE_WIDTH, PHONE_HEIGHT = 340, 330
+# Size of the map on a phone and of a letter in it, in pixels, to leave out labels that would overlap.
+PHONE_WIDTH, PHONE_HEIGHT = 325, 300
 LETTER_WIDTH, LETTER_HEIGHT = 5.5, 12
+# From the middle of a point to its label; also half the size of the depot, so that stops there have room.
+LABEL_GAP = 4
 KM_PER_DEGREE = 111.2
 # Longest list of stops at one place of the map, and the least share of the time line between two numbers.
 MAX_LISTED_STOPS = 4
 NUMBER_GAP = 0.05
-# Where the numbers of each vehicle stand that stops at one place; names of places stand below.
+# Where the numbers of a vehicle's stops may stand beside their place, and where the name of a place, in this order.
 LABEL_SIDES = ("top center", "middle right", "middle left", "top right", "top left", "bottom right", "bottom left")
+NAME_SIDES = ("bottom center", "top center", "middle right", "middle left")
 
 
 def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -> go.Figure:
     """Routes of a solution, a colour per vehicle; `compare` is the solution to compare with.
 
-    Stops carry their number on the route, which is also that of the time line.
+    Stops carry their number on the route, which is also that of the time line, where there is room for it on a phone.
     """
     city, calls = day["city"], day["calls"]
     figure = go.Figure()
-    _add_places(figure, city, _frame(day))
-    visitors: dict[int, int] = {}  # place -> vehicles whose stops are labelled there
-    for route in solution["routes"]:
-        cells = _cells_of(route, calls)
-        path = [city["depot"], *cells, city["depot"]]
-        numbers, sides = _stop_labels(cells, visitors)
+    frame = _frame(day)
+    is_degrees = city["unit"] == "degrees"
+    ratio = 1.0 / math.cos(math.radians(sum(frame[0]) / 2)) if is_degrees else 1.0
+    room = _LabelRoom(frame, ratio)
+    if city["points"][city["depot"]]:
+        room.occupy(city["points"][city["depot"]])
+    labels = [_stop_labels(_cells_of(route, calls), city, room) for route in solution["routes"]]
+    _add_places(figure, city, room)
+    for route, (numbers, sides) in zip(solution["routes"], labels, strict=True):
+        path = [city["depot"], *_cells_of(route, calls), city["depot"]]
         points = [city["points"][cell] or (None, None) for cell in path]
         colour = VEHICLE_COLOURS[route["vehicle"] % len(VEHICLE_COLOURS)]
         figure.add_scatter(
@@ -67,8 +75,9 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
         saved = compare["driving_minutes"] - solution["driving_minutes"]
         subtitle += f", {format_number(round(abs(saved), 1))} {'fewer' if saved >= 0 else 'more'}"
     subtitle += (
-        ". Numbers count the stops of each vehicle; lines go straight from stop to stop, not along streets. Touch a "
-        "stop for its time, place and customer, or a vehicle's name to hide its route."
+        ". Numbers, where there is room for them, count the stops of each vehicle; lines go straight from stop to "
+        "stop, not along streets. Touch a stop for its number, time, place and customer, or a vehicle's name to hide "
+        "its route."
     )
     figure.update_layout(
         title={"text": title, "subtitle": {"text": subtitle}},
@@ -77,30 +86,77 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
         showlegend=True,
         margin={"l": 4, "r": 4, "t": 8, "b": 4},
     )
-    frame = _frame(day)
-    ratio = 1.0
-    if city["unit"] == "degrees":
-        ratio = 1.0 / math.cos(math.radians(sum(frame[0]) / 2))
+    if is_degrees:
         _add_scale(figure, frame)
     figure.update_xaxes(visible=False, range=_padded(*frame[1]))
     figure.update_yaxes(visible=False, range=_padded(*frame[0]), scaleanchor="x", scaleratio=ratio)
     return figure
 
 
-def _stop_labels(cells: list[int], visitors: dict[int, int]) -> tuple[list[str], list[str]]:
-    """Text and its position at every stop of a route: a place shows all numbers of a vehicle once.
+class _LabelRoom:
+    """Which part of the map is taken by labels, in pixels of a phone; on larger screens they are further apart.
+
+    Args:
+        frame: What the map shows.
+        ratio: Length of a unit northwards relative to one eastwards.
+    """
+
+    def __init__(self, frame: Frame, ratio: float) -> None:
+        south_north, west_east = (_padded(*bounds) for bounds in frame)
+        self.origin = (south_north[0], west_east[0])
+        width, height = west_east[1] - west_east[0], ratio * (south_north[1] - south_north[0])
+        self.scale = min(PHONE_WIDTH / width, PHONE_HEIGHT / height)
+        self.ratio = ratio
+        self.size = (self.scale * width, self.scale * height)
+        self.taken: list[tuple[float, float, float, float]] = []  # left, right, lower, upper
+
+    def occupy(self, point: Sequence[float]) -> None:
+        """Take the square of the depot."""
+        column, line = self._pixels(point)
+        self.taken.append((column - LABEL_GAP, column + LABEL_GAP, line - LABEL_GAP, line + LABEL_GAP))
+
+    def place(self, point: Sequence[float] | None, text: str, sides: Sequence[str]) -> str | None:
+        """Take the first of these sides of a point on which the text has room; None if it has none."""
+        if point is None:
+            return None
+        for side in sides:
+            left, right, lower, upper = box = self._box(point, text, side)
+            # Half a label may reach into the margin of the figure.
+            if left < -LETTER_HEIGHT or right > self.size[0] + LETTER_HEIGHT or lower < 0:
+                continue
+            if all(right <= one[0] or left >= one[1] or upper <= one[2] or lower >= one[3] for one in self.taken):
+                self.taken.append(box)
+                return side
+        return None
+
+    def _pixels(self, point: Sequence[float]) -> tuple[float, float]:
+        y, x = point
+        return self.scale * (x - self.origin[1]), self.scale * self.ratio * (y - self.origin[0])
+
+    def _box(self, point: Sequence[float], text: str, side: str) -> tuple[float, float, float, float]:
+        column, line = self._pixels(point)
+        width = LETTER_WIDTH * len(text)
+        vertical, _, horizontal = side.partition(" ")
+        left = {"left": column - width - LABEL_GAP, "right": column + LABEL_GAP}.get(horizontal, column - width / 2)
+        lower = {"top": line + LABEL_GAP, "bottom": line - LABEL_GAP - LETTER_HEIGHT}
+        bottom = lower.get(vertical, line - LETTER_HEIGHT / 2)
+        return left, left + width, bottom, bottom + LETTER_HEIGHT
+
+
+def _stop_labels(cells: list[int], city: Day, room: _LabelRoom) -> tuple[list[str], list[str]]:
+    """Text and its position at every stop of a route: a place shows all numbers of a vehicle once, if there is room.
 
     Args:
         cells: Places of the stops, in order.
-        visitors: How many vehicles every place has a label of; this one is added.
+        city: All places.
+        room: Where there is room; the labels take theirs.
     """
     numbers: dict[int, list[str]] = {}
     for number, cell in enumerate(cells, 1):
         numbers.setdefault(cell, []).append(str(number))
-    side_of = {cell: LABEL_SIDES[visitors.get(cell, 0) % len(LABEL_SIDES)] for cell in numbers}
-    for cell in numbers:
-        visitors[cell] = visitors.get(cell, 0) + 1
-    return [_shortened(numbers.pop(cell, [])) for cell in cells], [side_of[cell] for cell in cells]
+    side_of = {cell: room.place(city["points"][cell], _shortened(of), LABEL_SIDES) for cell, of in numbers.items()}
+    texts = [_shortened(numbers.pop(cell, [])) if side_of[cell] else "" for cell in cells]
+    return texts, [side_of[cell] or LABEL_SIDES[0] for cell in cells]
 
 
 def _shortened(numbers: list[str]) -> str:
@@ -292,16 +348,18 @@ def window_chart(day: Day) -> go.Figure:
     return figure
 
 
-def _add_places(figure: go.Figure, city: Day, frame: Frame) -> None:
-    """All places as dots, with the names for which there is room."""
+def _add_places(figure: go.Figure, city: Day, room: _LabelRoom) -> None:
+    """All places as dots, with the names for which there is room, from north to south."""
     known = [k for k, point in enumerate(city["points"]) if point and k != city["depot"]]
-    named = _named_places(city, known, frame)
+    northern = sorted(known, key=lambda k: -float(city["points"][k][0]))
+    placed = {k: room.place(city["points"][k], city["names"][k], NAME_SIDES) for k in northern}
+    named = [k for k in northern if placed[k]]
     figure.add_scatter(
         x=[city["points"][k][1] for k in named],
         y=[city["points"][k][0] for k in named],
         text=[escape(city["names"][k]) for k in named],
         mode="text",
-        textposition="bottom center",
+        textposition=[placed[k] for k in named],
         textfont={"size": 9, "color": GREY},
         showlegend=False,
         hoverinfo="skip",
@@ -316,24 +374,6 @@ def _add_places(figure: go.Figure, city: Day, frame: Frame) -> None:
         showlegend=False,
         hovertemplate="%{text}<extra></extra>",
     )
-
-
-def _named_places(city: Day, places: list[int], frame: Frame) -> list[int]:
-    """Places whose names do not overlap on a phone, from north to south."""
-    (south, north), (west, east) = frame
-    taken: list[tuple[float, float, float]] = []
-    chosen = []
-    for place in sorted(places, key=lambda k: -float(city["points"][k][0])):
-        y, x = city["points"][place]
-        column = PHONE_WIDTH * (x - west) / ((east - west) or 1.0)
-        line = PHONE_HEIGHT * (y - south) / ((north - south) or 1.0)
-        half = LETTER_WIDTH * len(city["names"][place]) / 2
-        if not (half <= column <= PHONE_WIDTH - half and 0 <= line <= PHONE_HEIGHT):
-            continue
-        if all(abs(column - c) >= half + h or abs(line - row) >= LETTER_HEIGHT for c, row, h in taken):
-            taken.append((column, line, half))
-            chosen.append(place)
-    return chosen
 
 
 def _add_depot(figure: go.Figure, city: Day) -> None:
