@@ -195,6 +195,10 @@ def test_sample_files_pass_the_check(capsys, tmp_path):
     assert "480" in printed
     assert "2 minibus early with 8 seats and 1 wheelchair place, 05:00 to 15:00" in " ".join(printed.split())
     assert "No problems. Train with: hundredfold train dvrp --trips" in printed
+    assert call("data", "check", paths[0], "--travel-times", paths[1], "--vehicles", paths[2]) == 0
+    assert capsys.readouterr().out == printed
+    assert call("data", "check", *paths[:2], "--travel-times", paths[2]) == 2
+    assert "travel times were given twice" in capsys.readouterr().err
 
 
 def test_a_check_names_all_problems_and_fails(capsys, tmp_path):

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,8 @@ from hundredfold.envs.dvrp.settings import DvrpSettings, Service
 
 HELP = """usage: hundredfold data template DIR
          write sample files, with every column explained
-       hundredfold data check TRIPS [TRAVEL_TIMES] [--vehicles VEHICLES]
+       hundredfold data check TRIPS [--travel-times TRAVEL_TIMES]
+         [--vehicles VEHICLES]
          name all problems of your files at once, and what will be assumed
 
 Train on your files with: hundredfold train dvrp --trips TRIPS
@@ -50,7 +51,9 @@ class Check:
 
     trips: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TRIPS")]
     """CSV file of trips."""
-    travel_times: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TRAVEL_TIMES]")] = None
+    travel_times_file: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TRAVEL_TIMES]")] = None
+    """The same as --travel-times."""
+    travel_times: str | None = None
     """CSV file of travel times; by default straight lines between coordinates."""
     vehicles: str | None = None
     """CSV file of vehicle types; replaces num_vehicles and capacity."""
@@ -114,6 +117,13 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if command == "check":
         args = parse_flags(Check, num_customers_flag(arguments), "hundredfold data check")
+        if args.travel_times_file is not None:
+            if args.travel_times not in (None, args.travel_times_file):
+                raise SettingsError(
+                    f"travel times were given twice: {args.travel_times_file} and --travel-times {args.travel_times}; "
+                    "give one of them."
+                )
+            args = replace(args, travel_times=args.travel_times_file, travel_times_file=None)
         return _check(args, ["data", *argv])
     raise SettingsError(f"there is no command data {command!r}; {suggest(command, ('template', 'check'))}")
 
