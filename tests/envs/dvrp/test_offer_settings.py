@@ -42,7 +42,7 @@ WIDE = DvrpSettings(
     [
         ({"offer_minutes": ()}, "at least two sizes that ascend from 0"),
         ({"offer_minutes": (0,)}, "at least two sizes that ascend from 0"),
-        ({"offer_minutes": (10, 20)}, "such as 0 10 20 30, got '10 20'"),
+        ({"offer_minutes": (10, 20)}, "such as 0,10,20,30, got '10,20'"),
         ({"offer_minutes": (0, 20, 10)}, "ascend from 0"),
         ({"offer_minutes": (0, 10, 10)}, "ascend from 0"),
         ({"offer_minutes": (0, 90)}, "offer_minutes must be at least 0 and at most 60"),

@@ -66,7 +66,7 @@ class DvrpSettings:
     """End of the day in minutes after midnight; windows and returns to the depot lie before it."""
     offer_minutes: tuple[Annotated[int, Interval(ge=0, le=60)], ...] = DEFAULT_SIZES
     """Minutes by which an offer may shift the pickup window and the dropoff window, each on its own:
-    ascending from 0, at most 60. 0 10 20 30 makes 16 offers."""
+    ascending from 0, at most 60. 0,10,20,30 makes 16 offers."""
     offer_directions: OfferDirections = "outward"
     """`outward` offers earlier pickups and later dropoffs; `both` also offers to move the whole trip
     earlier or later."""
@@ -185,10 +185,10 @@ class DvrpSettings:
 
     def _check_offers(self) -> None:
         sizes = self.offer_minutes
-        written = " ".join(map(str, sizes))
+        written = ",".join(map(str, sizes))
         if len(sizes) < 2 or sizes[0] != 0 or any(one >= other for one, other in pairwise(sizes)):
             raise SettingsError(
-                f"offer_minutes must be at least two sizes that ascend from 0, such as 0 10 20 30, got {written!r}."
+                f"offer_minutes must be at least two sizes that ascend from 0, such as 0,10,20,30, got {written!r}."
             )
         number = len(sizes) ** 2 + (len(sizes) * (len(sizes) - 1) if self.offer_directions == "both" else 0)
         if number > MAX_OFFERS:
