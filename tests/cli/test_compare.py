@@ -240,7 +240,8 @@ def test_no_winner_is_named_where_intervals_overlap():
     assert verdict(rows((1, 2), (3, 4), (0, 2.9))).startswith("winner: b")
     overlapping = verdict(rows((1, 2), (3, 4), (0, 3)))
     assert overlapping.startswith("no winner")
-    assert overlapping.endswith("of c")
+    assert overlapping.endswith("that of c")
+    assert verdict(rows((1, 3), (3, 4), (0, 3))).endswith("those of a and c")
     assert "one seed" in verdict(rows((1, 2), (3, 4), seeds=1))
     assert "one arm" in verdict(rows((1, 2)))
 

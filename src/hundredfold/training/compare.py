@@ -327,7 +327,10 @@ def verdict(rows: Sequence[Row]) -> str:
     if best["seeds"] == 1:
         return "no winner: one seed says nothing about others"
     if rivals:
-        return f"no winner: the interval of {best['arm']} overlaps with that of {', '.join(rivals)}"
+        others = f"that of {rivals[0]}"
+        if len(rivals) > 1:
+            others = f"those of {', '.join(rivals[:-1])} and {rivals[-1]}"
+        return f"no winner: the interval of {best['arm']} overlaps with {others}"
     return f"winner: {best['arm']}, whose interval overlaps with no other"
 
 
