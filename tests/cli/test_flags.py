@@ -25,6 +25,7 @@ class Flags:
     """Number of seeds of this command, described at such length that the text does not fit into
     one line."""
     shifts: tuple[int, ...] | None = None
+    ruleset: Literal["old", "new"] | None = None
     arm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
 
 
@@ -42,6 +43,8 @@ class Flags:
         (["--seeds", "2.5e3"], {"seeds": 2500}),
         (["--seeds", "None"], {"seeds": None}),
         (["--shifts", "0,10"], {"shifts": (0, 10)}),
+        (["--ruleset", "new"], {"ruleset": "new"}),
+        (["--ruleset", "None"], {"ruleset": None}),
         (["--arm", "a: --x 1,2", "--arm", "b"], {"arm": ("a: --x 1,2", "b")}),
     ],
 )
@@ -61,6 +64,7 @@ def test_lists_and_counts(argv, expected):
         (["--sizes", "1,x"], "'x'"),
         (["--sizes", "1,,2"], "whole number"),
         (["--splits", "known,nwe"], "'nwe' is not one of known, new"),
+        (["--ruleset", "nwe"], "'nwe' is not one of old, new"),
     ],
 )
 def test_wrong_values_name_what_is_expected(argv, message, capsys):
@@ -78,6 +82,7 @@ def test_help_shows_flags_as_they_are_written(capsys, monkeypatch):
     assert "(default: 1,8)" in text
     assert "--seeds INT " in text
     assert "--shifts INT,... " in text
+    assert "--ruleset {old,new} " in text
     # The break in the docstring is none in the help.
     assert "into one line." in text.replace("│", "")
 

@@ -145,12 +145,18 @@ def _optional_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | N
     if info.type_origin not in (Union, UnionType) or len(kinds) != 1 or NoneType not in get_args(info.type):
         return None
     value = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(kinds[0], info.markers))
-    if isinstance(value, UnsupportedTypeAnnotationError) or value.choices is not None:
+    if isinstance(value, UnsupportedTypeAnnotationError):
         return None
+
+    def parse(arguments: list[str]) -> Any:
+        if arguments == ["None"]:
+            return None
+        return value.instance_from_str(arguments) if value.choices is None else _parse_item(value, arguments[0])
+
     return PrimitiveConstructorSpec(
         nargs=value.nargs,
         metavar=value.metavar,
-        instance_from_str=lambda arguments: None if arguments == ["None"] else value.instance_from_str(arguments),
+        instance_from_str=parse,
         is_instance=lambda given: given is None or value.is_instance(given),
         str_from_instance=lambda given: ["None"] if given is None else value.str_from_instance(given),
     )
