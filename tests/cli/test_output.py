@@ -15,6 +15,7 @@ from helpers.processes import run_process
 from hundredfold.cli import cage2, estimate, evaluate, evaluate_dvrp_tables, info, output, scale
 from hundredfold.cli.main import main
 from hundredfold.cli.output import Column, fit_columns, print_rows
+from hundredfold.core.terminal import wrap
 from hundredfold.training.console import TrainingDisplay, describe_run, progress_bar
 
 LONG_RUN = "runs/a-folder-with-a-rather-long-name/dvrp-2026-11-18-015822-42"
@@ -114,6 +115,12 @@ def test_notes_are_wrapped_between_words(columns, capsys, monkeypatch):
     lines = capsys.readouterr().err.splitlines()
     assert columns - 12 < max(map(len, lines)) <= columns
     assert " ".join(" ".join(lines).split()) == ("a note of many words " * 10).strip()
+
+
+def test_lines_of_parts_are_wrapped_between_parts():
+    text = "epoch 5/30  steps 10,240  4,385 steps/s  left 11.7 s  return 44.83  evaluated 377.50"
+    assert wrap(text, 80).splitlines() == [text.rpartition("  ")[0], "  evaluated 377.50"]
+    assert wrap("a sentence  of two parts, the second of which is long", 30).count("\n") == 1
 
 
 @pytest.mark.process
