@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from hundredfold.cli.estimate import shown_row
 from hundredfold.cli.main import main
 from hundredfold.training import estimate as estimate_module
 
@@ -25,14 +26,27 @@ def test_estimate_prints_epochs_memory_and_recommendations_without_training(caps
     assert rows["recommended: --episodes"]["value"] == 25_600
 
 
+def test_estimates_are_shown_with_their_units_and_without_false_digits():
+    shown = shown_row({"what": "memory: total", "value": 20.6, "unit": "MB", "reason": "", "bytes": 20_601_234})
+    assert shown["value"] == "20.6 MB"
+    assert shown_row({"what": "time", "value": 237.6, "unit": "s", "reason": ""})["value"] == "3 min 58 s"
+    assert shown_row({"what": "largest num_envs", "value": 31_147, "unit": "", "reason": ""})["value"] == "31,000"
+    change = {"what": "recommended: --gamma", "value": 0.9, "unit": "instead of 0.99", "reason": "short episodes"}
+    assert shown_row(change) == {
+        "what": "recommended: --gamma",
+        "value": "0.9",
+        "reason": "instead of 0.99: short episodes",
+    }
+
+
 def test_the_time_on_a_missing_device_is_marked_as_modelled(capsys, monkeypatch):
     monkeypatch.setattr(estimate_module.torch.cuda, "is_available", lambda: False)
     assert main(["estimate", "corridor", "--epochs", "3", "--device", "cuda", "--json"]) == 0
     captured = capsys.readouterr()
     assert "no CUDA device was found" in captured.err
     rows = rows_of(captured)
-    assert "modelled" in rows["seconds per epoch: update"]["reason"]
-    assert "measured" in rows["seconds per epoch: collect"]["reason"]
+    assert "modelled" in rows["time per epoch: update"]["reason"]
+    assert "measured" in rows["time per epoch: collect"]["reason"]
     assert rows["time"]["value"] > 0
 
 

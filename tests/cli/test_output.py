@@ -123,6 +123,13 @@ def test_lines_of_parts_are_wrapped_between_parts():
     assert wrap("a sentence  of two parts, the second of which is long", 30).count("\n") == 1
 
 
+def test_the_numbers_of_a_column_have_the_same_digits_after_the_point(capsys):
+    rows = [{"stderr": 0.338, "loss": 0.5, "cost": 2.0, "count": 3}, {"stderr": 1.53, "loss": 0.0004, "cost": 1234.5}]
+    print_rows([*rows, {"stderr": 0.0}], command=[], as_json=False)
+    table = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert table == [["0.34", "0.5", "2.00", "3"], ["1.53", "0.0004", "1,234"], ["0.00"]]
+
+
 @pytest.mark.process
 def test_messages_in_a_pipe_are_80_wide(tmp_path):
     """Standard error of the command whose automatic settings give the longest reasons, and a long error."""

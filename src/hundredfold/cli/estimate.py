@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hundredfold.cli.output import Column, Row, note, print_rows
+from hundredfold.cli.output import Column, Row, format_cell, note, print_rows
 from hundredfold.cli.train import automatic_defaults, base_settings, parse
 from hundredfold.config.toml import to_toml
 from hundredfold.core.errors import SettingsError
@@ -15,7 +15,8 @@ from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
 from hundredfold.training.estimate import ENOUGH_EPOCHS, ENVS_MEMORY, Estimate, estimate_run
 
-COLUMNS = (Column("what"), Column("value"), Column("unit"), Column("reason"))
+COLUMNS = (Column("what"), Column("value", is_number=True), Column("reason"))
+LARGEST = "largest num_envs"
 HELP = """usage: hundredfold estimate ENV [flags of train]
        [--write-config FILE] [--no-measure] [--json]
 
@@ -59,8 +60,9 @@ def run(argv: Sequence[str]) -> int:
     estimate = estimate_run(settings, start, measure=options.measure, cuda=settings.machine.device == "cuda")
     for text in estimate.warnings:
         note(f"warning: {text}")
+    rows = list(estimate_rows(estimate))
     print_rows(
-        list(estimate_rows(estimate)),
+        rows if options.json else [shown_row(row) for row in rows],
         command=["estimate", *argv],
         as_json=options.json,
         columns=COLUMNS,
@@ -91,22 +93,37 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         if size:
             yield _memory_row(f"memory: {name}", size, how)
     yield _memory_row("memory: total", sum(estimate.memory.values()), "without the networks")
-    yield _row("largest num_envs", estimate.largest_num_envs, "", "fits into half of the free memory")
+    yield _row(LARGEST, estimate.largest_num_envs, "", "fits into half of the free memory")
     timing = estimate.timing
     if timing is not None:
         how = "modelled, not measured: no CUDA device here" if timing.update_is_modelled else ""
         measured = "measured on this machine, scaled up"
-        yield _row("seconds per epoch: collect", round(timing.collect, 3), "s", measured)
-        yield _row("seconds per epoch: update", round(timing.update, 3), "s", how or measured)
+        yield _row("time per epoch: collect", round(timing.collect, 4), "s", measured)
+        yield _row("time per epoch: update", round(timing.update, 4), "s", how or measured)
         seconds = timing.epoch * epochs
         how = "evaluations and refits not counted"
-        yield _row("time", round(seconds, 1), "s", f"{format_duration(seconds)}; {how}" if seconds >= 60 else how)
+        yield _row("time", round(seconds, 1), "s", how)
         enough = timing.epoch * ENOUGH_EPOCHS
-        how = format_duration(enough) if enough >= 60 else ""
-        yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough, 1), "s", how)
+        yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough, 1), "s", "")
     for change in estimate.recommendations:
         what = f"recommended: --{change.setting.replace('_', '-')}"
         yield _row(what, change.recommended, f"instead of {change.present}", change.reason)
+
+
+def shown_row(row: Row) -> Row:
+    """A row for people: the value with its unit, and no more digits than an estimate has."""
+    value, unit, reason = row["value"], row["unit"], row["reason"]
+    if "bytes" in row:
+        text = format_bytes(row["bytes"])
+    elif unit == "s":
+        text = format_duration(value)
+    elif row["what"] == LARGEST:
+        text = f"{float(f'{value:.2g}'):,.0f}"
+    else:
+        text = format_cell(value)
+    if unit.startswith("instead of"):
+        reason = f"{unit}: {reason}"
+    return {"what": row["what"], "value": text, "reason": reason, **({"bytes": row["bytes"]} if "bytes" in row else {})}
 
 
 def _memory_row(what: str, size: int, reason: str) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
@@ -27,6 +28,11 @@ MIN_TEXT_WIDTH: Final = 20
 MAX_WORD_WIDTH: Final = 30
 GAP: Final = 2
 
+# Sizes of the numbers of a column that are all shown with the same digits after the point.
+DECIMALS: Final = 2
+SMALLEST: Final = 0.01
+LARGEST: Final = 1000.0
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -39,7 +45,10 @@ class Column:
     priority: int = 1
     """Where the terminal is narrow, columns with the largest number are left out first."""
     decimals: int | None = None
-    """Digits after the point; by default as many as three significant digits need."""
+    """Digits after the point; by default two for every number of a column that has numbers between 1 and 1000 and
+    none so small that nothing would be left of it, otherwise as many as three significant digits need."""
+    is_number: bool = False
+    """Whether values that are text, such as 3.2 MB, are aligned as numbers."""
 
     @property
     def heading(self) -> str:
@@ -55,6 +64,8 @@ class Column:
 
     def is_text(self, rows: Sequence[Row]) -> bool:
         """Whether the values are text, which may be wrapped."""
+        if self.is_number:
+            return False
         values = [row.get(key) for row in rows for key in self.keys]
         return any(isinstance(value, bool | str) or not isinstance(value, int | float | None) for value in values)
 
@@ -106,8 +117,21 @@ def all_columns(rows: Sequence[Row], declared: Sequence[Column] = ()) -> list[Co
     keys = list(dict.fromkeys(name for row in rows for name in row))
     columns = [column for column in declared if any(key in keys for key in column.keys)]
     known = {key for column in columns for key in column.keys}
-    others = [Column(key, priority=1 if not declared else 100) for key in keys if key not in known]
+    others = [
+        Column(key, priority=1 if not declared else 100, decimals=common_decimals([row.get(key) for row in rows]))
+        for key in keys
+        if key not in known
+    ]
     return [*columns, *others]
+
+
+def common_decimals(values: Sequence[Any]) -> int | None:
+    """Digits after the point for a whole column of fractional numbers; None if each needs its own."""
+    given = [value for value in values if value is not None]
+    if not given or not all(isinstance(value, float) and math.isfinite(value) for value in given):
+        return None
+    sizes = [abs(value) for value in given if value]
+    return DECIMALS if sizes and min(sizes) >= SMALLEST and 1 <= max(sizes) < LARGEST else None
 
 
 def fit_columns(rows: Sequence[Row], columns: Sequence[Column], width: int) -> list[Column]:
