@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,25 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hundredfold.cli.flags import parse_flags
-from hundredfold.cli.output import Row, note, print_rows
+from hundredfold.cli.output import Column, Row, note, print_rows, print_text
 from hundredfold.cli.train import SaveDir, num_customers_flag
 from hundredfold.core.bounds import Fraction, check_bounds
-from hundredfold.core.formatting import format_duration
+from hundredfold.core.formatting import format_count, format_duration
 from hundredfold.core.rng import Keys
+from hundredfold.core.terminal import wrap
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.training_instances import TrainingInstances, env_instances
 from hundredfold.routing.neural.model import PolicySettings, load_policy, read_provenance
-from hundredfold.routing.neural.training import BEST, OracleTraining, TrainingSettings
+from hundredfold.routing.neural.training import BEST, REFERENCE, OracleTraining, TrainingSettings
 from hundredfold.routing.problem import RouteProblems
 from hundredfold.training.process_setup import Interrupted, Interruptible, tune_malloc
 
 DONE, INTERRUPTED = 0, 130
+COLUMNS = (
+    Column("requests"),
+    Column("greedy_gap_pct", "greedy %", decimals=1),
+    Column("improved_gap_pct", "local search %", decimals=1),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +76,15 @@ def run(argv: Sequence[str]) -> int:
             note(f"stopped and saved; the same command resumes at update {training.update}.")
             return INTERRUPTED
     instances = args.training.validation_instances
-    title = f"gap in percent to 100 LNS iterations, {instances} validation instances per size"
+    title = (
+        f"cost above the reference (large neighbourhood search, {REFERENCE.lns_iterations} iterations), in %, "
+        f"{format_count(instances, 'validation instance')} per size: greedy, and after local search"
+    )
     command = ["train-oracle", *argv]
-    print_rows(gap_rows(training), command=command, as_json=args.json, title=title)
+    print_rows(gap_rows(training), command=command, as_json=args.json, title=title, columns=COLUMNS)
     if not args.json and not args.quiet:
         best = args.save_dir / BEST
-        print(f"use it: hundredfold train dvrp --oracle neural --oracle-weights {best}")
+        print_text(f"use it: hundredfold train dvrp --oracle neural --oracle-weights {best}")
     return DONE
 
 
@@ -146,14 +155,21 @@ class _Display:
             return
         done = self.training.update - self.first_update
         seconds_per_update = (self.training.seconds - self.first_seconds) / max(1, done)
-        left = format_duration(seconds_per_update * (self.total - self.training.update))
-        self.progress.console.print(
-            f"{row['phase']} {row['update']}/{self.total}, {left} left, loss {row['loss']:.3f}; "
-            f"gap % greedy {_by_size(row['greedy_gap_pct'])}; "
-            f"improved {_by_size(row['improved_gap_pct'])}",
-            soft_wrap=True,
-        )
+        seconds = seconds_per_update * (self.total - self.training.update)
+        left = format_duration(seconds) if seconds >= 1 else "0 s"
+        console = self.progress.console
+        console.print(wrap(validation_text(row, self.total, left), console.width), markup=False, soft_wrap=True)
 
 
-def _by_size(gaps: dict[str, float]) -> str:
-    return ", ".join(f"{gap:.1f} at {size}" for size, gap in gaps.items())
+def validation_text(row: Mapping[str, Any], num_updates: int, left: str) -> str:
+    """A validation in words: progress, then how far costs are above the reference."""
+    greedy, improved = (_by_size(row[key]) for key in ("greedy_gap_pct", "improved_gap_pct"))
+    return (
+        f"{row['phase']} {row['update']}/{num_updates}  loss {row['loss']:.3f}  left {left}\n"
+        f"  cost above the reference: {greedy}; after local search: {improved}"
+    )
+
+
+def _by_size(gaps: Mapping[str, float]) -> str:
+    texts = [f"{gap:.1f} % with {size}" for size, gap in gaps.items()]
+    return ", ".join([f"{texts[0]} request{'' if next(iter(gaps)) == '1' else 's'}", *texts[1:]])
