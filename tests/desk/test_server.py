@@ -292,9 +292,14 @@ def test_an_operators_own_city_is_served_with_its_names(capsys, tmp_path):
     own_city(tmp_path, places, rows)
     files = ["--trips", str(tmp_path / "trips.csv"), "--travel-times", str(tmp_path / "matrix.csv"), "--customers", "2"]
     files += ["--depot", "Depot"]
+    request = ["rider=Smith, John", "pickup=Nowhere", "dropoff=Depot", "pickup_time=10:00"]
+    assert main.main(["quote", *files, "--request", *request]) == 2
+    assert "there is no place 'nowhere'" in capsys.readouterr().err.lower()
     request = ["rider=Smith, John", "pickup=Main St #4", "dropoff=St. Mary's; Wing <B>", "appointment_time=10:00"]
     assert main.main(["quote", *files, "--json", "--request", *request]) == 0
     assert json.loads(capsys.readouterr().out)["as_requested"]["dropoff_window"]["late"] == 600
+    assert main.main(["quote", *files, "--request", *request]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     options = desk_cli.DeskOptions(
         trips=str(tmp_path / "trips.csv"), travel_times=str(tmp_path / "matrix.csv"), depot="Depot", customers=2
     )

@@ -17,8 +17,10 @@ import tyro
 from annotated_types import Interval
 
 from hundredfold.cli.flags import parse_flags
+from hundredfold.cli.output import print_text
 from hundredfold.core.bounds import AtLeastOne, NonNegative, check_bounds
-from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError, is_installed
+from hundredfold.core.errors import HundredfoldError, MissingExtraError, SettingsError, is_installed, suggest
+from hundredfold.core.formatting import format_percent, printable
 from hundredfold.desk.security import LOCAL_NAMES, GuardSettings
 from hundredfold.desk.settings import DeskSettings, with_service
 from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, read_table
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 # The best policy without training that answers within milliseconds; lookahead saves more and takes ten times as long.
 DEFAULT_POLICY: Final = "belief_greedy"
 MIN_TOKEN_LENGTH: Final = 16
+# Places that an error about an unknown one lists.
+SHOWN_PLACES: Final = 8
 # Settings that a trained policy depends on.
 OWN_SETTINGS: Final = ("num_customers", "trips", "travel_times", "offer_minutes", "offer_directions")
 PACKAGES: Final = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
@@ -51,7 +55,7 @@ def require_serve_extra() -> None:
 class DeskOptions:
     """Policy, city and fleet of the desk."""
 
-    run: Annotated[str | None, tyro.conf.Positional] = None
+    run: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
     """Run folder of dvrp whose policy decides; without one, --policy."""
     policy: str = DEFAULT_POLICY
     """Policy without training: belief_greedy, belief_largest, lookahead (saves more, ten times slower),
@@ -264,11 +268,16 @@ def run_quote(argv: Sequence[str]) -> int:
     day = desk.clock.today() + timedelta(days=1)
     if args.day is not None:
         _book_file(desk, day, args.day)
+    trip = _trip(_request_fields(args.request), "--request")
+    _check_places(desk, trip)
     try:
-        quote = desk.request(day, _trip(_request_fields(args.request), "--request"))
+        quote = desk.request(day, trip)
     except DeskError as error:
         raise SettingsError(f"--request: {error.reason}") from error
-    print(quote.model_dump_json() if args.json else quote_text(quote))
+    if args.json:
+        print(quote.model_dump_json())
+    else:
+        print_text(quote_text(quote))
     return 0
 
 
@@ -284,11 +293,23 @@ def quote_text(quote: Quote) -> str:
         expected = "" if saving is None else f", expected saving {saving:.1f} min"
         lines.append(
             f"offer {offer.offer}{mark}: pickup {offer.pickup_window.text}, dropoff {offer.dropoff_window.text}: "
-            f"accepted with {offer.probability:.0%}{expected}. {offer.reason}"
+            f"accepted with {format_percent(offer.probability, 0)}{expected}. {offer.reason}"
         )
     if not quote.servable:
         lines.append("The trip cannot be served.")
     return "\n".join([*lines, *quote.notes])
+
+
+def _check_places(desk: Desk, trip: TripIn) -> None:
+    """Raise a SettingsError for a place that does not exist, which names it and others."""
+    from hundredfold.desk.text import normalised
+
+    names = [place.name for place in desk.places()]
+    for field_name in ("pickup", "dropoff"):
+        name = getattr(trip, field_name)
+        if normalised(name) not in map(normalised, names):
+            hint = suggest(name, names, f"places are, for example, {', '.join(names[:SHOWN_PLACES])}.")
+            raise SettingsError(f"--request: {field_name}: there is no place {printable(name)!r}; {hint}")
 
 
 def _request_fields(words: Sequence[str]) -> dict[str, Any]:
