@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hundredfold.cli.cage2 import blue_policy
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cage2 import blue_agent
 from hundredfold.envs.cage2.blue_agent import BlueAgent, shipped_run
-from hundredfold.envs.cage2.conformance import RECORDINGS
+from hundredfold.envs.cage2.conformance import COMPARED, RECORDINGS
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+
+ROOT = Path(__file__).parents[2]
 
 
 def call(*argv):
@@ -53,7 +56,15 @@ def test_verify_checks_mean_returns(capsys):
 def test_verify_finds_the_recordings_of_the_package_from_any_folder(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call("verify", "cage2") == 0
-    assert "50,300 of 50,300 steps are equal" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "50,300 of 50,300 steps are equal" in printed
+    assert 'docs/cage2.md, section "Conformance"' in printed
+
+
+def test_the_docs_explain_every_field_that_verify_compares():
+    section = (ROOT / "docs" / "cage2.md").read_text().partition("## Conformance")[2].partition("\n## ")[0]
+    named = {name for line in section.splitlines() if line.startswith("| `") for name in line.split("|")[1].split("`")}
+    assert {*COMPARED, "exploits"} <= named
 
 
 def test_evaluate_prints_the_official_table(capsys):

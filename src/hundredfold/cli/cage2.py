@@ -204,6 +204,8 @@ def run_verify(argv: Sequence[str]) -> int:
                 columns = [Column("field"), *columns] if columns else []
                 print_rows(rows, command=command, as_json=False, wide=args.wide, title=title, columns=columns)
                 print()
+    if replayed:
+        summary.append('The fields are explained in docs/cage2.md, section "Conformance".')
     note("\n".join(summary))
     return 0 if passed else 1
 
