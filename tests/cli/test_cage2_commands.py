@@ -67,6 +67,13 @@ def test_the_docs_explain_every_field_that_verify_compares():
     assert {*COMPARED, "exploits"} <= named
 
 
+@pytest.mark.parametrize(("red", "has_published"), [("b_line", True), ("red_agent:Wanderer", False)])
+def test_published_rows_are_explained_where_there_are_any(capsys, monkeypatch, red, has_published):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    assert call("evaluate", "cage2", "--policy", "sleep", "--red", red, "--episodes", "2") == 0
+    assert ("rows without standard errors are published" in " ".join(capsys.readouterr().out.split())) == has_published
+
+
 def test_evaluate_prints_the_official_table(capsys):
     argv = ["evaluate", "cage2", "--policy", "reactive", "--episodes", "50", "--json"]
     assert call(*argv) == 0

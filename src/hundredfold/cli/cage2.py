@@ -77,7 +77,7 @@ def run_evaluate(argv: Sequence[str]) -> int:
         cells = evaluation_cells(args.seed, reds)
         _write_log(args.log_episodes, policy, settings, min(args.episodes, LOGGED_EPISODES), cells)
     title = f"cage2, {settings.ruleset} ruleset"
-    if settings.network_file is None:
+    if any(row.get("stderr") is None for row in rows):
         title += "; rows without standard errors are published, scored under the ruleset leaderboard"
     print_rows(rows, command=["evaluate", *argv], as_json=args.json, title=title, wide=args.wide)
     return 0
