@@ -145,7 +145,7 @@ def test_flexibility_that_is_not_given_is_sampled_from_the_stated_shares(tmp_pat
     first, other = (read_data(settings(path, city_seed=seed)) for seed in (0, 1))
     assert not np.array_equal(first.rows.types, other.rows.types)
     assert np.array_equal(first.rows.types, read_data(settings(path)).rows.types)
-    assert any("late 25%, early 40%, none 20%, both 15%" in note for note in first.notes)
+    assert any("late 25 %, early 40 %, none 20 %, both 15 %" in note for note in first.notes)
     by_customer = dict(zip(first.rows.customer.tolist(), first.rows.types.tolist(), strict=True))
     shares = np.bincount(list(by_customer.values()), minlength=4) / len(by_customer)
     assert np.abs(shares - TYPE_SHARES).max() < 0.25
@@ -415,6 +415,16 @@ def test_yes_is_understood_in_several_languages(tmp_path, text):
     assert read_data(settings(write(tmp_path / "trips.csv", rows))).rows.wheelchairs.all()
 
 
+def test_a_quote_that_is_not_closed_is_named_with_its_row(tmp_path):
+    rows = trip_rows()
+    rows[3][0] = '"' + rows[3][0]
+    with pytest.raises(DataError, match=r"row 4: the row has a double quote that is not closed") as caught:
+        read_data(settings(write(tmp_path / "trips.csv", rows)))
+    assert len(caught.value.problems) == 1
+    rows[3][0] += '"'
+    assert len(read_data(settings(write(tmp_path / "trips.csv", rows))).rows.customer) == len(rows) - 1
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -504,6 +514,7 @@ def test_without_vehicles_passengers_take_seats(tmp_path):
 WRONG_VEHICLES = {
     "no seats": ((0, 2, "places"), "vehicles.csv has no column seats"),
     "count": ((1, 1, "two"), "row 2, column Count: 'two' is not a whole number from 1"),
+    "no number of seats": ((3, 2, "many"), "row 4, column Seats: 'many' is not a whole number"),
     "half a seat": ((2, 2, "1.5"), "row 3, column Seats: '1.5' is not a whole number"),
     "shift": ((1, 4, "dawn"), "row 2, column Shift start: 'dawn' is not a time like 06:00"),
     "backwards": ((1, 5, "05:00"), "row 2, column Shift end: the shift ends before it starts"),
@@ -554,7 +565,12 @@ def test_a_fleet_that_is_too_small_is_named_together_with_wrong_rows(tmp_path):
     assert summary.fit_problem.endswith("(The rows above were left out here.)")
     few = check_data(settings(small.trips, num_customers=25, capacity=1))
     assert len(few.problems) == 1
-    assert "19 customers with trips, but num_customers is 25" in few.fit_problem
+    assert "there are 19 customers with trips, but 25 requests a day" in few.fit_problem
+    for row in rows[1:]:
+        row[-1] = "99"
+    none = check_data(settings(write(tmp_path / "trips.csv", rows), num_customers=10, capacity=1))
+    assert len(none.problems) == 1
+    assert none.fit_problem == ""
 
 
 def test_one_person_is_not_called_people(tmp_path):

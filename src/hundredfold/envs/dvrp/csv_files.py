@@ -25,6 +25,8 @@ DELIMITERS: Final = ",;\t|"
 MAX_PROBLEMS, MAX_ROWS = 20, 5
 # Longer files are not trips or travel times of a city.
 MAX_FILE_BYTES: Final = 2**30
+# A row behind the last one; it becomes part of a cell whose double quote is not closed.
+END: Final = "end of file"
 
 # Not all that float() accepts: `1_0` and other scripts' digits are more likely mistakes than numbers.
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -191,9 +193,13 @@ def read_table(path: str | Path, content: str, problems: Problems) -> CsvTable |
         return None
     delimiter = _delimiter(text)
     try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        lines = list(csv.reader(io.StringIO(f"{text}\n{END}", newline=""), delimiter=delimiter))
     except csv.Error:
         problems.add(file_path, f"is not a CSV file; save {content} as comma-separated text.")
+        return None
+    if lines.pop() != [END]:
+        unclosed = "the row has a double quote that is not closed, so that all rows below became part of it; remove it."
+        problems.add(file_path, unclosed, row=len(lines) + 1)
         return None
     numbered = [(number, [cell.strip() for cell in line]) for number, line in enumerate(lines, 1)]
     numbered = [(number, line) for number, line in numbered if any(line)]

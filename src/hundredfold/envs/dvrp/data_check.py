@@ -50,6 +50,8 @@ def check_data(settings: DvrpSettings) -> DataSummary:
     data = collect_data(settings, problems)
     if data is None or not problems.are_of_rows_of(data.table.path):
         return DataSummary({}, (), tuple(problems.found), "")
+    if set(data.table.row_numbers) <= problems.rows_of(data.table.path):
+        return DataSummary({}, (), tuple(problems.found), "")
     try:
         population = population_of(data, settings)
     except DataError as error:

@@ -196,10 +196,11 @@ def make_population(
     )
     available, _, _ = population.split_customers(settings.split)
     if len(available) < settings.num_customers:
+        whose = "" if settings.split == "known" else f" in the split {settings.split}"
+        lower = f"set --customers {len(available)} or less, or " if len(available) else ""
         raise SettingsError(
-            f"the split {settings.split} has {len(available)} customers with trips, but "
-            f"num_customers is {settings.num_customers}; lower num_customers (--customers {len(available)}) or add "
-            "customers."
+            f"there are {len(available)} customers with trips{whose}, but {settings.num_customers} requests a day, at "
+            f"most one per customer (num_customers); {lower}add customers."
         )
     return population
 

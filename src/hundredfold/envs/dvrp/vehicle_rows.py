@@ -51,7 +51,10 @@ def _vehicle_type(
         heading = headings[name]
         return "" if heading is None else table.rows[row][table.header.index(heading)]
 
+    wrong = set()
+
     def add(name: str, problem: str) -> None:
+        wrong.add(name)
         problems.add(table.path, problem, row=table.row_numbers[row], column=headings[name] or name)
 
     def whole(name: str, low: int, default: int | None) -> int:
@@ -70,7 +73,7 @@ def _vehicle_type(
     count, seats = whole("count", 1, 1), whole("seats", 0, None)
     wheelchairs = whole("wheelchair_places", 0, 0)
     start, end = time("shift_start", 0.0), min(time("shift_end", float(day_minutes)), float(day_minutes))
-    if seats + wheelchairs == 0:
+    if seats + wheelchairs == 0 and not wrong & {"seats", "wheelchair_places"}:
         add("seats", "the vehicle has neither seats nor wheelchair places.")
     if end <= start:
         add("shift_end", "the shift ends before it starts; shifts across midnight are not supported.")
