@@ -283,7 +283,7 @@ def test_composed_and_decomposed_letters_are_one_rider(client):
     assert (again.status_code, again.json()["code"]) == (409, "double_booking")
 
 
-def test_an_operators_own_city_is_served_with_its_names(capsys, tmp_path):
+def test_an_operators_own_city_is_served_with_its_names(capsys, tmp_path, monkeypatch):
     places = {"Depot": [0, 12, 9], "Main St #4": [12, 0, 15], "St. Mary's; Wing <B>": [9, 15, 0]}
     rows = [
         ("Smith, John", "Main St #4", "St. Mary's; Wing <B>", "09:00-09:30", "09:15-09:50"),
@@ -298,6 +298,7 @@ def test_an_operators_own_city_is_served_with_its_names(capsys, tmp_path):
     request = ["rider=Smith, John", "pickup=Main St #4", "dropoff=St. Mary's; Wing <B>", "appointment_time=10:00"]
     assert main.main(["quote", *files, "--json", "--request", *request]) == 0
     assert json.loads(capsys.readouterr().out)["as_requested"]["dropoff_window"]["late"] == 600
+    monkeypatch.setenv("COLUMNS", "80")
     assert main.main(["quote", *files, "--request", *request]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     options = desk_cli.DeskOptions(

@@ -152,14 +152,33 @@ def test_training_instances_are_reproducible_and_varied():
     assert 0 < (plain.windows != shifted.windows).any(axis=(1, 2, 3)).sum() < 20
 
 
+SMALL_COMMAND = (
+    *("train-oracle", "--customers", "5", "--imitation-updates", "2", "--reinforce-updates", "1"),
+    *("--imitation-batch-size", "4", "--reinforce-batch-size", "2", "--reinforce-samples", "2"),
+    *("--teacher-iterations", "5", "--validation-instances", "3", "--embed-dim", "16", "--num-heads", "2"),
+    *("--num-encoder-layers", "1", "--feedforward-dim", "16", "--seed", "9"),
+)
+
+
+def test_the_command_says_what_its_figures_are_within_80_columns(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*SMALL_COMMAND, "--save-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    # A path is not broken.
+    lines = (printed.out.replace(str(tmp_path), "runs/oracle") + printed.err).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "cost above the reference" in printed.err
+    assert "% with 1 request," in printed.err
+    assert "; after local search:" in " ".join(printed.err.split())
+    table = " ".join(printed.out.split())
+    assert (
+        "cost above the reference (large neighbourhood search, 100 iterations), in %, 3 validation instances" in table
+    )
+    assert "local search" in printed.out
+
+
 def test_the_command_trains_weights_that_the_oracle_loads(tmp_path, capsys):
-    command = [
-        *("train-oracle", "--save-dir", str(tmp_path), "--customers", "5", "--json", "--quiet"),
-        *("--imitation-updates", "2", "--reinforce-updates", "1", "--imitation-batch-size", "4"),
-        *("--reinforce-batch-size", "2", "--reinforce-samples", "2", "--teacher-iterations", "5"),
-        *("--validation-instances", "3", "--embed-dim", "16", "--num-heads", "2"),
-        *("--num-encoder-layers", "1", "--feedforward-dim", "16", "--seed", "9"),
-    ]
+    command = [*SMALL_COMMAND, "--save-dir", str(tmp_path), "--json", "--quiet"]
     assert main(command) == 0
     first = json.loads(capsys.readouterr().out)
     assert [row["requests"] for row in first["rows"]] == [1, 2, 3, 5]
