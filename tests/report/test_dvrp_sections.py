@@ -22,6 +22,7 @@ from hundredfold.envs.dvrp.policies import POLICIES, make_policy
 from hundredfold.envs.dvrp.population import NUM_TYPES
 from hundredfold.envs.dvrp.report_data import record_report_data
 from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.report import dvrp_sections as dvrp_sections_module
 from hundredfold.report.dvrp_day import PHONE_HEIGHT, PHONE_WIDTH, route_map, timetable, vehicle_timeline, window_chart
 from hundredfold.report.dvrp_figures import acceptance_maps, policy_bars, trade_off
 from hundredfold.report.dvrp_sections import DESCRIPTIONS, dvrp_sections, verdict
@@ -384,6 +385,20 @@ def heuristic(policy, saved, mean, low, high, shift=100.0):
         "ci_low": low,
         "ci_high": high,
     }
+
+
+def test_only_the_splits_that_were_evaluated_are_named(report_data):
+    run = report_data["policies"][0]
+
+    def text(*splits):
+        rows = [{**run, "split": split} for split in splits]
+        sections = dvrp_sections_module._policies({**report_data, "policies": rows})
+        return next(section.explanation for section in sections if section.title == "New trips and new customers")
+
+    assert text("known", "unseen_customers").endswith(
+        ": on known customers and trips and on customers it has never met."
+    )
+    assert "on new trips of known customers and on" in text("known", "unseen_trips", "unseen_customers")
 
 
 def verdict_text(report_data, heuristics, **changes):

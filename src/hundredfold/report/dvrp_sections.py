@@ -42,11 +42,16 @@ COLUMNS = (
 )
 # On whose requests a policy was evaluated.
 SPLITS = {"known": "known", "unseen_trips": "known, new trips", "unseen_customers": "new"}
+SPLIT_TEXTS = {
+    "known": "known customers and trips",
+    "unseen_trips": "new trips of known customers",
+    "unseen_customers": "customers it has never met",
+}
 STOP_COLUMNS = ("vehicle", "stop", "time", "what", "customer", "place", "customers on board")
 # What each policy does, for readers who do not know its name.
 DESCRIPTIONS = {
     "none": "Offers nothing: every trip is booked as requested. The reference for all savings.",
-    "random": "Makes one of the 16 offers at random to every customer.",
+    "random": "Makes one of the possible offers at random to every customer.",
     "always_largest": "Always asks for the largest change of times.",
     "greedy_optimistic": "Makes the offer that would shorten the present routes most, as if everybody accepted.",
     "greedy_expected": "Makes the offer that shortens the present routes most, given how often customers accept it.",
@@ -137,11 +142,16 @@ def _policies(report_data: ReportData) -> list[Section]:
         _trade_off(report_data, same_days),
         Section(
             "New trips and new customers",
-            "Driving minutes this run saves, in percent with 95 % intervals: on known customers and trips, on new "
-            "trips of known customers, and on customers it has never met.",
+            f"Driving minutes this run saves, in percent with 95 % intervals: {_split_texts(this_run)}.",
             [split_bars(this_run)],
         ),
     ]
+
+
+def _split_texts(rows: list[dict[str, Any]]) -> str:
+    """The splits of these rows in words; own trips of which a customer has only one give no new trips."""
+    texts = [SPLIT_TEXTS.get(row["split"], row["split"]) for row in rows]
+    return f"on {', on '.join(texts[:-1])} and on {texts[-1]}"
 
 
 def _glossary(rows: list[dict[str, Any]]) -> Table:
