@@ -54,6 +54,12 @@ def test_a_run_is_evaluated_with_lookahead_on_top(capsys, run_folder):
     assert (ahead["cost"], ahead["shift_minutes"]) != (alone["cost"], alone["shift_minutes"])
 
 
+def test_a_run_with_observations_of_another_version_is_refused(capsys, run_folder, monkeypatch):
+    monkeypatch.setattr("hundredfold.envs.dvrp.observation.NUM_FEATURES", 36)
+    assert call("evaluate", run_folder, *FEW) == 2
+    assert "other observations of dvrp (offers); train it again" in " ".join(capsys.readouterr().err.split())
+
+
 def test_baselines_share_the_acceptance_model_of_a_run(capsys, run_folder):
     def believed(*more):
         arguments = [run_folder, "--baselines", "belief_largest", "--belief-metrics", "--days", "4", "--json"]

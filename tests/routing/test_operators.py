@@ -195,7 +195,7 @@ def test_candidate_costs_are_those_of_the_cheapest_insertion(kind):
         "service_minutes": problems.service_minutes[:, 4],
         "max_ride_minutes": problems.max_ride_minutes[:, 4],
     }
-    found = routes.candidate_costs(problems.cells[:, 4], candidates, **details)
+    found = routes.candidate_costs(problems.cells[:, 4], candidates, **details).insertion
     for name in ("cells", "riders", "service_minutes", "max_ride_minutes"):
         getattr(routes.problems, name)[:, 4] = getattr(problems, name)[:, 4]
     num_served = 0

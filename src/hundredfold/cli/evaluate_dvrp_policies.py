@@ -12,7 +12,7 @@ import numpy as np
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.protocols import EvaluationPolicy
 from hundredfold.cli.output import Row
-from hundredfold.core.batch import Array, BoolArray, FloatArray
+from hundredfold.core.batch import Array, BoolArray, EnvSpec, FloatArray
 from hundredfold.core.errors import SettingsError
 from hundredfold.core.protocols import SharedParams
 from hundredfold.envs.dvrp.acceptance import metrics
@@ -23,6 +23,7 @@ from hundredfold.envs.dvrp.analysis import calibration_by_group, calibration_gro
 from hundredfold.envs.dvrp.belief_masks import APPLIED_SHARES
 from hundredfold.envs.dvrp.belief_warmup import WARM_UP_POLICY, WarmUpScores, WarmUpSettings, warm_up
 from hundredfold.envs.dvrp.demand import population_for
+from hundredfold.envs.dvrp.env import dvrp_spec
 from hundredfold.envs.dvrp.evaluation import SimulatedDays
 from hundredfold.envs.dvrp.heuristics import OfferPolicy, policy_key
 from hundredfold.envs.dvrp.lookahead import LookaheadSettings, PolicyLookahead
@@ -155,6 +156,7 @@ def load_run_policy(folder: str, checkpoint: str, lookahead: int = 0) -> Evaluat
     loaded = load(folder, checkpoint)
     # Estimates of all offers are for training only.
     env_settings = replace(settings.env_settings, future_samples=0)
+    _check_inputs(folder, loaded.spec, env_settings)
     belief_model = load_belief_model(run, checkpoint)
     beliefs = belief_model if isinstance(belief_model, AcceptanceModel) else None
     params = {} if beliefs is None else beliefs.params(exploring=False)
@@ -170,6 +172,18 @@ def load_run_policy(folder: str, checkpoint: str, lookahead: int = 0) -> Evaluat
         fitted=None if beliefs is None else FittedModel(beliefs.model, beliefs.responses.rows()),
         acceptance_model=beliefs,
     )
+
+
+def _check_inputs(folder: str, trained: EnvSpec, settings: DvrpSettings) -> None:
+    """Raise a SettingsError if the env's observations are not those that the policy was trained on."""
+    present = dvrp_spec(settings, population_for(settings)).policy_observation
+    before = {name: array.shape for name, array in trained.policy_observation.items()}
+    changed = [name for name in {**before, **present} if name not in present or before.get(name) != present[name].shape]
+    if changed:
+        raise SettingsError(
+            f"{folder} was trained by another version of hundredfold, with other observations of dvrp "
+            f"({', '.join(sorted(changed))}); train it again."
+        )
 
 
 def _with_lookahead(

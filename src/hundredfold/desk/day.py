@@ -167,7 +167,7 @@ class DeskDay(Dvrp):
             riders=booking.passengers,
             service_minutes=self.settings.service_minutes,
             max_ride_minutes=self.population.max_ride_minutes[trip],
-        )
+        ).insertion
         return np.asarray(costs[0] - served_costs(self.routes, self.settings.vehicle_cost)[0], np.float64)
 
     def trial(self, booking: Booking) -> Trial:

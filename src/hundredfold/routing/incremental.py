@@ -9,6 +9,7 @@ depends on the requests in their order and on the env's stream key: not on other
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -68,6 +69,13 @@ class IncrementalSettings:
             start_threshold=0.0,
             new_request_share=0.5,
         )
+
+
+class CandidateCosts(NamedTuple):
+    """Costs with one more request, (envs, candidates) minutes; inf where it fits nowhere and in other rows."""
+
+    insertion: FloatArray  # nothing else moves
+    improved: FloatArray  # after one pass of relocate and 2-opt*, where that was asked for
 
 
 class IncrementalRoutes:
@@ -185,10 +193,11 @@ class IncrementalRoutes:
         service_minutes: ArrayLike = 0.0,
         max_ride_minutes: ArrayLike = np.inf,
         rows: BoolArray | None = None,
-    ) -> FloatArray:
+        improved: BoolArray | None = None,
+    ) -> CandidateCosts:
         """Cost of each solution with one more request, for several windows of that request.
 
-        The request gets its cheapest insertion and nothing else moves; solutions stay as they are.
+        The request gets its cheapest insertion; solutions stay as they are.
 
         Args:
             cells: (envs, 2) pickup and dropoff cell.
@@ -197,9 +206,8 @@ class IncrementalRoutes:
             service_minutes: (envs, 2).
             max_ride_minutes: (envs,) ride-time limit.
             rows: (envs,) envs to compute.
-
-        Returns:
-            (envs, candidates) minutes, inf where the request fits nowhere and in other rows.
+            improved: (envs, candidates) windows for which the routes are improved after the insertion;
+                by default none.
 
         """
         chosen, index = self._next_index(rows)
@@ -219,13 +227,22 @@ class IncrementalRoutes:
         late: IntArray = np.zeros(shape[:3], np.int64)
         early[chosen], late[chosen] = trips.early, trips.late
         added = candidate_insertion_costs(
-            self.instances, self.constraints, chosen, early, late, self.routes, self.lengths, self.settings.threads
-        )[chosen]
+            self.instances,
+            self.constraints,
+            chosen,
+            early,
+            late,
+            np.zeros(shape[:2], bool) if improved is None else improved,
+            self.routes,
+            self.lengths,
+            self.settings.threads,
+        )
         # Kernels add up service and driving; service is not part of the cost.
         present = cost_microseconds(self.constraints, self.lengths, self.schedule)[chosen, None]
-        total = to_minutes(present + added - trips.service.sum(axis=2))
-        costs: FloatArray = np.full(shape[:2], np.inf)
-        costs[chosen] = np.where(added < INFEASIBLE, total, np.inf)
+        without_service = present - trips.service.sum(axis=2)
+        costs = CandidateCosts(np.full(shape[:2], np.inf), np.full(shape[:2], np.inf))
+        for total, cost in zip(costs, added, strict=True):
+            total[chosen] = np.where(cost[chosen] < INFEASIBLE, to_minutes(without_service + cost[chosen]), np.inf)
         return costs
 
     def remove(self, env: int, request: int, keys: Keys) -> bool:

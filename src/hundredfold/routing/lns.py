@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hundredfold.core.batch import IntArray
+from hundredfold.core.batch import BoolArray, IntArray
 from hundredfold.core.numba_kernels import integer, kernel, noalloc_kernel, random_bits, spawn, uniform
 from hundredfold.core.rng import Keys
 from hundredfold.routing.instance_arrays import FleetConstraints, InstanceArrays
@@ -47,6 +47,7 @@ from hundredfold.routing.workspace import (
     STOP,
     TRAVEL_TIME,
     UNASSIGNED,
+    VERSION,
     load_instance,
     new_workspace,
     restore_route,
@@ -124,13 +125,14 @@ def candidate_insertion_costs(
     rows: IntArray,
     early: IntArray,
     late: IntArray,
+    improved: BoolArray,
     routes: IntArray,
     lengths: IntArray,
     threads: int,
-) -> IntArray:
+) -> tuple[IntArray, IntArray]:
     """Cost of inserting the next request into each row's routes, for every candidate window.
 
-    The request is written behind the last one that `num_requests` counts.
+    The request is written behind the last one that `num_requests` counts. The routes stay as they are.
 
     Args:
         instances: the batch.
@@ -138,24 +140,27 @@ def candidate_insertion_costs(
         rows: instances to compute.
         early: (instances, candidates, 2) earliest pickup and dropoff.
         late: (instances, candidates, 2) latest pickup and dropoff.
+        improved: (instances, candidates) windows for which the routes are also improved.
         routes: (instances, vehicles, width) stops without the depot.
         lengths: (instances, vehicles).
         threads: number of threads; results do not depend on it.
 
     Returns:
-        (instances, candidates) microseconds, INFEASIBLE where the request fits nowhere and 0 in
-        other rows.
+        (instances, candidates) microseconds of the cheapest insertion, and after one pass of relocate
+        and 2-opt* where `improved` (else of the insertion); INFEASIBLE where the request fits nowhere
+        and 0 in other rows.
 
     """
     added = np.zeros(early.shape[:2], np.int64)
+    added_improved = np.zeros_like(added)
     parallel_ranges(
         threads,
         len(rows),
         lambda first, last: _candidate_costs_range(
-            instances, constraints, rows, early, late, routes, lengths, added, first, last
+            instances, constraints, rows, early, late, improved, routes, lengths, added, added_improved, first, last
         ),
     )
-    return added
+    return added, added_improved
 
 
 def parallel_ranges(threads: int, count: int, work: Callable[[int, int], None]) -> None:
@@ -380,9 +385,11 @@ def _candidate_costs_range(
     rows: Any,
     early: Any,
     late: Any,
+    improved: Any,
     routes: Any,
     lengths: Any,
     added: Any,
+    added_improved: Any,
     first: Any,
     last: Any,
 ) -> None:
@@ -393,6 +400,23 @@ def _candidate_costs_range(
         load_instance(ws, instances, row, request + 1)
         load_routes(ws, constraints, routes, lengths, row)
         open_cost = vehicle_open_cost(ws, constraints)
+        present = objective(ws, constraints, 0)
+        save_solution(ws, constraints, request + 1, BEST)
         for candidate in range(early.shape[1]):
             set_window(ws, request, early, late, row, candidate)
-            _, added[row, candidate], _ = best_two_insertions(ws, constraints, request, open_cost)
+            vehicle, insertion, _ = best_two_insertions(ws, constraints, request, open_cost)
+            added[row, candidate] = added_improved[row, candidate] = insertion
+            if improved[row, candidate] and vehicle != UNASSIGNED:
+                apply_insertion(ws, constraints, request, vehicle)
+                _improve_changed_routes(ws, constraints, request + 1)
+                added_improved[row, candidate] = objective(ws, constraints, 0) - present
+                restore_solution(ws, constraints, request + 1, BEST)
+
+
+@noalloc_kernel
+def _improve_changed_routes(ws: Any, constraints: Any, num_requests: Any) -> None:
+    """One pass of relocate, then 2-opt* on the routes that are not those saved as BEST."""
+    relocate(ws, constraints, num_requests, 1)
+    for vehicle in range(constraints.num_vehicles):
+        ws.changed[vehicle] = ws.stats[vehicle, VERSION] != ws.saved_stats[BEST, vehicle, VERSION]
+    two_opt_star(ws, constraints)

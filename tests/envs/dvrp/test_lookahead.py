@@ -13,11 +13,11 @@ from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.evaluation import simulate_days
 from hundredfold.envs.dvrp.heuristics import RandomOffers, current_requests, policy_key, request_keys
 from hundredfold.envs.dvrp.lookahead import (
-    PREDICTION_FUTURES,
     Lookahead,
     LookaheadSettings,
     PolicyLookahead,
     best_offers,
+    prediction_futures,
 )
 from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.policies import PolicyOptions
@@ -238,6 +238,13 @@ def test_lookahead_on_a_network_chooses_among_its_best_offers():
     assert set(offers.tolist()) <= {NO_CHANGE, 13, 14, 15}
 
 
+def test_predictions_are_worth_fewer_futures_from_request_to_request():
+    worth = prediction_futures(np.arange(8), 8)
+    assert_allclose(worth[[0, -1]], [60.0, 6.0])
+    assert (np.diff(worth) < 0.0).all()
+    assert_allclose(prediction_futures(np.array([0]), 1), 60.0)
+
+
 def test_predictions_and_futures_are_averaged_by_their_weights():
     env = env_after(4, OFFERS)
     reference = Lookahead(
@@ -252,7 +259,7 @@ def test_predictions_and_futures_are_averaged_by_their_weights():
     costs = reference.final_costs(env.out, requests, evaluated).mean(axis=2)
     predicted = np.where(np.arange(16) < 3, -1.0, 100.0)
     predicted[NO_CHANGE] = 0.0
-    weight = 64 / (64 + PREDICTION_FUTURES)
+    weight = 64 / (64 + prediction_futures(np.array([4]), 8)[0])
     combined = weight * (costs - costs[:, NO_CHANGE, None]) + (1 - weight) * predicted
     expected = np.where(evaluated, combined + env.out.observation["shift_cost"], np.inf).argmin(axis=1)
     chosen = policy_lookahead(env, predicted, samples=64)(env.out)

@@ -103,14 +103,33 @@ def test_potentials_with_bookings_are_pooled_and_relative_to_no_change():
 
 
 def test_basic_columns_hold_insertion_cost_shift_and_slack():
-    out = env_after(4).out
+    env = env_after(4)
+    out, state = env.out, env.true_state
     offers = out.observation["offers"]
     assert_allclose(offers[:, :, 0], out.observation["cost_hint"], rtol=1e-6)
-    assert_allclose(offers[:, :, 1], np.minimum(offers[:, :, 0], 0.0))
-    assert_allclose(offers[:, :, 2:4], np.broadcast_to(OFFER_MINUTES / 10.0, (12, 16, 2)))
+    windows = DEFAULT_OFFERS.windows_of_all(state["requested_windows"][:, 4])
+    rides = state["max_ride_minutes"][:, 4]
+    improved = env.route_costs.insertion_costs(state["cells"][:, 4], windows, rides, np.ones((12, 16), bool)).improved
+    assert_allclose(offers[:, :, 2], improved - improved[:, NO_CHANGE, None], rtol=1e-5, atol=1e-5)
+    assert (offers[:, :, 2] != offers[:, :, 0]).any()
+    for column in (0, 2):
+        assert_allclose(offers[:, :, column + 1], np.minimum(offers[:, :, column], 0.0))
+    assert_allclose(offers[:, :, 4:6], np.broadcast_to(OFFER_MINUTES / 10.0, (12, 16, 2)))
     # An earlier pickup and a later dropoff widen the time in between by the whole shift.
-    widened = offers[:, :, 4:6] - offers[:, NO_CHANGE, None, 4:6]
+    widened = offers[:, :, 6:8] - offers[:, NO_CHANGE, None, 6:8]
     assert_allclose(widened, np.broadcast_to(OFFER_MINUTES.sum(axis=1)[None, :, None] / 30.0, (12, 16, 2)), atol=1e-5)
+
+
+def test_offers_that_are_hardly_ever_accepted_have_no_features():
+    env = env_after(4)
+    expected = env.out.observation["offers"].copy()
+    rates = np.ones_like(env.beliefs.accept_given_type[0])
+    rates[..., [0, 5]] = 0.04
+    rates[..., 6] = 0.05
+    env.set_shared_params({"accept_given_type": rates})
+    env.observe()
+    expected[:, [0, 5]] = 0.0
+    assert_array_equal(env.out.observation["offers"], expected)
 
 
 def test_expected_future_requests_leave_out_customers_who_have_called():

@@ -238,7 +238,7 @@ def test_a_vehicle_costs_its_fixed_minutes():
     unchanged = np.full(24, env.offers.no_change)
     for number in range(settings.num_customers - 1):
         windows, max_ride = state["requested_windows"][:, number, None], state["max_ride_minutes"][:, number]
-        quoted = env.route_costs.insertion_costs(state["cells"][:, number], windows, max_ride)[:, 0]
+        quoted = env.route_costs.insertion_costs(state["cells"][:, number], windows, max_ride).insertion[:, 0]
         expected = state["cost"] + quoted
         env.step(unchanged)
         free.step(unchanged)

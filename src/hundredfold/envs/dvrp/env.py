@@ -51,6 +51,7 @@ from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.route_costs import RouteCosts
 from hundredfold.envs.dvrp.sampled_futures import SampledFutures
 from hundredfold.envs.dvrp.settings import DvrpSettings, Reward
+from hundredfold.routing.incremental import CandidateCosts
 
 FAILURE_REWARD: Final = -5000.0
 FAILED_DAY_PCT: Final = -100.0
@@ -61,8 +62,8 @@ COST_HINT, ACCEPTANCE_HINT, LOGIT_BIAS = "cost_hint", "acceptance_hint", "logit_
 SHIFT_COST: Final = "shift_cost"
 # Info with the estimated cost of every offer, in minutes relative to no change.
 OFFER_COSTS: Final = "offer_costs"
-# Offers that are less likely to be accepted are not worth an estimate.
-MIN_ESTIMATED_PROBABILITY: Final = 0.05
+# Offers that are less likely to be accepted have no features and no estimated costs.
+MIN_LIKELY_PROBABILITY: Final = 0.05
 FUTURE_LNS_ITERATIONS: Final = 4
 
 INFO: Final = {
@@ -274,9 +275,7 @@ class Dvrp(ArrayBatchEnv):
     def _estimate_offer_costs(self, futures: SampledFutures, at: tuple[IntArray, IntArray]) -> None:
         """Write the mean cost of every offer over sampled futures; NaN where it is not estimated."""
         state = self.true_state
-        probabilities = self._accept_probabilities(at)
-        evaluated = state["allowed"][at] & (probabilities >= MIN_ESTIMATED_PROBABILITY)
-        self.offers.with_no_change(evaluated)
+        evaluated = self._likely_offers(at, self._accept_probabilities(at))
         keys = rng.spawn(rng.spawn(self._episode_keys(), FUTURES_CHILD), at[1])
         costs = futures.final_costs(self.route_costs.routes, state, evaluated, keys, self.beliefs.shares_of).mean(
             axis=2
@@ -373,16 +372,20 @@ class Dvrp(ArrayBatchEnv):
         assert self.out.mask is not None
         self.out.mask[:] = state["allowed"][at]
         self._apply_beliefs(at)
-        if self.settings.cost_hint or self.offer_features is not None:
-            windows = self.offers.windows_of_all(state["requested_windows"][at])
-            self.route_costs.riders[:] = self.population.riders[state["trip_id"][at]]
-            added = self.route_costs.insertion_costs(state["cells"][at], windows, state["max_ride_minutes"][at])
-            relative = added - added[:, self.offers.no_change, None]
-            if self.settings.cost_hint:
-                observation[COST_HINT][:] = relative
-            if self.offer_features is not None:
-                self.offer_features.write(observation[OFFERS], observation[CONTEXT], state, relative)
-                observation[SHIFT_COST][:] = self.settings.effective_shift_penalty * self.offers.total_minutes
+        if not self.settings.cost_hint and self.offer_features is None:
+            return
+        likely: BoolArray | None = None
+        if self.offer_features is not None:
+            likely = self._likely_offers(at, observation[ACCEPTANCE_HINT])
+            observation[SHIFT_COST][:] = self.settings.effective_shift_penalty * self.offers.total_minutes
+        windows = self.offers.windows_of_all(state["requested_windows"][at])
+        self.route_costs.riders[:] = self.population.riders[state["trip_id"][at]]
+        added = self.route_costs.insertion_costs(state["cells"][at], windows, state["max_ride_minutes"][at], likely)
+        relative = CandidateCosts(*(cost - cost[:, self.offers.no_change, None] for cost in added))
+        if self.settings.cost_hint:
+            observation[COST_HINT][:] = relative.insertion
+        if self.offer_features is not None and likely is not None:
+            self.offer_features.write(observation[OFFERS], observation[CONTEXT], state, likely, relative)
 
     def _apply_beliefs(self, at: tuple[IntArray, IntArray]) -> None:
         """Restrict the masks and write the hints that depend on beliefs."""
@@ -400,6 +403,10 @@ class Dvrp(ArrayBatchEnv):
             observation[ACCEPTANCE_HINT][:] = probabilities
         if settings.mask_mode == "soft":
             observation[LOGIT_BIAS][:] = self.beliefs.logit_bias(settings.mask_strength, probabilities, uniforms)
+
+    def _likely_offers(self, at: tuple[IntArray, IntArray], probabilities: Array) -> BoolArray:
+        """(envs, offers) offers to the current customers that are worth an estimate, no change among them."""
+        return self.offers.with_no_change(self.true_state["allowed"][at] & (probabilities >= MIN_LIKELY_PROBABILITY))
 
     def _accept_probabilities(self, at: tuple[IntArray, IntArray]) -> Array:
         """(envs, offers) believed acceptance probabilities of the current customers."""

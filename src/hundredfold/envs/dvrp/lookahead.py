@@ -40,8 +40,9 @@ from hundredfold.envs.dvrp.settings import DvrpSettings
 
 # Offers of a network that are evaluated on sampled futures.
 BEST_OFFERS: Final = 3
-# Sampled futures that a network's prediction is worth.
-PREDICTION_FUTURES: Final = 8.0
+# Sampled futures that a network's prediction is worth, with the first request of the day and with the
+# last: sampled futures differ less and less, while predictions are equally exact all day.
+PREDICTION_FUTURES: Final = (60.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class PolicyLookahead:
     """Look-ahead for the best offers of a network that predicts the cost of every offer.
 
     The prediction and the mean over sampled futures are averaged, weighted as if the prediction
-    came from `PREDICTION_FUTURES` futures of its own.
+    came from futures of its own (`prediction_futures`).
 
     Args:
         population: Customers and trips to sample from.
@@ -133,6 +134,7 @@ class PolicyLookahead:
         applied_shares: Array | None = None,
     ) -> None:
         self.population, self.key, self.predicted_costs = population, key, predicted_costs
+        self.num_customers = settings.num_customers
         self.shares_of = None if applied_shares is None else applied_shares.__getitem__
         self.futures = SampledFutures(population, settings, samples, LookaheadSettings().lns_iterations)
         self.tracked = TrackedRoutes(population, settings, key)
@@ -148,9 +150,16 @@ class PolicyLookahead:
             axis=2
         )
         sampled = costs - costs[:, offers.no_change, None]
-        weight = self.futures.samples / (self.futures.samples + PREDICTION_FUTURES)
+        samples, worth = self.futures.samples, prediction_futures(batch.true_state["num_booked"], self.num_customers)
+        weight = (samples / (samples + worth))[:, None]
         combined = weight * sampled + (1.0 - weight) * predicted
         return offers.cheapest(probabilities * (combined + shift_cost), candidates)
+
+
+def prediction_futures(num_booked: IntArray, num_customers: int) -> FloatArray:
+    """(rows,) sampled futures that a network's prediction is worth, by the requests booked so far."""
+    first, last = PREDICTION_FUTURES
+    return np.asarray(first + (last - first) * num_booked / max(num_customers - 1, 1), np.float64)
 
 
 def best_offers(offers: OfferTable, cost: Array, allowed: BoolArray, number: int) -> BoolArray:

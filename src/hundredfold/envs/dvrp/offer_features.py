@@ -2,10 +2,13 @@
 
 A pair of trips has potentials: driving minutes that one vehicle saves when it serves both, with and
 without riders of the two on board together, and how close one's dropoff is to the other's pickup.
-Every offer is described by its insertion cost, its shift, the slack of its windows, and its
-potentials with the bookings of the day and, in expectation, with the trips of known customers who
-have not called yet. All but the first are relative to no change. The context describes the request
-and the state of the day, the same for all offers.
+Every offer is described by its insertion cost, without and with a pass of local search afterwards,
+its shift, the slack of its windows, and its potentials with the bookings of the day and, in
+expectation, with the trips of known customers who have not called yet. Costs and potentials are
+relative to no change. The context describes the request and the state of the day, the same for all
+offers.
+
+The features of offers that are hardly ever accepted are 0: they are not worth their time.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hundredfold.core.batch import Array, Arrays, FloatArray, IntArray
+from hundredfold.core.batch import Array, Arrays, BoolArray, FloatArray, IntArray
 from hundredfold.core.numba_kernels import kernel, noalloc_kernel
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
+from hundredfold.routing.incremental import CandidateCosts
 from hundredfold.routing.lns import parallel_ranges
 from hundredfold.routing.problem import DROPOFF, EARLY, LATE, PICKUP
 
@@ -41,9 +45,9 @@ NUM_LEVELS: Final = len(SAVINGS_LEVELS) + len(DETOUR_LEVELS)
 NUM_FUTURE: Final = NUM_POTENTIALS + NUM_LEVELS
 MAX_SHARE: Final = 0.98  # keeps the logarithm of the complement finite
 
-# Columns of the features of an offer: insertion cost and its negative part, shift of both sides,
-# slack of the windows, then potentials.
-NUM_BASIC: Final = 6
+# Columns of the features of an offer: insertion cost and its negative part, the same after local
+# search, shift of both sides, slack of the windows, then potentials.
+NUM_BASIC: Final = 8
 # Potentials with bookings: largest, second largest and sum.
 NUM_BOOKED: Final = 3 * NUM_POTENTIALS
 NUM_RELATIVE: Final = NUM_BOOKED + NUM_FUTURE
@@ -136,14 +140,15 @@ class OfferFeatures:
         self.city, self.future, self.offers = self.potentials.city, self.potentials.future, self.potentials.offers
         self.threads, self.num_customers = settings.oracle_threads, settings.num_customers
 
-    def write(self, offers: Array, context: Array, state: Arrays, insertion_costs: FloatArray) -> None:
+    def write(self, offers: Array, context: Array, state: Arrays, likely: BoolArray, costs: CandidateCosts) -> None:
         """Write features and context; zeros where the day is over.
 
         Args:
             offers: (envs, offers, NUM_FEATURES), written to.
             context: (envs, NUM_CONTEXT), written to.
             state: The `true_state` arrays; only what an operator knows is read.
-            insertion_costs: (envs, offers) minutes relative to no change.
+            likely: (envs, offers) offers to describe, no change among them; the features of others are 0.
+            costs: (envs, offers) minutes relative to no change.
         """
         num_booked = state["num_booked"]
         envs = np.arange(len(num_booked))
@@ -161,7 +166,8 @@ class OfferFeatures:
             self.offers.windows_of_all(state["requested_windows"][envs, current]),
             num_booked,
             state["cost"],
-            insertion_costs,
+            likely,
+            *costs,
             self.offers.minutes,
             self.offers.no_change,
         )
@@ -278,7 +284,9 @@ def _write_features(
     offer_windows: Any,
     num_booked: Any,
     cost: Any,
+    likely: Any,
     insertion_costs: Any,
+    improved_costs: Any,
     offer_minutes: Any,
     no_change: Any,
     offers: Any,
@@ -301,6 +309,8 @@ def _write_features(
         remaining = num_customers - 1 - booked
         _future_weights(future, customers[env], booked, remaining, weights)
         for offer in range(num_offers):
+            if not likely[env, offer]:
+                continue
             for k in range(booked):
                 pair_potentials(
                     city,
@@ -316,12 +326,17 @@ def _write_features(
         direct = city.travel[cells[env, booked, PICKUP], cells[env, booked, DROPOFF]]
         for offer in range(num_offers):
             row = offers[env, offer]
+            if not likely[env, offer]:
+                row[:] = 0.0
+                continue
             row[0] = insertion_costs[env, offer]
             row[1] = min(insertion_costs[env, offer], 0.0)
-            row[2] = offer_minutes[offer, 0] / 10.0
-            row[3] = offer_minutes[offer, 1] / 10.0
-            row[4] = (windows[offer, DROPOFF, LATE] - windows[offer, PICKUP, EARLY] - direct) / 30.0
-            row[5] = (windows[offer, DROPOFF, EARLY] - windows[offer, PICKUP, LATE] - direct) / 30.0
+            row[2] = improved_costs[env, offer]
+            row[3] = min(improved_costs[env, offer], 0.0)
+            row[4] = offer_minutes[offer, 0] / 10.0
+            row[5] = offer_minutes[offer, 1] / 10.0
+            row[6] = (windows[offer, DROPOFF, LATE] - windows[offer, PICKUP, EARLY] - direct) / 30.0
+            row[7] = (windows[offer, DROPOFF, EARLY] - windows[offer, PICKUP, LATE] - direct) / 30.0
             for k in range(NUM_RELATIVE):
                 row[NUM_BASIC + k] = relative[offer, k] - relative[no_change, k]
         pickup = windows[no_change, PICKUP, EARLY]

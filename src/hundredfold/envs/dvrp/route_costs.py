@@ -19,7 +19,7 @@ from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.observation import ScheduleSummary
 from hundredfold.envs.dvrp.population import Population
 from hundredfold.envs.dvrp.settings import DvrpSettings
-from hundredfold.routing.incremental import IncrementalRoutes, IncrementalSettings
+from hundredfold.routing.incremental import CandidateCosts, IncrementalRoutes, IncrementalSettings
 from hundredfold.routing.problem import Fleet, RouteProblems, Solutions
 
 if TYPE_CHECKING:
@@ -148,17 +148,20 @@ class RouteCosts:
         self.seconds += time.perf_counter() - start
         return penalised_costs(self.trial, self.settings.vehicle_cost)
 
-    def insertion_costs(self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray) -> FloatArray:
-        """Cheapest-insertion cost of one more request per day, for several candidate windows.
+    def insertion_costs(
+        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, improved: BoolArray | None = None
+    ) -> CandidateCosts:
+        """Cost of one more request per day, for several candidate windows.
 
         Args:
             cells: (days, 2) pickup and dropoff cells.
             windows: (days, candidates, 2, 2) candidate time windows in minutes.
             max_ride_minutes: (days,) ride-time limits.
+            improved: (days, candidates) windows for which the routes are improved after the insertion;
+                by default none.
 
         Returns:
-            (days, candidates) minutes added; where no insertion is feasible, the unserved penalty and the
-            cost of a vehicle.
+            Minutes added; where no insertion is feasible, the unserved penalty and the cost of a vehicle.
         """
         start = time.perf_counter()
         costs = self.routes.candidate_costs(
@@ -167,10 +170,12 @@ class RouteCosts:
             riders=self.riders,
             service_minutes=self.settings.service_minutes,
             max_ride_minutes=max_ride_minutes,
+            improved=improved,
         )
         self.seconds += time.perf_counter() - start
-        present = served_costs(self.routes, self.settings.vehicle_cost)
-        return np.minimum(costs - present[:, None], UNSERVED_PENALTY_MINUTES + self.settings.vehicle_cost)
+        present = served_costs(self.routes, self.settings.vehicle_cost)[:, None]
+        most = UNSERVED_PENALTY_MINUTES + self.settings.vehicle_cost
+        return CandidateCosts(*(np.minimum(cost - present, most) for cost in costs))
 
     def schedule_summary(self) -> ScheduleSummary:
         """Vehicle and stop times of every booking."""
