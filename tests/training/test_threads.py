@@ -6,6 +6,8 @@ import torch
 import hundredfold
 from helpers.ppo_learner import make_ppo
 from helpers.training_runs import assert_same_run, truncated_run
+from hundredfold.algorithms.actor_critic import NetworkSettings
+from hundredfold.algorithms.memory import GatedRecurrentUnit
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.cli.main import main
 from hundredfold.core.errors import SettingsError
@@ -79,6 +81,30 @@ def test_the_measured_work_leaves_the_learner_as_it_was():
     assert all(torch.equal(weight, before[name]) for name, weight in learner.network.state_dict().items())
     assert all(weight.grad is None for weight in learner.network.parameters())
     assert learner.minibatch_rows == 128
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_measured_work_of_a_memory_is_that_of_whole_sequences(monkeypatch, shared):
+    network = NetworkSettings(hidden_sizes=(16,), memory="gru", memory_size=8, memory_steps=16, shared=shared)
+    learner, collector = make_ppo(CartPole, PPOSettings(minibatch_size=100), network=network)
+    single_step, rows = GatedRecurrentUnit._step, []
+
+    def counted(self, projected, state):
+        rows.append(len(state))
+        return single_step(self, projected, state)
+
+    monkeypatch.setattr(GatedRecurrentUnit, "_step", counted)
+    learner.measured_pass()()
+    measured, rows[:] = rows.copy(), []
+    collector.collect(learner.policy, learner.buffer, 32)
+    rows.clear()
+    samples, _ = learner._compute_targets()
+    samples.observation = learner.network.preprocess(samples.observation)
+    rows.clear()
+    batch = next(learner._minibatches(samples, 0))
+    learner.network.logits_and_value(batch.observation, batch.sequences)
+    assert measured == rows
+    assert len(rows) == 16 * (1 if shared else 2)
 
 
 def test_threads_are_a_number_or_auto(tmp_path, capsys):

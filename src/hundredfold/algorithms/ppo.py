@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from hundredfold.algorithms.actor_critic import ActorCritic, NetworkSettings, tensors
 from hundredfold.algorithms.custom_network import make_actor_critic
+from hundredfold.algorithms.memory import Sequences
 from hundredfold.algorithms.minibatches import Batch, GradientAccumulator, MetricMeans, RolloutSamples, flatten_rollout
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.algorithms.value_memory import ValueMemory
@@ -200,17 +201,20 @@ class PPO:
     @property
     def minibatch_rows(self) -> int:
         """Samples of a full minibatch."""
-        rows = self.buffer.num_steps * self.buffer.num_envs
-        return min(rows, self.settings.minibatch_size or -(-rows // self.settings.num_minibatches))
+        steps = self._steps_per_unit
+        return steps * self._minibatch_size(self.buffer.num_steps * self.buffer.num_envs // steps)
 
     def measured_pass(self) -> Callable[[], None]:
         """A function that does the work of one gradient step on a copy of the network, to measure its time."""
-        network, rows = copy.deepcopy(self.network), self.minibatch_rows
+        network, rows, sequences = copy.deepcopy(self.network), self.minibatch_rows, None
         observation = {name: array.empty(rows) for name, array in self.spec.observation.items()}
         inputs = network.preprocess(tensors(observation, self.device))
+        if self.value_memory is not None:
+            state = torch.zeros(rows // self._steps_per_unit, network.memory_size, device=self.device)
+            sequences = Sequences(state, state, torch.zeros(rows, dtype=torch.bool, device=self.device))
 
         def gradient_pass() -> None:
-            logits, values = network.logits_and_value(inputs)
+            logits, values = network.logits_and_value(inputs, sequences)
             (logits.square().mean() + values.square().mean()).backward()  # type: ignore[no-untyped-call]
 
         return gradient_pass
@@ -320,12 +324,26 @@ class PPO:
 
     def _minibatches(self, samples: RolloutSamples, epoch: int) -> Iterator[RolloutSamples]:
         """Shuffled minibatches; their order depends on seed, update and epoch alone."""
-        size = -(-len(samples) // self.settings.num_minibatches)
-        if self.settings.minibatch_size:
-            # As many sequences, if there are any, as have this number of rows.
-            size = -(-self.settings.minibatch_size * len(samples) // len(samples.actions))
+        size = self._minibatch_size(len(samples))
         key = rng.spawn(rng.spawn(self.shuffle_key, self.updates), epoch)
         return samples.shuffled_minibatches(size, seed=int(key >> np.uint64(1)))
+
+    @property
+    def _steps_per_unit(self) -> int:
+        """Steps that minibatches keep together: those of a sequence with a memory, otherwise 1."""
+        return 1 if self.value_memory is None else self.value_memory.sequence_steps
+
+    def _minibatch_size(self, units: int) -> int:
+        """Rows, or sequences, of a full minibatch.
+
+        Args:
+            units: Rows, or sequences, of a rollout.
+        """
+        size = -(-units // self.settings.num_minibatches)
+        if self.settings.minibatch_size:
+            # As many sequences, if there are any, as have this number of rows.
+            size = -(-self.settings.minibatch_size * units // (self.buffer.num_steps * self.buffer.num_envs))
+        return min(size, units)
 
     def _policy_loss(self, batch: RolloutSamples, logits: Tensor, metrics: MetricMeans) -> Tensor:
         """Clipped surrogate objective minus the entropy bonus."""
