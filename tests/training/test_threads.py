@@ -48,6 +48,18 @@ def test_the_fastest_number_is_chosen_if_it_is_worthwhile(monkeypatch, milliseco
     assert times == ", ".join(f"{value} ms with {number}" for number, value in milliseconds.items())
 
 
+def test_threads_that_are_far_slower_are_measured_once(monkeypatch):
+    clock, used = [0.0], []
+    monkeypatch.setattr(process_setup.time, "perf_counter", lambda: clock[0])
+
+    def work():
+        clock[0] += {1: 0.01, 2: 0.5, 4: 0.029}[used[-1]]
+
+    assert choose_threads(work, used.append, cores=4) == (1, "10 ms with 1, 500 ms with 2, 29 ms with 4")
+    assert used.count(2) == 1
+    assert used.count(1) == used.count(4) + 1  # left at the number chosen
+
+
 def test_small_updates_use_one_thread_without_a_measurement(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "choose_threads", None)
     run = hundredfold.train("cartpole", save_dir=tmp_path, **SMALL)

@@ -93,6 +93,9 @@ def tune_malloc() -> bool:
 # A number of threads is chosen if it takes at most this share of the time of one thread.
 WORTHWHILE_SHARE: Final = 0.85
 MEASURED_PASSES: Final = 5
+# More threads that take this many times as long as one are not measured again: threads that wait for each other on busy
+# cores may take fifty times as long.
+HOPELESS_RATIO: Final = 3.0
 
 
 def choose_threads(work: Callable[[], object], set_threads: Callable[[int], object], cores: int) -> tuple[int, str]:
@@ -108,15 +111,16 @@ def choose_threads(work: Callable[[], object], set_threads: Callable[[int], obje
     """
     candidates = [1, *(2**power for power in range(1, cores.bit_length()) if 2**power < cores), cores]
     times: dict[int, list[float]] = {threads: [] for threads in candidates}
-    for number in range(MEASURED_PASSES + 1):
-        for threads, measured in times.items():
+    for _ in range(MEASURED_PASSES + 1):
+        for threads, passes in times.items():
+            if passes and min(passes) > HOPELESS_RATIO * min(times[1]):
+                continue
             set_threads(threads)
             begin = time.perf_counter()
             work()
-            if number:  # the first pass starts the threads
-                measured.append(time.perf_counter() - begin)
-    # The least is the time without other programs.
-    least = {threads: min(measured) for threads, measured in times.items()}
+            passes.append(time.perf_counter() - begin)
+    # The first pass starts the threads; the least is the time without other programs.
+    least = {threads: min(passes[1:] or passes) for threads, passes in times.items()}
     best = min(least, key=lambda threads: least[threads])
     chosen = best if least[best] < WORTHWHILE_SHARE * least[1] else 1
     set_threads(chosen)
