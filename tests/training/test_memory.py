@@ -260,6 +260,26 @@ def test_values_of_a_rollout_are_those_of_single_steps():
         rollout.clear()
 
 
+def test_values_forget_where_an_episode_begins_without_an_end_before():
+    # As after a resume of a third-party env, whose episodes begin anew between two rollouts.
+    network = NetworkSettings(hidden_sizes=(16,), memory="gru", memory_size=8, memory_steps=8)
+    learner, collector = make_ppo(CartPole, PPOSettings(), num_envs=3, num_steps=16, network=network)
+    rollout, memory = learner.buffer, learner.value_memory
+    collector.collect(learner.policy, rollout, 16)
+    memory.values(rollout, learner.device, chunk=50)
+    before = memory.state.copy()
+    env = np.flatnonzero(before.any(axis=1))[0]
+    before[env] = collector.memory[env] = 0.0
+    rollout.clear()
+    collector.collect(learner.policy, rollout, 16)
+    observation = {name: torch.from_numpy(array[0]) for name, array in rollout.observation.items()}
+    with torch.no_grad():
+        expected, _ = learner.network.value_and_states(observation, torch.from_numpy(before))
+    values, states = memory.values(rollout, learner.device, chunk=50)
+    assert_allclose(values[0], expected, atol=1e-5)
+    assert_allclose(states[0], before, atol=1e-6)
+
+
 def test_states_are_stored_as_used_and_forgotten_where_episodes_end():
     network = NetworkSettings(hidden_sizes=(16,), memory="gru", memory_size=8)
     learner, collector = make_ppo(CartPole, PPOSettings(), num_envs=3, num_steps=48, network=network)

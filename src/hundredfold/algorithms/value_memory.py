@@ -54,6 +54,9 @@ class ValueMemory:
         if self.network.settings.shared:
             self.state[...] = rollout.arrays[MEMORY][0]
         starts = np.zeros((num_steps + 1, num_envs), bool)
+        # Episodes may begin without an end before, where envs were recreated or restored between two
+        # rollouts: the policy's states are 0 there, too.
+        starts[0] = ~rollout.arrays[MEMORY][0].any(axis=1)
         starts[1:] = rollout.ended
         values = np.empty((num_steps + 1, num_envs), np.float32)
         width = max(1, chunk // (num_steps + 1))
