@@ -16,13 +16,15 @@ from helpers.training_runs import assert_same_run, read_metrics, truncated_run
 from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.actor_critic import NetworkSettings
 from hundredfold.algorithms.memory import GatedRecurrentUnit, sequence_steps
+from hundredfold.algorithms.policies import BatchActor
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.backends import make_backend
 from hundredfold.cli.main import main
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.blue_agent import BlueAgent
-from hundredfold.envs.cage2.env import Cage2
+from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.evaluation import evaluation_cells
+from hundredfold.envs.cage2.report_data import record_report_data
 from hundredfold.envs.cartpole import CartPole
 from hundredfold.envs.registry import callable_factory
 from hundredfold.rollout.rollout_buffer import MEMORY
@@ -77,6 +79,39 @@ def test_a_loaded_policy_keeps_its_memory_until_it_is_reset(recalling):
     assert policy.memory[1].any()
     with pytest.raises(ShapeError, match=r"3 rows after 2.*call reset"):
         policy.act(np.zeros((3, 2), np.float32), [waiting[0]] * 3)
+
+
+@pytest.fixture
+def remembered(monkeypatch):
+    """Whether a policy remembered anything before each of its actions."""
+    act, found = BatchActor.__call__, []
+
+    def recording(self, batch):
+        found.append(bool(self.memory.any()))
+        return act(self, batch)
+
+    monkeypatch.setattr(BatchActor, "__call__", recording)
+    return found
+
+
+def test_every_episode_of_a_video_begins_without_memory(recalling, remembered):
+    class Drawn(Recall):
+        render_mode = "rgb_array"
+
+        def render(self):
+            return np.zeros((8, 8, 3), np.uint8)
+
+    assert hundredfold.record_video(recalling.path, make_env=Drawn, episodes=2).returns == [1.0, 1.0]
+    assert remembered == 2 * [False, True, True, True, True]
+
+
+def test_every_cell_of_a_cage2_report_begins_without_memory(remembered):
+    network = NetworkSettings(hidden_sizes=(8,), memory="gru", memory_size=4)
+    learner, _ = make_ppo(Cage2, PPOSettings(), num_envs=2, num_steps=8, network=network)
+    data = record_report_data(BatchActor(learner.policy), Cage2Settings(), episodes=2)
+    first = np.cumsum([0, *(cell["horizon"] for cell in data["cells"][:-1])])
+    assert not np.array(remembered)[first].any()
+    assert np.array(remembered)[first[1:] - 1].any()
 
 
 def test_stochastic_actions_keep_the_memory_too(recalling):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import gymnasium
 import numpy as np
 
+from hundredfold.algorithms.policies import BatchActor
 from hundredfold.core import rng
 from hundredfold.core.batch import Array, EnvSpec
 from hundredfold.core.errors import EnvError, MissingExtraError, SettingsError, describe_exception, is_installed
@@ -128,6 +129,8 @@ def _play(
     for episode in range(episodes):
         # Every episode starts from its own seed, so that one that is cut off leaves no trace in the next.
         out = env.reset(int(rng.spawn(key, episode)))
+        if isinstance(act, BatchActor):
+            act.reset()
         source.start()
         total, ended, steps = 0.0, False, 0
         while not ended and steps < max_steps:

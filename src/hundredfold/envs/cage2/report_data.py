@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 
 from hundredfold.core.batch import Array, BoolArray, IntArray, StepBatch
-from hundredfold.envs.cage2.baselines import BluePolicy
 from hundredfold.envs.cage2.blue_actions import action_names
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.episodes import (
@@ -44,7 +43,7 @@ def record_report_data(
         episodes: Episodes per red agent and horizon.
         seed: Evaluation seed.
     """
-    policy = _blue_policy(act, settings, episodes)
+    policy = _BluePolicy(act, settings, episodes)
     cells: list[Record] = []
     lost: Record = {}
     used: Record = {}
@@ -112,11 +111,24 @@ def _by_name(means: Mapping[tuple[str, int], float]) -> dict[str, float]:
     return {f"{red} {horizon}": mean for (red, horizon), mean in means.items()}
 
 
-def _blue_policy(act: Callable[[StepBatch], IntArray], settings: Cage2Settings, episodes: int) -> BluePolicy:
-    """A policy of step batches as one of observations and masks."""
-    batch = Cage2(np.arange(episodes), settings).out
+class _BluePolicy:
+    """A policy of step batches as one of observations and masks.
 
-    def policy(observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
-        return act(replace(batch, observation=dict(observation), mask=mask))
+    Args:
+        act: The policy of step batches.
+        settings: The run's env.
+        episodes: Rows of a batch.
+    """
 
-    return policy
+    def __init__(self, act: Callable[[StepBatch], IntArray], settings: Cage2Settings, episodes: int) -> None:
+        self.act = act
+        self.batch = Cage2(np.arange(episodes), settings).out
+
+    def reset(self, episodes: int) -> None:
+        """Let a policy with memory forget the last episodes."""
+        forget = getattr(self.act, "reset", None)
+        if forget is not None:
+            forget()
+
+    def __call__(self, observation: Mapping[str, Array], mask: BoolArray | None = None) -> IntArray:
+        return self.act(replace(self.batch, observation=dict(observation), mask=mask))
