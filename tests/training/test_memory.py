@@ -19,6 +19,7 @@ from hundredfold.algorithms.memory import GatedRecurrentUnit, sequence_steps
 from hundredfold.algorithms.policies import BatchActor
 from hundredfold.algorithms.ppo import PPOSettings
 from hundredfold.backends import make_backend
+from hundredfold.cli.desk import DeskOptions, desk_policy
 from hundredfold.cli.main import main
 from hundredfold.core.errors import SettingsError, ShapeError
 from hundredfold.envs.cage2.blue_agent import BlueAgent
@@ -331,6 +332,13 @@ def test_states_are_stored_as_used_and_forgotten_where_episodes_end():
 )
 def test_sequences_divide_a_rollout(num_steps, wanted, expected):
     assert sequence_steps(num_steps, wanted) == expected
+
+
+def test_the_desk_refuses_a_policy_with_memory(tmp_path):
+    day = {"preset": "returns", "num_customers": 4, "lns_iterations": 1, "oracle_threads": 1, "num_steps": 4}
+    run = hundredfold.train("dvrp", save_dir=tmp_path, epochs=1, **{**QUIET, **SMALL, **day})
+    with pytest.raises(SettingsError, match="trained with --memory gru"):
+        desk_policy(DeskOptions(run=str(run.path)))
 
 
 @pytest.mark.parametrize(

@@ -167,10 +167,14 @@ class BatchActor:
         self.policy = policy
         self.reset()
 
+    @property
+    def memory_size(self) -> int:
+        """Size of the memory's state; 0 = no memory."""
+        return self.policy.memory_size if isinstance(self.policy, NetworkPolicy) else 0
+
     def reset(self) -> None:
         """Forget all episodes."""
-        size = self.policy.memory_size if isinstance(self.policy, NetworkPolicy) else 0
-        self.memory: Float32Array = np.zeros((0, size), np.float32)  # (envs, size)
+        self.memory: Float32Array = np.zeros((0, self.memory_size), np.float32)  # (envs, size)
 
     def __call__(self, batch: StepBatch) -> Array:
         """Actions for the rows of a batch."""

@@ -111,11 +111,17 @@ def desk_policy(options: DeskOptions) -> DeskPolicy:
         # Imports torch, which a desk without a run starts faster without.
         import torch
 
+        from hundredfold.algorithms.policies import BatchActor
         from hundredfold.cli.evaluate_dvrp_policies import load_run_policy
 
         torch.set_num_threads(1)  # more threads are slower for single requests
         loaded = load_run_policy(options.run, options.checkpoint)
         assert not isinstance(loaded.policy, str)
+        if isinstance(loaded.policy, BatchActor) and loaded.policy.memory_size:
+            raise SettingsError(
+                f"{options.run} was trained with --memory gru, so it remembers every request that it is asked about; "
+                "but the desk prices requests again and undoes bookings. Use a policy without memory."
+            )
         return DeskPolicy(
             name=Path(options.run).name,
             settings=replace(loaded.settings, **given),
