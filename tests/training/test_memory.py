@@ -82,6 +82,16 @@ def test_a_loaded_policy_keeps_its_memory_until_it_is_reset(recalling):
         policy.act(np.zeros((3, 2), np.float32), [waiting[0]] * 3)
 
 
+def test_only_rows_that_a_policy_acted_on_can_be_reset(recalling):
+    policy = recalling.policy()
+    policy.act(np.zeros((2, 2), np.float32), [[False, False, True]] * 2)
+    for rows in ([True, False, False], [2]):
+        with pytest.raises(
+            ShapeError, match=r"act\(\) had 2 rows; pass a bool for each of them, or numbers from 0 to 1"
+        ):
+            policy.reset(rows)
+
+
 @pytest.fixture
 def remembered(monkeypatch):
     """Whether a policy remembered anything before each of its actions."""

@@ -43,7 +43,13 @@ class LoadedPolicy:
         if rows is None:
             self.memory = None
         elif self.memory is not None:
-            self.memory[np.asarray(rows)] = 0.0
+            try:
+                self.memory[np.asarray(rows)] = 0.0
+            except IndexError as error:
+                raise ShapeError(
+                    f"reset() got {rows!r}, but act() had {len(self.memory)} rows; pass a bool for each of them, or "
+                    f"numbers from 0 to {len(self.memory) - 1}."
+                ) from error
 
     def act(
         self,
