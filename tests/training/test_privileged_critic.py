@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
 from helpers.cage2_game import NUM_HOSTS
-from helpers.third_party_envs import HiddenInInfo, HiddenReward
+from helpers.third_party_envs import HiddenInInfo, HiddenNumber, HiddenReward
 from helpers.training_runs import assert_same_run, read_metrics, truncated_run
 from hundredfold.core.errors import SettingsError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
@@ -38,6 +38,11 @@ def test_only_a_privileged_critic_explains_rewards_that_the_policy_cannot_forese
         explained[critic] = np.mean([row["explained_variance"] for row in read_metrics(run.path)[-3:]])
     assert explained["observation"] < 0.5
     assert explained["privileged"] > 0.9
+
+
+def test_a_number_of_the_info_may_be_an_integer_at_first_and_a_fraction_later(tmp_path):
+    given = {**HIDDEN, "epochs": 2, "on_env_error": "stop", "critic": "privileged", "privileged_keys": ("secret",)}
+    assert hundredfold.train(HiddenNumber, save_dir=tmp_path, **given).finished
 
 
 def test_a_trained_policy_needs_no_privileged_input(tmp_path):

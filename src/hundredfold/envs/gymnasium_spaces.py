@@ -99,7 +99,8 @@ class ObservationAdapter:
                     f"{self.env_name} has no privileged key {name!r} of numbers: its observations have "
                     f"{', '.join(self.specs)}, the info of its first reset {', '.join(first_infos[0]) or 'nothing'}."
                 )
-            self.specs[name] = ArraySpec(array.shape, "float32" if array.dtype.kind == "f" else array.dtype.name)
+            # No space says what may follow: a first 0 may be a float later. Bytes may be a picture.
+            self.specs[name] = ArraySpec(array.shape, "uint8" if array.dtype == np.uint8 else "float32")
             self.entries.append(ObservationEntry(name, self.specs[name], (name,), in_info=True))
 
     def read(self, observation: Any, info: Mapping[str, Any]) -> list[Array]:

@@ -70,6 +70,7 @@ from helpers.third_party_envs.masks import (
     EmptyMask,
     EmptyMaskInOneDim,
     HiddenInInfo,
+    HiddenNumber,
     HiddenReward,
     MaskedDice,
     MaskFromMethod,

@@ -149,6 +149,15 @@ class HiddenInInfo(HiddenReward):
         return observation["step"], info
 
 
+class HiddenNumber(HiddenInInfo):
+    """Its secret is one number, an integer at first and a fraction later."""
+
+    def outputs(self):
+        observation, info = super().outputs()
+        secret = float(info["secret"][0]) / 4
+        return observation, {"secret": secret if self.step_count else round(secret)}
+
+
 class Recall(gymnasium.Env):
     """The first observation names the action to take in the last step; in between only waiting is allowed.
 
