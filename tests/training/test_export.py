@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from numpy.testing import assert_allclose, assert_array_equal
 
 import hundredfold
@@ -12,7 +13,7 @@ from helpers.trajectories import record_trajectory
 from hundredfold.algorithms.policies import NetworkPolicy
 from hundredfold.backends import make_backend
 from hundredfold.cli.main import main
-from hundredfold.core.errors import HundredfoldError
+from hundredfold.core.errors import HundredfoldError, SettingsError
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.registry import callable_factory, env_factory
 from hundredfold.training.export import export_torchscript
@@ -118,6 +119,26 @@ def test_an_exported_policy_with_different_actions_is_rejected(tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("key", "kind", "settings"),
+    [("memory", "torchscript", {"memory": "gru", "memory_size": 4}), ("action", "onnx", {}), ("logits", "onnx", {})],
+)
+def test_an_observation_with_the_name_of_another_input_or_output_is_refused(tmp_path, key, kind, settings):
+    if kind == "onnx":
+        pytest.importorskip("onnxscript", reason="the extra [export] is missing")
+
+    class Named(third_party_envs.DictObservation):
+        observation_space = spaces.Dict({key: third_party_envs.DiceEnv.observation_space})
+
+        def observation(self):
+            return {key: third_party_envs.DiceEnv.observation(self)}
+
+    run = hundredfold.train(Named, save_dir=tmp_path, backend="in_process", report=False, **SMALL, **settings)
+    with pytest.raises(SettingsError, match=rf"observes an array '{key}', which is also the name"):
+        hundredfold.export(run.path, checkpoint="last", **{kind: tmp_path / "policy"})
+    assert not (tmp_path / "policy").exists()
+
+
 def test_onnx_export_without_the_extra_prints_how_to_install_it(tmp_path):
     run, *_ = trained(tmp_path, *CASES["cartpole"])
     code = f"""

@@ -166,6 +166,7 @@ def export_torchscript(loaded: LoadedPolicy, path: Path) -> Path:
     """
     spec = loaded.spec
     exported = ExportedPolicy(loaded.policy, spec).eval()
+    _check_names(exported, exported.input_names)
     names = list(spec.policy_observation)
     examples = [torch.from_numpy(array) for array in _random_rows(exported, 2).values()]
     with torch.no_grad(), _ignore_deprecation():
@@ -197,6 +198,7 @@ def export_onnx(loaded: LoadedPolicy, path: Path) -> Path:
     """
     require_export_extra()
     exported = ExportedPolicy(loaded.policy, loaded.spec).eval()
+    _check_names(exported, exported.input_names + exported.output_names)
     inputs = _random_rows(exported, 2)
     rows = torch.export.Dim("rows")
     with torch.no_grad(), _quiet_exporter():
@@ -231,6 +233,16 @@ def require_export_extra() -> None:
     for package in ("onnx", "onnxscript"):
         if not is_installed(package):
             raise MissingExtraError(package, "export", "export to ONNX")
+
+
+def _check_names(exported: ExportedPolicy, names: list[str]) -> None:
+    """Raise a SettingsError if an observation has the name of another input or output of the model."""
+    for name in exported.spec.policy_observation:
+        if names.count(name) > 1:
+            raise SettingsError(
+                f"{exported.spec.name} observes an array {name!r}, which is also the name of another input or output "
+                "of the exported model; rename this key of its observations."
+            )
 
 
 def _checked(loaded: LoadedPolicy, exported: ExportedPolicy, model: Model, path: Path) -> Path:
