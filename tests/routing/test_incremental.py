@@ -138,34 +138,53 @@ def test_candidate_costs_do_not_depend_on_threads_or_rows(problems):
     candidates = np.repeat(problems.windows[:, 9, None], 16, axis=1)
     improved = np.ones((12, 16), bool)
     odd = np.arange(12) % 2 == 1
-    found = incremental.candidate_costs(problems.cells[:, 9], candidates, improved=improved)
-    parallel = threads.candidate_costs(problems.cells[:, 9], candidates, improved=improved)
-    some = incremental.candidate_costs(problems.cells[:, 9], candidates, improved=improved, rows=odd)
+    search = {"improved": improved, "keys": stream_keys(12)}
+    found = incremental.candidate_costs(problems.cells[:, 9], candidates, **search)
+    parallel = threads.candidate_costs(problems.cells[:, 9], candidates, **search)
+    some = incremental.candidate_costs(problems.cells[:, 9], candidates, rows=odd, **search)
     for all_costs, of_threads, of_rows in zip(found, parallel, some, strict=True):
         assert_array_equal(of_threads, all_costs)
         assert_array_equal(of_rows[odd], all_costs[odd])
         assert np.isinf(of_rows[~odd]).all()
 
 
-def test_improved_candidate_costs_equal_the_costs_after_adding_and_improving(problems):
-    local_search = IncrementalSettings(improve_passes=1, lns_iterations=0)
-    incremental = add_requests(empty_routes(problems, local_search), problems, range(9))
+def test_improved_candidate_costs_equal_the_costs_after_adding(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(9))
     shifts = np.array([0.0, -30.0, -10.0, 20.0])
     candidates = problems.windows[:, 9, None] + shifts[None, :, None, None]
-    ride = problems.max_ride_minutes[:, 9]
+    keys, ride = stream_keys(12), problems.max_ride_minutes[:, 9]
     before = incremental.state()
     improved = np.arange(12 * 4).reshape(12, 4) % 3 > 0
-    found = incremental.candidate_costs(problems.cells[:, 9], candidates, max_ride_minutes=ride, improved=improved)
+    search = {"max_ride_minutes": ride, "improved": improved, "keys": keys}
+    found = incremental.candidate_costs(problems.cells[:, 9], candidates, **search)
     for name, array in incremental.state().items():
         assert_array_equal(array, before[name])
     assert_array_equal(found.improved[~improved], found.insertion[~improved])
     assert (found.improved < found.insertion - 1e-6).any()
     for candidate in range(len(shifts)):
-        trial = empty_routes(problems, local_search)
+        trial = empty_routes(problems)
         trial.restore(before)
-        trial.add(problems.cells[:, 9], candidates[:, candidate], stream_keys(12), max_ride_minutes=ride)
+        trial.add(problems.cells[:, 9], candidates[:, candidate], keys, max_ride_minutes=ride)
         rows = improved[:, candidate] & np.isfinite(found.insertion[:, candidate])
         assert_array_equal(found.improved[rows, candidate], trial.cost[rows])
+
+
+def test_a_longer_search_finds_candidate_costs_at_most_as_high(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(9))
+    candidates = np.repeat(problems.windows[:, 9, None], 3, axis=1) + np.array([0.0, -20.0, 20.0])[:, None, None]
+    search = {"improved": np.ones((12, 3), bool), "keys": stream_keys(12)}
+    short, long = (
+        incremental.candidate_costs(problems.cells[:, 9], candidates, lns_iterations=number, **search).improved
+        for number in (0, 40)
+    )
+    assert (long <= short + 1e-6).all()
+    assert (long < short - 1e-6).any()
+
+
+def test_improved_candidate_costs_need_keys_of_the_search(problems):
+    incremental = add_requests(empty_routes(problems), problems, range(9))
+    with pytest.raises(ShapeError, match="improved and keys together"):
+        incremental.candidate_costs(problems.cells[:, 9], problems.windows[:, 9, None], improved=np.ones((12, 1), bool))
 
 
 def test_ties_go_to_the_lowest_vehicle():

@@ -75,7 +75,7 @@ class CandidateCosts(NamedTuple):
     """Costs with one more request, (envs, candidates) minutes; inf where it fits nowhere and in other rows."""
 
     insertion: FloatArray  # nothing else moves
-    improved: FloatArray  # after one pass of relocate and 2-opt*, where that was asked for
+    improved: FloatArray  # after the routes were improved, where that was asked for
 
 
 class IncrementalRoutes:
@@ -194,6 +194,8 @@ class IncrementalRoutes:
         max_ride_minutes: ArrayLike = np.inf,
         rows: BoolArray | None = None,
         improved: BoolArray | None = None,
+        keys: Keys | None = None,
+        lns_iterations: int | None = None,
     ) -> CandidateCosts:
         """Cost of each solution with one more request, for several windows of that request.
 
@@ -206,10 +208,14 @@ class IncrementalRoutes:
             service_minutes: (envs, 2).
             max_ride_minutes: (envs,) ride-time limit.
             rows: (envs,) envs to compute.
-            improved: (envs, candidates) windows for which the routes are improved after the insertion;
-                by default none.
+            improved: (envs, candidates) windows for which the routes are improved after the insertion,
+                as `add` improves them; by default none.
+            keys: (envs,) stream keys of that search, as for `add`; needed with `improved`.
+            lns_iterations: its iterations of large neighbourhood search; by default those of `add`.
 
         """
+        if (improved is None) != (keys is None):
+            raise ShapeError("candidate_costs takes improved and keys together: routes are improved by a keyed search.")
         chosen, index = self._next_index(rows)
         candidates: FloatArray = np.asarray(windows, np.float64)
         shape = candidates.shape
@@ -226,13 +232,19 @@ class IncrementalRoutes:
         early: IntArray = np.zeros(shape[:3], np.int64)
         late: IntArray = np.zeros(shape[:3], np.int64)
         early[chosen], late[chosen] = trips.early, trips.late
+        params = self.settings.lns_params()
+        if lns_iterations is not None:
+            params = params._replace(iterations=lns_iterations)
+        search_keys = np.zeros(self.num_envs, np.uint64) if keys is None else rng.spawn(keys, self.num_requests + 1)
         added = candidate_insertion_costs(
             self.instances,
             self.constraints,
+            params,
             chosen,
             early,
             late,
             np.zeros(shape[:2], bool) if improved is None else improved,
+            search_keys,
             self.routes,
             self.lengths,
             self.settings.threads,

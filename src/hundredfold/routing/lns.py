@@ -47,7 +47,6 @@ from hundredfold.routing.workspace import (
     STOP,
     TRAVEL_TIME,
     UNASSIGNED,
-    VERSION,
     load_instance,
     new_workspace,
     restore_route,
@@ -122,10 +121,12 @@ def improve_batch(
 def candidate_insertion_costs(
     instances: InstanceArrays,
     constraints: FleetConstraints,
+    params: LNSParams,
     rows: IntArray,
     early: IntArray,
     late: IntArray,
     improved: BoolArray,
+    keys: Keys,
     routes: IntArray,
     lengths: IntArray,
     threads: int,
@@ -137,18 +138,20 @@ def candidate_insertion_costs(
     Args:
         instances: the batch.
         constraints: constraints of the fleet.
+        params: parameters of the search where routes are improved.
         rows: instances to compute.
         early: (instances, candidates, 2) earliest pickup and dropoff.
         late: (instances, candidates, 2) latest pickup and dropoff.
         improved: (instances, candidates) windows for which the routes are also improved.
+        keys: (instances,) stream keys of the search, which all candidates share.
         routes: (instances, vehicles, width) stops without the depot.
         lengths: (instances, vehicles).
         threads: number of threads; results do not depend on it.
 
     Returns:
-        (instances, candidates) microseconds of the cheapest insertion, and after one pass of relocate
-        and 2-opt* where `improved` (else of the insertion); INFEASIBLE where the request fits nowhere
-        and 0 in other rows.
+        (instances, candidates) microseconds of the cheapest insertion, and after the search where
+        `improved` (else of the insertion); INFEASIBLE where the request fits nowhere and 0 in other
+        rows.
 
     """
     added = np.zeros(early.shape[:2], np.int64)
@@ -157,7 +160,20 @@ def candidate_insertion_costs(
         threads,
         len(rows),
         lambda first, last: _candidate_costs_range(
-            instances, constraints, rows, early, late, improved, routes, lengths, added, added_improved, first, last
+            instances,
+            constraints,
+            params,
+            rows,
+            early,
+            late,
+            improved,
+            keys,
+            routes,
+            lengths,
+            added,
+            added_improved,
+            first,
+            last,
         ),
     )
     return added, added_improved
@@ -382,10 +398,12 @@ def _improve_range(
 def _candidate_costs_range(
     instances: Any,
     constraints: Any,
+    params: Any,
     rows: Any,
     early: Any,
     late: Any,
     improved: Any,
+    keys: Any,
     routes: Any,
     lengths: Any,
     added: Any,
@@ -400,23 +418,16 @@ def _candidate_costs_range(
         load_instance(ws, instances, row, request + 1)
         load_routes(ws, constraints, routes, lengths, row)
         open_cost = vehicle_open_cost(ws, constraints)
-        present = objective(ws, constraints, 0)
-        save_solution(ws, constraints, request + 1, BEST)
+        unserved = collect_unassigned(ws, request)
+        present = objective(ws, constraints, unserved)
         for candidate in range(early.shape[1]):
             set_window(ws, request, early, late, row, candidate)
-            vehicle, insertion, _ = best_two_insertions(ws, constraints, request, open_cost)
+            _, insertion, _ = best_two_insertions(ws, constraints, request, open_cost)
             added[row, candidate] = added_improved[row, candidate] = insertion
-            if improved[row, candidate] and vehicle != UNASSIGNED:
-                apply_insertion(ws, constraints, request, vehicle)
-                _improve_changed_routes(ws, constraints, request + 1)
-                added_improved[row, candidate] = objective(ws, constraints, 0) - present
-                restore_solution(ws, constraints, request + 1, BEST)
-
-
-@noalloc_kernel
-def _improve_changed_routes(ws: Any, constraints: Any, num_requests: Any) -> None:
-    """One pass of relocate, then 2-opt* on the routes that are not those saved as BEST."""
-    relocate(ws, constraints, num_requests, 1)
-    for vehicle in range(constraints.num_vehicles):
-        ws.changed[vehicle] = ws.stats[vehicle, VERSION] != ws.saved_stats[BEST, vehicle, VERSION]
-    two_opt_star(ws, constraints)
+            if improved[row, candidate]:
+                total = construct_and_improve(ws, constraints, params, REQUEST_ORDER, request + 1, keys[row])
+                # Costs compare only if as many requests are unserved as before.
+                if total // UNSERVED_PENALTY == unserved:
+                    added_improved[row, candidate] = total - present
+                ws.vehicle[: request + 1] = UNASSIGNED
+                load_routes(ws, constraints, routes, lengths, row)

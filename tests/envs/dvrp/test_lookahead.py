@@ -240,9 +240,9 @@ def test_lookahead_on_a_network_chooses_among_its_best_offers():
 
 def test_predictions_are_worth_fewer_futures_from_request_to_request():
     worth = prediction_futures(np.arange(8), 8)
-    assert_allclose(worth[[0, -1]], [60.0, 6.0])
+    assert_allclose(worth[[0, -1]], [100.0, 25.0])
     assert (np.diff(worth) < 0.0).all()
-    assert_allclose(prediction_futures(np.array([0]), 1), 60.0)
+    assert_allclose(prediction_futures(np.array([0]), 1), 100.0)
 
 
 def test_predictions_and_futures_are_averaged_by_their_weights():

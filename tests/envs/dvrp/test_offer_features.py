@@ -8,7 +8,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from helpers.offers import NO_CHANGE, OFFER_MINUTES
+from hundredfold.core import rng
 from hundredfold.envs.dvrp import offer_features as features
+from hundredfold.envs.dvrp.demand import ROUTES_CHILD
 from hundredfold.envs.dvrp.env import Dvrp
 from hundredfold.envs.dvrp.heuristics import RandomOffers
 from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
@@ -109,7 +111,9 @@ def test_basic_columns_hold_insertion_cost_shift_and_slack():
     assert_allclose(offers[:, :, 0], out.observation["cost_hint"], rtol=1e-6)
     windows = DEFAULT_OFFERS.windows_of_all(state["requested_windows"][:, 4])
     rides = state["max_ride_minutes"][:, 4]
-    improved = env.route_costs.insertion_costs(state["cells"][:, 4], windows, rides, np.ones((12, 16), bool)).improved
+    keys = rng.spawn(env._episode_keys(), ROUTES_CHILD)
+    search = (np.ones((12, 16), bool), keys)
+    improved = env.route_costs.insertion_costs(state["cells"][:, 4], windows, rides, *search).improved
     assert_allclose(offers[:, :, 2], improved - improved[:, NO_CHANGE, None], rtol=1e-5, atol=1e-5)
     assert (offers[:, :, 2] != offers[:, :, 0]).any()
     for column in (0, 2):

@@ -161,7 +161,7 @@ def test_futures_estimate_every_offer():
     env = Dvrp(np.arange(4), replace(WIDE, observation="offers", future_samples=2))
     out = env.reset(2)
     assert out.observation["offers"].shape[1] == 15
-    assert_array_equal(out.observation["offers"][0, :, 2:4], (env.offers.minutes / 10.0).astype(np.float32))
+    assert_array_equal(out.observation["offers"][0, :, 4:6], (env.offers.minutes / 10.0).astype(np.float32))
     env.step(np.full(4, env.offers.no_change))
     costs = out.info[OFFER_COSTS]
     assert costs.shape == (4, 15)

@@ -64,7 +64,8 @@ SHIFT_COST: Final = "shift_cost"
 OFFER_COSTS: Final = "offer_costs"
 # Offers that are less likely to be accepted have no features and no estimated costs.
 MIN_LIKELY_PROBABILITY: Final = 0.05
-FUTURE_LNS_ITERATIONS: Final = 4
+# Late in the day a short search finds too little of what an offer makes possible.
+FUTURE_LNS_ITERATIONS: Final = 24
 
 INFO: Final = {
     "cost": ArraySpec((), "float64"),
@@ -375,12 +376,15 @@ class Dvrp(ArrayBatchEnv):
         if not self.settings.cost_hint and self.offer_features is None:
             return
         likely: BoolArray | None = None
+        keys: Keys | None = None
         if self.offer_features is not None:
+            keys = rng.spawn(self._episode_keys(), ROUTES_CHILD)
             likely = self._likely_offers(at, observation[ACCEPTANCE_HINT])
             observation[SHIFT_COST][:] = self.settings.effective_shift_penalty * self.offers.total_minutes
         windows = self.offers.windows_of_all(state["requested_windows"][at])
         self.route_costs.riders[:] = self.population.riders[state["trip_id"][at]]
-        added = self.route_costs.insertion_costs(state["cells"][at], windows, state["max_ride_minutes"][at], likely)
+        max_ride = state["max_ride_minutes"][at]
+        added = self.route_costs.insertion_costs(state["cells"][at], windows, max_ride, likely, keys)
         relative = CandidateCosts(*(cost - cost[:, self.offers.no_change, None] for cost in added))
         if self.settings.cost_hint:
             observation[COST_HINT][:] = relative.insertion

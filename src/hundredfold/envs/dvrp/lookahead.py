@@ -41,8 +41,8 @@ from hundredfold.envs.dvrp.settings import DvrpSettings
 # Offers of a network that are evaluated on sampled futures.
 BEST_OFFERS: Final = 3
 # Sampled futures that a network's prediction is worth, with the first request of the day and with the
-# last: sampled futures differ less and less, while predictions are equally exact all day.
-PREDICTION_FUTURES: Final = (60.0, 6.0)
+# last, by their errors compared with 48 futures: predictions are most exact early in the day.
+PREDICTION_FUTURES: Final = (100.0, 25.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

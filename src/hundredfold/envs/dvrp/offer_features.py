@@ -2,7 +2,7 @@
 
 A pair of trips has potentials: driving minutes that one vehicle saves when it serves both, with and
 without riders of the two on board together, and how close one's dropoff is to the other's pickup.
-Every offer is described by its insertion cost, without and with a pass of local search afterwards,
+Every offer is described by its insertion cost, before and after a short search improves the routes,
 its shift, the slack of its windows, and its potentials with the bookings of the day and, in
 expectation, with the trips of known customers who have not called yet. Costs and potentials are
 relative to no change. The context describes the request and the state of the day, the same for all
@@ -45,8 +45,8 @@ NUM_LEVELS: Final = len(SAVINGS_LEVELS) + len(DETOUR_LEVELS)
 NUM_FUTURE: Final = NUM_POTENTIALS + NUM_LEVELS
 MAX_SHARE: Final = 0.98  # keeps the logarithm of the complement finite
 
-# Columns of the features of an offer: insertion cost and its negative part, the same after local
-# search, shift of both sides, slack of the windows, then potentials.
+# Columns of the features of an offer: insertion cost and its negative part, the same once routes are
+# improved, shift of both sides, slack of the windows, then potentials.
 NUM_BASIC: Final = 8
 # Potentials with bookings: largest, second largest and sum.
 NUM_BOOKED: Final = 3 * NUM_POTENTIALS

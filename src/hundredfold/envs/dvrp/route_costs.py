@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Cost of an unserved customer, where one does not end the day.
 UNSERVED_PENALTY_MINUTES: Final = 200.0
+# Iterations of large neighbourhood search that tell what an offer costs once routes are improved.
+CANDIDATE_LNS_ITERATIONS: Final = 6
 
 
 def fleet_for(population: Population, settings: DvrpSettings) -> Fleet:
@@ -149,7 +151,12 @@ class RouteCosts:
         return penalised_costs(self.trial, self.settings.vehicle_cost)
 
     def insertion_costs(
-        self, cells: IntArray, windows: FloatArray, max_ride_minutes: FloatArray, improved: BoolArray | None = None
+        self,
+        cells: IntArray,
+        windows: FloatArray,
+        max_ride_minutes: FloatArray,
+        improved: BoolArray | None = None,
+        keys: Keys | None = None,
     ) -> CandidateCosts:
         """Cost of one more request per day, for several candidate windows.
 
@@ -159,6 +166,7 @@ class RouteCosts:
             max_ride_minutes: (days,) ride-time limits.
             improved: (days, candidates) windows for which the routes are improved after the insertion;
                 by default none.
+            keys: (days,) RNG keys of that search, as for `add`; needed with `improved`.
 
         Returns:
             Minutes added; where no insertion is feasible, the unserved penalty and the cost of a vehicle.
@@ -171,6 +179,8 @@ class RouteCosts:
             service_minutes=self.settings.service_minutes,
             max_ride_minutes=max_ride_minutes,
             improved=improved,
+            keys=keys,
+            lns_iterations=CANDIDATE_LNS_ITERATIONS,
         )
         self.seconds += time.perf_counter() - start
         present = served_costs(self.routes, self.settings.vehicle_cost)[:, None]
