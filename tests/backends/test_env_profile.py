@@ -84,6 +84,19 @@ def test_an_env_is_profiled_in_another_process():
     assert pids == []
 
 
+@pytest.mark.parametrize(
+    "make_env",
+    [
+        getattr(third_party_envs, name)
+        for name in ("TupleActions", "NestedActions", "NestedBoxActions", "IntegerBoxActions")
+    ],
+)
+def test_envs_with_any_actions_are_profiled(make_env):
+    found = profile_env(callable_factory(make_env), WorkerSettings(), in_worker=False)
+    assert found.num_failures == 0
+    assert found.step_costs is not None
+
+
 @pytest.mark.parametrize("own_session", [False, True])
 def test_cheap_envs_that_start_programs_get_workers_which_end_them(tmp_path, own_session):
     make_env = partial(third_party_envs.StartsSubprocess, tmp_path, own_session)

@@ -178,6 +178,8 @@ def test_discrete_actions_of_every_shape_arrive_as_their_space_has_them(make_env
     env.reset(SEED)
     env.step(np.array([flat, flat]))
     np.testing.assert_equal(as_lists(env.envs[1].actions[-1]), expected)
+    # A call without rows measures the overhead of a batch.
+    env.step_rows(0, 0, np.zeros((0, *env.spec.action_shape), env.spec.action_dtype))
 
 
 @pytest.mark.parametrize(

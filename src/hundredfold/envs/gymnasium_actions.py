@@ -66,7 +66,7 @@ class ActionAdapter:
     def to_env_actions(self, actions: Array) -> list[Any]:
         """One action per env, in the form of its action space."""
         if self.is_nested:
-            return [self._nested(row) for row in actions.reshape(len(actions), -1)]
+            return [self._nested(row) for row in actions.reshape(len(actions), self.parts[-1].entries.stop)]
         if self.box is not None:
             return self._clipped(actions)
         shifted = actions + self.start if self.is_shifted else actions
