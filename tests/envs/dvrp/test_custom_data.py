@@ -102,7 +102,7 @@ def test_customers_are_held_out_if_enough_remain(files):
     assert population_for(files.settings()).customers.num_known == 7
     all_known = population_for(files.settings(num_customers=8))
     assert all_known.customers.num_known == 12
-    with pytest.raises(SettingsError, match="there are 0 customers with trips in the split unseen_customers"):
+    with pytest.raises(SettingsError, match="only 0 customers with trips in the split unseen_customers"):
         population_for(files.settings(num_customers=8, split="unseen_customers"))
 
 

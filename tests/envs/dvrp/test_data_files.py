@@ -85,6 +85,14 @@ def test_a_separator_line_and_empty_rows_are_skipped_and_rows_count_as_in_a_spre
         read_data(settings(path))
 
 
+def test_headings_that_are_repeated_in_the_file_are_skipped(tmp_path):
+    rows = trip_rows()
+    plain = population_for(settings(write(tmp_path / "trips.csv", rows)))
+    joined = settings(write(tmp_path / "joined.csv", [*rows[:4], rows[0], *rows[4:]]))
+    assert same_trips(plain, population_for(joined))
+    assert "joined.csv: 1 row that repeats the headings was skipped." in read_data(joined).notes
+
+
 def test_customer_ids_are_any_text_and_numbers_are_in_order(tmp_path):
     data = read_data(settings(write(tmp_path / "trips.csv", trip_rows())))
     assert data.rows.customer_ids[:2] == ("Frau M0", "Frau M1")
@@ -245,6 +253,11 @@ WRONG_FILES = {
         [heading("Customer", "a"), heading("From", "b"), heading("from_lat", "c"), heading("pickup_time", "d")],
         ["no column customer", "no column from", "no column pickup_window"],
     ),
+    "no headings": (
+        False,
+        [lambda rows, _: rows.pop(0)],
+        ["trips.csv has no headings, its first row is Frau M0, 02.03.2026, Bahnhof, Klinik, 48.14,"],
+    ),
     "duplicate headings": (False, [heading("purpose", "Customer")], ["has more than one column Customer"]),
     "no trips": (False, [drop_rows], ["trips.csv has a header but no trips"]),
     "no customer": (False, [cell(3, "Customer", "")], ["row 3, column Customer: the customer is missing"]),
@@ -256,6 +269,24 @@ WRONG_FILES = {
         False,
         [cell(row, "pickup_time", "noon") for row in range(2, 12)],
         ["rows 2, 3, 4, 5, 6 and 5 more, column pickup_time: 'noon'"],
+    ),
+    "several texts in one column": (
+        False,
+        [cell(3, "Date", "31.13.2026"), cell(5, "Date", "tomorrow")],
+        ["rows 3 and 5, column Date: '31.13.2026' is not a date like 2026-03-02. (That is row 3; the others"],
+    ),
+    "coordinates of a map grid in all rows": (
+        False,
+        [cell(row, name, "5335000") for row in range(2, 50) for name in ("from_lat", "to_lat")],
+        [
+            "and 43 more, column from_lat: '5335000' is not a latitude",
+            "and 43 more, column to_lat: '5335000' is not a latitude",
+        ],
+    ),
+    "a place without coordinates": (
+        False,
+        [cell(4, "To", "Hospital"), cell(4, "to_lat", "")],
+        ["places (Hospital), and there is no file of travel times. Fill the columns from_lat,"],
     ),
     "dropoff first": (False, [added_column("dropoff_time", "06:30")], ["column dropoff_time: the dropoff window"]),
     "not a date": (False, [cell(3, "Date", "31.02.2026")], ["row 3, column Date: '31.02.2026' is not a date"]),
@@ -280,6 +311,15 @@ WRONG_FILES = {
         False,
         [cell(2, "to_lat", "48.2"), cell(2, "to_lon", "11.7")],
         ["row 2, column To: the place 'Klinik' is at 48.200", "another place needs another name."],
+    ),
+    "one name for everybody's home": (
+        False,
+        [
+            change
+            for row in range(2, 12)
+            for change in (cell(row, "To", "home"), cell(row, "to_lat", f"{48.1 + 0.03 * (row % 5)}"))
+        ],
+        ["column To: the place 'home' is at "],
     ),
     "same place": (
         False,
@@ -337,6 +377,25 @@ WRONG_FILES = {
     "115-day drive": (True, [matrix_cell(2, 3, "9936000")], ["row 2, column Klinik: a drive of 115 d 00 h (9936000)"]),
     "all zero": (True, [all_times(0)], ["matrix.csv has no travel time above 0"]),
     "minutes": (True, [all_times(14)], ["seem to be minutes. Write minutes"]),
+    "other units": (
+        True,
+        [matrix_cell(1, 1, "km"), cell(2, "Customer", "")],
+        ["matrix.csv has km in its first cell; expected driving times in seconds or minutes", "row 2, column Customer"],
+    ),
+    "a few unknown places": (
+        True,
+        [cell(6, "From", "Bahnhoff"), cell(7, "To", "Kaserne"), cell(8, "From", "Kaserne")],
+        [
+            "row 6, column From: the place 'Bahnhoff' is not in",
+            "did you mean Bahnhof",
+            "row 7, column To and 1 more cell: the place 'Kaserne' is not in",
+        ],
+    ),
+    "many unknown places": (
+        True,
+        [cell(row, "From", f"Haus {row}") for row in range(2, 10)],
+        ["rows 2, 3, 4, 5, 6 and 3 more, column From: 8 places are not in", "matrix.csv: Haus 2, Haus 3, Haus 4,"],
+    ),
     "not square": (True, [lambda _, matrix: matrix.pop()], ["matrix.csv is not square: 4 rows and 5 columns"]),
     "labels": (True, [matrix_cell(3, 1, "Klinikum")], ["row 3, column 1: the row is labelled 'Klinikum'"]),
     "too slow": (
@@ -380,7 +439,7 @@ def test_a_wrong_file_gets_one_answer_that_names_all_its_problems(tmp_path, has_
     text = str(caught.value)
     for message in messages:
         assert message in text
-    same = ("problems", "mean Bahnhof", "of 'Markt'.", "another name.")
+    same = ("problems", "mean Bahnhof", "of 'Markt'.", "another name.", "Haus 4,")
     expected = len([message for message in messages if not message.endswith(same)])
     assert len(caught.value.problems) == expected, text
     assert len(text) < 2000
@@ -397,7 +456,7 @@ def test_points_of_one_place_may_differ_a_little_and_those_of_an_area_more(tmp_p
             row[column] = f"{float(row[column]) + 0.01 * (number % 7):.4f}"
     areas = write(tmp_path / "areas.csv", rows)
     read_data(settings(areas, travel_times=write(tmp_path / "matrix.csv", matrix_rows())))
-    with pytest.raises(DataError, match="another place needs another name"):
+    with pytest.raises(DataError, match="'Bahnhof' is at 11 positions; a place has one position, so give each another"):
         read_data(settings(areas))
 
 
@@ -432,6 +491,11 @@ def test_a_quote_that_is_not_closed_is_named_with_its_row(tmp_path):
         (b"a,b\n\x00\x01,2", "is not a text file"),
         (b"\xff\xfea", "is not a text file"),
         (b"", "is empty; expected trips under a header row"),
+        (b"\n<!DOCTYPE html><html><table><tr><td>Client</td>", "is a web page or another file of tags (HTML, XML)"),
+        (b'<?xml version="1.0"?>\n<trips><trip/></trips>', "is a web page or another file of tags (HTML, XML)"),
+        (b'[{"client": "A", "from": "x"}]', "is a JSON file; save trips as CSV"),
+        (b'{\n  "trips": []\n}', "is a JSON file; save trips as CSV"),
+        (b"%PDF-1.7\n1 0 obj", "is a PDF file; save trips as CSV"),
     ],
 )
 def test_a_file_that_is_no_csv_file_says_what_it_is(tmp_path, content, message):
@@ -565,7 +629,7 @@ def test_a_fleet_that_is_too_small_is_named_together_with_wrong_rows(tmp_path):
     assert summary.fit_problem.endswith("(The rows above were left out here.)")
     few = check_data(settings(small.trips, num_customers=25, capacity=1))
     assert len(few.problems) == 1
-    assert "there are 19 customers with trips, but 25 requests a day" in few.fit_problem
+    assert "only 19 customers with trips for 25 requests a day, at most one per customer; set" in few.fit_problem
     for row in rows[1:]:
         row[-1] = "99"
     none = check_data(settings(write(tmp_path / "trips.csv", rows), num_customers=10, capacity=1))

@@ -42,8 +42,14 @@ class Problem:
     path: Path
     text: str
     cells: list[tuple[int | None, str | None]]  # row and column; both None: the whole file
+    differs: bool = False  # the text describes the first cell, others are wrong in the same way with other contents
 
     def __str__(self) -> str:
+        if self.differs:
+            return f"{self._place_and_text()} (That is row {self.cells[0][0]}; the others are of this kind.)"
+        return self._place_and_text()
+
+    def _place_and_text(self) -> str:
         row, column = self.cells[0]
         if row is None:
             return f"{self.path} {self.text}" if column is None else f"{self.path}, column {column}: {self.text}"
@@ -89,9 +95,10 @@ class Problems:
         """All problems, in order of discovery."""
         return list(self._found.values())
 
-    def rows_of(self, path: Path) -> set[int]:
-        """Rows of a file that have a problem."""
-        return {row for problem in self.found if problem.path == path for row, _ in problem.cells if row is not None}
+    def rows_of(self, path: Path, columns: Sequence[str | None] | None = None) -> set[int]:
+        """Rows of a file that have a problem, in any column or in these."""
+        cells = [cell for problem in self.found if problem.path == path for cell in problem.cells]
+        return {row for row, column in cells if row is not None and (columns is None or column in columns)}
 
     def are_of_rows_of(self, path: Path) -> bool:
         """Whether all problems are of single rows of one file, so that its other rows can be used."""
@@ -114,6 +121,7 @@ class Problems:
         key = (path, kind or text)
         if key in self._found:
             self._found[key].cells.append((row, shown))
+            self._found[key].differs |= text != self._found[key].text
         else:
             self._found[key] = Problem(path, text, [(row, shown)])
 
@@ -211,6 +219,16 @@ def read_table(path: str | Path, content: str, problems: Problems) -> CsvTable |
     header = numbered[0][1]
     if not _has_unique_headings(file_path, header, problems):
         return None
+    # Exports that were joined have the headings several times.
+    repeated = [number for number, line in numbered[1:] if line == header]
+    if repeated:
+        what = (
+            "1 row that repeats the headings was"
+            if len(repeated) == 1
+            else (f"{len(repeated):,} rows that repeat the headings were")
+        )
+        notes.append(f"{file_path.name}: {what} skipped.")
+        numbered = [(number, line) for number, line in numbered if number not in repeated]
     for number, line in numbered[1:]:
         if len(line) > len(header) and any(line[len(header) :]):
             problems.add(
@@ -244,11 +262,24 @@ def _read_text(path: Path, content: str, problems: Problems, notes: list[str]) -
             continue
         if _BINARY.search(text):
             break
+        if (kind := _other_format(text)) is not None:
+            problems.add(path, f"is {kind}; save {content} as CSV.")
+            return None
         if encoding in ("cp1252", "latin-1"):
             notes.append(f"{path.name} is not in UTF-8; it was read as Windows-1252.")
         return text
     problems.add(path, f"is not a text file; save {content} as CSV in UTF-8.")
     return None
+
+
+def _other_format(text: str) -> str | None:
+    """What a text is that has no table to read, from its first characters: portals save such files as .csv."""
+    start = text.lstrip()
+    if start.startswith("<"):
+        return "a web page or another file of tags (HTML, XML)"
+    if re.match(r"[\[{]\s*[\[{\]}\"]", start):
+        return "a JSON file"
+    return "a PDF file" if start.startswith("%PDF-") else None
 
 
 def _delimiter(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,8 @@ MAX_AREA_KM: Final = 10.0
 SAME_PLACE_KM: Final = 0.2
 # Latitude and longitude are exchanged if that takes a point from so far away to its place, as a share of the distance.
 EXCHANGED: Final = 0.1
+# A place with more positions that contradict it is no place, but a word such as home.
+MAX_POSITIONS: Final = 3
 # Places further from the middle of the others are mistakes.
 MAX_CITY_KM: Final = 1000.0
 # Digits of a degree that count when points are compared: about 10 m.
@@ -82,16 +85,31 @@ def _contradictions(
     assert rows.degrees is not None
     usual = _usual_rows(cells, rows.degrees, len(labels))
     points = np.full((len(labels), 2), np.nan)
-    points[list(usual)] = [rows.degrees[at] for at in usual.values()]
+    for place, at in usual.items():
+        points[place] = rows.degrees[at]
     owner = {_key(points[place]): place for place in reversed(usual)}
     distance = np.where(cells >= 0, distances_km(points[cells], rows.degrees), np.nan)
     found = []
     for row, side in np.argwhere(distance > SAME_PLACE_KM).tolist():
+        place = int(cells[row, side])
+        if owner.get(_key(rows.degrees[row, side]), place) != place or distance[row, side] > max_km:
+            found.append((row, side))
+    positions: dict[int, set[tuple[float, float]]] = defaultdict(set)
+    for row, side in found:
+        positions[int(cells[row, side])].add(_key(rows.degrees[row, side]))
+    for row, side in found:
         place, point, km = int(cells[row, side]), rows.degrees[row, side], float(distance[row, side])
-        other = owner.get(_key(point), place)
-        if other == place and km <= max_km:
+        if len(positions[place]) > MAX_POSITIONS:
+            problems.add(
+                table.path,
+                f"the place {printable(labels[place])!r} is at {len(positions[place]) + 1} positions; a place has one "
+                "position, so give each another name, such as its address.",
+                row=table.row_numbers[row],
+                column=rows.place_columns[side],
+                kind=f"positions {place}",
+            )
             continue
-        found.append((row, side))
+        other = owner.get(_key(point), place)
         if distances_km(points[place], point[::-1]) < EXCHANGED * km:
             cause = "latitude and longitude are exchanged"
         elif other != place:

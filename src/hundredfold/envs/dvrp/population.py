@@ -15,7 +15,7 @@ import numpy as np
 from hundredfold.core import rng
 from hundredfold.core.batch import BoolArray, FloatArray, IntArray
 from hundredfold.core.errors import SettingsError
-from hundredfold.core.formatting import format_percent
+from hundredfold.core.formatting import format_count, format_percent
 from hundredfold.core.rng import Keys
 from hundredfold.envs.dvrp.city import (
     CUSTOMERS_BRANCH,
@@ -199,8 +199,8 @@ def make_population(
         whose = "" if settings.split == "known" else f" in the split {settings.split}"
         lower = f"set --customers {len(available)} or less, or " if len(available) else ""
         raise SettingsError(
-            f"there are {len(available)} customers with trips{whose}, but {settings.num_customers} requests a day, at "
-            f"most one per customer (num_customers); {lower}add customers."
+            f"only {format_count(len(available), 'customer')} with trips{whose} for "
+            f"{format_count(settings.num_customers, 'request')} a day, at most one per customer; {lower}add customers."
         )
     return population
 

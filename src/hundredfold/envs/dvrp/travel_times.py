@@ -14,11 +14,29 @@ from hundredfold.core.formatting import format_duration, printable
 from hundredfold.envs.dvrp.city import great_circle_km
 from hundredfold.envs.dvrp.csv_files import CsvTable, Problems, heading_key, read_table
 from hundredfold.envs.dvrp.place_positions import MAX_AREA_KM, MAX_PLACE_KM, check_distances, place_positions
+from hundredfold.envs.dvrp.trip_columns import COORDINATES, find_heading
 from hundredfold.envs.dvrp.trip_rows import TripRows
 
 # Units that the first cell of the matrix may name, in minutes.
 UNITS: Final = {"seconds": 1.0 / 60.0, "s": 1.0 / 60.0, "sec": 1.0 / 60.0, "minutes": 1.0, "min": 1.0}
+# Units of distances and times that the first cell must not name.
+OTHER_UNITS: Final = {
+    "hours",
+    "hour",
+    "h",
+    "km",
+    "kilometres",
+    "kilometers",
+    "m",
+    "metres",
+    "meters",
+    "miles",
+    "mi",
+    "ms",
+}
 MAX_DRIVE_MINUTES: Final = 1440.0
+# Unknown places that get a problem each, and places that a message lists.
+MAX_UNKNOWN_PLACES, SHOWN_PLACES = 5, 8
 # A city whose median drive is shorter has its travel times in another unit.
 MIN_MEDIAN_MINUTES: Final = 1.0
 # Faster than any road vehicle between two places, in km per hour of straight line.
@@ -68,6 +86,11 @@ def read_travel_times(path: str | Path, problems: Problems) -> tuple[tuple[str, 
         problems.add(table.path, "has no places; it needs one row and one column per place.")
     if "" in labels:
         problems.add(table.path, "has a column without a label in row 1; every place needs one.")
+    if heading_key(table.header[0]) in OTHER_UNITS:
+        problems.add(
+            table.path,
+            f"has {printable(table.header[0])} in its first cell; expected driving times in seconds or minutes.",
+        )
     if len(problems) > before:
         return None
     unit = UNITS.get(heading_key(table.header[0]))
@@ -139,18 +162,19 @@ def given_places(
         matrix: The file of travel times.
         problems: Collects what is wrong.
     """
-    known = set(labels)
+    unknown = list(dict.fromkeys(label for pair in rows.places for label in pair if label and label not in labels))
+    listed = "its places are " + ", ".join(printable(label) for label in labels[:SHOWN_PLACES]) + "."
     for row, pair in enumerate(rows.places):
         for label, column in zip(pair, rows.place_columns, strict=True):
-            if label and label not in known:
-                hint = suggest(label, labels, "its places are " + ", ".join(labels[:8]) + ".")
-                problems.add(
-                    table.path,
-                    f"the place {printable(label)!r} is not in {matrix}; {hint}",
-                    row=table.row_numbers[row],
-                    column=column,
-                    kind=f"unknown place in {column}",
-                )
+            if label not in unknown:
+                continue
+            if len(unknown) > MAX_UNKNOWN_PLACES:
+                shown = ", ".join(printable(name) for name in unknown[:SHOWN_PLACES])
+                text, kind = f"{len(unknown)} places are not in {matrix}: {shown}, ...; {listed}", "unknown places"
+            else:
+                text = f"the place {printable(label)!r} is not in {matrix}; {suggest(label, labels, listed)}"
+                kind = f"unknown place {label}"
+            problems.add(table.path, text, row=table.row_numbers[row], column=column, kind=kind)
     places = Places(labels, minutes, place_positions(labels, rows, table, MAX_AREA_KM, problems))
     if places.degrees is not None and not len(problems):
         _check_speed(places, matrix, problems)
@@ -173,12 +197,17 @@ def straight_line_places(
     degrees = place_positions(labels, rows, table, MAX_PLACE_KM, problems)
     if degrees is None or np.isnan(degrees).any():
         missing = labels if degrees is None else [labels[number] for number in np.flatnonzero(np.isnan(degrees[:, 0]))]
-        shown = ", ".join(printable(label) for label in missing[:5])
-        problems.add(
-            table.path,
-            f"has no coordinates for {len(missing):,} of its {len(labels):,} places ({shown}), and there is no file of "
-            "travel times. Add the columns from_lat, from_lon, to_lat and to_lon, or give travel times.",
-        )
+        # Coordinates that are wrong are named already.
+        wrong = problems.rows_of(table.path, [find_heading(table, name) for name in COORDINATES])
+        named = {label for row, pair in enumerate(rows.places) if table.row_numbers[row] in wrong for label in pair}
+        if missing := [label for label in missing if label not in named]:
+            shown = ", ".join(printable(label) for label in missing[:5])
+            problems.add(
+                table.path,
+                f"has no coordinates for {len(missing):,} of its {len(labels):,} places ({shown}), and there is no "
+                f"file of travel times. {'Add' if degrees is None else 'Fill'} the columns from_lat, from_lon, to_lat "
+                "and to_lon, or give travel times.",
+            )
         return Places(labels, np.zeros((len(labels), len(labels))), None)
     check_distances(degrees, labels, rows, table, problems)
     minutes = 60.0 * detour_factor * great_circle_km(degrees) / speed_kmh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 from hundredfold.core.errors import suggest
@@ -92,6 +93,11 @@ COLUMNS: Final[dict[str, Column]] = {
 }
 
 
+# A number, time or date, which is no heading.
+_NUMBERS: Final = re.compile(r"[-+]?\d[\d.,:/ -]*", re.ASCII)
+COORDINATES: Final = ("from_lat", "from_lon", "to_lat", "to_lon", "from_gps", "to_gps")
+
+
 def find_heading(table: CsvTable, name: str) -> str | None:
     """The heading of a column as the file writes it; None if the file lacks the column."""
     return table.find((name, *COLUMNS[name].aliases))
@@ -106,9 +112,18 @@ def check_columns(table: CsvTable, problems: Problems) -> bool:
     if not (_has(table, PICKUP_WINDOW) or _has(table, DROPOFF_WINDOW)):
         missing[PICKUP_WINDOW] = f"{_accepted(PICKUP_WINDOW)} nor {_accepted(DROPOFF_WINDOW)}"
     present = [printable(heading) for heading in table.header if heading]
+    shown = ", ".join(present[:12])
+    if missing and sum(_NUMBERS.fullmatch(heading) is not None for heading in present) > 1:
+        problems.add(
+            table.path, f"has no headings, its first row is {shown}; put a row that names the columns above it."
+        )
+        return False
+    listed = f"its columns are {shown}."
     for name, accepted in missing.items():
-        hint = suggest(name, present[:50], f"its columns are {', '.join(present[:12])}.")
+        hint = suggest(name, present[:50], listed)
         problems.add(table.path, f"has no column {accepted}; {hint}")
+        if hint == listed:
+            listed = "its columns are named above."
     return not missing
 
 
