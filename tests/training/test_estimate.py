@@ -36,10 +36,19 @@ def test_too_few_epochs_give_a_warning_and_a_recommendation_that_fixes_it():
     settings = make_settings(num_envs=256, episodes=1000)
     estimate = estimate_of(settings, make_settings())
     assert estimate.settings.length.epochs == 4
-    assert estimate.warnings[0] == ("1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100")
-    assert Recommendation("episodes", 1000, 25600, "4 epochs are too few to learn from") in estimate.recommendations
-    assert estimate_of(estimate.recommended).settings.length.epochs == 100
+    assert estimate.warnings[0] == (
+        "1000 episodes at 256 envs are 4 epochs, too few to learn from; use --episodes 10240 for 40 epochs"
+    )
+    assert Recommendation("episodes", 1000, 10240, "4 epochs are too few to learn from") in estimate.recommendations
+    # As many as the preset trains.
+    assert estimate_of(estimate.recommended).settings.length.epochs == 40
+    assert make_settings().length.episodes == 40 * make_settings().rollout.num_envs
     assert estimate_of(estimate.recommended).warnings == []
+
+
+def test_learning_from_returns_is_recommended_to_take_longer():
+    settings = make_settings(preset="returns", num_envs=64, episodes=1000)
+    assert estimate_of(settings).warnings[0].endswith("use --episodes 6400 for 100 epochs")
 
 
 def test_episodes_that_do_not_fill_the_last_epoch_give_a_warning():
@@ -51,7 +60,7 @@ def test_epochs_of_several_episodes_per_env_are_counted():
     settings = make_settings(num_envs=64, episodes=1_000)
     settings = replace(settings, rollout=replace(settings.rollout, num_steps=60))
     assert estimate_of(settings).warnings == [
-        "1000 episodes at 64 envs are 8 epochs; use --episodes 12800 for 100",
+        "1000 episodes at 64 envs are 8 epochs, too few to learn from; use --episodes 5120 for 40 epochs",
         "1000 episodes do not divide into epochs of 128; 1024 are trained",
     ]
 

@@ -13,7 +13,7 @@ from hundredfold.core.errors import SettingsError
 from hundredfold.core.files import write_atomically
 from hundredfold.core.formatting import format_bytes, format_duration
 from hundredfold.envs.registry import ENVS, canonical_name
-from hundredfold.training.estimate import ENOUGH_EPOCHS, ENVS_MEMORY, Estimate, estimate_run
+from hundredfold.training.estimate import ENVS_MEMORY, Estimate, enough_epochs, estimate_run
 
 COLUMNS = (Column("what"), Column("value", is_number=True), Column("reason"))
 LARGEST = "largest num_envs"
@@ -103,8 +103,8 @@ def estimate_rows(estimate: Estimate) -> Iterator[Row]:
         seconds = timing.epoch * epochs
         how = "evaluations and refits not counted"
         yield _row("time", round(seconds, 1), "s", how)
-        enough = timing.epoch * ENOUGH_EPOCHS
-        yield _row(f"time of {ENOUGH_EPOCHS} epochs", round(enough, 1), "s", "")
+        enough = enough_epochs(estimate.settings)
+        yield _row(f"time of {enough} epochs", round(timing.epoch * enough, 1), "s", "")
     for change in estimate.recommendations:
         what = f"recommended: --{change.setting.replace('_', '-')}"
         yield _row(what, change.recommended, f"instead of {change.present}", change.reason)

@@ -22,6 +22,7 @@ from hundredfold.algorithms.pqn import PQNSettings
 from hundredfold.config.devices import available_memory
 from hundredfold.config.run import LengthSettings, RunSettings
 from hundredfold.core.batch import EnvSpec, without_prefix
+from hundredfold.core.formatting import format_count
 from hundredfold.core.protocols import EnvFactory
 from hundredfold.envs.registry import ENVS
 from hundredfold.rollout.replay_buffer import row_bytes
@@ -29,11 +30,10 @@ from hundredfold.rollout.rollout_buffer import RolloutBuffer
 from hundredfold.training.build import Components, build, training_factory
 from hundredfold.training.memory import measured_env_bytes, size_of, spec_of, state_of
 
-# Fewer updates than this are too few to learn from.
-FEW_EPOCHS: Final = 50
-# The same when every update learns from the decisions of all epochs before it.
-FEW_EPOCHS_OF_FUTURES: Final = 30
-ENOUGH_EPOCHS: Final = 100
+# Fewer updates than the first number are too few to learn from, the second number is enough.
+FEW_EPOCHS, ENOUGH_EPOCHS = 50, 100
+# The same when every update learns from the decisions of all epochs before it; the preset trains so long.
+FEW_EPOCHS_OF_FUTURES, ENOUGH_EPOCHS_OF_FUTURES = 30, 40
 # Share of the available memory for envs and buffers; the rest is for networks and the system.
 MEMORY_SHARE: Final = 0.5
 MEASURED_ENVS: Final = 256
@@ -127,8 +127,16 @@ def estimate_run(settings: RunSettings, start: RunSettings, *, measure: bool = T
 
 def few_epochs(settings: RunSettings) -> int:
     """Number of epochs below which a run is too short to learn from."""
-    from_futures = settings.algo == "ppo" and settings.ppo.advantages == "futures"
-    return FEW_EPOCHS_OF_FUTURES if from_futures else FEW_EPOCHS
+    return FEW_EPOCHS_OF_FUTURES if _learns_from_futures(settings) else FEW_EPOCHS
+
+
+def enough_epochs(settings: RunSettings) -> int:
+    """Number of epochs that is recommended where a run is too short."""
+    return ENOUGH_EPOCHS_OF_FUTURES if _learns_from_futures(settings) else ENOUGH_EPOCHS
+
+
+def _learns_from_futures(settings: RunSettings) -> bool:
+    return settings.algo == "ppo" and settings.ppo.advantages == "futures"
 
 
 def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -> list[str]:
@@ -139,10 +147,10 @@ def warnings_for(requested: RunSettings, resolved: RunSettings, spec: EnvSpec) -
     steps = resolved.rollout.samples_per_epoch
     warnings = []
     if epochs < few_epochs(resolved):
-        enough = -(-ENOUGH_EPOCHS * steps // spec.episode_steps)
+        enough = enough_epochs(resolved)
         warnings.append(
-            f"{episodes} episodes at {resolved.rollout.num_envs} envs are {epochs} epochs; "
-            f"use --episodes {enough} for {ENOUGH_EPOCHS}"
+            f"{episodes} episodes at {resolved.rollout.num_envs} envs are {format_count(epochs, 'epoch')}, too few to "
+            f"learn from; use --episodes {-(-enough * steps // spec.episode_steps)} for {enough} epochs"
         )
     if epochs * steps != episodes * spec.episode_steps:
         warnings.append(
@@ -297,7 +305,7 @@ def recommend(requested: RunSettings, resolved: RunSettings, start: RunSettings,
     changes: list[Recommendation] = []
     if requested.length.episodes and resolved.length.epochs < few_epochs(resolved) and spec.episode_steps:
         reason = f"{resolved.length.epochs} epochs are too few to learn from"
-        enough = -(-ENOUGH_EPOCHS * resolved.rollout.samples_per_epoch // spec.episode_steps)
+        enough = -(-enough_epochs(resolved) * resolved.rollout.samples_per_epoch // spec.episode_steps)
         changes.append(Recommendation("episodes", requested.length.episodes, enough, reason))
     preset = replace(start, length=LengthSettings(epochs=1)).resolved(spec)
     before = preset.rollout.samples_per_epoch
