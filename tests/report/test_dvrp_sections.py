@@ -212,8 +212,13 @@ def map_labels(figure):
     scale = min(PHONE_WIDTH / (east - west), PHONE_HEIGHT / (ratio * (north - south)))
     boxes = []
     for trace in figure.data:
-        if trace.name == "scale" or "text" not in (trace.mode or ""):
+        if trace.name == "scale":
+            column, line = scale * (trace.x[0] - west), scale * ratio * (trace.y[0] - south)
+            boxes.append((column, column + 5 * len(trace.text[0]), line - 2, line + 12, trace.text[0]))
             continue
+        if "text" not in (trace.mode or ""):
+            continue
+        assert trace.cliponaxis is False, "labels at the edge would be cut"
         for x, y, text, side in zip(trace.x, trace.y, trace.text, trace.textposition, strict=True):
             if text:
                 width, (vertical, horizontal) = 5 * len(html.unescape(text)), side.split()
@@ -230,12 +235,15 @@ def test_labels_of_the_map_do_not_overlap_on_a_phone(report_data, spread):
     city = day["city"]
     # All places but the first close together, as near a hub.
     first = city["points"][0]
+    # One is where the scale bar is.
+    city["points"][1] = [min(point[axis] for point in city["points"]) for axis in (0, 1)]
     city["points"][1:] = [
         [a + spread * (b - a) for a, b in zip(first, point, strict=True)] if k % 3 else point
         for k, point in enumerate(city["points"][1:])
     ]
     labels = map_labels(route_map(day, day["after"], "After"))
     assert len(labels) > 3
+    assert all(label[3] <= PHONE_HEIGHT + 8 for label in labels)
     for one, other in combinations(labels, 2):
         apart = one[1] <= other[0] or one[0] >= other[1] or one[3] <= other[2] or one[2] >= other[3]
         assert apart, (one, other)
@@ -279,8 +287,8 @@ def test_the_timetable_has_every_stop_with_time_place_and_customer(report_data):
 
 def test_place_names_on_the_map_do_not_overlap(report_data):
     day = report_data["day"]
-    names, places = route_map(day, day["after"], "After").data[:2]
-    assert names.mode == "text"
+    _, names, places = route_map(day, day["after"], "After").data[:3]
+    assert names.marker.size == places.marker.size, "else names begin on the dots"
     assert 3 <= len(names.text) <= len(places.text)
     assert set(names.text) <= set(places.text)
 
@@ -346,6 +354,18 @@ def test_trade_off_labels_do_not_overlap(report_data):
     together = [{**row, "policy": f"policy {number}"} for number in range(4)]
     (dots,) = trade_off(together).data
     assert len(set(dots.textposition)) == 4
+
+
+def test_a_number_of_the_curve_without_room_is_left_out(report_data):
+    row = {**report_data["policies"][0], "saved_minutes": 80.0, "shift_minutes": 600.0}
+    close = [{**row, "policy": f"policy {number}", "shift_minutes": 610.0 + 10 * number} for number in range(3)]
+    points = [
+        {"policy": "this run", "shift_penalty": penalty, "saved_minutes": 80.0 * (1 - penalty), "shift_minutes": shift}
+        for penalty, shift in ((0.0, 600.0), (0.02, 595.0), (0.5, 30.0))
+    ]
+    curve, dots = trade_off([row, *close], points).data
+    assert list(curve.text) == ["", "", "0.5"]
+    assert list(dots.text) == ["this run", "policy 0", "policy 1", "policy 2"]
 
 
 def test_a_policy_at_several_shift_penalties_is_a_curve(report_data):

@@ -47,6 +47,8 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
     room = _LabelRoom(frame, ratio)
     if city["points"][city["depot"]]:
         room.occupy(city["points"][city["depot"]])
+    if is_degrees:
+        _add_scale(figure, frame, room)
     labels = [_stop_labels(_cells_of(route, calls), city, room) for route in solution["routes"]]
     _add_places(figure, city, room)
     for route, (numbers, sides) in zip(solution["routes"], labels, strict=True):
@@ -62,6 +64,7 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
             mode="lines+markers+text",
             textposition=["top center", *sides, "top center"],
             textfont={"size": 9, "color": colour},
+            cliponaxis=False,
             line={"color": colour, "width": 2},
             # An arrow points along the leg that leads to its stop.
             marker={"symbol": "arrow", "angleref": "previous", "size": 9, "color": colour},
@@ -86,8 +89,6 @@ def route_map(day: Day, solution: Day, title: str, compare: Day | None = None) -
         showlegend=True,
         margin={"l": 4, "r": 4, "t": 8, "b": 4},
     )
-    if is_degrees:
-        _add_scale(figure, frame)
     figure.update_xaxes(visible=False, range=_padded(*frame[1]))
     figure.update_yaxes(visible=False, range=_padded(*frame[0]), scaleanchor="x", scaleratio=ratio)
     return figure
@@ -122,12 +123,20 @@ class _LabelRoom:
         for side in sides:
             left, right, lower, upper = box = self._box(point, text, side)
             # Half a label may reach into the margin of the figure.
-            if left < -LETTER_HEIGHT or right > self.size[0] + LETTER_HEIGHT or lower < 0:
+            if left < -LETTER_HEIGHT or right > self.size[0] + LETTER_HEIGHT:
+                continue
+            if lower < 0 or upper > self.size[1] + LETTER_HEIGHT / 2:
                 continue
             if all(right <= one[0] or left >= one[1] or upper <= one[2] or lower >= one[3] for one in self.taken):
                 self.taken.append(box)
                 return side
         return None
+
+    def occupy_scale(self, point: Sequence[float], length: float, text: str) -> None:
+        """Take the scale bar, which begins at a point and has this length in units eastwards, and its text above."""
+        left, right, lower, upper = self._box(point, text, "top right")
+        left -= LABEL_GAP
+        self.taken.append((left, max(right, left + self.scale * length), lower - 2 * LABEL_GAP, upper + LABEL_GAP))
 
     def _pixels(self, point: Sequence[float]) -> tuple[float, float]:
         y, x = point
@@ -358,9 +367,12 @@ def _add_places(figure: go.Figure, city: Day, room: _LabelRoom) -> None:
         x=[city["points"][k][1] for k in named],
         y=[city["points"][k][0] for k in named],
         text=[escape(city["names"][k]) for k in named],
-        mode="text",
+        # Without a marker names would begin on the dots.
+        mode="markers+text",
+        marker={"size": 5, "opacity": 0},
         textposition=[placed[k] for k in named],
         textfont={"size": 9, "color": GREY},
+        cliponaxis=False,
         showlegend=False,
         hoverinfo="skip",
     )
@@ -404,8 +416,8 @@ def _padded(low: float, high: float) -> list[float]:
     return [low - padding, high + padding]
 
 
-def _add_scale(figure: go.Figure, frame: Frame) -> None:
-    """A scale bar of a round length in the lower left corner."""
+def _add_scale(figure: go.Figure, frame: Frame, room: _LabelRoom) -> None:
+    """A scale bar of a round length in the lower left corner, which takes its room."""
     (south, north), (west, east) = frame
     km_per_degree = KM_PER_DEGREE * math.cos(math.radians((south + north) / 2))
     max_km = 0.2 * (east - west) * km_per_degree
@@ -413,12 +425,15 @@ def _add_scale(figure: go.Figure, frame: Frame) -> None:
         return
     power = 10.0 ** math.floor(math.log10(max_km))
     length = max(step * power for step in (1, 2, 5) if step * power <= max_km)
+    text = f"{length:g} km"
+    room.occupy_scale((south, west), length / km_per_degree, text)
     figure.add_scatter(
         x=[west, west + length / km_per_degree],
         y=[south, south],
         name="scale",
         mode="lines+text",
-        text=[f"{length:g} km", ""],
+        text=[text, ""],
+        textfont={"size": 9},
         textposition="top right",
         line={"color": GREY, "width": 3},
         showlegend=False,

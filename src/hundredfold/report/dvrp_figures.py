@@ -198,7 +198,11 @@ def trade_off(rows: Sequence[Row], curve: Sequence[Row] = ()) -> go.Figure:
     penalties = [f"{row['shift_penalty']:g}" for row in curve]
     # One dot of the curve is this run as it was trained, which has a label of its own.
     labels = ["" if dot == dots[points] else penalty for dot, penalty in zip(dots[:points], penalties, strict=True)]
-    sides = _label_sides(dots, [*labels, *names], [CURVE_SIDES] * points + [SIDES] * len(names))
+    # Names of policies first: a number of the curve that has no room is left out, as it is shown on touch.
+    order = [*dots[points:], *dots[:points]]
+    placed = _label_sides(order, [*names, *labels], [SIDES] * len(names) + [CURVE_SIDES] * points)
+    sides = [side for side, _ in placed]
+    labels = [label if fits else "" for label, (_, fits) in zip(labels, placed[len(names) :], strict=True)]
     figure = go.Figure()
     if curve:
         figure.add_scatter(
@@ -208,7 +212,7 @@ def trade_off(rows: Sequence[Row], curve: Sequence[Row] = ()) -> go.Figure:
             customdata=penalties,
             name=f"{this_run}, by shift penalty",
             mode="lines+markers+text",
-            textposition=sides[:points],
+            textposition=sides[len(names) :],
             textfont={"color": BLUE},
             line={"color": BLUE, "width": 2},
             marker={"color": BLUE, "size": 6},
@@ -221,7 +225,7 @@ def trade_off(rows: Sequence[Row], curve: Sequence[Row] = ()) -> go.Figure:
         y=saved[points:],
         text=names,
         mode="markers+text",
-        textposition=sides[points:],
+        textposition=sides[: len(names)],
         marker={
             "opacity": 1,
             "size": [13 if name == this_run else 9 for name in names],
@@ -291,11 +295,15 @@ class _Box(NamedTuple):
 
 def _label_sides(
     dots: Sequence[tuple[float, float]], names: Sequence[str], allowed: Sequence[Sequence[str]]
-) -> list[str]:
-    """Greedy label placement: each label on the allowed side with the least overlap, in phone pixels."""
+) -> list[tuple[str, bool]]:
+    """Greedy label placement: each label on the allowed side with the least overlap, in phone pixels.
+
+    Returns:
+        The side of each label, and whether it is free of overlaps there.
+    """
     taken = [_Box(x - GAP, y - GAP, x + GAP, y + GAP) for x, y in dots]
     frame = _Box(0.0, 0.0, PHONE_WIDTH, PHONE_HEIGHT)
-    chosen: list[str] = []
+    chosen: list[tuple[str, bool]] = []
     for (x, y), name, sides in zip(dots, names, allowed, strict=True):
         width = LETTER_WIDTH * len(name)
         boxes = {side: _label_box(x, y, width, side) for side in sides}
@@ -303,8 +311,9 @@ def _label_sides(
             side: sum(box.overlap(other) for other in taken) + width * LETTER_HEIGHT - box.overlap(frame)
             for side, box in boxes.items()
         }
-        chosen.append(min(overlap, key=lambda side: overlap[side]))
-        taken.append(boxes[chosen[-1]])
+        best = min(overlap, key=lambda side: overlap[side])
+        chosen.append((best, overlap[best] < 1.0))
+        taken.append(boxes[best])
     return chosen
 
 

@@ -15,7 +15,14 @@ from hundredfold.envs.dvrp.env import OFFER_COSTS, SHIFT_COST
 from hundredfold.envs.dvrp.evaluation import evaluate_policy, simulate_days
 from hundredfold.envs.dvrp.offers import DEFAULT_OFFERS
 from hundredfold.envs.dvrp.population import NUM_TYPES
-from hundredfold.envs.dvrp.report_data import CachedSolver, belief_record, median_row, record_report_data, record_within
+from hundredfold.envs.dvrp.report_data import (
+    CachedSolver,
+    belief_record,
+    median_row,
+    quartiles,
+    record_report_data,
+    record_within,
+)
 from hundredfold.envs.dvrp.route_costs import day_problems
 from hundredfold.envs.dvrp.settings import DvrpSettings
 from hundredfold.envs.dvrp.trip_purposes import PURPOSE_NAMES
@@ -248,6 +255,14 @@ def test_a_day_with_unserved_customers_is_not_shown():
     shown = record_report_data(no_offer, settings, days=2, baselines=())
     assert shown["policies"][0]["failed"] == 2
     assert shown["day"] is None
+
+
+@pytest.mark.parametrize("days", [1, 2, 3, 8])
+def test_the_median_lies_between_the_quartiles_of_few_days(days):
+    values = np.arange(days) ** 2.0
+    low, high = quartiles(values)
+    assert low <= values[median_row(values, values >= 0.0)] <= high
+    assert np.mean((values >= low) & (values <= high)) >= 0.5
 
 
 def test_median_row_is_the_lower_median():

@@ -285,7 +285,7 @@ def median_day(
     number = median_row(improvement, served)
     return {
         "improvement_pct": round(float(improvement[number]), 3),
-        "quartiles_pct": np.quantile(improvement[served], [0.25, 0.75]).round(3).tolist(),
+        "quartiles_pct": [round(value, 3) for value in quartiles(improvement[served])],
         "city": city_record(population),
         **day_record(simulated, before, after, population, settings, number),
     }
@@ -296,6 +296,12 @@ def median_row(values: FloatArray, wanted: BoolArray) -> int:
     rows = np.flatnonzero(wanted)
     order = np.argsort(values[rows], kind="stable")
     return int(rows[order[(len(rows) - 1) // 2]])
+
+
+def quartiles(values: FloatArray) -> tuple[float, float]:
+    """Lower and upper quartile, both of them values, so that the median lies between however few there are."""
+    low, high = np.quantile(values, 0.25, method="lower"), np.quantile(values, 0.75, method="higher")
+    return float(low), float(high)
 
 
 def response_record(simulated: SimulatedDays, population: Population) -> Record:
