@@ -163,6 +163,16 @@ def test_the_time_left_ends_at_zero_also_where_envs_run_ahead(monkeypatch, colle
     assert left in display.line(1, 2, {})
 
 
+def test_the_steps_of_an_epoch_are_those_of_the_summary_also_where_envs_run_ahead(tmp_path):
+    display = TrainingDisplay(total_steps=200, done_steps=0, quiet=True)
+    rows = [{"epoch": n, "total_steps": 100 * n, "wall_seconds": 4.0 * n} for n in (1, 2)]
+    for row, collected in zip(rows, (115, 110), strict=True):
+        display.advance(collected)
+        display.epoch(row["epoch"], 2, row)
+        assert f"steps {row['total_steps']:,}  " in display.line(row["epoch"], 2, row)
+    assert "trained 200 steps in 2 epochs" in describe_run(tmp_path, rows)
+
+
 def test_the_rate_after_an_epoch_is_that_of_the_summary(tmp_path):
     """Time that the metrics do not count, such as the set-up of an engine, is not in the rate of an epoch either."""
     rows = [{"epoch": n, "total_steps": 100 * n, "wall_seconds": 4.0 * n} for n in (1, 2)]

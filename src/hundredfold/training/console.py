@@ -73,13 +73,14 @@ class TrainingDisplay:
     def epoch(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of a complete epoch."""
         seconds = metrics.get("wall_seconds", 0.0) - self.start_seconds
-        steps = metrics.get("total_steps", self.done_steps) - self.start_steps
-        self.epoch_rate = steps / seconds if seconds > 0 else None
+        # Asynchronous envs are some steps ahead of the rollout, which count in the next epoch, as in the summary.
+        self.done_steps = int(metrics.get("total_steps", self.done_steps))
+        self.epoch_rate = (self.done_steps - self.start_steps) / seconds if seconds > 0 else None
         shown = metrics.get("return_mean")
         self.return_text = self.return_text if shown is None else f"{shown:.2f}"
         if self.progress is not None:
             description = f"epoch {number}/{num_epochs}"
-            self.progress.update(self.task, description=description, **self._fields())
+            self.progress.update(self.task, description=description, completed=self.done_steps, **self._fields())
         else:
             self.print(self.line(number, num_epochs, metrics))
         if "avg_cost" in metrics:
@@ -103,7 +104,6 @@ class TrainingDisplay:
 
     def line(self, number: int, num_epochs: int, metrics: Mapping[str, float]) -> str:
         """An epoch as one line of text."""
-        # Negative at the end where asynchronous envs are a few steps ahead of the last rollout.
         left = (self.total_steps - self.done_steps) / max(self.steps_per_second, 1e-9)
         parts = [
             f"epoch {number}/{num_epochs}",
