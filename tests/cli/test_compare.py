@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -85,6 +86,21 @@ def test_the_comparison_of_64_and_256_envs_learns_from_returns_in_the_city_hubs(
     _, arms = _arms("dvrp", ["--num-envs", "8,16", "--city", "spread", "--preset", "default", "--episodes", "64"])
     assert {arm.settings.env_settings.city for arm in arms} == {"spread"}
     assert {arm.settings.ppo.advantages for arm in arms} == {"futures"}
+
+
+def test_help_of_a_comparison_shows_the_settings_that_it_uses(capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", "dvrp", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    _, arms = _arms("dvrp", [])
+    assert "--num-envs 64,256 compares numbers of envs, as `compare dvrp` does without arms" in text
+    for flag, used in (
+        ("num-envs", arms[0].settings.rollout.num_envs),
+        ("episodes", arms[0].settings.length.epochs * arms[0].settings.rollout.num_envs),
+        ("eval-interval", arms[0].settings.evaluation.eval_interval),
+        ("city", arms[0].settings.env_settings.city),
+    ):
+        assert re.search(rf"--{flag} (?:INT|{{[a-z,]+}}) .*?\(default: (.*?)\)", text).group(1) == str(used), flag
 
 
 def test_arms_are_evaluated_after_the_same_number_of_episodes():

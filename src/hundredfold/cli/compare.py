@@ -82,7 +82,7 @@ where it stopped.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """Arms and seeds. --num-envs with several numbers (64,256) compares numbers of envs."""
+    """Arms and seeds. --num-envs 64,256 compares numbers of envs, as `compare dvrp` does without arms."""
 
     arm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """An arm, repeated for each: "NAME: flags of train", or a settings file (TOML) whose name without
@@ -217,21 +217,24 @@ def _arm(env: str, name: str, common: Sequence[str], flags: Sequence[str], optio
 
 def _num_envs_arms(env: str, counts: str, common: list[str]) -> tuple[CompareOptions, list[Arm]]:
     """An arm per number of envs, with a control."""
+    defaults: list[str] = []
     if env == "dvrp" and peek_flag(common, "--config") is None:
         replaced = {"--episodes": ("--steps", "--epochs"), "--city": ("--trips",)}
         for flag, value in DVRP_FLAGS.items():
             if all(peek_flag(common, name) is None for name in (flag, *replaced.get(flag, ()))):
-                common = [*common, flag, value]
+                defaults += [flag, value]
     try:
         num_envs = [whole_number(part) for part in counts.split(",")]
     except ValueError as error:
         raise SettingsError(
             f"--num-envs expects numbers separated by commas, such as 64,256; got {counts!r}."
         ) from error
-    options, settings = parse(common, base_settings(env, common), CompareOptions, "compare")
+    # Parsed before the flags given, so that help shows them.
+    _, base = parse(defaults, base_settings(env, [*common, *defaults]), CompareOptions, "compare")
+    base = replace(base, rollout=replace(base.rollout, num_envs=min(num_envs)))
+    options, settings = parse(common, base, CompareOptions, "compare")
     if settings.engine != OWN:
         raise SettingsError("numbers of envs are compared with the default engine; for others name arms by --arm.")
-    settings = replace(settings, rollout=replace(settings.rollout, num_envs=min(num_envs)))
     _check_evaluations(settings)
     spec = spec_of(env_factory(env, settings.env_settings))
     arms = num_envs_arms(settings, num_envs, spec)
