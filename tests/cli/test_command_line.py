@@ -305,6 +305,17 @@ def test_help_of_evaluate_names_the_flags_of_every_env(capsys):
     assert "--baselines" in capsys.readouterr().out
 
 
+def test_help_of_watch_names_the_help_of_every_env(capsys):
+    assert call("watch", "--help") == 0
+    text = capsys.readouterr().out
+    assert "hundredfold watch dvrp --help" in text
+    assert "--max-steps" in text
+    assert call("watch", "dvrp", "--help") == 0
+    text = capsys.readouterr().out
+    assert "--beside" in text
+    assert "hundredfold watch cage2 --help" not in text
+
+
 def test_evaluate_uses_the_backend_of_the_run_unless_told_otherwise(capsys, run_folder, monkeypatch):
     used = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
 VIDEOS = "videos"
 """Folder of videos and replay pages, in the run folder or in the working directory."""
+
+HELP: Final = """usage: hundredfold watch RUN [flags]
+       hundredfold watch ENV --policy NAME [flags]
+
+RUN is a run folder, ENV a built-in env or a Gymnasium id. What is written and
+the flags depend on the env:
+  hundredfold watch dvrp --help    a page that replays a day of calls and vans
+  hundredfold watch cage2 --help   a page that replays an attack on the network
+Other envs are written as a video, with these flags:
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +127,8 @@ def run(argv: Sequence[str]) -> int:
             name = RunFolder.open(Path(argument)).settings().env
         if canonical_name(name) in commands:
             return commands[canonical_name(name)](argv)
+    if set(argv) & {"-h", "--help"}:
+        print(HELP)
     return watch_video(argv)
 
 
