@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self, url):
         self.argv = [sys.executable, "-m", "hundredfold", "serve", "--port", "0", "--database-url", url, "--quiet"]
-        self.argv += ["--customers", "30", "--vehicles", "25", "--service", "research"]
+        self.argv += ["--customers", "30", "--num-vehicles", "25", "--service", "research"]
         self.start()
 
     def start(self):

@@ -67,12 +67,12 @@ class DeskOptions:
     travel_times: str | None = None
     """CSV file of travel times between the places of your trips; by default from their coordinates."""
     depot: str | None = None
-    """Cell of the depot, as labelled in --travel-times; by default the most central cell."""
+    """Place of the depot, as named in your files; by default the most central place."""
     service: Service = "operator"
     """Defaults of limits: operator (ride-time limit, shifts of at most 60 minutes) or research."""
     customers: AtLeastOne | None = None
     """Requests expected in a day; by default 30, or those of the run."""
-    vehicles: AtLeastOne | None = None
+    num_vehicles: AtLeastOne | None = None
     """Vehicles in the fleet; by default 5, or one per 8 customers if that is more."""
     capacity: AtLeastOne | None = None
     """Seats of one vehicle; by default 8."""
@@ -91,7 +91,7 @@ def desk_policy(options: DeskOptions) -> DeskPolicy:
     from hundredfold.desk.quoter import DeskPolicy
 
     fleet: dict[str, Any] = {
-        "num_vehicles": options.vehicles,
+        "num_vehicles": options.num_vehicles,
         "num_customers": options.customers,
         "capacity": options.capacity,
         "shift_penalty": options.shift_penalty,
