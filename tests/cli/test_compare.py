@@ -61,7 +61,7 @@ def test_numbers_of_envs_are_compared_and_finished_runs_are_reused(capsys, tmp_p
         assert row["iqm_low"] <= row["iqm"] <= row["iqm_high"]
         assert ("difference" in row) == (row["arm"] != "2-envs")
     page = (tmp_path / "arms" / "compare.html").read_text("utf-8")
-    assert "2-envs-x2" in page
+    assert "2-envs-x2 is a control: 2 envs that collect as many samples for each update as 4-envs" in page
 
     # A missing run is trained and evaluated again; the others are not touched.
     metrics_before = read_metrics(tmp_path / "arms" / "4-envs-seed-43")
@@ -135,6 +135,8 @@ def test_arms_by_flags_are_trained_with_the_same_seeds_and_evaluated_on_the_same
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any("compared with fast, paired" in line for line in lines)
+    explained = "P(higher): probability that a run scores higher than one of fast"
+    assert explained in " ".join(" ".join(lines).split())
     assert sorted(path.parent.name for path in tmp_path.glob("*/settings.toml")) == [
         *("fast-seed-42", "fast-seed-43", "slow-seed-42", "slow-seed-43")
     ]

@@ -73,6 +73,8 @@ def check_replay(seen, width):
 def test_the_cage2_page_is_played_by_keys_slider_and_button(width, capsys, tmp_path):
     page = tmp_path / "replay.html"
     assert call("watch", "cage2", "--policy", "sleep", "--beside", "reactive", "--output", page) == 0
+    for words in ("sleep: no defence", "reactive: restores hosts", "b_line: knows the way to the operational server"):
+        assert words in page.read_text("utf-8")
     seen = inspect_page(page, width, tmp_path / "profile", REPLAY_PROBE)
     check_replay(seen, width)
     assert seen["now"] == "step 100 of 100"

@@ -57,6 +57,8 @@ NUM_EVALUATIONS: Final = 10
 # Keeps the final evaluation's episodes apart from those of evaluations during training.
 FINAL_EVALUATION: Final = 0x66696E616C
 IMPROVEMENT: Final = "eval/avg_improvement_pct"
+# Share of pairs of runs in which the other arm scores higher.
+IMPROVED: Final = "improvement_probability"
 # Improvement in percent that dvrp is to reach.
 DVRP_TARGET: Final = 5.0
 # Of the comparison of numbers of envs in dvrp, unless flags or a file say otherwise.
@@ -395,7 +397,10 @@ def _print_results(env: str, comparison: Comparison, command: Sequence[str], opt
         show(rows, _shown_scores, f"{env}{of_split}: {unit} (95 % interval)")
         if len(rows) > 1:
             print()
-            show(rows[1:], _shown_difference, f"compared with {rows[0]['arm']}, paired by seed and episode")
+            first = rows[0]["arm"]
+            chance = f"; P(higher): probability that a run scores higher than one of {first}"
+            title = f"compared with {first}, paired by seed and episode{chance if IMPROVED in rows[1] else ''}"
+            show(rows[1:], _shown_difference, title)
             print_text(verdict)
             print()
     level = comparison.training[0]["level"]
@@ -418,8 +423,7 @@ def _shown_scores(row: Row) -> Row:
 
 def _shown_difference(row: Row) -> Row:
     shown = {"arm": row["arm"], "difference": _with_interval(row, "difference", "difference")}
-    probability = "improvement_probability"
-    return shown | ({"P(higher)": _with_interval(row, probability, probability)} if probability in row else {})
+    return shown | ({"P(higher)": _with_interval(row, IMPROVED, IMPROVED)} if IMPROVED in row else {})
 
 
 def _shown_training(row: Row) -> Row:

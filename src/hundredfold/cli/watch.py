@@ -159,7 +159,13 @@ def watch_video(argv: Sequence[str]) -> int:
 
 def watch_cage2(argv: Sequence[str]) -> int:
     """Write the replay page of one policy or two."""
-    from hundredfold.envs.cage2.episodes import record_episodes, replay_legend, replay_record
+    from hundredfold.envs.cage2.episodes import (
+        BLUE_DESCRIPTIONS,
+        RED_DESCRIPTIONS,
+        record_episodes,
+        replay_legend,
+        replay_record,
+    )
 
     args = parse_flags(WatchCage2, argv, "hundredfold watch")
     torch.set_num_threads(1)  # more threads are slower on a busy machine
@@ -179,9 +185,10 @@ def watch_cage2(argv: Sequence[str]) -> int:
         for episode in range(args.episodes)
     ]
     replay = Replay("cage2", {"legend": replay_legend(rules.network), "episodes": episodes}, unit="step")
-    reds = ", ".join(dict.fromkeys(episode[0]["red"] for episode in episodes))
+    reds = dict.fromkeys(episode[0]["red"] for episode in episodes)
     facts = [
-        f"red agent {reds}",
+        *(BLUE_DESCRIPTIONS[name] for name in shown if name in BLUE_DESCRIPTIONS),
+        *(RED_DESCRIPTIONS.get(red, f"red agent {red}") for red in reds),
         f"{rules.ruleset} ruleset",
         format_count(recorded[0].num_steps, "step"),
         f"seed {args.seed}",

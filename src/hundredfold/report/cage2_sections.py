@@ -41,8 +41,9 @@ def _score(data: ReportData) -> Section:
     return Section(
         "Score",
         f"Mean return over {data['episodes']} episodes of each red agent and length (in steps), deterministic policy, "
-        "which is not told which red agent it faces. The total also has the three cells of the sleeping red agent "
-        f"({_points(sleeping)}). Published agents were scored on the original simulator; code: the version "
+        "which is not told which red agent it faces: b_line knows the way to the operational server and takes it, "
+        "meander takes every host it finds, subnet by subnet. The total also has the three cells of the sleeping red "
+        f"agent ({_points(sleeping)}). Published agents were scored on the original simulator; code: the version "
         "of its rules, before and after two fixes of August 2022.",
         [Table(columns=["agent", *names, "total", "code"], rows=rows, marked=0)],
         card=_verdict(data),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import cycle
@@ -31,6 +32,8 @@ SCORE_COLUMNS: Final = (
     "IQM: interquartile mean of the seeds. P(higher): probability of improvement. std: standard deviation of seeds."
 )
 BAND: Final = 0.18
+# Name that `training.compare.num_envs_arms` gives to the control arm.
+CONTROL_ARM: Final = re.compile(r"\d+-envs-x\d+")
 
 Row = Mapping[str, Any]
 
@@ -56,7 +59,7 @@ def draw_comparison(env: str, comparison: Comparison, command: str) -> str:
             "Learning curves",
             "Evaluations during training: mean over seeds; the band spans all seeds. Switch the "
             "axis to compare at equal samples or at equal wall-clock time. A run that a stop rule ended keeps its "
-            "last score.",
+            f"last score.{_control_sentence(comparison.training)}",
             [learning(curves, unit)],
         ),
         Section(
@@ -128,6 +131,18 @@ def _verdict_cards(comparison: Comparison) -> Iterator[Card]:
             winner, _, overlap = reason.partition(", ")
             value, text = (winner, overlap) if result == "winner" else (result, reason)
             yield Card(_split_title(split) or "result", value, text)
+
+
+def _control_sentence(training: Sequence[Row]) -> str:
+    """What the control arm of a comparison of numbers of envs is; empty without one."""
+    for row in training:
+        if CONTROL_ARM.fullmatch(row["arm"]):
+            same = next(other for other in training if other["samples_per_update"] == row["samples_per_update"])
+            return (
+                f" {row['arm']} is a control: {row['num_envs']} envs that collect as many samples for each update as "
+                f"{same['arm']}, so that the number of envs and the size of updates can be told apart."
+            )
+    return ""
 
 
 def _arm_cards(comparison: Comparison) -> Iterator[Card]:

@@ -138,6 +138,21 @@ def replay_record(recorded: RecordedEpisodes, policy: str, episode: int = 0) -> 
     }
 
 
+# What a reader of a page should know of those who play, by name.
+RED_DESCRIPTIONS: Final = {
+    "b_line": "red agent b_line: knows the way to the operational server and takes it",
+    "meander": "red agent meander: takes every host it finds, subnet by subnet",
+    "sleep": "red agent sleep: does nothing",
+}
+BLUE_DESCRIPTIONS: Final = {
+    "shipped": "shipped: the trained policy of this package",
+    "shipped-exploits": "shipped-exploits: the trained policy that also observes exploits by port",
+    "sleep": "sleep: no defence",
+    "random": "random: any action, all equally often",
+    "reactive": "reactive: restores hosts that look compromised",
+}
+
+
 def replay_legend(network: Network = STANDARD) -> Record:
     """Names of the codes in `replay_record`."""
     return {
