@@ -283,20 +283,20 @@ def resume_run(
         require_wandb()
     folder.claim()
     try:
-        same_end = (settings.length, settings.stop) == (saved.length, saved.stop)
-        if same_end and is_complete(folder, saved) and _is_whole(folder):
-            if not quiet:
-                note(finished_note(path, saved, read_stop(folder)))
-            if report and not folder.report_file.exists():
-                write_run_report(folder, REPORT_DAYS, seconds=REPORT_SECONDS)
-            return TrainedRun(path, True, hooks.network)
-        if settings.length != saved.length and saved.length_schedules and not quiet:
-            note(extension_note(saved))
+        can_be_finished = settings.stop == saved.stop and is_complete(folder, saved) and _is_whole(folder)
+        if can_be_finished and settings.length == saved.length:
+            return _finished_before(folder, saved, report, quiet, hooks)
         announce(settings, quiet)
         with using_network(hooks.network):
             check_many_envs(settings, make_envs)
             components = build(settings, make_envs)
         try:
+            # A length in steps or episodes may be that of the run, rounded up to whole updates.
+            same_length = components.settings.length == saved.length
+            if can_be_finished and same_length:
+                return _finished_before(folder, saved, report, quiet, hooks)
+            if not same_length and saved.length_schedules and not quiet:
+                note(extension_note(saved))
             run = Run.resume(folder, components, wandb=wandb, quiet=quiet)
             folder.stop_file.unlink(missing_ok=True)
             folder.write_settings(components.settings)
@@ -306,6 +306,15 @@ def resume_run(
             components.close()
     finally:
         folder.release()
+
+
+def _finished_before(folder: RunFolder, settings: RunSettings, report: bool, quiet: bool, hooks: Hooks) -> TrainedRun:
+    """A run that has its length already; it gets a report if it has none."""
+    if not quiet:
+        note(finished_note(folder.path, settings, read_stop(folder)))
+    if report and not folder.report_file.exists():
+        write_run_report(folder, REPORT_DAYS, seconds=REPORT_SECONDS)
+    return TrainedRun(folder.path, True, hooks.network)
 
 
 def _is_whole(folder: RunFolder) -> bool:

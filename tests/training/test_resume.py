@@ -140,6 +140,12 @@ def test_a_finished_run_says_so_and_how_to_extend_it(tmp_path, capsys):
     assert "is finished: 6 epochs, 384 steps" in output
     assert f"--resume {run.path} --steps 768" in output
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    # As many steps, rounded up to whole updates.
+    assert main(["train", "--resume", str(run.path), "--steps", "380"]) == 0
+    output = capsys.readouterr().err
+    assert "is finished: 6 epochs, 384 steps" in output
+    assert "schedules" not in output
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     (run.path / "report.html").unlink()
     assert main(["train", "--resume", str(run.path)]) == 0
     assert (run.path / "report.html").exists()
