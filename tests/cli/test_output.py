@@ -5,8 +5,10 @@ import inspect
 import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 
 import benchmarks.__main__ as benchmarks
@@ -15,8 +17,10 @@ from helpers.processes import run_process
 from hundredfold.cli import cage2, estimate, evaluate, evaluate_dvrp_tables, info, output, scale
 from hundredfold.cli.main import main
 from hundredfold.cli.output import Column, fit_columns, print_rows
+from hundredfold.config.presets import preset_settings
+from hundredfold.config.run import LengthSettings
 from hundredfold.core.terminal import wrap
-from hundredfold.training.console import TrainingDisplay, describe_run, progress_bar
+from hundredfold.training.console import TrainingDisplay, describe_run, progress_bar, run_banner
 
 LONG_RUN = "runs/a-folder-with-a-rather-long-name/dvrp-2026-11-18-015822-42"
 NAMES = {
@@ -171,6 +175,11 @@ def test_the_steps_of_an_epoch_are_those_of_the_summary_also_where_envs_run_ahea
         display.epoch(row["epoch"], 2, row)
         assert f"steps {row['total_steps']:,}  " in display.line(row["epoch"], 2, row)
     assert "trained 200 steps in 2 epochs" in describe_run(tmp_path, rows)
+
+
+def test_the_banner_of_a_run_counts_one_epoch_as_one(tmp_path):
+    settings = replace(preset_settings("cartpole"), length=LengthSettings(epochs=1))
+    assert " steps x 1 epoch = " in run_banner(tmp_path, settings, "InProcessBackend", torch.device("cpu"))
 
 
 def test_the_rate_after_an_epoch_is_that_of_the_summary(tmp_path):

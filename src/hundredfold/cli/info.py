@@ -100,10 +100,10 @@ def _env_tables(given: str, changed: Mapping[str, str]) -> dict[str, Sequence[Ro
     """
     name = canonical_name(given)
     if name not in ENVS:
-        raise SettingsError(f"there is no built-in env {given!r}; {suggest(given, ENVS)}")
+        raise SettingsError(f"there is no built-in env {given!r}, and only those are described; {suggest(given, ENVS)}")
     entry, settings = ENVS[name], settings_class(name)(**changed)
     spec = env_factory(name, settings)(np.arange(1)).spec
-    title = f"{name}: {entry.summary}; observation by default"
+    title = f"{name}: {entry.summary}; its observation with default settings"
     found: dict[str, Sequence[Row]] = {title: _array_rows(spec.observation)}
     if entry.legend is not None:
         return {**found, **resolve_name(entry.legend)(settings)}

@@ -215,7 +215,7 @@ def run_banner(path: Path, settings: RunSettings, env_runner: str, device: torch
     layers = "-".join(map(str, settings.network.hidden_sizes))
     used = format_bytes(memory_used(device))
     return (
-        f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {epochs} epochs "
+        f"run {path}: {rollout.num_envs} envs x {rollout.num_steps} steps x {format_count(epochs, 'epoch')} "
         f"= {rollout.samples_per_epoch * epochs:,} steps\n"
         f"  {settings.algo}: {batch_sizes(settings)}, networks {layers} on {device} ({used} of its "
         f"memory in use), envs in {env_runner}"

@@ -62,8 +62,8 @@ def require_trust(folder: RunFolder, settings: RunSettings, named: Container[str
     if not executed or trusted or _is_from_here(folder):
         return
     raise SettingsError(
-        f"the settings of {folder.path} {' and '.join(executed)}, and this run was not made by you in this folder. If "
-        "you trust its author, add --trust-run (trust_run=True in Python)."
+        f"with the settings of {folder.path} this command {' and '.join(executed)}, but this run was not made by you "
+        "in this folder. If you trust its author, add --trust-run (trust_run=True in Python)."
     )
 
 
