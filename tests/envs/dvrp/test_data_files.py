@@ -396,6 +396,11 @@ WRONG_FILES = {
         [cell(row, "From", f"Haus {row}") for row in range(2, 10)],
         ["rows 2, 3, 4, 5, 6 and 3 more, column From: 8 places are not in", "matrix.csv: Haus 2, Haus 3, Haus 4,"],
     ),
+    "a list of pairs": (
+        True,
+        [lambda _, matrix: matrix.__setitem__(slice(None), [["From", "To", "s"], ["Bahnhof", "Markt", "300"]])],
+        ["matrix.csv is a list of pairs; expected a table with one row and one column per place"],
+    ),
     "not square": (True, [lambda _, matrix: matrix.pop()], ["matrix.csv is not square: 4 rows and 5 columns"]),
     "labels": (True, [matrix_cell(3, 1, "Klinikum")], ["row 3, column 1: the row is labelled 'Klinikum'"]),
     "too slow": (
@@ -443,6 +448,14 @@ def test_a_wrong_file_gets_one_answer_that_names_all_its_problems(tmp_path, has_
     expected = len([message for message in messages if not message.endswith(same)])
     assert len(caught.value.problems) == expected, text
     assert len(text) < 2000
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_matrix_of_another_city_is_named_without_warnings(tmp_path):
+    matrix = write(tmp_path / "matrix.csv", [["", "A", "B"], ["A", "0", "300"], ["B", "300", "0"]])
+    with pytest.raises(DataError, match="the place 'Bahnhof' is not in") as caught:
+        read_data(settings(write(tmp_path / "trips.csv", trip_rows()), travel_times=matrix))
+    assert len(caught.value.problems) == 5
 
 
 def test_points_of_one_place_may_differ_a_little_and_those_of_an_area_more(tmp_path):

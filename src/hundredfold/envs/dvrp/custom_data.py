@@ -252,7 +252,7 @@ def _complete_types(rows: TripRows, settings: DvrpSettings, notes: list[str]) ->
 
 def _positions(places: Places) -> FloatArray:
     """(cells, 2) in the unit square: from coordinates, or else from travel times."""
-    if places.degrees is None:
+    if places.degrees is None or np.isnan(places.degrees).all():
         return positions_from_travel(places.minutes)
     known = np.asarray(~np.isnan(places.degrees).any(axis=1))
     # Cells without trips are placed in the middle; they never occur in an observation.

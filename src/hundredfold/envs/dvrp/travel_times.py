@@ -34,6 +34,8 @@ OTHER_UNITS: Final = {
     "mi",
     "ms",
 }
+# First headings of a list with a row per pair of places.
+LIST_HEADINGS: Final = {("from", "to"), ("origin", "destination"), ("start", "end")}
 MAX_DRIVE_MINUTES: Final = 1440.0
 # Unknown places that get a problem each, and places that a message lists.
 MAX_UNKNOWN_PLACES, SHOWN_PLACES = 5, 8
@@ -76,6 +78,9 @@ def read_travel_times(path: str | Path, problems: Problems) -> tuple[tuple[str, 
         return None
     labels = table.header[1:]
     before = len(problems)
+    if tuple(heading_key(cell) for cell in table.header[:2]) in LIST_HEADINGS:
+        problems.add(table.path, "is a list of pairs; expected a table with one row and one column per place.")
+        return None
     if len(table.rows) != len(labels):
         problems.add(
             table.path,
