@@ -241,7 +241,7 @@ class BenchOffers:
     hindsight: bool = False
     """Also evaluate the offers that are best when the whole day is known (0.5 s per day)."""
     decision_times: bool = True
-    """Also measure CPU milliseconds per decision; takes as long as 256 days of every policy."""
+    """Also measure CPU milliseconds per decision; takes as long as 512 days of every policy."""
     results: Path | None = None
     """Folder that keeps the scores of every policy in parts of 256 days: a second call continues there."""
     wide: bool = False
