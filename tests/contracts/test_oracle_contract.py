@@ -20,7 +20,7 @@ SOLVERS = {
     "insertion": LNSOracle,
     "neural": lambda: NeuralOracle(NeuralSettings(oracle_samples=2)),
     "exact": ExactOracle,
-    "or_tools": lambda: OrToolsOracle(OrToolsSettings(seconds=30.0, max_solutions=20)),
+    "or_tools": lambda: OrToolsOracle(OrToolsSettings(seconds=600.0, max_solutions=20)),
     "pyvrp": lambda: PyVRPOracle(PyVRPSettings(seconds=None, max_iterations=50)),
 }
 PACKAGES = {"or_tools": "ortools", "pyvrp": "pyvrp"}

@@ -11,14 +11,15 @@ from playwright import sync_api as playwright
 
 from helpers.browser import BROWSER, open_chromium
 from helpers.desk import make_desk, running
+from helpers.processes import HANG_SECONDS
 from hundredfold.desk.server import ServerOptions, create_app
 
 pytestmark = [BROWSER, pytest.mark.browser]
 
-MINUTES = 60_000  # in milliseconds; limits only guard against hangs
+HANG_MILLISECONDS = 1000 * HANG_SECONDS
 TOKEN = "a secret of this test"
 expect = playwright.expect
-expect.set_options(timeout=3 * MINUTES)
+expect.set_options(timeout=HANG_MILLISECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ class Clerk:
 
     def __init__(self, browser, address, width, scheme, context=None):
         context = context or browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        context.set_default_timeout(3 * MINUTES)
+        context.set_default_timeout(HANG_MILLISECONDS)
         self.page = context.new_page()
         self.problems = []
         self.page.on("console", lambda line: self.problems.append(line.text) if line.type == "error" else None)

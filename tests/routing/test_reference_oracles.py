@@ -26,7 +26,7 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch, package, oracle):
 def test_or_tools_solutions_pass_the_verifier():
     pytest.importorskip("ortools")
     problems = random_instances(2, 12, seed=1, fleet=FLEET, max_ride_factor=1.2, share_of_pairs=0.3)
-    solutions = OrToolsOracle(OrToolsSettings(seconds=0.3)).solve(problems)
+    solutions = OrToolsOracle(OrToolsSettings(seconds=600.0, max_solutions=30)).solve(problems)
     assert np.isfinite(solutions.cost).all()
     assert violations(problems, solutions) == []
 
@@ -34,7 +34,7 @@ def test_or_tools_solutions_pass_the_verifier():
 def test_or_tools_is_reproducible_with_a_solution_limit():
     pytest.importorskip("ortools")
     problems = random_instances(2, 12, seed=2)
-    oracle = OrToolsOracle(OrToolsSettings(seconds=60.0, max_solutions=30))
+    oracle = OrToolsOracle(OrToolsSettings(seconds=600.0, max_solutions=30))
     assert_array_equal(oracle.solve(problems).routes, oracle.solve(problems).routes)
 
 
