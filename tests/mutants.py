@@ -67,6 +67,8 @@ class Target:
 
 PROCESS_TESTS: Final = (
     "backends/test_call_checks.py",
+    "backends/processes/test_channel.py",
+    "contracts/test_backend_contract.py::test_a_call_out_of_order_is_refused_and_the_pending_call_named",
     "backends/processes/test_process_backend.py",
     "backends/processes/test_first_ready.py",
     "backends/processes/test_worker_faults.py",
@@ -108,7 +110,7 @@ TARGETS: Final = (
     Target("backends/processes/worker_pool.py", 12, PROCESS_TESTS, select="not ray"),
     # Compiling a step takes most of the time of these.
     Target("envs/cage2/step.py", 10, CAGE2_TESTS),
-    Target("envs/cage2/action_mask.py", 5, ("envs/cage2/test_action_mask.py",)),
+    Target("envs/cage2/action_mask.py", 5, ("envs/cage2/test_action_mask.py", "envs/cage2/test_blue_agent.py")),
 )
 
 # Faults that were once found by hand, tried in every run: module, text, and what replaces it.

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from helpers import third_party_envs
 from helpers.cases import BACKEND_CASES, ENV_CASES, backend_param
 from helpers.hangs import announce_hang
-from helpers.processes import has_ended, wait_until
+from helpers.processes import HANG_SECONDS, has_ended, wait_until
 from helpers.trajectories import (
     Trajectory,
     assert_same_trajectory,
@@ -25,6 +25,7 @@ from helpers.trajectories import (
 from hundredfold.backends.in_process import SerialBackend
 from hundredfold.backends.processes import worker_pool
 from hundredfold.backends.processes.backend import ProcessBackend
+from hundredfold.backends.processes.worker_handle import WorkerHandle
 from hundredfold.backends.settings import WorkerSettings
 from hundredfold.core import rng
 from hundredfold.core.errors import CallOrderError, EnvError, SettingsError, WorkerError
@@ -612,6 +613,19 @@ def test_close_kills_workers_that_hang_or_are_stopped(faulty, monkeypatch):
     wait_until(lambda: backend.arrays["busy_since"][FAULTY] > 0)
     backend.close()
     assert all(has_ended(pid) for pid in pids)
+
+
+def test_workers_have_five_seconds_together_to_close_their_envs(monkeypatch):
+    granted, close, now = [], WorkerHandle.close, monotonic()
+
+    def close_later(worker, deadline):
+        granted.append(deadline - now)
+        close(worker, monotonic() + HANG_SECONDS)
+
+    with closing(two_workers(VALID_ENVS, "fork")):
+        monkeypatch.setattr(worker_pool, "monotonic", lambda: now)
+        monkeypatch.setattr(WorkerHandle, "close", close_later)
+    assert granted == pytest.approx([5.0, 5.0])
 
 
 @pytest.mark.parametrize("own_session", [False, True])

@@ -16,6 +16,21 @@ from hundredfold.envs.cage2.step import start_batch
 
 ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits")
 ALL_FEATURES = Cage2Settings(green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible")
+# Hidden state of which nothing is left in a new episode.
+EMPTY_AT_THE_START = (
+    "malware",
+    "restored",
+    "removable",
+    "exploit_options",
+    "b_line_step",
+    "subnets_tried",
+    "hosts_scanned",
+    "hosts_exploited",
+    "hosts_escalated",
+    "hosts_ever_exploited",
+    "activity_seen",
+    "scan_seen",
+)
 
 
 def random_actions(steps, rows, seed=0):
@@ -62,11 +77,12 @@ def test_trajectories_do_not_depend_on_the_row_in_the_batch():
     assert_same(part.state(), whole.state(), slice(20, 40))
 
 
-def test_trajectories_do_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("threads", [2, 3])
+def test_trajectories_do_not_depend_on_the_number_of_threads(threads):
     rows = 3001
     actions = random_actions(40, rows)
     alone = Cage2(np.arange(rows), ALL_FEATURES)
-    shared = Cage2(np.arange(rows), replace(ALL_FEATURES, batch_threads=3))
+    shared = Cage2(np.arange(rows), replace(ALL_FEATURES, batch_threads=threads))
     alone.reset(seed=5)
     shared.reset(seed=5)
     for row in actions:
@@ -192,6 +208,26 @@ def test_episodes_terminate_at_the_horizon_with_their_final_observation():
     assert_array_equal(env.episodes, [1] * 4)
     assert_array_equal(out.true_state["known"].sum(axis=1), [1] * 4)  # the next episode's
     assert_array_equal(out.info["red_action"], [3] * 4)  # of the last step
+
+
+def test_every_episode_starts_from_the_initial_state():
+    rows = 50
+    env = Cage2(np.arange(rows), replace(ALL_FEATURES, red="mix", horizons=(40,)))
+    env.reset(seed=2)
+    initial = env.state()
+    for name in EMPTY_AT_THE_START:
+        assert not initial[name].any(), name
+    actions = np.where(np.arange(40)[:, None] % 4 == 0, random_actions(40, rows), 0)
+    before_the_end = step_all(env, actions)[-2]
+    state = env.state()
+    assert env.out.terminated.all()
+    drawn = {"key", "episodes", "red"}
+    outputs = {"out/reward", "out/terminated", *(name for name in state if "info/" in name or "final_" in name)}
+    changed = {name for name in state if not np.array_equal(before_the_end[name], initial[name])}
+    true_state = {f"out/true_state/{name}" for name in env.out.true_state}
+    assert {"ot_stoppable", "ot_known", *EMPTY_AT_THE_START, *true_state} <= changed
+    for name in state.keys() - drawn - outputs:
+        assert_array_equal(state[name], initial[name], err_msg=name)
 
 
 def test_each_episode_draws_one_of_the_horizons():
