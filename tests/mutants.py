@@ -68,6 +68,8 @@ class Target:
 PROCESS_TESTS: Final = (
     "backends/test_call_checks.py",
     "backends/processes/test_channel.py",
+    "backends/processes/test_recovery.py",
+    "backends/processes/test_worker_pool.py",
     "contracts/test_backend_contract.py::test_a_call_out_of_order_is_refused_and_the_pending_call_named",
     "backends/processes/test_process_backend.py",
     "backends/processes/test_first_ready.py",

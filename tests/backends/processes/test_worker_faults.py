@@ -202,7 +202,9 @@ def test_a_finished_episode_resets_the_failure_count(kind):
         assert backend.health()["env_failures"] == len(faulty_seeds)
 
 
-class RaisesInSomeEpisodes(third_party_envs.RaisesInStep):
+class InSomeEpisodes:
+    """Faulty in the episodes with these seeds."""
+
     def __init__(self, faulty_seeds):
         super().__init__()
         self.faulty_seeds = faulty_seeds
@@ -210,6 +212,14 @@ class RaisesInSomeEpisodes(third_party_envs.RaisesInStep):
     def reset(self, *, seed=None, options=None):
         self.fault_seed = seed if seed in self.faulty_seeds else -1
         return super().reset(seed=seed, options=options)
+
+
+class RaisesInSomeEpisodes(InSomeEpisodes, third_party_envs.RaisesInStep):
+    pass
+
+
+class KillsInSomeEpisodes(InSomeEpisodes, third_party_envs.KillsProcess):
+    pass
 
 
 @each_backend
@@ -579,6 +589,15 @@ def test_too_many_worker_deaths_in_a_row_raise_an_error_with_the_history():
         with pytest.raises(WorkerError, match="worker 0 failed 3 times in a row") as raised:
             step_after_sigkill(backend)
     assert str(raised.value).count("SIGKILL") == 3
+
+
+def test_a_finished_episode_resets_the_failure_count_of_an_env_that_kills_its_worker():
+    """It does so in two episodes with one in between; two failures in a row would raise."""
+    faulty_seeds = frozenset(seed_of(FAULTY, episode) for episode in (0, 2))
+    make_envs = partial(GymnasiumBatchEnv, make_env=partial(KillsInSomeEpisodes, faulty_seeds))
+    with closing(two_workers(make_envs, "fork", max_env_failures=2)) as backend:
+        record_trajectory(backend, SEED, 2 * FAULT_STEP + third_party_envs.FaultyEnv.max_steps + 1)
+        assert [failure.env_id for failure in backend.recent_failures] == [FAULTY, FAULTY]
 
 
 def step_after_sigkill(backend):
