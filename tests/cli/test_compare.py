@@ -103,6 +103,25 @@ def test_help_of_a_comparison_shows_the_settings_that_it_uses(capsys):
         assert re.search(rf"--{flag} (?:INT|{{[a-z,]+}}) .*?\(default: (.*?)\)", text).group(1) == str(used), flag
 
 
+@pytest.mark.parametrize("arms", [[], ["--arm", "a: --gamma 0.9", "--arm", "b:"]])
+def test_help_of_a_comparison_on_a_gymnasium_env_shows_the_settings_that_its_arms_start_from(capsys, arms):
+    with pytest.raises(SystemExit):
+        main(["compare", "CartPole-v1", *arms, "--help"])
+    captured = capsys.readouterr()
+    for flag in ("num-envs", "num-steps", "hidden-sizes"):
+        chosen = re.search(rf"--{flag} (\S+):", captured.err).group(1)
+        assert re.search(rf"--{flag} .*?\(default: {chosen}\)", captured.out, re.DOTALL)
+
+
+def test_help_of_a_comparison_of_numbers_of_envs_shows_the_settings_that_it_uses_on_a_gymnasium_env(capsys):
+    with pytest.raises(SystemExit):
+        main(["compare", "CartPole-v1", "--num-envs", "8,16", "--help"])
+    text = capsys.readouterr().out
+    _, (first, *_) = _arms("CartPole-v1", ["--num-envs", "8,16"])
+    for flag, used in (("num-envs", first.settings.rollout.num_envs), ("num-steps", first.settings.rollout.num_steps)):
+        assert re.search(rf"--{flag} INT .*?\(default: (.*?)\)", text, re.DOTALL).group(1) == str(used), flag
+
+
 def test_arms_are_evaluated_after_the_same_number_of_episodes():
     start = preset_settings("dvrp", "returns")
     start = replace(

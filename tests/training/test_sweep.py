@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -501,3 +502,12 @@ def test_bad_flags_get_a_clear_error(capsys, tmp_path, flags, words):
     assert main(["sweep", "cartpole", *flags, "--save-dir", str(tmp_path)]) == 2
     assert words in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_help_of_a_sweep_on_a_gymnasium_env_shows_the_settings_that_its_trials_start_from(capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "CartPole-v1", "--help"])
+    captured = capsys.readouterr()
+    for flag in ("num-envs", "num-steps", "hidden-sizes"):
+        chosen = re.search(rf"--{flag} (\S+):", captured.err).group(1)
+        assert re.search(rf"--{flag} .*?\(default: {chosen}\)", captured.out, re.DOTALL)

@@ -21,7 +21,16 @@ from hundredfold.api import evaluate, resume_run, start_run
 from hundredfold.cli.evaluate_dvrp_policies import load_run_policy
 from hundredfold.cli.flags import whole_number
 from hundredfold.cli.output import machine, note, print_rows, print_text
-from hundredfold.cli.train import SaveDir, base_settings, explicit_settings, parse, peek_flag, remove_flag
+from hundredfold.cli.train import (
+    SaveDir,
+    automatic_defaults,
+    base_settings,
+    explicit_settings,
+    parse,
+    peek_flag,
+    remove_flag,
+    wants_help,
+)
 from hundredfold.config.presets import AUTO
 from hundredfold.config.run import RunSettings
 from hundredfold.core import rng
@@ -84,7 +93,10 @@ where it stopped.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """Arms and seeds. --num-envs 64,256 compares numbers of envs, as `compare dvrp` does without arms."""
+    """Arms and seeds. --num-envs 64,256 compares numbers of envs, as `compare dvrp` does without arms.
+
+    Arms are evaluated ten times during training, unless --eval-interval is given.
+    """
 
     arm: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """An arm, repeated for each: "NAME: flags of train", or a settings file (TOML) whose name without
@@ -121,7 +133,7 @@ def run(argv: Sequence[str]) -> int:
     arguments = list(argv)
     if not arguments or arguments[0].startswith("-"):
         print(HELP)
-        if set(arguments) & {"-h", "--help"}:
+        if wants_help(arguments):
             return 0
         raise SettingsError("compare expects ENV as its first argument, before any flag.")
     env = canonical_name(arguments.pop(0))
@@ -150,12 +162,14 @@ def _arms(env: str, arguments: list[str]) -> tuple[CompareOptions, list[Arm]]:
     set_name = peek_flag(common, "--arms")
     counts = peek_flag(common, "--num-envs")
     if not flags_of_arms and set_name is None:
-        if counts is None and env != "dvrp" and not set(common) & {"-h", "--help"}:
+        if counts is not None or env == "dvrp":
+            return _num_envs_arms(env, counts or DVRP_NUM_ENVS, remove_flag(common, "--num-envs"))
+        if not wants_help(common):
             raise SettingsError('there is nothing to compare: pass --arm "NAME: FLAGS" twice, or --num-envs 64,256.')
-        return _num_envs_arms(env, counts or DVRP_NUM_ENVS, remove_flag(common, "--num-envs"))
     if counts is not None and "," in counts:
         raise SettingsError(f"--num-envs {counts} cannot be combined with arms; write an --arm for each number.")
-    options, settings = parse(common, base_settings(env, common), CompareOptions, "compare")
+    defaults = automatic_defaults(base_settings(env, common), common)
+    options, settings = parse(common, defaults, CompareOptions, "compare")
     named = {} if set_name is None else _arm_set(env, set_name, settings)
     for name, flags in flags_of_arms:
         if name in named:

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hundredfold.cli.output import note, print_rows
-from hundredfold.cli.train import SaveDir, base_settings, explicit_settings, parse, remove_flag
+from hundredfold.cli.train import (
+    SaveDir,
+    automatic_defaults,
+    base_settings,
+    explicit_settings,
+    parse,
+    remove_flag,
+    wants_help,
+)
 from hundredfold.config.presets import AUTO
 from hundredfold.config.run import RunSettings
 from hundredfold.config.toml import to_toml, used_fields
@@ -111,12 +119,13 @@ def run(argv: Sequence[str]) -> int:
     arguments = list(argv)
     if not arguments or arguments[0].startswith("-"):
         print(HELP)
-        if set(arguments) & {"-h", "--help"}:
+        if wants_help(arguments):
             return 0
         raise SettingsError("sweep expects ENV as its first argument, before any flag.")
     env = canonical_name(arguments.pop(0))
     search, arguments = _take_searches(arguments)
-    options, settings = parse(arguments, base_settings(env, arguments), SweepOptions, "sweep")
+    defaults = automatic_defaults(base_settings(env, arguments), arguments)
+    options, settings = parse(arguments, defaults, SweepOptions, "sweep")
     _check(options, settings)
     if options.space is not None:
         search = {name: str(text) for name, text in _search_table(options.space).items()} | search

@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
     resume = peek_flag(arguments, "--resume")
     if not named and resume is None:
         print(HELP)
-        if set(arguments) & {"-h", "--help"}:
+        if wants_help(arguments):
             return 0
         raise SettingsError("train expects ENV as its first argument, before any flag.")
     if "--eval" in arguments:
@@ -95,9 +95,7 @@ def run(argv: Sequence[str]) -> int:
     env = canonical_name(arguments.pop(0)) if named else saved.env if saved else ""
     if saved and env != saved.env:
         raise SettingsError(f"{resume} is a run on {saved.env}, not on {env}.")
-    defaults = saved or base_settings(env, arguments)
-    if set(arguments) & {"-h", "--help"} and saved is None:
-        defaults = automatic_defaults(defaults, arguments)
+    defaults = saved or automatic_defaults(base_settings(env, arguments), arguments)
     options, settings = parse(arguments, defaults, RunOptions)
     if options.resume:
         if options.name is not None:
@@ -150,9 +148,14 @@ def explicit_settings(argv: Sequence[str]) -> set[str]:
     }
 
 
+def wants_help(argv: Sequence[str]) -> bool:
+    """Whether the arguments ask for help."""
+    return bool({"-h", "--help"} & set(argv))
+
+
 def automatic_defaults(settings: RunSettings, argv: Sequence[str]) -> RunSettings:
-    """The settings that a training with these flags would choose for its env, so that help shows them."""
-    if settings.env in ENVS or peek_flag(argv, "--preset") not in (None, AUTO):
+    """Where help is asked for, the settings that a training with these flags would choose; else unchanged."""
+    if not wants_help(argv) or settings.env in ENVS or peek_flag(argv, "--preset") not in (None, AUTO):
         return settings
     settings, lines = auto_configure(settings, explicit_settings(argv))
     note("\n".join(lines))
