@@ -230,6 +230,10 @@ def test_continuous_action_space_has_the_bounds_of_the_env():
 def test_wrong_arguments_are_rejected_with_suggestions():
     with pytest.raises(SettingsError, match=r"no setting 'lenght'; did you mean length"):
         hundredfold.make_vec("corridor", 2, lenght=4)
+    with pytest.raises(SettingsError, match=r"dvrp has no setting 'num_env'; did you mean num_envs"):
+        hundredfold.make_vec("dvrp", num_env=2)
+    with pytest.raises(SettingsError, match=r"no setting 'zzz'; known names: length, max_episode_steps\.$"):
+        hundredfold.make_vec("corridor", 2, zzz=4)
     with pytest.raises(SettingsError, match=r"did you mean cartpole"):
         hundredfold.make_vec("cartpol", 2)
     with pytest.raises(SettingsError, match=r"no backend called 'seriall'; did you mean serial"):

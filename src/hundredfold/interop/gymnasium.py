@@ -10,8 +10,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
@@ -80,7 +81,7 @@ def make_vec(
     elif env is None:
         raise SettingsError("make_vec() got neither env nor run; pass the name of an env or a run folder.")
     else:
-        make_envs = factory_for(env, settings)
+        make_envs = factory_for(env, settings, OTHER_ARGUMENTS)
     # The factory of a built-in env holds its settings.
     env_settings = make_envs.keywords.get("settings") if isinstance(make_envs, partial) else None
     if mode is AutoresetMode.NEXT_STEP:
@@ -96,6 +97,10 @@ def make_vec(
         true_state_in_info=true_state_in_info,
         action_names=() if env_settings is None else action_names(running.spec.name, env_settings),
     )
+
+
+# Arguments beside the env and its settings.
+OTHER_ARGUMENTS: Final = tuple(name for name in signature(make_vec).parameters if name not in ("env", "settings"))
 
 
 def register() -> None:
@@ -420,12 +425,13 @@ def _worker_settings(given: Mapping[str, Any], num_envs: int) -> WorkerSettings:
     return WorkerSettings(**given, batch_envs=num_envs)
 
 
-def factory_for(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFactory:
+def factory_for(env: str | Callable[[], Any], settings: dict[str, Any], arguments: Sequence[str] = ()) -> EnvFactory:
     """Env factory for a user's settings, which must not need the belief model of a training.
 
     Args:
         env: Name of an env, Gymnasium id, or function that makes an env.
         settings: Settings by name.
+        arguments: Names that the caller takes itself, of which a setting that does not exist may be a typo.
     """
     if callable(env):
         return callable_factory(partial(env, **settings))
@@ -439,7 +445,8 @@ def factory_for(env: str | Callable[[], Any], settings: dict[str, Any]) -> EnvFa
     known = [item.name for item in fields(env_settings)]
     for key in settings:
         if key not in known:
-            raise SettingsError(f"{name} has no setting {key!r}; {suggest(key, known)}")
+            hint = suggest(key, [*known, *arguments], otherwise=suggest(key, known))
+            raise SettingsError(f"{name} has no setting {key!r}; {hint}")
     chosen = env_settings(**settings)
     if needs := getattr(chosen, "belief_inputs", ()):
         raise SettingsError(
