@@ -51,6 +51,15 @@ def test_phase_shares_add_up_to_100_percent(tmp_path):
         assert sum(bars) == pytest.approx(100)
 
 
+@pytest.mark.parametrize(("value", "notation"), [(2e-7, "e"), (3e-4, "e"), (0.3, None), (30_000.0, None)])
+def test_ticks_of_small_numbers_are_powers_of_ten_instead_of_prefixes(tmp_path, value, notation):
+    rows = metrics(5)
+    for row in rows:
+        row["first_ratio_error"] = value * row["epoch"]
+    figure = small_multiple(read_record(make_run(tmp_path / "run", rows)), measure_of("first_ratio_error"))
+    assert figure.layout.yaxis.exponentformat == notation
+
+
 def test_a_constant_curve_gets_an_axis_range(tmp_path):
     record = read_record(make_run(tmp_path / "run", metrics(5)))
     room = small_multiple(record, measure_of("approx_kl")).layout.yaxis.range

@@ -24,6 +24,7 @@ COLOURS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C
 
 MAX_POINTS = 1_000
 MAX_BARS = 120
+SMALL_NUMBERS = 0.01  # below, ticks are written as 2e-7; plotly would write 200n, which few expect
 SMOOTH_FROM = 60  # points; shorter curves are not smoothed
 
 # D3 format: four significant digits, thousands separated.
@@ -61,7 +62,9 @@ def small_multiple(record: RunRecord, measure: Measure) -> go.Figure:
     )
     heights = {height for trace in figure.data for height in trace.y if height is not None}
     if len(heights) == 1:
-        figure.update_yaxes(range=_range_around(heights.pop()))
+        figure.update_yaxes(range=_range_around(*heights))
+    if max(map(abs, heights), default=1.0) < SMALL_NUMBERS:
+        figure.update_yaxes(exponentformat="e")
     return figure
 
 
