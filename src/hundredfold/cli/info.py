@@ -54,7 +54,7 @@ class Envs:
     """List the built-in envs, or describe one. Any Gymnasium id can be trained as well."""
 
     env: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[ENV]")] = None
-    """Env to describe: its arrays, actions and, for cage2, what every number means."""
+    """Env to describe: its arrays, actions and, for cage2 and dvrp, what every number means."""
     network_file: str | None = None
     """Network of cage2 to describe, a TOML file; `standard` prints the file of the standard network, to
     start your own from."""

@@ -69,6 +69,7 @@ ENVS: dict[str, EnvEntry] = {
         gymnasium_id="hundredfold/DVRP-v0",
         rendering="hundredfold.envs.dvrp.rendering:DvrpRendering",
         action_names="hundredfold.envs.dvrp.settings:offer_names",
+        legend="hundredfold.envs.dvrp.legend:tables",
         evaluate="hundredfold.cli.evaluate_dvrp:run",
         belief_model="hundredfold.envs.dvrp.acceptance.belief_model",
         report_data="hundredfold.envs.dvrp.report_data",
