@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from helpers.desk import FIRST_DAY, Clock, make_desk, own_city, trips
 from hundredfold.cli import desk as desk_cli
 from hundredfold.cli import main
+from hundredfold.core.errors import SettingsError
 from hundredfold.desk.operations import JsonLog
 from hundredfold.desk.security import GuardSettings
 from hundredfold.desk.server import ServerOptions, create_app
@@ -313,6 +314,16 @@ def test_an_operators_own_city_is_served_with_its_names(capsys, tmp_path, monkey
     (first, _) = csv.DictReader(io.StringIO(manifest["csv"]))
     assert (first["rider"], first["place"]) == ("'=Mary & Co", rows[1][1])
     assert manifest["geojson"]["features"] == [], "places without coordinates"
+
+
+def test_speed_and_detours_of_a_city_without_travel_times_can_be_given():
+    options = desk_cli.DeskOptions(trips="trips.csv", speed_kmh=24.0, detour_factor=1.5)
+    settings = desk_cli.desk_policy(options).settings
+    assert (settings.speed_kmh, settings.detour_factor) == (24.0, 1.5)
+    default = desk_cli.desk_policy(desk_cli.DeskOptions(trips="trips.csv")).settings
+    assert (default.speed_kmh, default.detour_factor) == (30.0, 1.3)
+    with pytest.raises(SettingsError, match="--speed-kmh, --detour-factor cannot be combined with RUN"):
+        desk_cli.desk_policy(desk_cli.DeskOptions(run="run", speed_kmh=24.0, detour_factor=1.5))
 
 
 def test_a_mistake_of_the_desk_is_logged_without_names_and_answered(desk, monkeypatch):

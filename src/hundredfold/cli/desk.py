@@ -40,7 +40,10 @@ MIN_TOKEN_LENGTH: Final = 16
 # Places that an error about an unknown one lists.
 SHOWN_PLACES: Final = 8
 # Settings that a trained policy depends on.
-OWN_SETTINGS: Final = ("num_customers", "trips", "travel_times", "offer_minutes", "offer_directions")
+OWN_SETTINGS: Final = (
+    *("num_customers", "trips", "travel_times", "speed_kmh", "detour_factor"),
+    *("offer_minutes", "offer_directions"),
+)
 PACKAGES: Final = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "prometheus_client")
 
 
@@ -66,6 +69,10 @@ class DeskOptions:
     """CSV file of known trips, for a city of your own."""
     travel_times: str | None = None
     """CSV file of travel times between the places of your trips; by default from their coordinates."""
+    speed_kmh: float | None = None
+    """Speed on the road in km/h, for your trips without travel times; by default 30."""
+    detour_factor: float | None = None
+    """Length of the road relative to the straight line, for your trips without travel times; by default 1.3."""
     depot: str | None = None
     """Place of the depot, as named in your files; by default the most central place."""
     service: Service = "operator"
@@ -100,6 +107,8 @@ def desk_policy(options: DeskOptions) -> DeskPolicy:
         "offer_directions": options.offer_directions,
         "trips": options.trips,
         "travel_times": options.travel_times,
+        "speed_kmh": options.speed_kmh,
+        "detour_factor": options.detour_factor,
         "depot": options.depot,
     }
     given = {name: value for name, value in fleet.items() if value is not None}
