@@ -480,6 +480,20 @@ def test_the_verdict_says_that_lookahead_was_left_out_and_why(report_data):
     assert "so few days do not tell" in verdict_text(report_data, weak, days=2)
 
 
+def test_the_verdict_gives_no_interval_of_very_few_days(report_data):
+    text = verdict_text(report_data, [], days=2, planned_days=200)
+    assert "interval" not in text
+    assert "How sure: not sure, 2 simulated days can be very different from most; " in text
+    assert "`hundredfold report RUN --days 200` plays more." in text
+    assert "--days 64" in verdict_text(report_data, [], days=7)
+
+
+def test_policies_that_were_left_out_are_explained(report_data):
+    sections = dvrp_sections_module._policies({**report_data, "left_out": ["greedy_expected"]})
+    glossary = next(part for part in sections[0].contents if getattr(part, "title", "") == "What the policies do")
+    assert ["greedy_expected", DESCRIPTIONS["greedy_expected"]] in [list(row) for row in glossary.rows]
+
+
 def test_assumptions_about_own_data_are_named(folder, report_data):
     write_report_data(folder, report_data)
     assert "Your data" not in [section.title for section in dvrp_sections(folder)]

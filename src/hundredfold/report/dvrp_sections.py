@@ -78,8 +78,9 @@ RETURNS = {
 LOOKAHEAD = "lookahead"
 # A heuristic that moves customers by less than this share of the run's minutes is another kind of service.
 GENTLE = 0.5
-# Fewer days are not enough to compare policies.
+# Fewer days are not enough to compare policies, nor for an interval.
 MIN_DAYS = 8
+USUAL_DAYS = 64
 IMPROVEMENT = Measure("avg_improvement_pct", "", "% of driving minutes saved")
 
 
@@ -131,7 +132,7 @@ def _policies(report_data: ReportData) -> list[Section]:
         "planner plans all bookings anew, the same for all policies. Policies that use what is known about a customer "
         "share this run's acceptance model. All numbers are means per day: driving minutes of the whole fleet, and "
         f"minutes by which pickups and dropoffs of all customers were moved.{_days_note(report_data)}",
-        [policy_bars(same_days), _glossary(rows), table],
+        [policy_bars(same_days), _glossary(rows, report_data.get("left_out", [])), table],
         columns=2,
         card=verdict(report_data),
     )
@@ -154,9 +155,9 @@ def _split_texts(rows: list[dict[str, Any]]) -> str:
     return f"on {', on '.join(texts[:-1])} and on {texts[-1]}"
 
 
-def _glossary(rows: list[dict[str, Any]]) -> Table:
-    """What the policies of these rows do."""
-    names = dict.fromkeys(row["policy"] for row in rows)
+def _glossary(rows: list[dict[str, Any]], left_out: list[str]) -> Table:
+    """What the policies of these rows do, and those that were left out."""
+    names = dict.fromkeys([*(row["policy"] for row in rows), *left_out])
     texts: list[list[Cell]] = [
         [name, DESCRIPTIONS.get(name, "The trained policy of this run." if name == rows[0]["policy"] else "")]
         for name in names
@@ -169,8 +170,12 @@ def verdict(report_data: ReportData) -> Card:
     run = report_data["policies"][0]
     saved, moved = run["baseline_cost"] - run["cost"], run["shift_minutes"]
     days = format_count(report_data["days"], "simulated day")
+    sure = f"{days}; 95 % interval {fixed(run['ci_low'], 1)} to {fixed(run['ci_high'], 1)} %"
+    if report_data["days"] < MIN_DAYS:
+        planned = max(report_data.get("planned_days", 0), USUAL_DAYS)
+        sure = f"not sure, {days} can be very different from most; `hundredfold report RUN --days {planned}` plays more"
     details = [
-        f"How sure: {days}; 95 % interval {fixed(run['ci_low'], 1)} to {fixed(run['ci_high'], 1)} %.",
+        f"How sure: {sure}.",
         f"What it costs: times of customers are moved by {moved:,.0f} minutes a day, "
         f"{moved / report_data['num_customers']:.0f} minutes per customer.",
     ]
