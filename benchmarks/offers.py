@@ -40,7 +40,7 @@ from hundredfold.training.run_folder import RunFolder
 Row = dict[str, Any]
 
 # With the run's own penalty (0.002 by default) they span the shifts that look-ahead makes.
-SHIFT_PENALTIES: Final = (0.02, 0.04, 0.07, 0.12)
+SHIFT_PENALTIES: Final = (0.04, 0.07, 0.12)
 TIMED_ENVS: Final = 256
 # Days that are simulated, scored and kept together.
 DAYS_PER_PART: Final = 256
