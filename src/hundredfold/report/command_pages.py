@@ -117,7 +117,7 @@ def draw_comparison(env: str, comparison: Comparison, command: str) -> str:
         status=format_count(len(curves) * num_seeds, "run"),
         finished=True,
         progress=1.0,
-        cards=[*_verdict_cards(comparison), *_arm_cards(comparison)],
+        cards=[*_verdict_cards(comparison), *_arm_cards(comparison, unit)],
         sections=sections,
         kind="compare",
         source="the runs beside this page; compare.json has all figures",
@@ -145,11 +145,11 @@ def _control_sentence(training: Sequence[Row]) -> str:
     return ""
 
 
-def _arm_cards(comparison: Comparison) -> Iterator[Card]:
+def _arm_cards(comparison: Comparison, unit: str) -> Iterator[Card]:
     for row, training in zip(comparison.scores, comparison.training, strict=False):
         interval = format_interval(row["ci_low"], row["ci_high"])
         duration = format_duration(training["seconds"])
-        yield Card(row["arm"], format_number(row["mean"]), f"95 % interval {interval}; {duration} per run")
+        yield Card(row["arm"], format_number(row["mean"]), f"{unit}; 95 % interval {interval}; {duration} per run")
 
 
 def _split_title(split: str) -> str:

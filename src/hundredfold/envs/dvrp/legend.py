@@ -164,9 +164,11 @@ TRUE_STATE_MEANINGS: Final = {
 def observation_rows(settings: DvrpSettings) -> list[Row]:
     """One row per group of columns of an observation array: with which setting it exists, and its meaning."""
     customers, offers = settings.num_customers, settings.offer_table.num_offers
+    layouts: dict[str, ObservationLayout] = {name: name for name in get_args(ObservationLayout)}
     rows: list[Row] = []
     for needed, array, meanings in OBSERVATIONS:
-        specs = observation_specs(needed, customers, 1, offers, ()) if needed in get_args(ObservationLayout) else {}
+        layout = layouts.get(needed)
+        specs = {} if layout is None else observation_specs(layout, customers, 1, offers, ())
         ends = [*list(meanings)[1:], specs[array].shape[-1] if array in specs else 1]
         for (start, meaning), end in zip(meanings.items(), ends, strict=True):
             columns = f"{start}" if end == start + 1 else f"{start}..{end - 1}"
