@@ -154,7 +154,7 @@ def test_a_raw_export_becomes_a_page_with_a_verdict_in_three_commands(capsys, tm
 WRONG_EXPORTS = {
     "exchanged, too many and no time": (
         [(3, 3, "11,5904"), (3, 4, "48,1699"), (5, 11, "99"), (7, 8, "")],
-        ["exchanged", "99 people", "the trip has no time", "customers with trips, but 30 requests a day"],
+        ["exchanged", "99 people", "the trip has no time", "customers with trips for 30 requests a day"],
     ),
     "another place, itself and a wrong date": (
         [(2, 5, "Bahnhof"), (3, 1, "31.02.2026"), (4, 5, "Gartenstraße 18")],

@@ -17,13 +17,13 @@ def test_estimate_prints_epochs_memory_and_recommendations_without_training(caps
     flags = ["--num-envs", "256", "--episodes", "1000", "--device", "cuda"]
     assert main(["estimate", "dvrp", *flags, "--no-measure", "--json"]) == 0
     captured = capsys.readouterr()
-    assert "1000 episodes at 256 envs are 4 epochs; use --episodes 25600 for 100" in captured.err
+    assert "1000 episodes at 256 envs are 4 epochs, too few to learn from; use --episodes 10240 for 40" in captured.err
     rows = rows_of(captured)
     assert rows["epochs"]["value"] == 4
     assert rows["samples per epoch"]["value"] == 7_680
     assert rows["memory: oracle routes"]["value"] > 0
     assert rows["largest num_envs"]["value"] > 256
-    assert rows["recommended: --episodes"]["value"] == 25_600
+    assert rows["recommended: --episodes"]["value"] == 10_240
 
 
 def test_estimates_are_shown_with_their_units_and_without_false_digits():

@@ -70,7 +70,8 @@ def processes_in_session(signal_number):
 
 
 def shared_memory():
-    return set(os.listdir("/dev/shm"))
+    """Names of shared memory, without that of databases which other tests start meanwhile."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("PostgreSQL.")}
 
 
 def assert_no_leftovers(parent, before):
