@@ -11,8 +11,9 @@ from numpy.testing import assert_array_equal
 from helpers.cage2_game import DECOY_FIRST, INSTALLABLE_DECOYS, NUM_ACTIONS, NUM_HOSTS, RESTORE_FIRST, USER0
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.random_draws import TOO_MANY_SESSIONS, SessionLimitError
 from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
-from hundredfold.envs.cage2.step import start_batch
+from hundredfold.envs.cage2.step import ThreadedStep, start_batch, threads_worth_using
 
 ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits")
 ALL_FEATURES = Cage2Settings(green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible")
@@ -88,11 +89,54 @@ def test_trajectories_do_not_depend_on_the_number_of_threads(threads):
     for row in actions:
         alone.step(row)
         shared.step(row)
-    assert shared.threaded_step.pool is not None
+    assert shared.threaded_step is not None
+    pool = shared.threaded_step.pool
     assert_same(shared.state(), alone.state())
     shared.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        pool.submit(int)
     shared.step(actions[0])
     shared.close()
+
+
+@pytest.mark.parametrize(("rows", "most", "used"), [(1, 4, 1), (999, 4, 1), (2999, 4, 2), (3000, 4, 3), (9000, 4, 4)])
+def test_a_thread_is_used_for_every_thousand_rows(rows, most, used):
+    assert threads_worth_using(rows, most) == used
+
+
+def test_a_process_that_did_not_start_the_threads_neither_uses_nor_ends_them():
+    threaded, actions = ThreadedStep(2000, 2), np.zeros(2000, np.int64)
+    env = Cage2(np.arange(2000))
+    env.reset(seed=0)
+    threaded(env.pointers, actions)
+    inherited = threaded.pool
+    threaded.owner_pid -= 1  # what a forked process finds
+    threaded(env.pointers, actions)
+    own = threaded.pool
+    assert own is not inherited
+    threaded(env.pointers, actions)
+    assert threaded.pool is own
+    threaded.owner_pid -= 1
+    threaded.close()
+    assert threaded.pool is None
+    for pool in (inherited, own):
+        assert pool.submit(int).result() == 0
+        pool.shutdown()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_errors_of_all_rows_are_counted(threads):
+    rows = 2000
+    env = Cage2(np.arange(rows), Cage2Settings(batch_threads=threads))
+    env.reset(seed=0)
+    actions = np.zeros(rows, np.int64)
+    assert env.advance(actions) == 0
+    env.error_codes[[0, 5, rows - 1]] = TOO_MANY_SESSIONS
+    assert env.advance(actions) == 3
+    with pytest.raises(SessionLimitError, match=r"env 0: .* \(2 more envs have errors\)"):
+        env.step(actions)
+    env.step(actions)
+    env.close()
 
 
 def test_trajectories_depend_on_the_seed_only():
@@ -289,8 +333,22 @@ def test_an_invalid_action_raises_before_any_env_is_stepped(action):
     env.reset(seed=0)
     before = env.state()
     with pytest.raises(ActionError, match=f"action {action} for env 12"):
-        env.step(np.array([0, 0, action, 0]))
+        env.step(np.array([0, 0, action, action]))
     assert_same(env.state(), before)
+
+
+def test_an_invalid_action_in_the_rows_of_one_thread_stops_all_threads():
+    rows = 2000
+    env = Cage2(np.arange(rows), Cage2Settings(batch_threads=2))
+    env.reset(seed=0)
+    before = env.state()
+    for row in (0, rows - 1):
+        actions = np.zeros(rows, np.int64)
+        actions[row] = NUM_ACTIONS
+        with pytest.raises(ActionError, match=f"action {NUM_ACTIONS} for env {row}"):
+            env.step(actions)
+        assert_same(env.state(), before)
+    env.close()
 
 
 def test_a_wrong_number_or_type_of_actions_raises():

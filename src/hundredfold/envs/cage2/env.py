@@ -47,7 +47,7 @@ from hundredfold.envs.cage2.state import (
     true_state_specs,
     write_privileged,
 )
-from hundredfold.envs.cage2.step import ThreadedStep, start_batch
+from hundredfold.envs.cage2.step import INVALID_ACTION, ThreadedStep, start_batch, step_rows, threads_worth_using
 
 RedAgent = Literal["b_line", "meander", "sleep"]
 Green = Literal["sleep", "scan"]
@@ -168,7 +168,8 @@ class Cage2(ArrayBatchEnv):
         super().__init__(cage2_spec(self.settings, privileged), env_ids)
         self.hidden = np.zeros(self.num_envs, HIDDEN if is_standard else LARGE_HIDDEN)
         self.horizons = np.array(self.settings.horizons, np.int64)
-        self.threaded_step = ThreadedStep(self.num_envs, self.settings.batch_threads)
+        threads = threads_worth_using(self.num_envs, self.settings.batch_threads)
+        self.threaded_step = ThreadedStep(self.num_envs, threads) if threads > 1 else None
         self.pointers = np.zeros(1, ARRAY_POINTERS if is_standard else NETWORK_POINTERS)
         if not is_standard:
             write_network(self.pointers[0], self.tables)
@@ -246,9 +247,12 @@ class Cage2(ArrayBatchEnv):
                 f"envs; pass integers of shape ({self.num_envs},), one per env."
             )
         chosen = np.ascontiguousarray(given, np.int64)
-        num_errors = self.threaded_step(self.pointers, chosen)
-        if num_errors < 0:
-            row = -1 - num_errors
+        if self.threaded_step is None:
+            num_errors: int = step_rows(self.pointers, chosen, 0, self.num_envs)
+        else:
+            num_errors = self.threaded_step(self.pointers, chosen)
+        if num_errors == INVALID_ACTION:
+            row = np.flatnonzero((chosen < 0) | (chosen >= self.spec.num_logits))[0]
             raise ActionError(
                 f"step() got action {chosen[row]} for env {self.env_ids[row]}; cage2 has actions "
                 f"0..{self.spec.num_logits - 1} on this network."
@@ -292,7 +296,8 @@ class Cage2(ArrayBatchEnv):
         return arrays if self.own_red is None else arrays | with_prefix("red_agent", self.own_red.state())
 
     def close(self) -> None:
-        self.threaded_step.close()
+        if self.threaded_step is not None:
+            self.threaded_step.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pointers are invalid in a copy, so a copy is made from the saved state.

@@ -100,10 +100,8 @@ def nth_bit(mask: Any, n: Any) -> Any:
     """Position of the n-th lowest bit set, counted from 0."""
     for _ in range(n):
         mask &= mask - 1
-    position = 0
-    while not mask >> position & 1:
-        position += 1
-    return position
+    below_lowest = (mask & -mask) - 1
+    return count_bits(below_lowest)
 
 
 @inlined

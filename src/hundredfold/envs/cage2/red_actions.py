@@ -57,12 +57,10 @@ def is_reachable(state: Any, i: Any, subnet: Any) -> Any:
     """Whether red can reach a subnet now."""
     network = state.network
     first, last = network.opener_first[subnet], network.opener_first[subnet + 1]
-    if first == last:
-        return True
-    opener = first
-    while opener < last and state.n_sessions[i, network.opener_hosts[opener]] == 0:
-        opener += 1
-    return opener < last
+    sessions = 0
+    for opener in range(first, last):
+        sessions += state.n_sessions[i, network.opener_hosts[opener]]
+    return first == last or sessions > 0
 
 
 @inlined

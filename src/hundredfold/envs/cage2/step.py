@@ -43,8 +43,16 @@ from hundredfold.envs.cage2.state import NO_ACCESS, PRIVILEGED_ACCESS, UNKNOWN
 # Draws at the start of an episode. Its steps count from 1 and use the counters after these.
 RED_DRAW, HORIZON_DRAW = range(2)
 
+INVALID_ACTION: Final = -1
+"""Result of a step with an action that the env does not have."""
+
 MIN_ROWS_PER_THREAD: Final = 1000
 """Rows worth a thread: 50 us of work against 30 us to hand it over."""
+
+
+def threads_worth_using(num_envs: int, max_threads: int) -> int:
+    """Threads to step a batch with: at most those allowed, and fewer in batches of less than 1000 rows per thread."""
+    return max(1, min(max_threads, num_envs // MIN_ROWS_PER_THREAD))
 
 
 class ThreadedStep:
@@ -55,20 +63,17 @@ class ThreadedStep:
 
     Args:
         num_envs: rows of the batch.
-        max_threads: threads to use at most; fewer in batches of less than 1000 rows per thread.
+        num_threads: threads to use, at least 2.
     """
 
-    def __init__(self, num_envs: int, max_threads: int) -> None:
-        self.num_envs = num_envs
-        self.num_threads = max(1, min(max_threads, num_envs // MIN_ROWS_PER_THREAD))
+    def __init__(self, num_envs: int, num_threads: int) -> None:
+        self.num_envs, self.num_threads = num_envs, num_threads
         self.pool: ThreadPoolExecutor | None = None
         self.owner_pid = os.getpid()
 
     def __call__(self, pointers: Array, actions: IntArray) -> int:
         """`step_rows` of all rows."""
         threads = self.num_threads
-        if threads == 1:
-            return step_rows(pointers, actions, 0, self.num_envs)  # type: ignore[no-any-return]
         edges = [thread * self.num_envs // threads for thread in range(threads + 1)]
         pool = self._pool()
         others = [
@@ -76,7 +81,7 @@ class ThreadedStep:
         ]
         results = [step_rows(pointers, actions, 0, edges[1]), *(other.result() for other in others)]
         # An invalid action gives every thread the same result; error counts add up.
-        return results[0] if results[0] < 0 else sum(results)
+        return INVALID_ACTION if INVALID_ACTION in results else sum(results)
 
     def close(self) -> None:
         """Stop the threads; another step would start new ones."""
@@ -108,20 +113,21 @@ def step_rows(pointers: Any, actions: Any, first: Any, last: Any) -> Any:
     """Step envs first .. last-1.
 
     Returns:
-        The number of envs with an error code, or -1 - row of an invalid action; then no env has
-        been stepped.
+        The number of envs with an error code, or INVALID_ACTION; then no env has been stepped.
     """
     record = pointers[0]
     num_actions = len(tables_from(record).action_kind)
-    # All actions, not only those of these rows: then either all threads step or none does.
-    for i in range(len(actions)):
-        if actions[i] < 0 or actions[i] >= num_actions:
-            return -1 - i
-    state, observation = state_from(record), observation_from(record)
-    final_observation, outputs = final_observation_from(record), outputs_from(record)
+    # All actions, not only those of these rows: then either all threads step or none does. Counted without
+    # branches, which compiles to SIMD instructions.
+    num_invalid = 0
+    for action in actions:
+        num_invalid += (action < 0) | (action >= num_actions)
+    if num_invalid > 0:
+        return INVALID_ACTION
+    state, observation, outputs = state_from(record), observation_from(record), outputs_from(record)
     num_errors = 0
     for i in range(first, last):
-        step_env(record, state, observation, outputs, i, actions[i])
+        step_env(pointers, record, state, observation, outputs, i, actions[i])
         if record.tracks_memory:
             update_memory_and_mask(pointers, i, actions[i])
         hidden = state.hidden[i]
@@ -130,20 +136,12 @@ def step_rows(pointers: Any, actions: Any, first: Any, last: Any) -> Any:
         ended = hidden.step >= hidden.horizon
         outputs.terminated[i] = ended
         if ended:
-            save_final_observation(observation, final_observation, i)
-            if record.tracks_memory:
-                save_memory(pointers, i)
-            outputs.red[i] = hidden.red
-            outputs.horizon[i] = hidden.horizon
-            array_at(record.episodes, (record.num_envs,), np.int64)[i] += 1
-            start_episode(record, state, observation, i)
-            if record.tracks_memory:
-                reset_memory_and_mask(pointers, i)
+            end_episode(pointers, i)
     return num_errors
 
 
 @inlined
-def step_env(record: Any, state: Any, observation: Any, outputs: Any, i: Any, action: Any) -> None:
+def step_env(pointers: Any, record: Any, state: Any, observation: Any, outputs: Any, i: Any, action: Any) -> None:
     """Blue acts, then green, then red; reward and observation follow from all three."""
     state.hidden[i].step += 1
     blue_success, placed_at, malware_at = execute_blue_action(state, i, action)
@@ -168,8 +166,8 @@ def step_env(record: Any, state: Any, observation: Any, outputs: Any, i: Any, ac
         record.cardiff,
     )
     if observation.exploits.shape[0] > 0:
-        update_exploits(
-            state, observation, i, action, green_target, red_target, exploit_used, service_events, shell_events
+        update_exploits_channel(
+            pointers, i, action, green_target, red_target, exploit_used, service_events, shell_events
         )
     outputs.reward[i] = reward_tenths(state, i, action) / 10.0
     outputs.red_action[i] = red_action
@@ -252,6 +250,23 @@ def draw_red_agent(record: Any, key: Any) -> Any:
 
 
 @outlined
+def end_episode(pointers: Any, i: Any) -> None:
+    """Save what an episode ended with, and start the env's next one."""
+    record = pointers[0]
+    state, observation, outputs = state_from(record), observation_from(record), outputs_from(record)
+    final_observation, hidden = final_observation_from(record), state.hidden[i]
+    save_final_observation(observation, final_observation, i)
+    if record.tracks_memory:
+        save_final_memory(observation, final_observation, i)
+    outputs.red[i] = hidden.red
+    outputs.horizon[i] = hidden.horizon
+    array_at(record.episodes, (record.num_envs,), np.int64)[i] += 1
+    start_episode(record, state, observation, i)
+    if record.tracks_memory:
+        reset_memory_and_mask(pointers, i)
+
+
+@outlined
 def reset_memory_and_mask(pointers: Any, i: Any) -> None:
     """Clear blue's memory for a new episode and write its first action mask."""
     record = pointers[0]
@@ -270,7 +285,17 @@ def update_memory_and_mask(pointers: Any, i: Any, action: Any) -> None:
 
 
 @outlined
-def save_memory(pointers: Any, i: Any) -> None:
-    """Copy blue's memory channels to the final observation."""
+def update_exploits_channel(
+    pointers: Any,
+    i: Any,
+    action: Any,
+    green_target: Any,
+    host: Any,
+    exploit: Any,
+    service_events: Any,
+    shell_events: Any,
+) -> None:
+    """Update the channel `exploits` after a step; see `update_exploits`."""
     record = pointers[0]
-    save_final_memory(observation_from(record), final_observation_from(record), i)
+    state, observation = state_from(record), observation_from(record)
+    update_exploits(state, observation, i, action, green_target, host, exploit, service_events, shell_events)
