@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hundredfold.backends.settings import RaySettings
+from hundredfold.core.errors import WorkerError
 from hundredfold.distributed import placement as module
 from hundredfold.distributed.placement import RESERVATION_SECONDS, SUSPECT_SECONDS, ActorPlacement
 
@@ -194,3 +195,17 @@ def test_actors_without_core_request_never_wait(clock):
     placement.start_replacement(2)
     assert [options["num_cpus"] for options in cluster.started] == [0, 0, 0]
     assert clock.now == 100.0
+
+
+def test_a_cluster_that_takes_too_long_to_start_is_a_worker_error(monkeypatch):
+    """On a busy machine Ray gives up with a plain Exception; other backends may run instead."""
+    reason = "The current node timed out during startup"
+
+    def init(**options):
+        raise Exception(f"{reason}. This could happen because the GCS has become overloaded.")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(module, "load_ray", lambda: ray)
+    with pytest.raises(WorkerError, match=f"Ray cannot start here: {reason}\\.$"):
+        module.connect(RaySettings(), 1)

@@ -122,7 +122,7 @@ def _init_ray(ray: Any, settings: RaySettings, num_actors: int) -> None:
         # On a single machine every actor is placed, if need be by oversubscribing the cores.
         cores = max(usable_cores(), math.ceil(num_actors * settings.actor_cpus))
         ray.init(address="local", num_cpus=cores, **options, **quiet)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises many kinds; where a node takes too long to start, `Exception` itself
         failed = f"cannot join the Ray cluster at {address}" if address else "Ray cannot start here"
         first_sentence = re.split(r"\.?\s*\n|\.\s|\.$", str(error).strip(), maxsplit=1)[0]
         raise WorkerError(f"{failed}: {first_sentence}.{hint}") from None
