@@ -6,52 +6,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from benchmarks import columns
 from hundredfold.cli.flags import parse_flags
 from hundredfold.cli.main import exit_code
-from hundredfold.cli.output import Column, note, print_rows
+from hundredfold.cli.output import note, print_rows
 from hundredfold.core.errors import SettingsError, suggest
-
-# Columns of measured rates and costs; a benchmark has some of them, and others with --wide.
-COLUMNS: Final = (
-    Column("system"),
-    Column("oracle"),
-    Column("backend"),
-    Column("env", priority=2),
-    Column("instance", priority=2),
-    Column("num_envs", "envs"),
-    Column("threads", priority=4),
-    Column("steps_per_second", "steps per second"),
-    Column("samples_per_second", "samples per second"),
-    Column("samples_to_target", "samples to target"),
-    Column("solved", priority=2),
-    Column("cost", priority=2),
-    Column("gap_pct", "gap %"),
-    Column("seconds"),
-    Column("update_seconds", priority=2),
-    Column(("low", "high"), "lowest to highest", priority=3),
-    Column("ratio_to_hundredfold", "times hundredfold"),
-    Column("ratio_to_one_thread", "times one thread"),
-    Column("ratio_to_bare", "times plain torch"),
-    Column("efficiency", priority=2),
-    Column("times_one_gymnasium_env", "times one Gymnasium env", priority=2),
-    Column("ratio_to_python_loop", "times a Python loop", priority=2),
-    Column("goal", priority=4),
-)
-LEARNING_COLUMNS: Final = (
-    Column("arm"),
-    Column("target", decimals=2),
-    Column("reached"),
-    Column("samples_to_target", "samples until"),
-    Column(("low", "high"), "fewest to most", priority=2),
-    Column("seconds"),
-    Column(("seconds_low", "seconds_high"), "least to most", priority=3),
-    Column("samples_per_second", "samples per second", priority=2),
-    Column("best_total", "best total", decimals=2),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +269,7 @@ def _train(arguments: Sequence[str]) -> int:
             "--engine rllib works with PPO on cage2 only: python -m benchmarks train cage2 --engine rllib."
         )
     command = ["benchmarks", "train", *arguments]
+    shown = columns.TRAIN
     if args.engine == "rllib":
         from benchmarks.rllib_train import bench_rllib
 
@@ -315,12 +279,14 @@ def _train(arguments: Sequence[str]) -> int:
         from benchmarks.learning import bench_learning
 
         rows = bench_learning(args.env, args.algo, args.seeds, on_progress=note, first_seed=args.first_seed)
+        shown = columns.SAMPLES_TO_SOLVE
         settings = "own settings" if args.algo == "pqn" else "same settings"
-        title = f"samples to solve {args.env}: {settings}, deterministic evaluation"
+        title = f"samples to solve {args.env}, {args.seeds} seeds: {settings}, deterministic evaluation"
     elif args.env == "dvrp":
         from benchmarks.dvrp_train import bench_dvrp_train
 
         rows = bench_dvrp_train(args.repeats, on_progress=note)
+        shown = columns.TRAIN_DVRP
         title = "PPO on dvrp: whole epochs, seconds by phase; one torch thread"
     elif args.env == "cage2" and args.algo == "ppo":
         from benchmarks.train import bench_threads
@@ -335,7 +301,7 @@ def _train(arguments: Sequence[str]) -> int:
         title = f"whole training, {settings} hyperparameters, one torch thread"
     else:
         raise SettingsError(f"train {args.env} counts samples and needs --seeds, such as --seeds 5.")
-    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=shown, wide=args.wide)
     return 0
 
 
@@ -359,7 +325,7 @@ def _cage2_learning(arguments: Sequence[str]) -> int:
     rows = bench_cage2_learning(settings, on_progress=note)
     title = f"cage2: until the total of nine cells ({args.episodes} episodes each) reaches a target; median of seeds"
     command = ["benchmarks", "cage2-learning", *arguments]
-    print_rows(rows, command=command, as_json=args.json, title=title, columns=LEARNING_COLUMNS, wide=args.wide)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=columns.CAGE2_LEARNING, wide=args.wide)
     return 0
 
 
@@ -371,7 +337,7 @@ def _memory(arguments: Sequence[str]) -> int:
     rows = bench_memory(args.seeds, args.samples, on_progress=note)
     title = "CartPole without velocities: until a mean return of 475; same settings, one torch thread"
     command = ["benchmarks", "memory", *arguments]
-    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=columns.MEMORY, wide=args.wide)
     return 0
 
 
@@ -379,11 +345,13 @@ def _stepping(arguments: Sequence[str]) -> int:
     args = parse_flags(BenchStepping, arguments, "python -m benchmarks stepping")
     _require_at_least(1, args, "repeats", "num_envs", "threads")
     command = ["benchmarks", "stepping", *arguments]
+    shown = columns.STEPPING
     if args.env == "cage2":
         from benchmarks import cage2_stepping
 
         sizes = args.num_envs or cage2_stepping.SIZES
         rows = cage2_stepping.bench_stepping(sizes, args.threads, args.repeats)
+        shown = columns.STEPPING_CAGE2
         title = "cage2: true state read before and after every step; other systems as recorded"
     elif args.env == "dvrp":
         from benchmarks import dvrp_stepping
@@ -392,6 +360,7 @@ def _stepping(arguments: Sequence[str]) -> int:
         sizes = args.num_envs or dvrp_stepping.SIZES
         settings = DvrpSettings(num_customers=args.customers)
         rows = dvrp_stepping.bench_stepping(sizes, args.repeats, settings, on_progress=note)
+        shown = columns.STEPPING_DVRP
         title = "dvrp: random offers, paired baseline prices included, one thread"
     else:
         from benchmarks import stepping
@@ -399,7 +368,7 @@ def _stepping(arguments: Sequence[str]) -> int:
         sizes = args.num_envs or stepping.SIZES
         rows = stepping.bench_stepping(args.env, sizes, args.repeats, on_progress=note)
         title = f"{args.env}: efficiency is relative to num_envs batches of one env"
-    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=shown, wide=args.wide)
     return 0
 
 
@@ -422,7 +391,7 @@ def _oracle(arguments: Sequence[str]) -> int:
     )
     command = ["benchmarks", "oracle", *arguments]
     title = "routing: mean cost (driving minutes), gap to the reference, seconds per instance"
-    print_rows(rows, command=command, as_json=args.json, title=title, columns=COLUMNS, wide=args.wide)
+    print_rows(rows, command=command, as_json=args.json, title=title, columns=columns.ORACLE, wide=args.wide)
     return 0
 
 
@@ -444,7 +413,7 @@ def _vector(arguments: Sequence[str]) -> int:
         command=["benchmarks", "vector", *arguments],
         as_json=args.json,
         title=title,
-        columns=COLUMNS,
+        columns=columns.VECTOR,
         wide=args.wide,
     )
     return 0

@@ -88,8 +88,8 @@ def _preset_rows(preset: str, repeats: int, on_progress: Callable[[str], None]) 
         {
             "system": BARE,
             **common,
-            "low": bare_update.low,
-            "high": bare_update.high,
+            "update_seconds_low": bare_update.low,
+            "update_seconds_high": bare_update.high,
             "update_seconds": bare_update.median,
             "gradient_steps": bare.steps,
             "ratio_to_bare": 1.0,
