@@ -1,5 +1,6 @@
 """Atari games with the usual preprocessing."""
 
+import gymnasium
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -60,6 +61,14 @@ def test_a_policy_trains_on_frames(tmp_path):
     envs = hundredfold.make_vec(PONG, num_envs=1, backend="in_process", atari=True)
     assert envs.single_observation_space.shape == (4, 84, 84)
     envs.close()
+
+
+@pytest.mark.parametrize("name", ["Pong-v5", "pong", "PongNoFrameskip-v4", "PongDeterministic-v4", "ALE/Pong-v4"])
+def test_other_ids_of_a_game_are_refused_with_the_one_it_has_here(name, monkeypatch):
+    # Known only where ale_py was imported before.
+    monkeypatch.delitem(gymnasium.registry, name, raising=False)
+    with pytest.raises(SettingsError, match=f"no env called '{name}'.*hundredfold train ALE/Pong-v5 --atari"):
+        env_factory(name, GymnasiumSettings())
 
 
 def test_only_atari_games_have_this_preprocessing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +10,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
 
-from hundredfold.core.errors import SettingsError, suggest
+from hundredfold.core.errors import SettingsError, is_installed, suggest
 from hundredfold.core.protocols import EnvFactory
 
 EVALUATE_RETURNS = "hundredfold.cli.evaluate:run_by_return"
@@ -97,6 +98,8 @@ ENVS: dict[str, EnvEntry] = {
 FROM_CALLABLE = "callable "
 # Ids of Atari games begin with this.
 ATARI = "ALE/"
+# Endings of the ids that Atari games have elsewhere.
+OTHER_ATARI_IDS = re.compile(r"(-?ram)?(NoFrameskip|Deterministic)?(-v\d+)?$", re.IGNORECASE)
 
 
 def canonical_name(name: str) -> str:
@@ -201,8 +204,21 @@ def _check_known(name: str) -> None:
         return
     raise SettingsError(
         f"there is no env called {name!r} and Gymnasium has no such id; "
-        f"{suggest(name, [*ENVS, *gymnasium.registry], otherwise=_known_envs())}"
+        f"{_atari_id(name) or suggest(name, [*ENVS, *gymnasium.registry], otherwise=_known_envs())}"
     )
+
+
+def _atari_id(name: str) -> str:
+    """For a game that goes by another id, such as PongNoFrameskip-v4, the one it has here; empty for others."""
+    import gymnasium
+
+    if is_installed("ale_py"):
+        from hundredfold.envs.atari import register_atari
+
+        register_atari()
+    game = OTHER_ATARI_IDS.sub("", name.removeprefix(ATARI))
+    known = {key.lower(): key for key in gymnasium.registry}.get(f"{ATARI}{game}-v5".lower())
+    return f"this game is {known} here: hundredfold train {known} --atari" if known else ""
 
 
 def _known_envs() -> str:
