@@ -7,10 +7,13 @@ from numpy.testing import assert_array_equal
 
 import hundredfold
 from hundredfold.algorithms.image_encoder import image_layout
+from hundredfold.config.presets import preset_settings
+from hundredfold.config.toml import with_overrides
 from hundredfold.core.errors import MissingExtraError, SettingsError
 from hundredfold.envs import atari
 from hundredfold.envs.gymnasium_factory import GymnasiumFactory, GymnasiumSettings
 from hundredfold.envs.registry import env_factory
+from hundredfold.training.console import announce, describe_run
 
 PONG = "ALE/Pong-v5"
 
@@ -61,6 +64,26 @@ def test_a_policy_trains_on_frames(tmp_path):
     envs = hundredfold.make_vec(PONG, num_envs=1, backend="in_process", atari=True)
     assert envs.single_observation_space.shape == (4, 84, 84)
     envs.close()
+
+
+def test_the_evaluation_of_a_short_run_is_short_and_says_so(tmp_path, capsys):
+    settings = {"num_envs": 2, "num_steps": 8, "epochs": 1, "backend": "in_process"}
+    run = hundredfold.train(PONG, atari=True, save_dir=tmp_path, report=False, quiet=False, **settings)
+    last = run.metrics[-1]
+    assert (last["eval/episodes"], last["eval/truncated"], last["eval/episode_steps"]) == (2, 2, 8)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "--eval-steps 16: an evaluation takes no more steps than the training before it" in printed
+    assert "without --atari" not in printed
+    summary = describe_run(run.path, run.metrics)
+    assert "2 of these episodes were truncated" in summary
+    assert f"whole ones: hundredfold evaluate {run.path}" in summary
+
+
+@pytest.mark.parametrize(("flag", "hints"), [(False, 1), (True, 0)])
+def test_a_run_without_the_preprocessing_says_what_it_does(flag, hints, capsys):
+    announce(with_overrides(preset_settings(PONG), {"atari": flag}), quiet=False)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.count("--atari repeats every action for 4 frames and shows the last 4 of them in grey") == hints
 
 
 @pytest.mark.parametrize("name", ["Pong-v5", "pong", "PongNoFrameskip-v4", "PongDeterministic-v4", "ALE/Pong-v4"])

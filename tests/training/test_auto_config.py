@@ -14,6 +14,7 @@ from helpers.processes import run_process
 from hundredfold.backends.env_profile import StepCosts
 from hundredfold.config.devices import Device
 from hundredfold.config.presets import preset_settings
+from hundredfold.config.run import LengthSettings
 from hundredfold.core.batch import ArraySpec, EnvSpec
 from hundredfold.core.errors import EnvError
 from hundredfold.envs.registry import callable_factory
@@ -59,7 +60,7 @@ def test_given_settings_are_kept_and_the_others_adapt():
     assert settings.rollout.num_envs == 4
     assert settings.rollout.num_steps == 512
     assert settings.network == start.network
-    assert {choice.name for choice in choices} == {"num_steps"}
+    assert {choice.name for choice in choices} == {"num_steps", "eval_steps"}
 
 
 def test_rollout_and_replay_buffers_use_at_most_a_quarter_of_the_memory():
@@ -77,6 +78,28 @@ def test_rollout_and_replay_buffers_use_at_most_a_quarter_of_the_memory():
 )
 def test_network_size_follows_the_device(algo, device, hidden_sizes):
     assert configure(algo, device=device)[0].network.hidden_sizes == hidden_sizes
+
+
+def configure_length(steps, given=(), **options):
+    start = preset_settings("CartPole-v1")
+    start = replace(start, length=LengthSettings(steps=steps))
+    spec, seconds = options.get("spec", SMALL), options.get("seconds", 1e-3)
+    return choose_settings(start, set(given), spec, step_costs(seconds), CPU)[0].evaluation.eval_steps
+
+
+def test_an_evaluation_takes_no_more_steps_than_the_training_before_it():
+    assert configure_length(250_000) == 10 * 2_048
+    assert configure_length(2_000) == 2_048
+    assert configure_length(2_000, spec=LARGE, seconds=10e-6) == 2_048
+
+
+def test_evaluations_with_cheap_steps_stay_as_they_are_in_short_runs():
+    assert configure_length(2_000, seconds=10e-6) == 16_000
+
+
+@pytest.mark.parametrize("name", ["eval_steps", "eval_episodes", "eval_max_steps"])
+def test_evaluations_that_the_user_has_set_are_not_limited(name):
+    assert configure_length(2_000, given={name}) == 0
 
 
 def test_batch_size_is_larger_on_a_gpu():

@@ -59,6 +59,23 @@ def test_the_same_seed_gives_the_same_episodes_on_every_backend():
     assert not np.array_equal(returns("in_process", 8), expected)
 
 
+def test_after_its_steps_an_evaluation_counts_the_rounds_that_every_env_has_finished():
+    whole = evaluate_corridor(4, walk_slowly_in_odd_envs(), 12, seed=1)
+    slowest = int(whole.lengths.reshape(4, 3)[:, :2].sum(axis=1).max())
+    limited = evaluate_corridor(4, walk_slowly_in_odd_envs(), 12, seed=1, total_steps=4 * slowest)
+    assert_array_equal(limited.returns.reshape(4, 2), whole.returns.reshape(4, 3)[:, :2])
+    assert_array_equal(limited.lengths.reshape(4, 2), whole.lengths.reshape(4, 3)[:, :2])
+    assert limited.info["reached_exit"].shape == (8,)
+    assert "truncated" not in limited.metrics()
+
+
+def test_the_first_episodes_count_truncated_if_not_every_env_has_finished_its_own():
+    first = evaluate_corridor(4, walk_slowly_in_odd_envs(), 4, seed=1).lengths
+    limited = evaluate_corridor(4, walk_slowly_in_odd_envs(), 12, seed=1, total_steps=4 * int(first.min()))
+    assert_array_equal(limited.lengths, np.minimum(first, first.min()))
+    assert limited.metrics()["truncated"] == (first > first.min()).sum() > 0
+
+
 def test_progress_increases_to_the_number_of_episodes():
     progress = []
     evaluate_corridor(3, walk_right, 9, seed=0, on_progress=progress.append)

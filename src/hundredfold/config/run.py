@@ -98,6 +98,9 @@ class EvaluationSettings:
     """Seed of the evaluation envs."""
     eval_max_steps: AtLeastOne = 10_000
     """Steps after which an evaluation episode is truncated."""
+    eval_steps: NonNegativeInt = 0
+    """Steps of all envs in an evaluation. Once they are taken it counts as many episodes as every env has
+    finished, or its first ones, truncated; 0 plays all of them."""
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -39,6 +39,8 @@ SAMPLES_PER_PQN_UPDATE: Final = 512
 MEMORY_SHARE: Final = 0.25
 # Larger observations get a wider network.
 MANY_INPUTS: Final = 64
+# Steps of an evaluation that hardly count, where steps are cheap: 32 episodes of 500 steps.
+CHEAP_EVALUATION_STEPS: Final = 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,9 @@ def choose_settings(
         choose("replay_size", *_replay_size(settings, spec, device))
         choose("batch_size", *_batch_size(device))
     choose("hidden_sizes", *_hidden_sizes(settings, spec, device))
+    # Who sets their number or length wants these episodes.
+    if settings.evaluation.eval_interval and "eval_episodes" not in given and "eval_max_steps" not in given:
+        choose("eval_steps", *_eval_steps(settings, spec, costs))
     return settings, chosen
 
 
@@ -186,7 +191,7 @@ def _num_steps(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple[in
 
 
 def _by_spaces(settings: RunSettings, spec: EnvSpec) -> Iterator[tuple[str, Any, str]]:
-    """Choices for images and continuous actions, where they fit the user's settings."""
+    """Choices by the kind of observations and actions, where they fit the user's settings."""
     joint, by_number = not settings.ppo.separate_epochs, not settings.ppo.minibatch_size
     if any(image_layout(array) for array in spec.observation.values()):
         if joint and settings.network.critic == "observation":
@@ -227,3 +232,13 @@ def _hidden_sizes(settings: RunSettings, spec: EnvSpec, device: Device) -> tuple
     # Action values need a larger network than a policy.
     wide = num_inputs > MANY_INPUTS or settings.algo != "ppo"
     return ((128, 128) if wide else (64, 64)), f"{inputs}, on a CPU"
+
+
+def _eval_steps(settings: RunSettings, spec: EnvSpec, costs: StepCosts) -> tuple[int, str]:
+    """Whole episodes may take many times as long as the training between two evaluations."""
+    epochs = min(settings.evaluation.eval_interval, settings.length.num_epochs(spec, settings.rollout))
+    steps = epochs * settings.rollout.samples_per_epoch
+    images = any(image_layout(array) for array in spec.observation.values())
+    if costs.step_seconds < CHEAP_SECONDS and not images and steps < CHEAP_EVALUATION_STEPS:
+        return CHEAP_EVALUATION_STEPS, "an evaluation of cheap steps takes seconds at most"
+    return steps, "an evaluation takes no more steps than the training before it"

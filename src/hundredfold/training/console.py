@@ -18,7 +18,7 @@ from hundredfold.config.run import RunSettings
 from hundredfold.core.failures import Failure
 from hundredfold.core.formatting import format_bytes, format_count, format_duration, format_large_number
 from hundredfold.core.terminal import note, wrap
-from hundredfold.envs.registry import ENVS
+from hundredfold.envs.registry import ATARI, ENVS
 from hundredfold.training.run_folder import RunFolder
 from hundredfold.training.stop import Stop, read_stop
 
@@ -180,7 +180,15 @@ def routing_summary(metrics: Mapping[str, float]) -> str:
 
 def announce(settings: RunSettings, quiet: bool) -> None:
     """Announce the start of a run; the first one compiles kernels."""
-    if not quiet and settings.env in ENVS:
+    if quiet:
+        return
+    if settings.env.startswith(ATARI) and not settings.env_settings.atari:
+        note(
+            "note: without --atari the policy sees single frames as the game returns them, in colour and full size, "
+            "and cannot see motion. --atari repeats every action for 4 frames and shows the last 4 of them in grey, "
+            "84 x 84 pixels, as published results do."
+        )
+    if settings.env in ENVS:
         note(f"preparing {settings.env} (kernels are compiled once, then cached)")
         notes = ENVS[settings.env].data_notes
         for text in resolve_name(notes)(settings.env_settings) if notes else ():
@@ -206,6 +214,15 @@ def extension_note(settings: RunSettings) -> str:
     return (
         f"note: schedules ({', '.join(settings.length_schedules)}) now end with the new length. The epochs so far were "
         "trained with the old one, so the result is not that of a run of the new length from the start."
+    )
+
+
+def evaluation_note(path: Path, metrics: Mapping[str, Any]) -> str:
+    """That an evaluation ended before its episodes did, and how to play them to their ends."""
+    return (
+        f"{metrics['eval/truncated']:.0f} of these episodes were truncated (after "
+        f"{metrics['eval/episode_steps']:,.0f} steps on average), as evaluations during training are limited; "
+        f"whole ones: hundredfold evaluate {path}"
     )
 
 
@@ -253,6 +270,8 @@ def describe_run(path: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
             f"(95 % interval {best['eval/ci_low']:.2f} to {best['eval/ci_high']:.2f}, "
             f"{best['eval/episodes']:.0f} episodes, epoch {best['epoch']})"
         )
+        if best.get("eval/truncated"):
+            lines.append(evaluation_note(path, best))
     if (stop := read_stop(RunFolder(path))) is not None:
         lines.append(f"stopped after epoch {stop.epoch}: {stop.reason}")
     if last.get("env_failures"):

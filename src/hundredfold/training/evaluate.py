@@ -38,6 +38,7 @@ class Evaluation:
     returns: FloatArray  # (episodes,)
     lengths: IntArray  # (episodes,)
     info: dict[str, Array] = field(default_factory=dict)  # each (episodes, ...)
+    num_truncated: int = 0  # episodes that the evaluation ended, not the env
 
     def summary(self) -> dict[str, float]:
         """Mean, standard error and a 95 % bootstrap interval of the return, and other means."""
@@ -66,6 +67,7 @@ class Evaluation:
             "min": summary["min"],
             "max": summary["max"],
             "episode_steps": summary["episode_steps"],
+            **({"truncated": float(self.num_truncated)} if self.num_truncated else {}),
         }
         for name, values in self.info.items():
             metrics[mean_name(name)] = float(np.mean(values, dtype=np.float64))
@@ -101,8 +103,12 @@ def evaluate(
     seed: int,
     max_steps: int,
     on_progress: Callable[[int], None] = lambda done: None,
+    total_steps: int = 0,
 ) -> Evaluation:
     """Play whole episodes, the same number in each env.
+
+    After `total_steps` the episodes of a round count only if every env has finished its own: those of
+    some envs would favour short ones. The first round counts in any case, truncated.
 
     Args:
         backend: Envs to play on; they are reset.
@@ -111,6 +117,7 @@ def evaluate(
         seed: Seed of the episodes.
         max_steps: Steps after which an episode is truncated and counts as it stands.
         on_progress: Called after each step with the number of finished episodes.
+        total_steps: Steps of all envs after which the evaluation ends; 0 plays all episodes.
     """
     spec, num_envs = backend.spec, backend.num_envs
     rounds = -(-episodes // num_envs)
@@ -118,7 +125,7 @@ def evaluate(
     lengths = np.zeros((num_envs, rounds), np.int64)
     info = {name: np.zeros((num_envs, rounds, *array.shape), array.dtype) for name, array in spec.episode_info.items()}
     played = np.zeros(num_envs, np.int64)
-    num_truncated = 0
+    num_truncated = num_steps = 0
     failures_before = backend.health()["env_failures"]
     backend.reset(int(rng.spawn(rng.seed_key(seed), EVALUATION_STREAM)))
     if isinstance(act, BatchActor):
@@ -140,8 +147,13 @@ def evaluate(
             values[ids[finished], played[ids[finished]]] = batch.episode_info[name][finished]
         played[ids[finished]] += 1
         on_progress(int(played.sum()))
+        num_steps += len(batch)
+        if total_steps and num_steps >= total_steps:
+            break
     if num_truncated:
         warnings.warn(f"{num_truncated} evaluation episodes were truncated after {max_steps} steps.", stacklevel=2)
+    num_truncated += int((played == 0).sum())
+    rounds = max(int(played.min()), 1)
     if num_failures := backend.health()["env_failures"] - failures_before:
         warnings.warn(
             f"envs failed {num_failures} times during the evaluation; these episodes are truncated and count as they "
@@ -149,9 +161,10 @@ def evaluate(
             stacklevel=2,
         )
     return Evaluation(
-        returns.reshape(-1)[:episodes],
-        lengths.reshape(-1)[:episodes],
-        {name: values.reshape(-1, *values.shape[2:])[:episodes] for name, values in info.items()},
+        returns[:, :rounds].reshape(-1)[:episodes],
+        lengths[:, :rounds].reshape(-1)[:episodes],
+        {name: values[:, :rounds].reshape(-1, *values.shape[2:])[:episodes] for name, values in info.items()},
+        num_truncated,
     )
 
 

@@ -257,6 +257,7 @@ class Run:
             evaluation.eval_seed,
             evaluation.eval_max_steps,
             on_progress=lambda done: signals.check(),
+            total_steps=evaluation.eval_steps,
         ).metrics()
         return {f"eval/{name}": value for name, value in result.items()}
 
