@@ -82,7 +82,7 @@ ACCEPTANCE_TESTS: Final = (
     "envs/dvrp/acceptance/test_belief_model.py",
     "envs/dvrp/acceptance/test_bayes.py",
 )
-CAGE2_TESTS: Final = ("envs/cage2/test_rulesets.py", "envs/cage2/test_env.py")
+CAGE2_TESTS: Final = ("envs/cage2/test_rulesets.py", "envs/cage2/test_env.py", "envs/cage2/test_action_mask.py")
 
 TARGETS: Final = (
     Target("routing/operators.py", 28, ROUTING_TESTS, compiled=False),

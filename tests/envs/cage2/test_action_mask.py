@@ -172,6 +172,20 @@ def test_a_scan_of_green_hides_an_exploit_so_that_remove_stays_allowed():
     assert game.step(remove(USER2), green_action=0)["n_sessions"][USER2] == 0
 
 
+def test_observations_are_the_same_with_and_without_a_mask():
+    rows, channels = 20, ("recency", "scanned_decoys")
+    masked, free = (
+        Cage2(np.arange(rows), Cage2Settings(channels=channels, action_mask=m)) for m in ("sensible", "none")
+    )
+    masked.reset(seed=5)
+    free.reset(seed=5)
+    for actions in np.random.default_rng(5).integers(0, NUM_ACTIONS, (120, rows)):
+        masked.step(actions)
+        free.step(actions)
+        for name in ("bits", *channels):
+            np.testing.assert_array_equal(free.out.observation[name], masked.out.observation[name], err_msg=name)
+
+
 def test_step_rewards_passes_the_mask_to_the_policy():
     masks = []
 

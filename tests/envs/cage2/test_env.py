@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from helpers.cage2_game import DECOY_FIRST, INSTALLABLE_DECOYS, NUM_ACTIONS, NUM_HOSTS, RESTORE_FIRST, USER0
+from helpers.cage2_game import DECOY_FIRST, INSTALLABLE_DECOYS, NUM_ACTIONS, NUM_HOSTS, RESTORE_FIRST, USER, USER0
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
+from hundredfold.envs.cage2.network import NONE
 from hundredfold.envs.cage2.random_draws import TOO_MANY_SESSIONS, SessionLimitError
 from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
+from hundredfold.envs.cage2.state import PRIVILEGED_ACCESS, UNKNOWN
 from hundredfold.envs.cage2.step import ThreadedStep, start_batch, threads_worth_using
 
 ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits")
@@ -131,11 +133,12 @@ def test_the_errors_of_all_rows_are_counted(threads):
     env.reset(seed=0)
     actions = np.zeros(rows, np.int64)
     assert env.advance(actions) == 0
-    env.error_codes[[0, 5, rows - 1]] = TOO_MANY_SESSIONS
-    assert env.advance(actions) == 3
-    with pytest.raises(SessionLimitError, match=r"env 0: .* \(2 more envs have errors\)"):
+    for failed, message in (([5], r"env 5: [^()]*$"), ([0, 5, rows - 1], r"env 0: .* \(2 more envs have errors\)$")):
+        env.error_codes[failed] = TOO_MANY_SESSIONS
+        assert env.advance(actions) == len(failed)
+        with pytest.raises(SessionLimitError, match=message):
+            env.step(actions)
         env.step(actions)
-    env.step(actions)
     env.close()
 
 
@@ -272,6 +275,39 @@ def test_every_episode_starts_from_the_initial_state():
     assert {"ot_stoppable", "ot_known", *EMPTY_AT_THE_START, *true_state} <= changed
     for name in state.keys() - drawn - outputs:
         assert_array_equal(state[name], initial[name], err_msg=name)
+
+
+def test_an_episode_starts_with_one_privileged_session_on_user0_and_nothing_else():
+    env = Cage2(np.arange(3), ALL_FEATURES)
+    env.reset(seed=0)
+    on_user0 = {"known": 1, "access": PRIVILEGED_ACCESS, "access_first": PRIVILEGED_ACCESS, "n_sessions": 1}
+    on_user0["privileged"] = 1
+    numbers = {"red_subnets": 1 << USER, "ot_up": 1, "ot_stoppable": 1, "red_success": UNKNOWN}
+    numbers |= {"b_line_user_host": NONE, "last_exploited": NONE, "last_escalated": NONE}
+    drawn = {"key", "horizon", "red"}
+    arrays = env.out.true_state | {name: env.hidden[name] for name in env.hidden.dtype.names}
+    assert (on_user0 | numbers).keys() <= arrays.keys()
+    for name in arrays.keys() - drawn:
+        expected = np.full_like(arrays[name], numbers.get(name, 0))
+        if name in on_user0:
+            expected[:, USER0] = on_user0[name]
+        assert_array_equal(arrays[name], expected, err_msg=name)
+
+
+def test_the_final_observation_is_what_a_longer_episode_observes():
+    rows, steps = 40, 30
+    short, long = (Cage2(np.arange(rows), replace(ALL_FEATURES, horizons=(h,))) for h in (steps, 2 * steps))
+    short.reset(seed=4)
+    long.reset(seed=4)
+    for row in random_actions(steps, rows):
+        short.step(row)
+        long.step(row)
+    assert short.out.terminated.all()
+    assert not short.out.final_observation["remaining"].any()
+    for name in {"bits", *ALL_CHANNELS} - {"remaining"}:
+        final = short.out.final_observation[name]
+        assert final.any(), name
+        assert_array_equal(final, long.out.observation[name], err_msg=name)
 
 
 def test_each_episode_draws_one_of_the_horizons():
