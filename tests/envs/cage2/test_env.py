@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from helpers.cage2_game import DECOY_FIRST, INSTALLABLE_DECOYS, NUM_ACTIONS, NUM_HOSTS, RESTORE_FIRST, USER, USER0
+from hundredfold.core import rng
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
 from hundredfold.envs.cage2.network import NONE
 from hundredfold.envs.cage2.random_draws import TOO_MANY_SESSIONS, SessionLimitError
 from hundredfold.envs.cage2.red_agents import B_LINE, MEANDER, SLEEP_AGENT
 from hundredfold.envs.cage2.state import PRIVILEGED_ACCESS, UNKNOWN
-from hundredfold.envs.cage2.step import ThreadedStep, start_batch, threads_worth_using
+from hundredfold.envs.cage2.step import HORIZON_DRAW, RED_DRAW, ThreadedStep, start_batch, threads_worth_using
 
 ALL_CHANNELS = ("decoys", "decoy_counts", "scans", "scanned_decoys", "recency", "elapsed", "remaining", "exploits")
 ALL_FEATURES = Cage2Settings(green="scan", horizons=(30, 50, 7), channels=ALL_CHANNELS, action_mask="sensible")
@@ -308,6 +309,15 @@ def test_the_final_observation_is_what_a_longer_episode_observes():
         final = short.out.final_observation[name]
         assert final.any(), name
         assert_array_equal(final, long.out.observation[name], err_msg=name)
+
+
+def test_the_red_agent_and_the_horizon_are_drawn_with_counters_before_those_of_the_steps():
+    env = Cage2(np.arange(200), Cage2Settings(red="mix", horizons=(3, 5, 9)))
+    env.reset(seed=6)
+    keys = env.hidden["key"]
+    assert_array_equal(env.hidden["red"], rng.integers(keys, RED_DRAW, 3))
+    assert_array_equal(env.hidden["horizon"], np.array([3, 5, 9])[rng.integers(keys, HORIZON_DRAW, 3)])
+    assert (RED_DRAW, HORIZON_DRAW) == (0, 1)
 
 
 def test_each_episode_draws_one_of_the_horizons():
