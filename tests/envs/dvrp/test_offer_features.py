@@ -60,8 +60,10 @@ def plain_potentials(city, first, second):
 
 
 def potentials_of(env, first, second):
-    found = np.zeros(features.NUM_POTENTIALS)
-    features.pair_potentials.py_func(env.offer_features.city, *first, *second, found)
+    city, found = env.offer_features.city, np.zeros(features.NUM_POTENTIALS)
+    pair = features.new_pair.py_func()
+    features.set_pair.py_func(city, first[0], *second, pair)
+    features.pair_potentials.py_func(pair, first[1], city.service_minutes, found)
     return found
 
 

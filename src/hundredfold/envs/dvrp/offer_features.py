@@ -70,6 +70,14 @@ class CityArrays(NamedTuple):
     service_minutes: float
 
 
+class Pair(NamedTuple):
+    """Two trips: stops 0 and 1 are pickup and dropoff of the first, 2 and 3 of the second."""
+
+    windows: FloatArray  # (4, 2) of each stop
+    legs: FloatArray  # (orders, 3) minutes from stop to stop
+    gains: FloatArray  # (orders, 2) minutes saved against two vehicles, and detour of those on board
+
+
 class FutureTrips(NamedTuple):
     """Known trips that may still be requested, grouped by customer."""
 
@@ -192,58 +200,81 @@ def _future_trips(population: Population) -> FutureTrips:
     )
 
 
+@kernel
+def new_pair() -> Any:
+    """A `Pair` to be filled."""
+    return Pair(np.zeros((4, 2)), np.zeros((len(STOP_ORDERS), 3)), np.zeros((len(STOP_ORDERS), 2)))
+
+
 @noalloc_kernel
-def pair_potentials(city: Any, cells: Any, windows: Any, other_cells: Any, other_windows: Any, potentials: Any) -> None:
-    """Write the potentials of two trips, 0 where no order of their stops is on time.
+def set_pair(city: Any, cells: Any, other_cells: Any, other_windows: Any, pair: Any) -> None:
+    """Fill in what does not depend on the windows of the first trip.
 
     Args:
         city: `CityArrays`.
         cells: (2,) of the first trip.
-        windows: (2, 2) of the first trip, in minutes.
         other_cells: (2,) of the second.
-        other_windows: (2, 2) of the second.
-        potentials: (NUM_POTENTIALS,), written to.
+        other_windows: (2, 2) of the second, in minutes.
+        pair: `Pair`, written to.
     """
     travel, depot = city.travel, city.depot
     direct = travel[cells[0], cells[1]]
     other_direct = travel[other_cells[0], other_cells[1]]
     alone = travel[depot, cells[0]] + direct + travel[cells[1], depot]
     alone += travel[depot, other_cells[0]] + other_direct + travel[other_cells[1], depot]
+    for side in range(2):
+        pair.windows[2 + side, EARLY] = other_windows[side, EARLY]
+        pair.windows[2 + side, LATE] = other_windows[side, LATE]
+    for order in range(len(STOP_ORDERS)):
+        path = 0.0
+        first_cell, cell = np.int64(0), np.int64(0)
+        for position in range(4):
+            stop = STOP_ORDERS[order, position]
+            next_cell = cells[stop] if stop < 2 else other_cells[stop - 2]
+            if position == 0:
+                first_cell = next_cell
+            else:
+                pair.legs[order, position - 1] = travel[cell, next_cell]
+                path += travel[cell, next_cell]
+            cell = next_cell
+        pair.gains[order, 0] = alone - (travel[depot, first_cell] + path + travel[cell, depot])
+        pair.gains[order, 1] = path - direct - other_direct
+
+
+@noalloc_kernel
+def pair_potentials(pair: Any, windows: Any, service_minutes: Any, potentials: Any) -> None:
+    """Write the potentials of two trips, 0 where no order of their stops is on time.
+
+    Args:
+        pair: What `set_pair` filled in.
+        windows: (2, 2) of the first trip, in minutes.
+        service_minutes: Service time at each stop.
+        potentials: (NUM_POTENTIALS,), written to.
+    """
+    for side in range(2):
+        pair.windows[side, EARLY] = windows[side, EARLY]
+        pair.windows[side, LATE] = windows[side, LATE]
     for k in range(NUM_POTENTIALS):
         potentials[k] = 0.0
     for order in range(len(STOP_ORDERS)):
-        path = 0.0
-        first_cell, cell, now = np.int64(0), np.int64(0), 0.0
+        now = pair.windows[STOP_ORDERS[order, 0], EARLY]
         on_time = True
-        for position in range(4):
+        for position in range(1, 4):
             stop = STOP_ORDERS[order, position]
-            if stop < 2:
-                next_cell, early, late = cells[stop], windows[stop, 0], windows[stop, 1]
-            else:
-                next_cell, early, late = other_cells[stop - 2], other_windows[stop - 2, 0], other_windows[stop - 2, 1]
-            if position == 0:
-                first_cell, now = next_cell, early
-            else:
-                leg = travel[cell, next_cell]
-                path += leg
-                now = max(early, now + city.service_minutes + leg)
-                if now > late + 1e-9:
-                    on_time = False
-                    break
-            cell = next_cell
+            now = max(pair.windows[stop, EARLY], now + service_minutes + pair.legs[order, position - 1])
+            if now > pair.windows[stop, LATE] + 1e-9:
+                on_time = False
+                break
         if not on_time:
             continue
-        savings = alone - (travel[depot, first_cell] + path + travel[cell, depot])
+        savings, detour = pair.gains[order, 0], pair.gains[order, 1]
         potentials[SAVINGS] = max(potentials[SAVINGS], savings)
         if order >= FIRST_SHARED_ORDER:
-            detour = path - direct - other_direct
             potentials[SHARED_SAVINGS] = max(potentials[SHARED_SAVINGS], savings)
             potentials[OVERLAP] = max(potentials[OVERLAP], -detour)
             potentials[SHORT_DETOUR] = max(potentials[SHORT_DETOUR], DETOUR_LIMIT_MINUTES - detour)
-        elif order == 0:
-            potentials[LINK_AFTER] = max(0.0, LINK_LIMIT_MINUTES - travel[cells[1], other_cells[0]])
         else:
-            potentials[LINK_BEFORE] = max(0.0, LINK_LIMIT_MINUTES - travel[other_cells[1], cells[0]])
+            potentials[LINK_AFTER + order] = max(0.0, LINK_LIMIT_MINUTES - pair.legs[order, 1])
 
 
 @kernel
@@ -251,16 +282,15 @@ def _future_potentials(
     city: Any, future: Any, cells: Any, windows: Any, table: Any, first_trip: Any, last_trip: Any
 ) -> None:
     """Write mean potentials with each customer's trips, and logarithms of 1 - share above levels."""
-    potentials = np.zeros(NUM_POTENTIALS)
+    pair, potentials = new_pair(), np.zeros(NUM_POTENTIALS)
     for trip in range(first_trip, last_trip):
-        for offer in range(windows.shape[1]):
-            for customer in range(len(future.first)):
-                row = table[trip, offer, customer]
-                number = future.number[customer]
-                for other in range(future.first[customer], future.first[customer] + number):
-                    pair_potentials(
-                        city, cells[trip], windows[trip, offer], future.cells[other], future.windows[other], potentials
-                    )
+        for customer in range(len(future.first)):
+            number = future.number[customer]
+            for other in range(future.first[customer], future.first[customer] + number):
+                set_pair(city, cells[trip], future.cells[other], future.windows[other], pair)
+                for offer in range(windows.shape[1]):
+                    pair_potentials(pair, windows[trip, offer], city.service_minutes, potentials)
+                    row = table[trip, offer, customer]
                     for k in range(NUM_POTENTIALS):
                         row[k] += potentials[k] / number
                     for k in range(3):
@@ -268,8 +298,9 @@ def _future_potentials(
                             row[NUM_POTENTIALS + k] += 1.0 / number
                         if potentials[SHORT_DETOUR] > DETOUR_LEVELS[k]:
                             row[NUM_POTENTIALS + 3 + k] += 1.0 / number
+            for offer in range(windows.shape[1]):
                 for k in range(NUM_POTENTIALS, NUM_FUTURE):
-                    row[k] = np.log1p(-min(row[k], MAX_SHARE))
+                    table[trip, offer, customer, k] = np.log1p(-min(table[trip, offer, customer, k], MAX_SHARE))
 
 
 @kernel
@@ -296,7 +327,7 @@ def _write_features(
 ) -> None:
     num_offers = len(offer_minutes)
     relative = np.zeros((num_offers, NUM_RELATIVE))
-    potentials = np.zeros(NUM_POTENTIALS)
+    pair, potentials = new_pair(), np.zeros(NUM_POTENTIALS)
     weights = np.zeros(len(future.first))
     num_customers = cells.shape[1]
     for env in range(first_env, last_env):
@@ -308,20 +339,15 @@ def _write_features(
         relative[:] = 0.0
         remaining = num_customers - 1 - booked
         _future_weights(future, customers[env], booked, remaining, weights)
+        for k in range(booked):
+            set_pair(city, cells[env, booked], cells[env, k], booked_windows[env, k], pair)
+            for offer in range(num_offers):
+                if likely[env, offer]:
+                    pair_potentials(pair, offer_windows[env, offer], city.service_minutes, potentials)
+                    _pool(relative[offer], potentials)
         for offer in range(num_offers):
-            if not likely[env, offer]:
-                continue
-            for k in range(booked):
-                pair_potentials(
-                    city,
-                    cells[env, booked],
-                    offer_windows[env, offer],
-                    cells[env, k],
-                    booked_windows[env, k],
-                    potentials,
-                )
-                _pool(relative[offer], potentials)
-            _expect(table[slots[env], offer], weights, relative[offer])
+            if likely[env, offer]:
+                _expect(table[slots[env], offer], weights, relative[offer])
         windows = offer_windows[env]
         direct = city.travel[cells[env, booked, PICKUP], cells[env, booked, DROPOFF]]
         for offer in range(num_offers):
