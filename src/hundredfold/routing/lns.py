@@ -33,20 +33,28 @@ from hundredfold.routing.operators import (
     score_shaw_removal,
     shuffle_bank,
     two_opt_star,
+    update_insertion,
     vehicle_open_cost,
+    vehicles_used,
 )
 from hundredfold.routing.problem import EARLY, INFEASIBLE, LATE
 from hundredfold.routing.route_kernels import remove_unassigned, update_route
 from hundredfold.routing.workspace import (
+    ADDED,
+    ADDED_AGAIN,
     BEST,
     CURRENT,
     DEPOT,
     INSERTION_VERSION,
     LENGTH,
+    REMOVAL_SAVED,
+    REMOVAL_VERSION,
     STALE,
+    START,
     STOP,
     TRAVEL_TIME,
     UNASSIGNED,
+    VERSION,
     load_instance,
     new_workspace,
     restore_route,
@@ -253,19 +261,58 @@ def relocate(ws: Any, constraints: Any, num_requests: Any, passes: Any) -> None:
 @noalloc_kernel
 def _relocate_request(ws: Any, constraints: Any, request: Any, old_vehicle: Any) -> Any:
     """Move one request if that saves cost; returns whether it moved."""
-    save_route(ws, old_vehicle, CURRENT)
+    update_removal(ws, constraints, request, old_vehicle)
+    if not _relocation_saves(ws, constraints, request, old_vehicle):
+        return False
     ws.vehicle[request] = UNASSIGNED
-    if remove_unassigned(ws, constraints, old_vehicle):
-        open_cost = vehicle_open_cost(ws, constraints)
-        saved = ws.saved_stats[CURRENT, old_vehicle, TRAVEL_TIME] - ws.stats[old_vehicle, TRAVEL_TIME]
-        if ws.stats[old_vehicle, LENGTH] == 0:
-            saved += open_cost
-        vehicle, added, _ = best_two_insertions(ws, constraints, request, open_cost)
-        if added < saved:
-            apply_insertion(ws, constraints, request, vehicle)
-            return True
-    restore_route(ws, old_vehicle, CURRENT)
-    ws.vehicle[request] = old_vehicle
+    remove_unassigned(ws, constraints, old_vehicle)
+    vehicle, _, _ = best_two_insertions(ws, constraints, request, vehicle_open_cost(ws, constraints))
+    apply_insertion(ws, constraints, request, vehicle)
+    return True
+
+
+@noalloc_kernel
+def update_removal(ws: Any, constraints: Any, request: Any, vehicle: Any) -> None:
+    """Recompute the cached removal of a request from its route if the route has changed since.
+
+    It saves -INFEASIBLE where the route is infeasible without the request.
+    """
+    version = ws.stats[vehicle, VERSION]
+    if ws.removals[request, REMOVAL_VERSION] == version:
+        return
+    save_route(ws, vehicle, CURRENT)
+    ws.vehicle[request] = UNASSIGNED
+    saved, added = -INFEASIBLE, INFEASIBLE
+    if remove_unassigned(ws, constraints, vehicle):
+        saved = ws.saved_stats[CURRENT, vehicle, TRAVEL_TIME] - ws.stats[vehicle, TRAVEL_TIME]
+        update_insertion(ws, constraints, request, vehicle)
+        added = ws.insertions[request, vehicle, ADDED]
+    restore_route(ws, vehicle, CURRENT)
+    ws.vehicle[request] = vehicle
+    ws.removals[request, REMOVAL_SAVED] = saved
+    ws.removals[request, ADDED_AGAIN] = added
+    ws.removals[request, REMOVAL_VERSION] = version
+
+
+@noalloc_kernel
+def _relocation_saves(ws: Any, constraints: Any, request: Any, old_vehicle: Any) -> Any:
+    """Whether the cheapest insertion of a request costs less than its cached removal saves."""
+    saved, added = ws.removals[request, REMOVAL_SAVED], ws.removals[request, ADDED_AGAIN]
+    closes = ws.stats[old_vehicle, LENGTH] == 2
+    open_cost = 0
+    if constraints.extra_vehicle_cost > 0 and vehicles_used(ws, constraints) - closes >= constraints.free_vehicles:
+        open_cost = constraints.extra_vehicle_cost
+    if closes:
+        saved += open_cost
+        added += open_cost
+    if added < saved:
+        return True
+    for vehicle in range(constraints.num_vehicles):
+        if vehicle != old_vehicle:
+            update_insertion(ws, constraints, request, vehicle)
+            extra = open_cost if ws.stats[vehicle, LENGTH] == 0 else 0
+            if ws.insertions[request, vehicle, ADDED] + extra < saved:
+                return True
     return False
 
 
@@ -420,6 +467,7 @@ def _candidate_costs_range(
         open_cost = vehicle_open_cost(ws, constraints)
         unserved = collect_unassigned(ws, request)
         present = objective(ws, constraints, unserved)
+        save_solution(ws, constraints, request + 1, START)
         for candidate in range(early.shape[1]):
             set_window(ws, request, early, late, row, candidate)
             _, insertion, _ = best_two_insertions(ws, constraints, request, open_cost)
@@ -429,5 +477,4 @@ def _candidate_costs_range(
                 # Costs compare only if as many requests are unserved as before.
                 if total // UNSERVED_PENALTY == unserved:
                     added_improved[row, candidate] = total - present
-                ws.vehicle[: request + 1] = UNASSIGNED
-                load_routes(ws, constraints, routes, lengths, row)
+                restore_solution(ws, constraints, request + 1, START)

@@ -28,7 +28,7 @@ from hundredfold.routing.lns import (
 )
 from hundredfold.routing.operators import UNSERVED_PENALTY
 from hundredfold.routing.problem import TravelTable, broadcast_copy, to_minutes
-from hundredfold.routing.workspace import UNASSIGNED, load_instance, new_workspace
+from hundredfold.routing.workspace import START, load_instance, new_workspace, restore_solution, save_solution
 
 
 class TripTable(NamedTuple):
@@ -179,12 +179,13 @@ def _final_costs_range(
             for k in range(sampled.number[env]):
                 _write_trip(instances, env, request + 1 + k, table, sampled.trips[env, scenario, k])
             load_instance(ws, instances, env, total)
+            load_routes(ws, constraints, routes, lengths, env)
+            save_solution(ws, constraints, total, START)
             for candidate in range(candidate_mask.shape[1]):
                 if not candidate_mask[env, candidate]:
                     continue
                 set_window(ws, request, early, late, env, candidate)
-                ws.vehicle[:total] = UNASSIGNED
-                load_routes(ws, constraints, routes, lengths, env)
+                restore_solution(ws, constraints, total, START)
                 objective[env, candidate, scenario] = construct_and_improve(
                     ws, constraints, params, REGRET_ORDER, total, keys[env, scenario]
                 )
