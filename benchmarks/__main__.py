@@ -269,7 +269,7 @@ def _train(arguments: Sequence[str]) -> int:
             "--engine rllib works with PPO on cage2 only: python -m benchmarks train cage2 --engine rllib."
         )
     command = ["benchmarks", "train", *arguments]
-    shown = columns.TRAIN
+    shown: columns.Columns = columns.TRAIN
     if args.engine == "rllib":
         from benchmarks.rllib_train import bench_rllib
 
@@ -345,7 +345,7 @@ def _stepping(arguments: Sequence[str]) -> int:
     args = parse_flags(BenchStepping, arguments, "python -m benchmarks stepping")
     _require_at_least(1, args, "repeats", "num_envs", "threads")
     command = ["benchmarks", "stepping", *arguments]
-    shown = columns.STEPPING
+    shown: columns.Columns = columns.STEPPING
     if args.env == "cage2":
         from benchmarks import cage2_stepping
 

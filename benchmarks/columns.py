@@ -6,6 +6,8 @@ from typing import Final
 
 from hundredfold.cli.output import Column
 
+Columns = tuple[Column, ...]
+
 SYSTEM: Final = Column("system")
 ENVS: Final = Column("num_envs", "envs")
 STEPS: Final = Column("steps_per_second", "steps per second")
@@ -13,7 +15,7 @@ SAMPLES: Final = Column("samples_per_second", "samples per second")
 RANGE: Final = Column(("low", "high"), "lowest to highest", priority=3)
 TIMES_HUNDREDFOLD: Final = Column("ratio_to_hundredfold", "times hundredfold")
 
-TRAIN: Final = (
+TRAIN: Final[Columns] = (
     SYSTEM,
     Column("work"),
     Column("env", priority=2),
@@ -24,7 +26,7 @@ TRAIN: Final = (
     TIMES_HUNDREDFOLD,
     Column("ratio_to_one_thread", "times one thread"),
 )
-SAMPLES_TO_SOLVE: Final = (
+SAMPLES_TO_SOLVE: Final[Columns] = (
     SYSTEM,
     Column("solved"),
     Column("samples_to_target", "samples to target"),
@@ -33,7 +35,7 @@ SAMPLES_TO_SOLVE: Final = (
     Column("best", decimals=2, priority=2),
     Column("ratio_to_hundredfold", "times hundredfold", priority=3),
 )
-TRAIN_DVRP: Final = (
+TRAIN_DVRP: Final[Columns] = (
     SYSTEM,
     Column("preset"),
     SAMPLES,
@@ -43,7 +45,7 @@ TRAIN_DVRP: Final = (
     Column("update_seconds"),
     Column("ratio_to_bare", "times plain torch"),
 )
-MEMORY: Final = (
+MEMORY: Final[Columns] = (
     SYSTEM,
     Column("solved"),
     Column("samples_to_target", "samples to target"),
@@ -51,7 +53,7 @@ MEMORY: Final = (
     STEPS,
     TIMES_HUNDREDFOLD,
 )
-STEPPING: Final = (
+STEPPING: Final[Columns] = (
     SYSTEM,
     Column("env", priority=3),
     ENVS,
@@ -60,7 +62,7 @@ STEPPING: Final = (
     Column("efficiency"),
     Column("times_one_gymnasium_env", "times one Gymnasium env", priority=2),
 )
-STEPPING_CAGE2: Final = (
+STEPPING_CAGE2: Final[Columns] = (
     SYSTEM,
     ENVS,
     Column("threads"),
@@ -70,7 +72,7 @@ STEPPING_CAGE2: Final = (
     Column("ratio_to_hundredfold", "times hundredfold", priority=2),
     Column("efficiency", priority=3),
 )
-STEPPING_DVRP: Final = (
+STEPPING_DVRP: Final[Columns] = (
     SYSTEM,
     ENVS,
     SAMPLES,
@@ -79,7 +81,7 @@ STEPPING_DVRP: Final = (
     Column("env_share", decimals=2),
     Column("policy_share", decimals=2),
 )
-VECTOR: Final = (
+VECTOR: Final[Columns] = (
     SYSTEM,
     Column("backend"),
     Column("env"),
@@ -90,7 +92,7 @@ VECTOR: Final = (
     RANGE,
     Column("goal", priority=4),
 )
-ORACLE: Final = (
+ORACLE: Final[Columns] = (
     SYSTEM,
     Column("oracle"),
     Column("instance"),
@@ -100,7 +102,7 @@ ORACLE: Final = (
     Column("ratio_to_hundredfold", "times hundredfold", priority=2),
     RANGE,
 )
-CAGE2_LEARNING: Final = (
+CAGE2_LEARNING: Final[Columns] = (
     Column("arm"),
     Column("target", decimals=2),
     Column("reached"),
