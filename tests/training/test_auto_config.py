@@ -56,11 +56,11 @@ def test_many_cores_get_more_envs():
 def test_given_settings_are_kept_and_the_others_adapt():
     start = preset_settings("CartPole-v1")
     start = replace(start, rollout=replace(start.rollout, num_envs=4))
-    settings, choices = choose_settings(start, {"num_envs", "hidden_sizes"}, SMALL, step_costs(1e-5), CPU)
+    settings, choices = choose_settings(start, {"num_envs", "hidden_sizes", "activation"}, SMALL, step_costs(1e-5), CPU)
     assert settings.rollout.num_envs == 4
     assert settings.rollout.num_steps == 512
     assert settings.network == start.network
-    assert {choice.name for choice in choices} == {"num_steps", "eval_steps"}
+    assert {choice.name for choice in choices} == {"num_steps", "num_minibatches", "eval_steps"}
 
 
 def test_rollout_and_replay_buffers_use_at_most_a_quarter_of_the_memory():
@@ -78,6 +78,16 @@ def test_rollout_and_replay_buffers_use_at_most_a_quarter_of_the_memory():
 )
 def test_network_size_follows_the_device(algo, device, hidden_sizes):
     assert configure(algo, device=device)[0].network.hidden_sizes == hidden_sizes
+
+
+def test_discrete_policies_have_tanh_and_small_minibatches_unless_they_see_images():
+    settings = configure()[0]
+    assert (settings.network.activation, settings.ppo.num_minibatches) == ("tanh", 8)
+    assert configure(given={"activation"})[0].network.activation == "relu"
+    assert configure(spec=LARGE)[0].network.activation == "relu"
+    assert configure("dqn")[0].network.activation == "relu"
+    box = replace(SMALL, action_nvec=(), continuous_action=ArraySpec((2,), "float32", low=-1.0, high=1.0))
+    assert configure(spec=box)[0].network.activation == "relu"
 
 
 def configure_length(steps, given=(), **options):
