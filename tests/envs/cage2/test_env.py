@@ -8,7 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from helpers.cage2_game import DECOY_FIRST, INSTALLABLE_DECOYS, NUM_ACTIONS, NUM_HOSTS, RESTORE_FIRST, USER, USER0
+from helpers.cage2_game import (
+    DECOY_FIRST,
+    INSTALLABLE_DECOYS,
+    NUM_ACTIONS,
+    NUM_HOSTS,
+    RESTORE_FIRST,
+    USER,
+    USER0,
+    USER1,
+    USER2,
+    USER3,
+    USER4,
+)
 from hundredfold.core import rng
 from hundredfold.core.errors import ActionError, SettingsError, ShapeError
 from hundredfold.envs.cage2.env import Cage2, Cage2Settings
@@ -256,6 +268,7 @@ def test_episodes_terminate_at_the_horizon_with_their_final_observation():
     assert_array_equal(env.episodes, [1] * 4)
     assert_array_equal(out.true_state["known"].sum(axis=1), [1] * 4)  # the next episode's
     assert_array_equal(out.info["red_action"], [3] * 4)  # of the last step
+    assert set(out.info["red_target"]) <= {USER1, USER2, USER3, USER4}
 
 
 def test_every_episode_starts_from_the_initial_state():
