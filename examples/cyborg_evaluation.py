@@ -61,7 +61,10 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser.add_argument("--episodes", type=int, default=100, help="episodes per cell")
     parser.add_argument("--seed", type=int, default=0, help="seed of Python's and numpy's random numbers")
     args = parser.parse_args(argv)
-    from CybORG.Agents import B_lineAgent, RedMeanderAgent
+    try:
+        from CybORG.Agents import B_lineAgent, RedMeanderAgent
+    except ModuleNotFoundError as error:
+        parser.error(f"{error}; the first lines of this file say how to install CybORG of CAGE Challenge 2.")
 
     agent = BlueAgent.load(args.policy, ruleset=args.ruleset)
     random.seed(args.seed)

@@ -43,6 +43,14 @@ def test_the_six_cells_of_the_shipped_policy_are_those_of_the_env(example, capsy
     assert lines[-1].startswith(f"total {total:.2f}")
 
 
+def test_without_cyborg_it_says_what_is_missing(example, monkeypatch, capsys):
+    for name in modules():
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(SystemExit):
+        example.main([])
+    assert "No module named 'CybORG'; the first lines of this file say how to install" in capsys.readouterr().err
+
+
 def prefix_returns(policy, settings, steps):
     """Returns over the first steps of three episodes."""
     env = Cage2(np.arange(3), settings)
