@@ -280,7 +280,7 @@ def test_a_signal_stops_an_endless_evaluation(tmp_path):
 import os, signal, sys
 from hundredfold.cli.main import main
 from hundredfold.training import run as run_module
-def endless(backend, act, episodes, seed, max_steps, on_progress):
+def endless(*arguments, on_progress, **options):
     os.kill(os.getpid(), signal.SIGINT)
     while True: on_progress(0)
 run_module.evaluate = endless
