@@ -19,6 +19,11 @@ if hangs.DIRECTORY not in os.environ:
     atexit.register(shutil.rmtree, os.environ[hangs.DIRECTORY], ignore_errors=True)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests with Ray first, which take longest: at the end no test process waits for one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def user_data_directory(tmp_path_factory):
     """Where runs find the user's key, so that tests leave the home alone; inherited by child processes."""
