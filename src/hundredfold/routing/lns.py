@@ -408,7 +408,10 @@ def load_routes(ws: Any, constraints: Any, routes: Any, lengths: Any, row: Any) 
 
 @noalloc_kernel
 def set_window(ws: Any, request: Any, early: Any, late: Any, row: Any, candidate: Any) -> None:
-    """Give a request one of its candidate windows; its cached insertions become stale."""
+    """Give a request one of its candidate windows, for a search that starts without it; cached insertions become stale.
+
+    Cached removals need no such mark: they hold for a version of a route with the request, which never returns.
+    """
     for side in range(2):
         ws.stops[2 * request + 1 + side, EARLY] = early[row, candidate, side]
         ws.stops[2 * request + 1 + side, LATE] = late[row, candidate, side]
